@@ -92,10 +92,10 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
     from portal.workspaces.models import Workspace
 
     chance = random.Random(1)
-    gone = workspaces // 24
-    devices = -(-(workspaces + gone) // 24) * 24
+    stopped = workspaces // 24
+    devices = -(-(workspaces + stopped) // 24) * 24
     # Those that are to leave run first, so that what is free lies anywhere.
-    build(devices, workspaces + gone + waiting, waiting)
+    build(devices, workspaces + stopped + waiting, waiting)
     Pool.objects.update(config={"node": "none", "homes_shared": True, "homes": "/homes"})
     running = list(Workspace.objects.filter(state="running").values_list("pk", flat=True))
     stopping = set(chance.sample(running, len(running) - workspaces))

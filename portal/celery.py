@@ -48,15 +48,15 @@ def trusted_keys() -> signing.Keys:
     Raises `ValueError`, `OSError`, or database errors.
     """
     own = signing.public_keys(signing.public_text(settings.BERTH_CONTROL_KEY))
-    found: dict[str, Collection[Ed25519PublicKey]] = {**signing.node_keys(settings.BERTH_NODE_KEYS_DIR)}
+    keys: dict[str, Collection[Ed25519PublicKey]] = {**signing.node_keys(settings.BERTH_NODE_KEYS_DIR)}
     try:
         for directory in _directories:
-            found.update(directory.keys())
+            keys.update(directory.keys())
     finally:
         if _between_forks:
             # Processes of the pool would inherit a connection that is open here.
             connections.close_all()
-    return {**found, signing.CONTROL: own}
+    return {**keys, signing.CONTROL: own}
 
 
 class ControlTask(SignedTask):

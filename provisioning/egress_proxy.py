@@ -81,8 +81,8 @@ class HostRule:
 
     def covers(self, host: str, port: int) -> bool:
         """Return whether a connection to this host and port is allowed."""
-        named = host.endswith(f".{self.name}") if self.below else host == self.name
-        return named and port in self.ports
+        matches = host.endswith(f".{self.name}") if self.below else host == self.name
+        return matches and port in self.ports
 
 
 def host_rule(text: str) -> HostRule:
@@ -236,16 +236,16 @@ def _length(fields: Iterable[tuple[bytes, bytes]]) -> int | None:
 
     Raises `ProxyRequestRefused` if it is ambiguous.
     """
-    named = [value for name, value in fields if name == b"content-length"]
+    lengths = [value for name, value in fields if name == b"content-length"]
     if any(name == b"transfer-encoding" for name, _ in fields):
         raise ProxyRequestRefused(
             "411 Length Required", "Chunked bodies are not supported. Send Content-Length."
         )
-    if not named:
+    if not lengths:
         return None
-    if len(named) > 1 or not re.fullmatch(rb"[0-9]{1,15}", named[0]):
+    if len(lengths) > 1 or not re.fullmatch(rb"[0-9]{1,15}", lengths[0]):
         raise ProxyRequestRefused("400 Bad Request", "Content-Length is not valid.")
-    return int(named[0])
+    return int(lengths[0])
 
 
 def _authority(text: str, *, default: int) -> tuple[str, int]:

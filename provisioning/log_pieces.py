@@ -41,9 +41,9 @@ def lines_from(data: bytes, position: int, *, whole: bool, cut_off: bool = False
 
 def _partial_character_bytes(data: bytes) -> int:
     """Return the length of an incomplete UTF-8 character at the end."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
+    for count in range(1, min(4, len(data)) + 1):
+        byte = data[-count]
         if byte & 0xC0 != 0x80:
             length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-            return back if length > back else 0
+            return count if length > count else 0
     return 0

@@ -43,7 +43,7 @@ def listener_in(network: int, port: int) -> int:
     A child creates it inside the namespace, with the rights of the user namespace that owns it.
     """
     owner = fcntl.ioctl(network, NS_GET_USERNS)
-    ours, theirs = socket.socketpair()
+    local_end, app_end = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
@@ -53,15 +53,15 @@ def listener_in(network: int, port: int) -> int:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("127.0.0.1", port))
             listener.listen(BACKLOG)
-            socket.send_fds(theirs, [b"x"], [listener.fileno()])
+            socket.send_fds(app_end, [b"x"], [listener.fileno()])
             os._exit(0)
         except OSError as error:
             print(error, file=sys.stderr, flush=True)
         finally:
             os._exit(1)
-    theirs.close()
-    with ours:
-        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    app_end.close()
+    with local_end:
+        _, descriptors, _, _ = socket.recv_fds(local_end, 1, 1)
     os.waitpid(child, 0)
     if not descriptors:
         raise OSError("could not create the proxy's socket")

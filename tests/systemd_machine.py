@@ -253,7 +253,7 @@ def _started(process: subprocess.Popen[bytes]) -> SystemdMachine | None:
 def _remove(groups: Sequence[Path]) -> None:
     for group in groups:
 
-        def gone(group: Path = group) -> bool:
+        def is_empty(group: Path = group) -> bool:
             for each in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):
                     each.rmdir()
@@ -261,4 +261,4 @@ def _remove(groups: Sequence[Path]) -> None:
                 group.rmdir()
             return not group.exists()
 
-        eventually(gone, limit_s=10, what=f"{group} is empty")
+        eventually(is_empty, limit_s=10, what=f"{group} is empty")

@@ -119,13 +119,13 @@ def _teams() -> tuple[list[Team], list[User]]:
 
 
 def _row(chance, now, number, teams, users, template, flavor, state) -> Workspace:
-    who = chance.randrange(TEAMS)
+    index = chance.randrange(TEAMS)
     request = flavor.as_request()
     age = dt.timedelta(seconds=chance.randrange(60, 20_000))
     return Workspace(
         name=f"w{number}",
-        owner=users[who],
-        team=teams[who],
+        owner=users[index],
+        team=teams[index],
         template=template,
         flavor=flavor,
         resources=request,

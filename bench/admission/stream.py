@@ -51,7 +51,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
 def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeCapacity], Any, list[Any]]:
     """The cluster, the list that the mix comes from, and the stream, as `bench.placement.speed` draws it."""
     nodes = speed.copies(read_nodes(data), copies)
-    past = next((each.past for each in read_workloads(data) if each.name == workload), None)
+    past = next((read.past for read in read_workloads(data) if read.name == workload), None)
     if past is None:
         raise TraceError(f"{data} has no workload {workload}")
     chance = random.Random(1)
@@ -159,11 +159,11 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
                     bodies[request] = messages.dump(request)
             site.ask(
                 Workspace(
-                    name=f"a{burst}-{asked + place}", owner=who.user, team=who.team, template=template,
+                    name=f"a{burst}-{asked + place}", owner=person.user, team=person.team, template=template,
                     flavor=flavor, resources=bodies[request], state_since=now, requested_at=now,
                 )
                 for place, request in enumerate(some)
-                for who in (people[(asked + place) % PEOPLE],)
+                for person in (people[(asked + place) % PEOPLE],)
             )  # fmt: skip
             began, busy_from = time.perf_counter(), time.process_time()
             report = cycle.run()

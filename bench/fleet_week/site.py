@@ -50,7 +50,8 @@ def inventory(gpus: Sequence[Gpu], now: float) -> Inventory:
     nodes = tuple(
         NodeInfo(
             name=name, cpu_milli=128_000, memory_mib=1_048_576, disk_mib=10_000_000,
-            devices=tuple(gpu.info() for gpu in gpus_of_node if not gpu.gone), programs={"bash": "/bin/bash"},
+            devices=tuple(gpu.info() for gpu in gpus_of_node if not gpu.vanished),
+            programs={"bash": "/bin/bash"},
             driver_version=DRIVER, accelerator_state="ok",
         )
         for name, gpus_of_node in by_node.items()

@@ -35,10 +35,10 @@ KILL_AFTER_S, KILLED_WITHIN_S = 0.5, 20.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One demand: what was wanted, what was seen, whether it is met; None: it could not be measured."""
+    """A requirement, its measured value and whether it is met (None if it could not be measured)."""
 
     what: str
-    wanted: str
+    required: str
     seen: str
     met: bool | None
     cause: str = ""
@@ -85,15 +85,15 @@ def _time(name: str, report: Report, seconds: float, limit_s: float) -> Line:
 
 
 def _share(name: str, value: float | None, peak: float | None, share: float, unit: str, cause: str) -> Line:
-    wanted = f"≥ {share:g} of peak"
+    required = f"≥ {share:g} of peak"
     if value is None:
-        return Line(name, wanted, "not measured", None, cause)
+        return Line(name, required, "not measured", None, cause)
     if not peak:
-        return Line(name, wanted, f"{value:.0f} {unit}", None, "no peak is known for this model")
+        return Line(name, required, f"{value:.0f} {unit}", None, "no peak is known for this model")
     part = value / peak
     return Line(
         name,
-        wanted,
+        required,
         f"{value:.0f} {unit} = {part:.3f} of {peak:g}",
         part >= share,
         "" if part >= share else cause,
@@ -110,7 +110,7 @@ def _copy(report: Report) -> Line:
         size = test.measures["working_set_mib"]
         directions = f"kernel {kernel:.0f}, driver's copy {driver:.0f} GB/s, working set {size:.0f} MiB"
     line = _share("device copy", value, peak.memory_gb_s if peak else None, COPY_SHARE, "GB/s", directions)
-    return Line(line.what, line.wanted, line.seen, line.met, line.cause or directions)
+    return Line(line.what, line.required, line.seen, line.met, line.cause or directions)
 
 
 def _bf16(report: Report) -> Line:
@@ -131,7 +131,7 @@ def _bf16(report: Report) -> Line:
     )
     burst = test.measures.get("gemm_bf16_burst_tflops")
     line = _share("BF16 product, at first", burst, top, BF16_SHARE, "TFLOP/s", cause)
-    return Line(line.what, line.wanted, line.seen, line.met, line.cause or cause)
+    return Line(line.what, line.required, line.seen, line.met, line.cause or cause)
 
 
 def _canary(report: Report) -> Line:
@@ -180,8 +180,8 @@ def shortened(plan: Sequence[Test]) -> list[Test]:
     """The same tests, of which the longest take less time."""
 
     def seconds(test: Test) -> dict[str, Any]:
-        wanted = STEADY_S if test.name == "steady" else SHORTENED.get(test.probe)
-        return {} if wanted is None else {"seconds": wanted}
+        required = STEADY_S if test.name == "steady" else SHORTENED.get(test.probe)
+        return {} if required is None else {"seconds": required}
 
     return [replace(test, params={**test.params, **seconds(test)}) for test in plan]
 
@@ -248,7 +248,7 @@ def markdown(lines: Sequence[Line], reports: dict[str, Report], at: datetime) ->
     if report.simulated:
         head += " (simulated: these figures say nothing about a device)"
     driver = f"driver {facts.driver_version}, CUDA {facts.cuda_version}, " if facts else ""
-    rows = [f"| {x.what} | {x.wanted} | {x.seen} | {marks[x.met]} | {x.cause} |" for x in lines]
+    rows = [f"| {x.what} | {x.required} | {x.seen} | {marks[x.met]} | {x.cause} |" for x in lines]
     return "\n".join(
         [
             head,
@@ -257,7 +257,7 @@ def markdown(lines: Sequence[Line], reports: dict[str, Report], at: datetime) ->
             f"products: {report.software.get('blas', '')}; {at:%Y-%m-%d}. "
             "Made by `python -m bench.gpu_check`.",
             "",
-            "| what | wanted | seen | | remark |",
+            "| what | required | measured | | remark |",
             "|---|---|---|---|---|",
             *rows,
             "",
@@ -283,9 +283,9 @@ def main(argv: Sequence[str] | None = None, *, simulation: Simulation | None = N
         return run_check(device, level, simulation=simulation, **{**options, **more})
 
     lines, reports = accept(uuid, run, all_levels=args.all_levels, peers=args.peer)
-    gone = reports["quick"].unavailable
-    if gone is not None:
-        print(f"{gone.text} Missing: {gone.library}. {gone.fix}", file=sys.stderr)
+    unavailable = reports["quick"].unavailable
+    if unavailable is not None:
+        print(f"{unavailable.text} Missing: {unavailable.library}. {unavailable.fix}", file=sys.stderr)
         return 4
     at = datetime.now(UTC)
     out = Path(args.out)

@@ -96,13 +96,13 @@ def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Pub
     """Allocation when all of the cluster's GPUs have been asked for, beside the published policies."""
     lines = []
     for name in sorted({row["workload"] for row in rows}):
-        mine = [row for row in rows if row["workload"] == name]
+        selected = [row for row in rows if row["workload"] == name]
         points = []
         for label, policy in _PUBLISHED.items():
-            values = [published.allocation(name, row["seed"], policy).get(100) for row in mine]
+            values = [published.allocation(name, row["seed"], policy).get(100) for row in selected]
             if None not in values:
                 points.append((label, statistics.fmean(value for value in values if value is not None)))
-        points.append(("Berth", statistics.fmean(row["alloc_100"] for row in mine)))
+        points.append(("Berth", statistics.fmean(row["alloc_100"] for row in selected)))
         lines.append((name, points))
     title = "Allocation when the requests ask for every GPU"
     mean = _means(rows)

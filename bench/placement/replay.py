@@ -121,8 +121,8 @@ def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
             largest.setdefault(node.devices[0].model, node)
     for model, node in sorted(largest.items()):
         for count, cpu, memory in accelerator_sizes(len(node.devices), node.cpu_milli, node.memory_mib):
-            wanted = AcceleratorRequest(count=count, model=model)
-            found.append(ResourceRequest(cpu, memory, accelerators=wanted))
+            accelerators = AcceleratorRequest(count=count, model=model)
+            found.append(ResourceRequest(cpu, memory, accelerators=accelerators))
     return found
 
 
@@ -149,14 +149,14 @@ def replay(
     allocation: dict[int, list[float]] = defaultdict(list)
     fragmentation: dict[int, list[float]] = defaultdict(list)
     for place, request in enumerate(workload.arrivals, 1):
-        wanted = request.accelerators
+        accelerators = request.accelerators
         said = site.preview(request) if place % VERDICT_EVERY == 0 else None
         begun = time.perf_counter()
         parts = site.ask(request)
         curve.decision_s.append(time.perf_counter() - begun)
         assert said is None or said == parts, "a preview is what a creation gets"
         learner.arrived(workload.arrivals[max(0, place - WINDOW) : place], site.pools.values())
-        arrived += wanted.count * wanted.share_milli
+        arrived += accelerators.count * accelerators.share_milli
         if parts:
             curve.placed += 1
             for part in parts:

@@ -115,8 +115,8 @@ class Site:
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         now = timezone.now()
-        there = capacity.total_capacity(pools.values())
-        limits = model.Snapshot(int(now.timestamp()), (Limits(TEAM),), capacity=there, policy=policy())
+        total = capacity.total_capacity(pools.values())
+        limits = model.Snapshot(int(now.timestamp()), (Limits(TEAM),), capacity=total, policy=policy())
         self.pools = pools
         self.team = Team(slug=TEAM, name="Replay")
         self.template = Template(slug="replay", name="Replay", argv=["bash"])
@@ -124,7 +124,7 @@ class Site:
         self.snapshot = snapshot_of(pools, limits, PoolPlacer(pools), now)
         self._bodies: dict[ResourceRequest, Any] = {}
 
-    def wanted(self, request: ResourceRequest) -> admission.StartRequest:
+    def build_request(self, request: ResourceRequest) -> admission.StartRequest:
         body = self._bodies.get(request)
         if body is None:
             body = self._bodies[request] = messages.dump(request)
@@ -132,18 +132,20 @@ class Site:
 
     def preview(self, request: ResourceRequest) -> Nodes:
         """Where a preview says that the request starts."""
-        placement = admission.assess_on(self.snapshot, self.wanted(request)).placement
+        placement = admission.assess_on(self.snapshot, self.build_request(request)).placement
         return placement.nodes if placement is not None else ()
 
     def ask(self, request: ResourceRequest) -> Nodes:
         """Where the request starts now. One that does not start leaves the queue again."""
-        snapshot, wanted = self.snapshot, self.wanted(request)
+        snapshot, start_request = self.snapshot, self.build_request(request)
         snapshot.now += APART
         snapshot.scheduler.now_s = snapshot.now_s
-        asked = snapshot.placement_requests.build(self.template, self.flavor, wanted.resources)
+        asked = snapshot.placement_requests.build(self.template, self.flavor, start_request.resources)
         if not asked.possible:
             return ()
-        workload = replace(wanted.workload(self.team, snapshot.now), id=str(uuid4()), place=asked.place_key)
+        workload = replace(
+            start_request.workload(self.team, snapshot.now), id=str(uuid4()), place=asked.place_key
+        )
         enqueue(snapshot, PendingWorkload(workload.id, asked, workload))
         decision.decide(snapshot)
         del snapshot.pending_workloads[workload.id]

@@ -82,8 +82,8 @@ def measure(cluster: Cluster, requests: Sequence[ResourceRequest], ceiling_milli
             rested_from = time.perf_counter()
             if pauses.collect_if_due():
                 rests.append((time.perf_counter() - rested_from) * 1000)
-        wanted = request.accelerators
-        size = wanted.count * wanted.share_milli
+        accelerators = request.accelerators
+        size = accelerators.count * accelerators.share_milli
         while ceiling_milli and running and used + size > ceiling_milli:
             oldest, its = running.popleft()
             cluster.release(oldest, its)

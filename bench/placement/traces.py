@@ -130,9 +130,11 @@ def _request(row: dict[str, str]) -> ResourceRequest:
     count = int(row["num_gpu"])
     models = tuple(model for model in (row.get("gpu_spec") or "").split("|") if model)
     share = int(row["gpu_milli"]) if count else 1000
-    wanted = AcceleratorRequest(count=count, share_milli=share, models=models if count else ())
+    accelerators = AcceleratorRequest(count=count, share_milli=share, models=models if count else ())
     # One request of the traces asks for no memory, which no driver accepts.
-    return ResourceRequest(max(1, int(row["cpu_milli"])), max(1, int(row["memory_mib"])), accelerators=wanted)
+    return ResourceRequest(
+        max(1, int(row["cpu_milli"])), max(1, int(row["memory_mib"])), accelerators=accelerators
+    )
 
 
 def _short(workload: str) -> str:

@@ -87,8 +87,8 @@ def _walk(histories: dict[Any, History], began_at: datetime, until_s: float) -> 
                         results.agent_heartbeat(workspace_id=pk, generation=1, activity=activity)
                 tasks.observe_activity()
             tasks.reclaim()
-            gone = Workspace.objects.filter(pk__in=histories).exclude(state=State.RUNNING)
-            for pk in gone.values_list("pk", flat=True):
+            ended = Workspace.objects.filter(pk__in=histories).exclude(state=State.RUNNING)
+            for pk in ended.values_list("pk", flat=True):
                 stopped.setdefault(pk, elapsed_s)
     return [_result(pk, history, stopped.get(pk), until_s) for pk, history in histories.items()]
 

@@ -33,7 +33,7 @@ def main() -> int:
         decided = decide(random_world(seed))
         counts["with victims"] += bool(decided.engine)
         for reason in (IN_CLUSTER_QUEUE, RECLAMATION, FAIR_SHARING):
-            counts[reason] += any(each == reason for _, each in decided.engine)
+            counts[reason] += any(preemption == reason for _, preemption in decided.engine)
         counts["of equal cohorts either may give"] += len(decided.fair) > 1
         counts["classical preemption compared"] += decided.classical
         counts["listed choice: own team where Kueue gives up"] += decided.choice

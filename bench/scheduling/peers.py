@@ -54,7 +54,7 @@ def srsf(jobs: Sequence[Job], gpus: int) -> PeerOutcome:
 
 
 class _Simulation:
-    """Everybody is ranked at each event; whoever fits in that order runs."""
+    """Rank all jobs at each event and run those that fit, in that order."""
 
     def __init__(self, jobs: Sequence[Job], gpus: int, limits: tuple[int, ...] | None) -> None:
         self._jobs, self._gpus, self._limits = jobs, gpus, limits
@@ -70,57 +70,57 @@ class _Simulation:
         while following < len(self._jobs) or self._running:
             self._now_s = min(
                 self._jobs[following].submit_s if following < len(self._jobs) else _NEVER_S,
-                min((self._changes_s(each) for each in self._running.values()), default=_NEVER_S),
+                min((self._changes_s(state) for state in self._running.values()), default=_NEVER_S),
             )
-            for each in list(self._running.values()):
-                self._advance(each)
+            for state in list(self._running.values()):
+                self._advance(state)
             while following < len(self._jobs) and self._jobs[following].submit_s <= self._now_s:
                 self._join(_State(self._jobs[following]))
                 following += 1
             self._divide()
         return self._outcome
 
-    def _changes_s(self, each: _State) -> float:
+    def _changes_s(self, state: _State) -> float:
         """When a running request ends, or has attained what takes it to the next queue."""
-        left_s = each.job.duration_s - each.done_s
-        if self._limits is not None and each.level < len(self._limits):
-            left_s = min(left_s, self._limits[each.level] / each.job.gpus - each.done_s)
-        return each.since_s + left_s
+        left_s = state.job.duration_s - state.done_s
+        if self._limits is not None and state.level < len(self._limits):
+            left_s = min(left_s, self._limits[state.level] / state.job.gpus - state.done_s)
+        return state.since_s + left_s
 
-    def _advance(self, each: _State) -> None:
-        if self._changes_s(each) > self._now_s:
+    def _advance(self, state: _State) -> None:
+        if self._changes_s(state) > self._now_s:
             return
-        each.done_s += self._now_s - each.since_s
-        each.since_s = self._now_s
-        if each.done_s >= each.job.duration_s - 1e-6:
-            del self._running[each.job.id], self._states[each.job.id]
-            self._outcome.waits[each.job.id] = self._now_s - each.job.submit_s - each.job.duration_s
+        state.done_s += self._now_s - state.since_s
+        state.since_s = self._now_s
+        if state.done_s >= state.job.duration_s - 1e-6:
+            del self._running[state.job.id], self._states[state.job.id]
+            self._outcome.waits[state.job.id] = self._now_s - state.job.submit_s - state.job.duration_s
         else:
-            each.level += 1
-            each.number = self._next()
+            state.level += 1
+            state.number = self._next()
 
-    def _join(self, each: _State) -> None:
-        each.number = self._next()
-        each.rank = self._rank(each)
-        self._states[each.job.id] = each
-        insort(self._waiting, each.rank)
+    def _join(self, state: _State) -> None:
+        state.number = self._next()
+        state.rank = self._rank(state)
+        self._states[state.job.id] = state
+        insort(self._waiting, state.rank)
 
     def _next(self) -> int:
         self._count += 1
         return self._count
 
-    def _rank(self, each: _State) -> Rank:
+    def _rank(self, state: _State) -> Rank:
         """Its place: in 2D-LAS by queue, those that run first; in SRSF by what is left."""
-        waits = int(each.since_s < 0)
+        waits = int(state.since_s < 0)
         if self._limits is not None:
-            return (each.level, waits, each.number, each.job.id)
-        done_s = each.done_s if waits else each.done_s + self._now_s - each.since_s
-        return ((each.job.duration_s - done_s) * each.job.gpus, waits, each.number, each.job.id)
+            return (state.level, waits, state.number, state.job.id)
+        done_s = state.done_s if waits else state.done_s + self._now_s - state.since_s
+        return ((state.job.duration_s - done_s) * state.job.gpus, waits, state.number, state.job.id)
 
     def _divide(self) -> None:
         """Give the GPUs out in order; whoever does not fit is passed over."""
         free = self._gpus
-        running = sorted(self._rank(each) for each in self._running.values())
+        running = sorted(self._rank(state) for state in self._running.values())
         first = second = 0
         chosen: list[_State] = []
         while free and (first < len(running) or second < len(self._waiting)):
@@ -132,21 +132,21 @@ class _Simulation:
             else:
                 name = self._waiting[second][3]
                 second += 1
-            each = self._states[name]
-            if each.job.gpus <= free:
-                free -= each.job.gpus
-                chosen.append(each)
-        kept = {each.job.id for each in chosen}
-        for each in [each for each in self._running.values() if each.job.id not in kept]:
-            each.done_s += self._now_s - each.since_s
-            each.since_s = -1.0
-            each.number = self._next()
-            each.rank = self._rank(each)
-            del self._running[each.job.id]
-            insort(self._waiting, each.rank)
+            state = self._states[name]
+            if state.job.gpus <= free:
+                free -= state.job.gpus
+                chosen.append(state)
+        kept = {state.job.id for state in chosen}
+        for state in [state for state in self._running.values() if state.job.id not in kept]:
+            state.done_s += self._now_s - state.since_s
+            state.since_s = -1.0
+            state.number = self._next()
+            state.rank = self._rank(state)
+            del self._running[state.job.id]
+            insort(self._waiting, state.rank)
             self._outcome.preempted += 1
-        for each in chosen:
-            if each.since_s < 0:
-                del self._waiting[bisect_left(self._waiting, each.rank)]
-                each.since_s = self._now_s
-                self._running[each.job.id] = each
+        for state in chosen:
+            if state.since_s < 0:
+                del self._waiting[bisect_left(self._waiting, state.rank)]
+                state.since_s = self._now_s
+                self._running[state.job.id] = state

@@ -107,10 +107,13 @@ def world(seed: int) -> tuple[int, Counter[str]]:
     for number in range(STEPS):
         now_s = scheduler.now_s + chance.choice((1, 60, 1800, 40_000))
         for name in scheduler.ended_by(now_s):
-            gone = scheduler.finish(name)
-            if gone.preempt_at_s is not None and now_s < gone.started_s + gone.workload.duration_s:
-                again = gone.workload.preempted + 1
-                scheduler.submit(replace(gone.workload, nominated=False, preempted=again))
+            finished = scheduler.finish(name)
+            if (
+                finished.preempt_at_s is not None
+                and now_s < finished.started_s + finished.workload.duration_s
+            ):
+                again = finished.workload.preempted + 1
+                scheduler.submit(replace(finished.workload, nominated=False, preempted=again))
         if chance.random() < 0.7:
             scheduler.apply(scheduler.cycle(now_s), now_s)
         scheduler.now_s = now_s

@@ -149,12 +149,12 @@ def replay(
         while next_job < len(jobs) and jobs[next_job].submit_s <= now_s:
             job, name = jobs[next_job], next(ids)
             next_job += 1
-            wanted = site.wanted(job.team if teams else "all", job.gpus, expect(job))
+            start_request = site.build_request(job.team if teams else "all", job.gpus, expect(job))
             # Later arrivals of the same second are decided on together: only the last is as previewed.
             last = next_job == len(jobs) or jobs[next_job].submit_s > now_s
             asked = last and next_job % preview_every <= len(arrived)
-            verdict = site.preview(wanted) if asked else None
-            site.submit(name, wanted, job.submit_s)
+            verdict = site.preview(start_request) if asked else None
+            site.submit(name, start_request, job.submit_s)
             arrived.append(name)
         began_at = time.perf_counter()
         cycle = site.decide()

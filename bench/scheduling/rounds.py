@@ -56,9 +56,9 @@ def themis(jobs: Sequence[Job], gpus: int, restart_s: int = 0, round_s: int = RO
     return _replay(jobs, gpus, restart_s, round_s, _by_finish)
 
 
-def level(wanted: Floats, capacity: float) -> float:
+def level(demand: Floats, capacity: float) -> float:
     """The most that each may have at most so that all together get no more than there is (water-filling)."""
-    ranked = np.sort(wanted)
+    ranked = np.sort(demand)
     if ranked.sum() <= capacity:
         return float(ranked[-1])
     before = np.concatenate(([0.0], np.cumsum(ranked)[:-1]))
@@ -144,12 +144,12 @@ def _replay(
     return outcome
 
 
-def _chosen(ranks: Floats, wanted: Floats, gpus: int) -> npt.NDArray[np.bool_]:
+def _chosen(ranks: Floats, demand: Floats, gpus: int) -> npt.NDArray[np.bool_]:
     """Who runs: the highest rank first, of equal ones who came first; whoever does not fit is passed over."""
     order = np.argsort(-ranks, kind="stable")
     runs = np.zeros(len(order), dtype=bool)
     free = gpus
-    sizes = wanted[order].astype(int).tolist()
+    sizes = demand[order].astype(int).tolist()
     for place, size in zip(order.tolist(), sizes, strict=True):
         if size <= free:
             runs[place] = True

@@ -78,7 +78,7 @@ class QueueSite:
     def scheduler(self) -> Scheduler:
         return self.snapshot.scheduler
 
-    def wanted(self, team: str, gpus: int, expected_s: int) -> admission.StartRequest:
+    def build_request(self, team: str, gpus: int, expected_s: int) -> admission.StartRequest:
         body = self._bodies.get(gpus)
         if body is None:
             request = ResourceRequest(
@@ -93,15 +93,15 @@ class QueueSite:
         self.snapshot.now = _moment(now_s)
         self.snapshot.scheduler.now_s = now_s
 
-    def preview(self, wanted: admission.StartRequest) -> admission.Verdict:
-        return admission.assess_on(self.snapshot, wanted)
+    def preview(self, start_request: admission.StartRequest) -> admission.Verdict:
+        return admission.assess_on(self.snapshot, start_request)
 
-    def submit(self, name: str, wanted: admission.StartRequest, created_s: int) -> None:
+    def submit(self, name: str, start_request: admission.StartRequest, created_s: int) -> None:
         """Queue a request, whose work is lost when it is preempted. `name` is the text of a UUID."""
-        snapshot, team = self.snapshot, wanted.team
+        snapshot, team = self.snapshot, start_request.team
         assert team is not None
-        request = snapshot.placement_requests.build(self._template, self._flavor, wanted.resources)
-        workload = wanted.workload(team, _moment(created_s))
+        request = snapshot.placement_requests.build(self._template, self._flavor, start_request.resources)
+        workload = start_request.workload(team, _moment(created_s))
         self._requests[name] = request
         self._enqueue(replace(workload, id=name, place=request.place_key, loses_work=True))
 

@@ -65,14 +65,14 @@ def hub_environment() -> Path:
     """JupyterHub's environment, built from its lock once."""
     folder = ROOT / "var" / "bench" / "hub"
     stamp = folder / "complete"
-    wanted = LOCK.read_text()
-    if not stamp.exists() or stamp.read_text() != wanted:
+    locked = LOCK.read_text()
+    if not stamp.exists() or stamp.read_text() != locked:
         print("Installing JupyterHub …", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True, symlinks=True)
         pip = [str(folder / "bin" / "pip"), "install", "-q", "--no-deps", "--require-hashes", "-r", str(LOCK)]
         subprocess.run(pip, check=True)
-        stamp.write_text(wanted)
+        stamp.write_text(locked)
     return folder
 
 

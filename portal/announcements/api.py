@@ -33,10 +33,10 @@ from portal.people.accounts.policies import require_operator
 
 
 class AnnouncementSerializer(serializers.ModelSerializer[Announcement]):
-    """A short text of operators for everybody, or for the users of a pool."""
+    """A short text of operators for all users, or for the users of a pool."""
 
     pool = serializers.CharField(
-        source="pool.slug", allow_null=True, default=None, help_text="Slug of the pool; null for everybody."
+        source="pool.slug", allow_null=True, default=None, help_text="Slug of the pool; null for all users."
     )
     state = serializers.ChoiceField(
         AnnouncementState.choices, help_text="Whether it is shown now, computed from its times."
@@ -59,7 +59,7 @@ class AnnouncementCreateSerializer(StrictSerializer):
         max_length=40,
         allow_null=True,
         default=None,
-        help_text="Slug of a pool, to show it to users whose teams can use the pool. Default: everybody.",
+        help_text="Slug of a pool, to show it to users whose teams can use the pool. Default: all users.",
     )
     begins_at = serializers.DateTimeField(
         allow_null=True, default=None, help_text="When it is shown from. Default: now."
@@ -136,10 +136,10 @@ class AnnouncementViewSet(TaggedViewSet, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, announcement_id: UUID) -> Response:
         row = self._managed()
-        given = _with_pool(body_of(request, AnnouncementChangeSerializer, partial=True))
+        fields = _with_pool(body_of(request, AnnouncementChangeSerializer, partial=True))
         expected = etags.expected_versions(request)
         return self.answer(
-            services.change(actor=request.user, announcement=row, given=given, expected=expected)
+            services.change(actor=request.user, announcement=row, fields=fields, expected=expected)
         )
 
     @operation(

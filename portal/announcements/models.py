@@ -30,7 +30,7 @@ class AnnouncementState(models.TextChoices):
 
 
 class Announcement(models.Model):
-    """A short plain text for everybody, or for the users of a pool.
+    """A short plain text for all users, or for the users of a pool.
 
     Its begin and end decide whether it is shown.
     """

@@ -55,7 +55,7 @@ def not_ended(now: datetime) -> QuerySet[Announcement]:
 def announcements_for(actor: User) -> QuerySet[Announcement]:
     """Return the announcements visible to the actor, newest first.
 
-    Users who see all read every one. Others read current ones, for everybody or for a pool that their teams
+    Users who see all read every one. Others read current ones, for all users or for a pool that their teams
     can use.
     """
     rows = Announcement.objects.select_related("pool", "created_by").order_by("-begins_at", "pk")

@@ -37,7 +37,7 @@ def create(
     begins_at: datetime | None = None,
     ends_at: datetime | None = None,
 ) -> Announcement:
-    """Create an announcement for everybody, or for the users of a pool. Default begin: now.
+    """Create an announcement for all users, or for the users of a pool. Default begin: now.
 
     Raises `NotAllowed`, `InvalidInput` and `StateConflict` (too many).
     """
@@ -65,10 +65,10 @@ def change(
     *,
     actor: User | SystemActor,
     announcement: Announcement,
-    given: dict[str, Any],
+    fields: dict[str, Any],
     expected: frozenset[str] = etags.ANY,
 ) -> Announcement:
-    """Change the fields in `given` (`FIELDS`).
+    """Change the `fields` (`FIELDS`).
 
     A new text or kind is shown again to users who dismissed the old one.
 
@@ -78,11 +78,11 @@ def change(
     row = _locked(announcement)
     etags.require_expected(expected, row, name=row.text)
     now = timezone.now()
-    if "begins_at" in given and given["begins_at"] is None:
-        given = {**given, "begins_at": row.begins_at}
-    changed = [name for name, value in given.items() if getattr(row, name) != value]
+    if "begins_at" in fields and fields["begins_at"] is None:
+        fields = {**fields, "begins_at": row.begins_at}
+    changed = [name for name, value in fields.items() if getattr(row, name) != value]
     for name in changed:
-        setattr(row, name, given[name])
+        setattr(row, name, fields[name])
     if not changed:
         return row
     _validate(row, now)

@@ -63,7 +63,7 @@ def edit(request: SignedInRequest, announcement_id: UUID) -> HttpResponse:
             services.change(
                 actor=request.user,
                 announcement=row,
-                given=form.service_arguments(),
+                fields=form.service_arguments(),
                 expected=etags.expected_versions(request),
             )
         except PortalError as error:

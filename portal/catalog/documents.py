@@ -64,7 +64,7 @@ def document_of_new(entry: Template | Flavor) -> Document:
 def fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
     """Write the fields of a full or partial document to an unsaved entry.
 
-    `teams` lists the teams that may use it, or is None for everybody. Returns the teams to store, or None if
+    `teams` lists the teams that may use it, or is None for all teams. Returns the teams to store, or None if
     `values` has none. Raises `InvalidInput` for unknown names.
     """
     for name in fields_of(type(entry)):
@@ -87,9 +87,9 @@ def _field_error(field: str, reason: Reason) -> InvalidInput:
 
 
 def _teams(slugs: list[str]) -> list[Team]:
-    wanted = {strip_nul(slug) for slug in slugs}
-    teams = list(Team.objects.filter(slug__in=wanted).order_by("slug"))
-    for slug in sorted(wanted - {team.slug for team in teams}):
+    requested_slugs = {strip_nul(slug) for slug in slugs}
+    teams = list(Team.objects.filter(slug__in=requested_slugs).order_by("slug"))
+    for slug in sorted(requested_slugs - {team.slug for team in teams}):
         raise _field_error("teams", Reason(CatalogCode.NO_SUCH_TEAM_NAMED, {"slug": slug}))
     return teams
 

@@ -1,4 +1,4 @@
-"""Writes of templates and flavors by users: create, change, restore and delete, with history."""
+"""Services for templates and flavors: create, change, restore and delete, with history."""
 
 from __future__ import annotations
 

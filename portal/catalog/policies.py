@@ -86,7 +86,7 @@ def templates_with_visible_command(actor: User, rows: QuerySet[Template]) -> Que
 def require_use(team: Team, template: Template, flavor: Flavor) -> None:
     """Raise `NotAllowed` unless the team may use both."""
     if not template.offered_to(team.pk):
-        named = {"template": template.name, "team": team.name}
-        raise NotAllowed(Reason(CatalogCode.TEMPLATE_NOT_FOR_TEAM, named))
+        params = {"template": template.name, "team": team.name}
+        raise NotAllowed(Reason(CatalogCode.TEMPLATE_NOT_FOR_TEAM, params))
     if not flavor.offered_to(team.pk):
         raise NotAllowed(Reason(CatalogCode.FLAVOR_NOT_FOR_TEAM, {"flavor": flavor.name, "team": team.name}))

@@ -27,15 +27,15 @@ from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Team, User
 
 E = TypeVar("E", Template, Flavor)
-KNOWN_SHOWN = 20
+MAX_KNOWN_SHOWN = 20
 
 
 def _with_relations(rows: QuerySet[E]) -> QuerySet[E]:
     """Join everything that documents and responses need, with a constant number of queries."""
-    beside = (
+    related = (
         ("team", "successor", "environment__current") if rows.model is Template else ("pool", "successor")
     )
-    queryset = rows.select_related(*beside).prefetch_related("teams")
+    queryset = rows.select_related(*related).prefetch_related("teams")
     if rows.model is Template:
         # Only the name and programs of the environment's version are needed.
         queryset = queryset.defer(
@@ -141,13 +141,13 @@ def flavor_by_slug(actor: User, slug: str) -> Flavor:
 
 def _no_such_template(actor: User, slug: str) -> Reason:
     rows = templates_for(actor).filter(enabled=True)
-    slugs = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    slugs = list(rows.values_list("slug", flat=True)[:MAX_KNOWN_SHOWN])
     return Reason(CatalogCode.NO_SUCH_TEMPLATE, {"slug": slug, "known": slugs})
 
 
 def _no_such_flavor(actor: User, slug: str) -> Reason:
     rows = flavors_for(actor).filter(enabled=True)
-    slugs = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    slugs = list(rows.values_list("slug", flat=True)[:MAX_KNOWN_SHOWN])
     return Reason(CatalogCode.NO_SUCH_FLAVOR, {"slug": slug, "known": slugs})
 
 
@@ -175,8 +175,8 @@ def deprecation_of(entry: Template | Flavor) -> Reason | None:
         return None
     if entry.successor is None:
         return Reason(CatalogCode.ENTRY_DEPRECATED, {"name": entry.name})
-    named = {"name": entry.name, "successor": entry.successor.name}
-    return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, named)
+    params = {"name": entry.name, "successor": entry.successor.name}
+    return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, params)
 
 
 def deprecations(*entries: Template | Flavor) -> list[Finding]:
@@ -247,8 +247,8 @@ def missing_program(template: Template, programs: frozenset[str] | None) -> Reas
         version = newest_version(environment)
     if version is not None and template.program in expected_programs(version):
         return None
-    named = {"program": template.program, "install_hint": template.install_hint}
-    return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, named)
+    params = {"program": template.program, "install_hint": template.install_hint}
+    return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, params)
 
 
 def revision_subject(entry: Template | Flavor) -> tuple[SubjectKind, UUID]:

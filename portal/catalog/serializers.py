@@ -294,8 +294,8 @@ def _slugs(**options: Any) -> serializers.ListField:
     )
 
 
-def _integer_field(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
-    return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
+def _integer_field(minimum: int = 0, maximum: int = LARGEST, **options: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(min_value=minimum, max_value=maximum, **{"required": False, **options})
 
 
 def _lifetime(help_text: str, **options: Any) -> serializers.IntegerField:

@@ -1,4 +1,4 @@
-"""Writes of the catalog by the portal: the initial entries, and flavors for discovered accelerators."""
+"""Catalog entries that the portal creates: the initial ones, and flavors for discovered accelerators."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
     workspace must not block all GPUs of a node. Flavors of a simulated pool are bound to it, and include one
     without accelerators, since no others can run there.
     """
-    for model, (most, cpu_milli, memory_mib) in _models(pool).items():
-        for count, cpu, memory in accelerator_sizes(most, cpu_milli, memory_mib):
+    for model, (largest, cpu_milli, memory_mib) in _models(pool).items():
+        for count, cpu, memory in accelerator_sizes(largest, cpu_milli, memory_mib):
             _ensure_flavor(
                 slug=f"{_slug(pool)}{_word(model)}-x{count}",
                 name=f"{count} × {model}",
@@ -61,12 +61,12 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
                 pool=pool if pool.simulated else None,
                 position=200 + count,
             )
-    for profile, (most, cpu_milli, memory_mib) in _profiles(pool).items():
+    for profile, (largest, cpu_milli, memory_mib) in _profiles(pool).items():
         _ensure_flavor(
             slug=f"{_slug(pool)}mig-{_word(profile)}",
             name=f"MIG {profile}",
-            cpu_milli=max(cpu_milli * 9 // (most * 10) // 1000 * 1000, 1000),
-            memory_mib=max(memory_mib * 9 // (most * 10) // 1024 * 1024, 1024),
+            cpu_milli=max(cpu_milli * 9 // (largest * 10) // 1000 * 1000, 1000),
+            memory_mib=max(memory_mib * 9 // (largest * 10) // 1024 * 1024, 1024),
             accelerator_count=1,
             accelerator_model="",
             mig_profile=profile,
@@ -86,13 +86,13 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
         )
 
 
-def accelerator_sizes(most: int, cpu_milli: int, memory_mib: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the counts of devices to offer on a node with `most`, each with its CPU and memory."""
-    for count in (n for n in GPU_COUNTS if n <= most):
+def accelerator_sizes(largest: int, cpu_milli: int, memory_mib: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the counts of devices to offer on a node with `largest` devices, each with its CPU and memory."""
+    for count in (n for n in GPU_COUNTS if n <= largest):
         yield (
             count,
-            max(cpu_milli * count * 9 // (most * 10) // 1000 * 1000, 1000),
-            max(memory_mib * count * 9 // (most * 10) // 1024 * 1024, 1024),
+            max(cpu_milli * count * 9 // (largest * 10) // 1000 * 1000, 1000),
+            max(memory_mib * count * 9 // (largest * 10) // 1024 * 1024, 1024),
         )
 
 
@@ -116,11 +116,11 @@ def _profiles(pool: Pool) -> dict[str, tuple[int, int, int]]:
     """Return by MIG profile: devices of any kind on the largest node, and its CPU and memory."""
     profiles: dict[str, tuple[int, int, int]] = {}
     for node in pool.nodes.prefetch_related("devices"):
-        there = [device for device in node.devices.all() if device.present and not device.mig_mode]
-        for profile in {device.mig_profile for device in there if device.mig_profile}:
+        devices = [device for device in node.devices.all() if device.present and not device.mig_mode]
+        for profile in {device.mig_profile for device in devices if device.mig_profile}:
             best = profiles.get(profile)
-            if best is None or len(there) > best[0]:
-                profiles[profile] = (len(there), node.cpu_milli, node.memory_mib)
+            if best is None or len(devices) > best[0]:
+                profiles[profile] = (len(devices), node.cpu_milli, node.memory_mib)
     return profiles
 
 

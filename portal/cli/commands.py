@@ -356,8 +356,8 @@ def budget(client: BerthClient, arguments: argparse.Namespace) -> int:
     table: list[tuple[str, ...]] = [("TEAM", "MONTH", "WHEN SPENT", "SPENT", "BUDGET", "PERCENT")]
     for row in budgets:
         money = (f"{row[name] / 100:.2f} {row['currency']}" for name in ("spent_cents", "amount_cents"))
-        then = "starts are blocked" if row["blocks"] else "owners notified"
-        table.append((row["team"], row["month"][:7], then, *money, str(row["percent"])))
+        effect = "starts are blocked" if row["blocks"] else "owners notified"
+        table.append((row["team"], row["month"][:7], effect, *money, str(row["percent"])))
     return print_table(table, numbers_from=3)
 
 

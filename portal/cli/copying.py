@@ -51,14 +51,14 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
         raise UsageError("Source or target is missing.", "For example: berth cp data.csv NAME:data/")
     if arguments.recursive and arguments.form:
         raise UsageError("-r and --as exclude each other.", "-r copies a folder, --as downloads one file.")
-    workspace_name, into = _side(target)
+    workspace_name, target_path = _side(target)
     if workspace_name:
         if any(_side(source)[0] for source in sources):
             raise UsageError("Both sides are in workspaces.", "Copy to this machine first.")
         arguments.workspace = workspace_name
         if arguments.recursive:
-            return _put(client, arguments, sources, home_path(into))
-        arguments.files, arguments.into = sources, into
+            return _put(client, arguments, sources, home_path(target_path))
+        arguments.files, arguments.into = sources, target_path
         return files.put(client, arguments)
     if len(sources) > 1:
         raise UsageError("--as downloads one path at a time.", "Run the command once for each path.")
@@ -125,8 +125,8 @@ def _make_plan(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
                 plan.folders.append(at)
             _walk(source, at, plan)
         except OSError as error:
-            about = error.filename or name
-            raise UsageError(f"{about} cannot be read: {error.strerror}.", "Nothing was sent.") from error
+            path = error.filename or name
+            raise UsageError(f"{path} cannot be read: {error.strerror}.", "Nothing was sent.") from error
     for source, _ in plan.files:
         if not os.access(source, os.R_OK):
             raise UsageError(f"{source} cannot be read.", "Nothing was sent.")
@@ -285,7 +285,7 @@ class _Download:
     unread: list[str] = field(default_factory=list)
 
 
-def _fetch(client: BerthClient, url: str, into: Path) -> _Download:
+def _fetch(client: BerthClient, url: str, folder: Path) -> _Download:
     """Unpack the node's archive into a private folder, completely or with an error."""
     fetched = _Download()
     with client.files.transfer("GET", url) as answer:
@@ -293,7 +293,7 @@ def _fetch(client: BerthClient, url: str, into: Path) -> _Download:
         try:
             with tarfile.open(fileobj=_Stream(pieces), mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]
                 for entry in archive:
-                    _unpack(archive, entry, into, fetched)
+                    _unpack(archive, entry, folder, fetched)
         except tarfile.FilterError as error:
             raise CliError("The node sent a path outside the target.", "Contact an operator.") from error
         except tarfile.TarError as error:
@@ -303,7 +303,7 @@ def _fetch(client: BerthClient, url: str, into: Path) -> _Download:
     return fetched
 
 
-def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: Path, fetched: _Download) -> None:
+def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, fetched: _Download) -> None:
     fetched.unread += filter(None, entry.pax_headers.get(LEFT_OUT, "").split("\n"))
     # Each name begins with that of the source folder, which is called differently here.
     name = entry.name.partition("/")[2]
@@ -311,7 +311,7 @@ def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: Path, fetche
         return
     if entry.isdir() or entry.isreg():
         # The filter rejects names outside the folder and removes unsafe permissions.
-        archive.extract(entry.replace(name=name, deep=False), into, filter="data")
+        archive.extract(entry.replace(name=name, deep=False), folder, filter="data")
         fetched.files += entry.isreg()
         fetched.size += entry.size
     else:

@@ -149,11 +149,11 @@ def _failure_reason(client: BerthClient, slug: str, version: Version, source: st
 def _log_excerpt(log: str, params: dict[str, Any]) -> list[str]:
     """Return the failed line of the log, marked, and those before it; else the last lines."""
     lines = log.rstrip("\n").split("\n")
-    wanted = " ".join(str(params.get("log_line") or "").split())
-    alike = [at for at, line in enumerate(lines) if wanted and wanted in " ".join(line.split())]
-    if not alike:
+    log_line = " ".join(str(params.get("log_line") or "").split())
+    matches = [at for at, line in enumerate(lines) if log_line and log_line in " ".join(line.split())]
+    if not matches:
         return lines[-LINES_BEFORE:] if log else []
-    at = alike[-1]
+    at = matches[-1]
     return [*lines[max(0, at - LINES_BEFORE) : at], f"{lines[at]}    <-- failed here"]
 
 

@@ -49,7 +49,7 @@ class RequestRejected(CliError):
         self.request_id = request_id
         self.ask = ask
         if code == NEEDS_APPROVAL:
-            # An approval may take days, so scripts need to tell this case apart.
+            # An approval may take days, so scripts need to recognize this case.
             self.exit_code = EXIT_NEEDS_APPROVAL
 
 

@@ -28,7 +28,7 @@ from portal.cli.loopback import LOOPBACK, Connection
 
 POLL_INTERVAL_S = 5.0
 OPEN_S = 30.0
-AGAIN_S = 1.0
+CHECK_INTERVAL_S = 1.0
 PIECE = 1 << 16
 PATH = "/berth/forward"
 END = "end"
@@ -121,7 +121,7 @@ class PortForwarder:
             # The limit of open descriptors is reached.
             self._note(f"Cannot accept more connections: {error.strerror}.")
             self._loop.remove_reader(listener)
-            self._loop.call_later(AGAIN_S, self._listen, listener)
+            self._loop.call_later(CHECK_INTERVAL_S, self._listen, listener)
             return
         task = self._loop.create_task(self._forward(self._ports[listener], line))
         self._leading.add(task)

@@ -73,7 +73,7 @@ def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -
     token = arguments.token
     if token == "-":  # noqa: S105  (standard input)
         token = sys.stdin.readline()
-    wanted = JoinOptions(
+    options = JoinOptions(
         url=arguments.url,
         token=token,
         name=arguments.name,
@@ -84,7 +84,7 @@ def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -
         rack=arguments.rack,
         block=arguments.block,
     )
-    joined = JoinCommand(folder, wanted, os.environ, console).run()
+    joined = JoinCommand(folder, options, os.environ, console).run()
     if arguments.json:
         print(json.dumps({"node": joined.name, "pool": joined.answer.pool, "home": str(folder.home)}))
     return 0

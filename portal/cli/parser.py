@@ -269,9 +269,7 @@ def parser() -> argparse.ArgumentParser:
     act.add_argument("--reset", action="store_true", help="delete them at the next start")
     act.add_argument("--keep", action="store_true", help="cancel a reset")
     act.add_argument("--save", default="", metavar="NAME", help="create an environment of the team from them")
-    own.add_argument(
-        "--everybody", action="store_true", help="with --save: available to everybody; operators only"
-    )
+    own.add_argument("--everybody", action="store_true", help="with --save: for all teams; operators only")
     command(
         "export",
         "export",

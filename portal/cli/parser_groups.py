@@ -121,9 +121,9 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
     leave = verb("deactivate", "Deactivate an account; workspaces stop, files stay.", asks=True)
     leave.add_argument("--note", default="", help="for the audit log")
     verb("reactivate", "Reactivate an account.")
-    gone = verb("rm", "Delete an account.", asks=True)
-    gone.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
-    gone.add_argument("--homes", action="store_true", help="delete the home folders too")
+    delete = verb("rm", "Delete an account.", asks=True)
+    delete.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
+    delete.add_argument("--homes", action="store_true", help="delete the home folders too")
 
 
 def files(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -248,15 +248,19 @@ def orphans(commands: Any, common: argparse.ArgumentParser) -> None:
     top.add_argument("--kind", default="", choices=kinds, help="of this kind only")
     top.add_argument("--all", action="store_true", help="include recently deleted ones")
     summary = "Delete an orphan, after another check by its node."
-    gone = top.add_subparsers(metavar="COMMAND").add_parser(
+    delete = top.add_subparsers(metavar="COMMAND").add_parser(
         "rm", help=summary, description=summary, parents=[common]
     )
-    gone.set_defaults(function="orphans_rm")
-    gone.add_argument("orphan", metavar="ID", help="id, its beginning, or name")
-    gone.add_argument("--confirm", default="", metavar="NAME", help="name of a home folder, as confirmation")
-    gone.add_argument("-y", "--yes", action="store_true", help="do not ask; home folders need --confirm")
-    gone.add_argument("--wait", action="store_true", help="wait until it is deleted; exit code 1 if it stays")
-    gone.add_argument(
+    delete.set_defaults(function="orphans_rm")
+    delete.add_argument("orphan", metavar="ID", help="id, its beginning, or name")
+    delete.add_argument(
+        "--confirm", default="", metavar="NAME", help="name of a home folder, as confirmation"
+    )
+    delete.add_argument("-y", "--yes", action="store_true", help="do not ask; home folders need --confirm")
+    delete.add_argument(
+        "--wait", action="store_true", help="wait until it is deleted; exit code 1 if it stays"
+    )
+    delete.add_argument(
         "--timeout", type=positive, default=120, metavar="SECONDS", help="with --wait; default: 120"
     )
 
@@ -382,8 +386,8 @@ def secret(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     put.add_argument("--description", default=None, metavar="TEXT", help="purpose")
     put.add_argument("--everywhere", action="store_true", help="provide it to all workspaces")
-    gone = verb("rm", "Delete a secret.")
-    gone.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    delete = verb("rm", "Delete a secret.")
+    delete.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def environments(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -404,7 +408,7 @@ def environments(commands: Any, common: argparse.ArgumentParser) -> None:
         help="requirements.txt, pyproject.toml or a lock with hashes; “-”: standard input",
     )
     build.add_argument(
-        "--team", default="", metavar="SLUG", help="team of a new environment; default: everybody"
+        "--team", default="", metavar="SLUG", help="team of a new environment; default: all teams"
     )
     build.add_argument("--python", default="", metavar="VERSION", help="for example 3.12; default: unchanged")
     build.add_argument(

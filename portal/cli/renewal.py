@@ -38,7 +38,7 @@ def renewing(base_url: str, token: str) -> Iterator[None]:
 
 def _keep(base_url: str, token: str, pause_s: float, done: threading.Event) -> None:
     with BerthClient(base_url, token) as client:
-        while not _over(done, pause_s):
+        while not _has_ended(done, pause_s):
             try:
                 pause_s = _renew(client)
             except NotSignedIn:
@@ -46,7 +46,7 @@ def _keep(base_url: str, token: str, pause_s: float, done: threading.Event) -> N
                 return
 
 
-def _over(done: threading.Event, pause_s: float) -> bool:
+def _has_ended(done: threading.Event, pause_s: float) -> bool:
     """Return whether the command has ended, after up to `pause_s`."""
     return done.wait(pause_s)
 

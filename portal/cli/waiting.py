@@ -35,7 +35,7 @@ def wait_ready(
     """Follow the events of a workspace until it runs, or never will.
 
     Raises `TimedOut`, after which its start continues unless the caller ends it, and `RequestRejected` if it
-    needs an approval that nobody has `requested`.
+    needs an approval that was not `requested`.
     """
 
     def done(now: Workspace) -> bool:

@@ -54,11 +54,11 @@ def events(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not arguments.follow:
         return 0
 
-    def gone() -> bool:
+    def is_terminated() -> bool:
         return bool(client.workspaces.get(workspace["id"])["state"] == "terminated")
 
     return _follow(
-        partial(client.workspaces.stream_events, workspace["id"]), rows, gone, as_json=arguments.json
+        partial(client.workspaces.stream_events, workspace["id"]), rows, is_terminated, as_json=arguments.json
     )
 
 
@@ -79,7 +79,7 @@ def _watch_all(client: BerthClient, arguments: argparse.Namespace) -> int:
 def _follow(
     stream: Callable[..., Iterator[dict[str, Any]]],
     rows: list[dict[str, Any]],
-    gone: Callable[[], bool],
+    is_terminated: Callable[[], bool],
     *,
     as_json: bool,
 ) -> int:
@@ -87,7 +87,7 @@ def _follow(
     while True:
         try:
             # Checked first: later events are in the stream.
-            over = gone()
+            over = is_terminated()
             for row in stream(after=last):
                 last = row["id"]
                 _print(row, as_json=as_json)

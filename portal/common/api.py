@@ -183,10 +183,10 @@ class ApiView(APIView):
             sentence = _("Unknown parameter. %(known)s") % {"known": next_action_of(reason)}
             raise InvalidInput(reason, errors={name[:60]: [sentence] for name in unknown[:10]})
         empty = [name for name, values in request.query_params.lists() if not all(map(str.strip, values))]
-        if named := [name for name in empty if name not in self.may_be_empty]:
+        if rejected := [name for name in empty if name not in self.may_be_empty]:
             # An empty variable of a script must not widen a list.
             blank = serializers.CharField.default_error_messages["blank"]
-            raise serializers.ValidationError({name: [blank] for name in named})
+            raise serializers.ValidationError({name: [blank] for name in rejected})
 
     def known_params(self) -> frozenset[str]:
         return self.query_params

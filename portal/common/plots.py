@@ -141,7 +141,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(measured) / len(measured) if measured else None
 
 
-def most(values: Sequence[float | None]) -> float | None:
+def peak(values: Sequence[float | None]) -> float | None:
     """Return the largest of the measured values, or None."""
     return max((value for value in values if value is not None), default=None)
 
@@ -165,12 +165,12 @@ def rows(
 
     A row's time is the start of its hour or, for days, noon UTC, so that nearly all zones show its date.
     """
-    found = []
+    segments = []
     for begun_s, places in _periods(len(lines[0]), start_s, step_s, every_s):
         at = moment(begun_s + (DAY_S // 2 if every_s == DAY_S else 0))
         texts = tuple(text_of(mean(values[places]), unit, digits) for values in lines)
-        found.append(TableRow(at, texts))
-    return tuple(reversed(found))
+        segments.append(TableRow(at, texts))
+    return tuple(reversed(segments))
 
 
 def _periods(count: int, start_s: float, step_s: int, every_s: int) -> Iterator[tuple[int, slice]]:

@@ -5,7 +5,7 @@ not asked again for some seconds: a limit must not take the portal down.
 
 HTTP requests are too frequent for one command each. A process reserves a share of a window: a hundredth of
 the remainder, at least 1 and at most 50 requests, and counts it locally. Reserved requests count as used, so
-nobody exceeds the limit. A user may be refused early by unused shares of other processes, less than a
+no client exceeds the limit. A user may be refused early by unused shares of other processes, less than a
 hundredth of the limit per process (ADR 0037).
 """
 

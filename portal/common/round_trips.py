@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.common import etags
+from portal.common.errors import NotFound
 from portal.common.json_output import JsonRenderer
 
 METHODS = ("PUT", "PATCH")
@@ -26,21 +27,25 @@ CHANGED_BY_EACH_WRITE = frozenset({"updated_at", "updated_by", "changed_at", "ch
 def drop_read_only_fields(request: Request, serializer: serializers.Serializer[Any]) -> Any:
     """Return the body of the request without the read-only fields that it repeats.
 
-    Raises `ValidationError` for those that it changes.
+    Raises `ValidationError` for those that it changes. A PUT that creates has nothing to repeat: its body is
+    returned as it is.
     """
     data: Any = request.data
     if request.method not in METHODS or not _has_more(data, serializer):
         return data
     view: Any = request.parser_context["view"]
-    current = view.current()
+    try:
+        current = view.current()
+    except NotFound:
+        return data
     shown = json.loads(JsonRenderer().render(current.data))
     is_whole = shown.keys() <= data.keys()
     observed = CHANGED_BY_EACH_WRITE | view.observed if is_whole else frozenset()
     errors: dict[str, Any] = {}
-    kept = _without(data, serializer, shown, observed, "", errors)
+    writable = _without(data, serializer, shown, observed, "", errors)
     if errors and not _is_outdated(request, current):
         raise serializers.ValidationError(errors)
-    return kept
+    return writable
 
 
 def _is_outdated(request: Request, current: Response) -> bool:
@@ -69,17 +74,17 @@ def _without(
     path: str,
     errors: dict[str, Any],
 ) -> dict[str, Any]:
-    known: Mapping[str, Any] = shown if isinstance(shown, Mapping) else {}
-    kept = {}
+    current: Mapping[str, Any] = shown if isinstance(shown, Mapping) else {}
+    writable = {}
     for name, value in data.items():
         field = serializer.fields.get(name)
-        if field is None and name in known:
-            if value != known[name] and name not in observed:
+        if field is None and name in current:
+            if value != current[name] and name not in observed:
                 errors[f"{path}{name}"] = [
                     _("Read-only, and not the current value. Read it again, or leave it out.")
                 ]
             continue
         if isinstance(field, serializers.Serializer) and isinstance(value, Mapping):
-            value = _without(value, field, known.get(name), observed, f"{path}{name}.", errors)
-        kept[name] = value
-    return kept
+            value = _without(value, field, current.get(name), observed, f"{path}{name}.", errors)
+        writable[name] = value
+    return writable

@@ -82,7 +82,7 @@ def _drain(environ: dict[str, Any]) -> None:
     """Read the rest of a body that the view refused unread.
 
     The server would close a connection with unread bytes by a reset, and the front door would answer 502. The
-    front door has the whole body of this size, so nobody is waited for.
+    front door has the whole body of this size, so reading it does not block.
     """
     length = environ.get("CONTENT_LENGTH") or ""
     if length.isdecimal() and int(length) <= BUFFERED_BYTES:

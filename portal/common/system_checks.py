@@ -35,8 +35,8 @@ def check_unauthenticated_proxy(**_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            "BERTH_TRUSTED_PROXIES names this machine, and there is no BERTH_PROXY_SECRET: everybody behind "
-            "that proxy counts as one address.",
+            "BERTH_TRUSTED_PROXIES names this machine without BERTH_PROXY_SECRET: all clients behind "
+            "that proxy count as one address.",
             hint=f"Set BERTH_PROXY_SECRET, and have the proxy send it as {front_door.PROXY_HEADER}.",
             id="common.W002",
         )

@@ -123,7 +123,7 @@ class Account:
         if owner_of(instance.redis_dir) not in {0, self.uid}:
             renew(instance.redis_dir, self.uid)
         hand_over(instance.redis_dir, self.uid, limit_s=HAND_OVER_LIMIT_S)
-        _give_passes(instance.passes_dir, self.uid)
+        _grant_passes(instance.passes_dir, self.uid)
         self.doors.grant_ownership()
 
     def share(self) -> None:
@@ -222,7 +222,7 @@ def return_ownership(instance: Instance, doors: Doors) -> None:
     if owner_of(instance.redis_dir) not in {None, 0}:
         renew(instance.redis_dir, 0)
     if instance.passes_dir is not None and instance.passes_dir.exists():
-        _give_passes(instance.passes_dir, 0)
+        _grant_passes(instance.passes_dir, 0)
     doors.return_ownership()
     database = instance.home / database_place.FOLDER
     if database.is_dir() and not database.is_symlink() and database.stat().st_gid != 0:
@@ -239,7 +239,10 @@ def share_database(folder: Path, uid: int) -> None:
         os.fchown(place, 0, uid)
         # Sticky: members of the group cannot rename or remove files of others.
         os.fchmod(place, 0o1770 if uid else 0o700)
-        for name in (database_place.NAME, *(database_place.NAME + end for end in database_place.BESIDE)):
+        for name in (
+            database_place.NAME,
+            *(database_place.NAME + end for end in database_place.COMPANION_SUFFIXES),
+        ):
             _share(place, name, uid)
     finally:
         os.close(place)
@@ -267,7 +270,7 @@ def _share(place: int, name: str, uid: int) -> None:
         os.close(file)
 
 
-def _give_passes(folder: Path | None, uid: int) -> None:
+def _grant_passes(folder: Path | None, uid: int) -> None:
     """Prepare an empty folder of passes for `uid`. If that fails, every request goes to forward-auth."""
     if folder is None:
         return

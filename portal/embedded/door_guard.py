@@ -103,11 +103,11 @@ class Guard:
             return False
         if self._open < MAX_CONNECTIONS:
             return True
-        most = max(len(visits) for visits in self._visits.values())
-        if own and own >= most:
+        longest = max(len(visits) for visits in self._visits.values())
+        if own and own >= longest:
             return False
         oldest = min(
-            (next(iter(visits)) for visits in self._visits.values() if len(visits) == most),
+            (next(iter(visits)) for visits in self._visits.values() if len(visits) == longest),
             key=lambda visit: visit.began,
         )
         oldest.end()
@@ -206,9 +206,9 @@ class HandshakeRecords:
                 self._skip -= skipped
                 data = data[skipped:]
                 continue
-            wanted = 5 - len(self._head)
-            self._head += data[:wanted]
-            data = data[wanted:]
+            missing = 5 - len(self._head)
+            self._head += data[:missing]
+            data = data[missing:]
             if len(self._head) == 5:
                 if self._head[0] not in (_HANDSHAKE, _ALERT, _CHANGE, _DATA) or self._head[1] != 3:
                     raise HandshakeRefused("no TLS")

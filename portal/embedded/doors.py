@@ -79,14 +79,14 @@ class Doors:
     def grant_ownership(self) -> None:
         """Give the account ownership of what the doors write. Call while nothing runs. Raises `OSError`."""
         self.account.grant_access()
-        self._give_sockets(self.account.uid)
+        self._grant_sockets(self.account.uid)
 
     def return_ownership(self) -> None:
         """Return ownership to root. Raises `OSError`."""
         door_account.restrict_sockets(self.instance.local_dir)
-        self._give_sockets(0)
+        self._grant_sockets(0)
 
-    def _give_sockets(self, uid: int) -> None:
+    def _grant_sockets(self, uid: int) -> None:
         folder = self.instance.door_socket_dir
         if owner_of(folder) not in {None, uid}:
             renew(folder, uid)

@@ -50,22 +50,22 @@ class Limits:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], files: int) -> Limits:
         """Return the limits of a process that may open `files`. Raises `ValueError`."""
-        named = [each.strip() for each in environ.get(PROXIES, "").split(",") if each.strip()]
+        ranges = [network.strip() for network in environ.get(PROXIES, "").split(",") if network.strip()]
         return cls(
             of_address=int(environ.get(PER_ADDRESS) or MAX_OF_AN_ADDRESS),
             # Each connection takes two, in each of two sums.
             connections=max(16, min(MAX_CONNECTIONS, (files - OWN_FILES) // 4)),
-            proxies=tuple(ipaddress.ip_network(each, strict=False) for each in named),
+            proxies=tuple(ipaddress.ip_network(network, strict=False) for network in ranges),
         )
 
     def group_of(self, address: str) -> str:
         """Return the key for counting a client; "" for this machine and trusted proxies."""
         try:
-            found = ipaddress.ip_address(address.partition("%")[0])
+            ip = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return address
-        found = getattr(found, "ipv4_mapped", None) or found
-        if found.is_loopback or any(found in network for network in self.proxies):
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if ip.is_loopback or any(ip in network for network in self.proxies):
             return ""
         return network_of(address)
 
@@ -220,10 +220,12 @@ class Guard:
         if self._strangers < self._limits.connections:
             return True
         others = [clients for name, clients in self._clients.items() if name]
-        most = max(map(len, others))
-        if own + 1 >= most:
+        largest = max(map(len, others))
+        if own + 1 >= largest:
             return False
-        oldest = min((next(iter(each)) for each in others if len(each) == most), key=lambda one: one.number)
+        oldest = min(
+            (next(iter(each)) for each in others if len(each) == largest), key=lambda one: one.number
+        )
         self.leave(oldest)
         oldest.abort()
         return True

@@ -18,8 +18,8 @@ class DeadlineProtocol(HttpToolsProtocol):
     time limit.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
 

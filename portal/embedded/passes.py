@@ -173,7 +173,7 @@ def _headers(**changes: Any) -> dict[str, Any]:
 def _pass_lookup(passes: Passes, credential: str, kinds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Look up the pass; if found, mark the request and run the handlers of the pass's kind."""
     key = form.key_of(passes.secret)
-    wanted = f"{key}/{{time.now.unix}}/{{http.regexp.{HOST}.1}}/{credential},*"
+    pass_file = f"{key}/{{time.now.unix}}/{{http.regexp.{HOST}.1}}/{credential},*"
     name = f"({form.WORKSPACE})/[^/,]+,({form.GENERATION}),([{''.join(kinds)}]),({form.SECRET})?"
     # Not terminal: that would end all enclosing routes too, with an empty response.
     routes: list[dict[str, Any]] = [
@@ -188,7 +188,7 @@ def _pass_lookup(passes: Passes, credential: str, kinds: dict[str, list[dict[str
                     {
                         "file": {
                             "root": str(passes.folder),
-                            "try_files": [wanted],
+                            "try_files": [pass_file],
                             # The glob only matches existing entries, so no further check of the file is
                             # needed.
                             "try_policy": "first_exist_fallback",

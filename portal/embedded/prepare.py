@@ -92,12 +92,12 @@ def _collect_static() -> str:
             number += 1
     root = Path(settings.STATIC_ROOT)
     stamp = root / ".berth-collected"
-    wanted = digest.hexdigest()
-    if stamp.exists() and stamp.read_text().strip() == wanted:
+    current = digest.hexdigest()
+    if stamp.exists() and stamp.read_text().strip() == current:
         return f"{number} files, up to date"
     stamp.unlink(missing_ok=True)
     call_command("collectstatic", interactive=False, verbosity=0, clear=True, stdout=io.StringIO())
-    write_file(stamp, wanted + "\n")
+    write_file(stamp, current + "\n")
     return f"{number} files collected"
 
 

@@ -294,7 +294,7 @@ def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
         MAX_SAML_BODIES,
         _buffered(address, secret, MAX_SAML_BYTES),
     )
-    known = _counted(
+    counted = _counted(
         f"tcp/{address}",
         f"{front_door.LARGE_BODY_PATH}?",
         MAX_LARGE_BODIES,
@@ -303,11 +303,11 @@ def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
     )
     return [
         {
-            "match": [{**each, "method": ["POST"], "path_regexp": {"pattern": SAML}} for each in large],
+            "match": [{**matcher, "method": ["POST"], "path_regexp": {"pattern": SAML}} for matcher in large],
             "handle": [_door("large"), saml],
             "terminal": True,
         },
-        {"match": large, "handle": [_door("large"), _COMPRESS, known], "terminal": True},
+        {"match": large, "handle": [_door("large"), _COMPRESS, counted], "terminal": True},
     ]
 
 

@@ -175,14 +175,14 @@ class Up:
         data.rename(aside)
         return f"Its data was moved to {aside} and is not needed."
 
-    async def _serve(self, wanted: tuple[Program, ...]) -> int:
+    async def _serve(self, programs: tuple[Program, ...]) -> int:
         console, loop = self._console, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, *_KEEP_SIGNALS):
             # Under nohup a hang-up is ignored; keep it so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._on_signal, number)
         self._supervisor = Supervisor(
-            wanted,
+            programs,
             instance_id=self._instance.id,
             logs_dir=self._instance.logs_dir,
             hidden=self._secrets.values(),

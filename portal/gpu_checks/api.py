@@ -43,7 +43,7 @@ from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import ApiToken
 from provisioning.gpu.check.report import schema
 
-ASKED_FOR = [(kind.value, kind.label) for kind in PROOFS]
+REQUESTABLE_KINDS = [(kind.value, kind.label) for kind in PROOFS]
 """Kinds that can be requested; a start requests changes of MIG layouts."""
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
@@ -136,7 +136,9 @@ class GpuCheckCreateSerializer(StrictSerializer):
     level = serializers.ChoiceField(
         CheckLevel.choices, default=CheckLevel.QUICK, help_text="Level of the check."
     )
-    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK, help_text="Kind of check to run.")
+    kind = serializers.ChoiceField(
+        REQUESTABLE_KINDS, default=CheckKind.CHECK, help_text="Kind of check to run."
+    )
 
     examples = {"device": "GPU-6f3c1f1e-8c0f-4d0c-9a77-2f6d2c1f0b11"}
 

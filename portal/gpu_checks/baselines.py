@@ -42,17 +42,17 @@ def baselines_for(device: Device) -> Baselines:
     datasheet no first pass would be possible; in that case, values that enough devices of the model agree on
     are used.
     """
-    alike = Device.objects.filter(
+    same_model = Device.objects.filter(
         model=device.model, kind=device.kind, node__pool__simulated=device.node.pool.simulated
     )
     own = _own_figures_of(device)
-    software = _software_of(alike.filter(node=device.node_id)) or _software_of(alike)
+    software = _software_of(same_model.filter(node=device.node_id)) or _software_of(same_model)
     if not software:
         return Baselines(fleet=own)
-    others = alike.exclude(pk=device.pk)
+    others = same_model.exclude(pk=device.pk)
     fleet = _medians(_last_figures(others, software, _PASSED), ENOUGH_DEVICES)
     if not device.node.pool.simulated:
-        fleet = _agreed_medians(_last_figures(alike, software, _NOT_REFUTED), device.model) | fleet
+        fleet = _agreed_medians(_last_figures(same_model, software, _NOT_REFUTED), device.model) | fleet
     for name in ("free_mib", *OWN):
         fleet.pop(name, None)
     fleet |= _free_memory_of(device, software)
@@ -91,8 +91,8 @@ def _own_figures_of(device: Device) -> dict[str, float]:
     if (at := accepted.values_list("event__at", flat=True).first()) is not None:
         runs = runs.filter(created_at__gt=at)
     last = runs.order_by("-created_at").first()
-    had = figures(last) if last is not None else {}
-    return {name: had[name] for name in OWN if name in had}
+    last_figures = figures(last) if last is not None else {}
+    return {name: last_figures[name] for name in OWN if name in last_figures}
 
 
 def _software_of(devices: QuerySet[Device]) -> str:
@@ -125,12 +125,12 @@ _PASSED = Q(kind=CheckKind.CHECK, verdict=CheckVerdict.PASS)
 _NOT_REFUTED = _PASSED | Q(kind=CheckKind.CHECK, unjudged=True)
 
 
-def _last_figures(devices: QuerySet[Device], software: str, which: Q) -> list[dict[str, float]]:
+def _last_figures(devices: QuerySet[Device], software: str, condition: Q) -> list[dict[str, float]]:
     """Return the latest figures per device, from its last run per level, if measured with this software."""
     later = GpuCheckRun.objects.filter(
-        which, device=OuterRef("device"), level=OuterRef("level"), created_at__gt=OuterRef("created_at")
+        condition, device=OuterRef("device"), level=OuterRef("level"), created_at__gt=OuterRef("created_at")
     )
-    runs = GpuCheckRun.objects.filter(which, device__in=devices).filter(~Exists(later))
+    runs = GpuCheckRun.objects.filter(condition, device__in=devices).filter(~Exists(later))
     figures_by_device: defaultdict[UUID, dict[str, float]] = defaultdict(dict)
     newest_first = runs.only("device", "measures").order_by("-created_at")
     for run in newest_first[: MAX_DEVICES * len(CheckLevel)]:

@@ -104,5 +104,5 @@ def _notify(workspace: Workspace, names: list[str]) -> None:
 
 def _lost_allocations() -> QuerySet[AllocatedDevice]:
     """Return allocations of devices that are missing or now on another node."""
-    elsewhere = ~Q(device__node=F("allocation__node"))
-    return AllocatedDevice.objects.filter(Q(device__present=False) | elsewhere, active=True)
+    moved = ~Q(device__node=F("allocation__node"))
+    return AllocatedDevice.objects.filter(Q(device__present=False) | moved, active=True)

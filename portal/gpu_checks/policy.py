@@ -33,8 +33,8 @@ SHARE_OF_FREE = 4
 """At most one in this many free devices of a pool is checked at a time, and never the last one."""
 AGAIN_AFTER = timedelta(minutes=5)
 MAX_AGAIN_AFTER = timedelta(hours=12)
-RETURNED_KEPT = timedelta(days=2)
-UNDECIDED_AGAIN = timedelta(hours=1)
+REMEMBER_RETURNED = timedelta(days=2)
+RETRY_UNDECIDED_AFTER = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +70,20 @@ def _of_pool(pool: Pool, now: datetime) -> int:
     devices = list(_idle_devices(pool))
     if not devices:
         return 0
-    wishes = sorted(_wishes(pool, devices, now), key=lambda wish: wish.rank)
-    if not wishes:
+    due_checks = sorted(_due_checks(pool, devices, now), key=lambda due_check: due_check.rank)
+    if not due_checks:
         return 0
     busy = runs.busy_on_nodes({device.node_id for device in devices})
     free = sum(1 for device in devices if not _is_out(device) and device.healthy)
     left = _may_check(pool, free)
     queued = 0
-    for wish in wishes:
-        out = _is_out(wish.device)
-        if busy[wish.device.node_id] >= ON_A_NODE or (not out and left < 1):
+    for due_check in due_checks:
+        out = _is_out(due_check.device)
+        if busy[due_check.device.node_id] >= ON_A_NODE or (not out and left < 1):
             continue
-        if not _ask(wish):
+        if not _ask(due_check):
             continue
-        busy[wish.device.node_id] += 1
+        busy[due_check.device.node_id] += 1
         left -= 0 if out else 1
         queued += 1
     return queued
@@ -105,19 +105,19 @@ def _may_check(pool: Pool, free: int) -> int:
         .count()
     )
     if free + under_way == 1:
-        # The only device is checked only if nobody waits for it.
+        # The only device is checked only if no request waits for it.
         return 0 if selectors.workspaces_wait() else 1 - under_way
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
 
 
-def _ask(wish: DueCheck) -> bool:
+def _ask(due_check: DueCheck) -> bool:
     try:
-        proof_of(wish.kind).request(
-            actor=SYSTEM, device_id=wish.device.pk, level=wish.level, cause=wish.cause
+        proof_of(due_check.kind).request(
+            actor=SYSTEM, device_id=due_check.device.pk, level=due_check.level, cause=due_check.cause
         )
     except PortalError as error:
         # The device was allocated or removed meanwhile.
-        log.info("skipped %s of %s: %s", wish.cause, wish.device.uuid, error.message)
+        log.info("skipped %s of %s: %s", due_check.cause, due_check.device.uuid, error.message)
         return False
     return True
 
@@ -142,7 +142,7 @@ def _allocated_devices(pool: Pool) -> QuerySet[AllocatedDevice, Any]:
     return AllocatedDevice.objects.filter(active=True, device__node__pool=pool).values("device")
 
 
-def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[DueCheck]:
+def _due_checks(pool: Pool, devices: list[Device], now: datetime) -> Iterator[DueCheck]:
     out = [device for device in devices if device.cordoned]
     yield from _second_looks(out, now)
     kept_back = [device for device in devices if device.unscrubbed and not device.cordoned]
@@ -157,10 +157,10 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[DueChe
     level = CheckLevel(pool.check_level)
     for device in devices:
         checked = last.get(device.pk)
-        back = returned.get(device.uuid)
+        returned_at = returned.get(device.uuid)
         if device in kept_back or (device.cordoned and device.cordon_cause == CordonCause.OPERATOR):
             continue
-        if back is not None and (checked is None or checked.last < back):
+        if returned_at is not None and (checked is None or checked.last < returned_at):
             yield DueCheck(0, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.RETURNED)
         elif device.cordoned or device.node.cordoned or not device.healthy:
             continue
@@ -186,7 +186,7 @@ def _last_checks(pool: Pool) -> dict[UUID, CheckTimes]:
     checked_by_device = {
         device_id: CheckTimes(last, thorough or first) for device_id, last, first, thorough in rows
     }
-    lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
+    lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - RETRY_UNDECIDED_AFTER)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
         before = checked_by_device.get(device_id, CheckTimes(at, at))
         checked_by_device[device_id] = CheckTimes(max(at, before.last), max(at, before.scheduled))
@@ -199,7 +199,7 @@ def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
         kind=TargetKind.DEVICE,
         event__pool=pool,
         event__kind=AuditKind.DEVICE_RETURNED,
-        event__at__gte=now - RETURNED_KEPT,
+        event__at__gte=now - REMEMBER_RETURNED,
     )
     return dict(targets.order_by("event_id").values_list("key", "event__at"))
 

@@ -189,7 +189,7 @@ def check_ended(event: PreflightCheckEnded) -> None:
 
 
 def _start_if_good(workspace: Workspace) -> None:
-    if _layouts_stand(workspace) and _conclude(workspace):
+    if _layouts_match(workspace) and _conclude(workspace):
         workspace.checks_ended_at = workspace.next_reconcile_at = timezone.now()
         workspace.save(update_fields=["checks_ended_at", "next_reconcile_at"])
         if workspace.waits_for_home:
@@ -206,7 +206,7 @@ def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
         row.checks_began_at = now
 
 
-def _layouts_stand(workspace: Workspace) -> bool:
+def _layouts_match(workspace: Workspace) -> bool:
     """Return whether its MIG layouts are in place and no further checks are needed."""
     changes = list(repartitions.current_repartitions(workspace).select_related("device", "device__node"))
     if not changes:
@@ -289,7 +289,7 @@ def scrub_after(event: AllocationsReleased) -> int:
             continue
         if not device.present or device.allocated.filter(active=True).exists():
             if event.used:
-                _keep_back(device)
+                _hold_back(device)
             continue
         if device.checks.filter(state__in=OPEN).exists():
             # Its holder never used it: the preflight check is still running.
@@ -299,7 +299,7 @@ def scrub_after(event: AllocationsReleased) -> int:
     return queued
 
 
-def _keep_back(device: Device) -> None:
+def _hold_back(device: Device) -> None:
     if device.node.pool.scrub_required and not device.unscrubbed:
         device.unscrubbed = True
         device.save(update_fields=["unscrubbed"])

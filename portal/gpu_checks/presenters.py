@@ -320,11 +320,11 @@ test_title.__test__ = False  # type: ignore[attr-defined]
 def metric_title(name: str) -> str:
     """Return the name of a figure for display."""
     if name.startswith("gemm_"):
-        dtype, how, *_ = name.removeprefix("gemm_").split("_")
+        dtype, mode, *_ = name.removeprefix("gemm_").split("_")
         text = gettext("%(type)s matrix product")
-        if how == "own":
+        if mode == "own":
             text = gettext("%(type)s matrix product (own kernel)")
-        elif how == "burst":
+        elif mode == "burst":
             text = gettext("%(type)s matrix product (cold)")
         return text % {"type": dtype.upper()}
     if name.startswith("peer_gb_s:"):

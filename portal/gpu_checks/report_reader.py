@@ -22,7 +22,7 @@ from portal.gpu_checks.kinds.registry import handler_of
 from portal.gpu_checks.models import CheckVerdict, GpuCheckRun
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer
-from provisioning.gpu.check import joint_load, standing, wrong_pairs
+from provisioning.gpu.check import hardware_state, joint_load, wrong_pairs
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.check.joint_load import JointResult
 from provisioning.gpu.check.report import schema, software_key
@@ -215,7 +215,7 @@ def _memory_metric(report: dict[str, Any]) -> str:
     """Return what the free memory depends on; empty if the report does not say it as checks do."""
     ecc = (report.get("facts") or {}).get("ecc")
     try:
-        return standing.memory_state(ecc, (report["health_before"], report["health_after"])).metric
+        return hardware_state.memory_state(ecc, (report["health_before"], report["health_after"])).metric
     except (AttributeError, KeyError, TypeError, ValueError):
         return ""
 
@@ -247,7 +247,7 @@ def _measures(
 
 def _own(report: dict[str, Any]) -> dict[str, Any]:
     try:
-        own = standing.own_figures(report["health_before"] or {})
+        own = hardware_state.own_figures(report["health_before"] or {})
     except (AttributeError, KeyError, TypeError, ValueError):
         own = {}
     return {name: {"value": value} for name, value in own.items() if 0 <= value < MAX_COUNT}

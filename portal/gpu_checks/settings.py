@@ -36,7 +36,7 @@ def values_of(pool: Pool) -> list[object]:
 
 @transaction.atomic
 def set_checks(
-    *, actor: User | SystemActor, slug: str, expected: frozenset[str] = etags.ANY, **wanted: Any
+    *, actor: User | SystemActor, slug: str, expected: frozenset[str] = etags.ANY, **fields: Any
 ) -> Pool:
     """Change some of a pool's settings (`NAMES`; 0 hours means never). Idempotent.
 
@@ -47,7 +47,7 @@ def set_checks(
     if pool is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": slug}))
     etags.require_expected(expected, pool, *values_of(pool), name=pool.name)
-    changed = {name: value for name, value in wanted.items() if getattr(pool, name) != value}
+    changed = {name: value for name, value in fields.items() if getattr(pool, name) != value}
     for name, value in changed.items():
         setattr(pool, name, value)
     try:
@@ -61,7 +61,7 @@ def set_checks(
     if changed:
         pool.save(update_fields=list(changed))
         if changed.get("scrub_required") is False:
-            _give_all(pool)
+            _return_scrubbed(pool)
         if "mig_repartition" in changed:
             emit(CapacityChanged())
             emit(CapacityFreed())
@@ -75,8 +75,8 @@ def set_checks(
     return pool
 
 
-def _give_all(pool: Pool) -> None:
-    """Return devices that wait for a scrub to service."""
+def _return_scrubbed(pool: Pool) -> None:
+    """Return the pool's unscrubbed devices to service."""
     waiting = Device.objects.filter(node__pool=pool, unscrubbed=True)
     nodes = tuple(set(waiting.order_by().values_list("node_id", flat=True)))
     if nodes:

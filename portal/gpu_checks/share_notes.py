@@ -38,7 +38,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI
 log = logging.getLogger(__name__)
 NOTICE = "workspace.gpu_share"
 MAX_NOTES = {
-    AuditKind.WORKSPACE_GPU_SHARE_OVER: 6,
+    AuditKind.WORKSPACE_GPU_SHARE_EXCEEDED: 6,
     AuditKind.WORKSPACE_GPU_SHARE_ENDED: 20,
     AuditKind.WORKSPACE_GPU_SHARE_UNKNOWN: 6,
 }
@@ -54,7 +54,7 @@ CODES = {
     ShareStep.UNKNOWN: ShareCode.UNKNOWN,
 }
 KINDS = {
-    ShareCode.OVER: AuditKind.WORKSPACE_GPU_SHARE_OVER,
+    ShareCode.OVER: AuditKind.WORKSPACE_GPU_SHARE_EXCEEDED,
     ShareCode.ASKED: AuditKind.WORKSPACE_GPU_SHARE_ENDED,
     ShareCode.KILLED: AuditKind.WORKSPACE_GPU_SHARE_ENDED,
     ShareCode.BACK: AuditKind.WORKSPACE_GPU_SHARE_BACK,
@@ -143,11 +143,11 @@ def _take_in(workspace: Workspace, shares: dict[str, Any], note: ShareNote, devi
     now = timezone.now()
     code = CODES[ShareStep(note.step)]
     before: Mapping[str, Any] = shares["devices"].get(device.uuid, {})
-    was = ShareCode(before["code"]) if before else ShareCode.BACK
-    goes_on = was in OVER and code in OVER
+    previous = ShareCode(before["code"]) if before else ShareCode.BACK
+    goes_on = previous in OVER and code in OVER
     reason = Reason(code, _params(note, device, code))
     notified = bool(before.get("notified"))
-    if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not was and not goes_on):
+    if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not previous and not goes_on):
         # The end is only reported if the overuse was.
         may = notified if code is ShareCode.BACK else _has_room(shares["notified_at"], KINDS[code], now)
         if may:
@@ -158,7 +158,7 @@ def _take_in(workspace: Workspace, shares: dict[str, Any], note: ShareNote, devi
     shares["devices"][device.uuid] = {
         "code": code.value,
         "params": dict(reason.params),
-        "since": before["since"] if goes_on or (code is was and before) else now.isoformat(),
+        "since": before["since"] if goes_on or (code is previous and before) else now.isoformat(),
         "at": now.isoformat(),
         "ends_at": (now + timedelta(seconds=min(note.ends_in_s, MAX_ENDS_IN_S))).isoformat() if ends else "",
         "notified": notified and code in OVER,

@@ -31,14 +31,14 @@ def apply_gpu_check(answer: dict[str, Any]) -> None:
 
 
 @app.task(name="control.apply_device_errors", from_nodes=True)
-def apply_device_errors(found: dict[str, Any]) -> None:
-    errors = received(found, DeviceErrors, of="a watcher")
+def apply_device_errors(report: dict[str, Any]) -> None:
+    errors = received(report, DeviceErrors, of="a watcher")
     if errors is not None and is_from_node(errors.node):
         device_errors.apply(errors)
 
 
 @app.task(name="control.apply_share_notes", from_nodes=True)
-def apply_share_notes(found: dict[str, Any]) -> None:
-    notes = received(found, ShareNotes, of="a guard of shared GPUs")
+def apply_share_notes(report: dict[str, Any]) -> None:
+    notes = received(report, ShareNotes, of="a guard of shared GPUs")
     if notes is not None and is_from_node(notes.node):
         share_notes.apply(notes)

@@ -1,4 +1,4 @@
-"""Writes of reclaim policies. Running workspaces follow a change from the next pass on, with notice."""
+"""Services that change reclaim policies. A change applies from the next pass on, with notice."""
 
 from __future__ import annotations
 

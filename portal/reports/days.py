@@ -51,7 +51,7 @@ CLOSES = frozenset(
         AuditKind.WORKSPACE_CANCEL,
         AuditKind.WORKSPACE_TERMINATE,
         AuditKind.WORKSPACE_FAIL,
-        AuditKind.WORKSPACE_GONE,
+        AuditKind.WORKSPACE_TERMINATED,
     }
 )
 
@@ -122,7 +122,7 @@ def run(now: datetime | None = None) -> list[date]:
     now = now or timezone.now()
     today = now.astimezone(UTC).date()
     late = max(1, settings.BERTH_KEEP_MINUTES_DAYS) if now.astimezone(UTC).hour < 2 else 1
-    days = [today - timedelta(days=back) for back in range(late + 1)]
+    days = [today - timedelta(days=days_ago) for days_ago in range(late + 1)]
     days += days_without_sums(today - timedelta(days=late + 1))[: max(0, AT_ONCE - len(days))]
     for day in days:
         write(day, now=now)
@@ -145,7 +145,7 @@ def days_without_sums(newest: date) -> list[date]:
         GpuDay.objects.filter(team="", dimension=Dimension.ALL, day__gte=oldest).values_list("day", flat=True)
     )
     span = range((newest - oldest).days + 1)
-    return [day for back in span if (day := newest - timedelta(days=back)) not in present]
+    return [day for days_ago in span if (day := newest - timedelta(days=days_ago)) not in present]
 
 
 def write(day: date, *, now: datetime | None = None) -> None:
@@ -254,7 +254,7 @@ def _allocations_by_device(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=begin), allocation__granted_at__lt=end
     )
     allocations: dict[UUID, list[tuple[_Holder, int, float, float]]] = defaultdict(list)
-    for device, milli, granted, released, *who in rows.values_list(
+    for device, milli, granted, released, *holder_texts in rows.values_list(
         "device_id",
         "milli",
         "allocation__granted_at",
@@ -266,12 +266,12 @@ def _allocations_by_device(
         from_s = max(granted.timestamp(), begin_s)
         until_s = min(released.timestamp(), end_s) if released else end_s
         if device in parts and until_s > from_s:
-            allocations[device].append((_holder(who), milli, from_s, until_s))
+            allocations[device].append((_holder(holder_texts), milli, from_s, until_s))
     return allocations
 
 
-def _holder(who: Iterable[str | None]) -> _Holder:
-    return _Holder(*(text or "" for text in who))
+def _holder(texts: Iterable[str | None]) -> _Holder:
+    return _Holder(*(text or "" for text in texts))
 
 
 def _add_reclaimed(sums: _Sums, parts: dict[UUID, DevicePart], begin_s: float, end_s: float) -> None:
@@ -298,9 +298,9 @@ def _add_waiting(sums: _Sums, begin_s: float, end_s: float) -> None:
     for workspace, from_s in open_since.items():
         waits[workspace] += max(0.0, end_s - max(from_s, begin_s))
     keys = [workspace for workspace, seconds in waits.items() if seconds]
-    for workspace, amounts, *who in _requested_rows(keys):
+    for workspace, amounts, *holder_texts in _requested_rows(keys):
         if milli := (amounts or {}).get(GPU, 0):
-            sums.add(None, _holder(who), waited=milli * waits[workspace])
+            sums.add(None, _holder(holder_texts), waited=milli * waits[workspace])
 
 
 def _requested_rows(keys: list[UUID]) -> Iterator[tuple[Any, ...]]:

@@ -58,12 +58,12 @@ def freed_devices(begin_s: float, end_s: float) -> Iterator[Freed]:
             rows = allocations[workspace]
             starts = [granted_s for _device, _milli, granted_s, *_rest in rows if granted_s > at_s]
             until_s = min([at_s + FREED_S, end_s, *starts])
-            for device, milli, granted_s, released_s, *who in rows:
+            for device, milli, granted_s, released_s, *holder_texts in rows:
                 if granted_s > at_s or released_s is None or released_s < at_s:
                     continue
                 lasted_s = until_s - max(released_s, begin_s)
                 if lasted_s > 0:
-                    yield Freed(device, milli, lasted_s, code, *(text or "" for text in who))
+                    yield Freed(device, milli, lasted_s, code, *(text or "" for text in holder_texts))
 
 
 def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tuple[Any, ...]]]:
@@ -73,7 +73,7 @@ def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tup
         allocation__workspace__in=workspaces,
     ).order_by("allocation__granted_at")
     by_workspace: dict[UUID, list[tuple[Any, ...]]] = defaultdict(list)
-    for workspace, device, milli, granted, released, *who in rows.values_list(
+    for workspace, device, milli, granted, released, *holder_texts in rows.values_list(
         "allocation__workspace_id",
         "device_id",
         "milli",
@@ -84,5 +84,5 @@ def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tup
         "allocation__flavor",
     ):
         released_s = None if released is None else released.timestamp()
-        by_workspace[workspace].append((device, milli, granted.timestamp(), released_s, *who))
+        by_workspace[workspace].append((device, milli, granted.timestamp(), released_s, *holder_texts))
     return by_workspace

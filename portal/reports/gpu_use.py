@@ -185,8 +185,8 @@ def _lines(team: str, by: str, days: Sequence[date], whole_months: Mapping[date,
         if whole_months.get(month) == of_days and month_sums.month_end(month) <= days[-1]:
             summed_months.add(month)
             _add(sums, key, figures)
-    beside = [day for day in days if month_sums.month_start(day) not in summed_months]
-    rows = GpuDay.objects.filter(team=team, dimension=by, day__in=beside).order_by()
+    unsummed = [day for day in days if month_sums.month_start(day) not in summed_months]
+    rows = GpuDay.objects.filter(team=team, dimension=by, day__in=unsummed).order_by()
     for key, *figures in rows.values_list("key").annotate(*(Sum(name) for name in FIGURES)):
         _add(sums, key, figures)
     lines = [GpuUseLine(key, Amounts(*figures)) for key, figures in sums.items()]

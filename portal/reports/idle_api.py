@@ -52,7 +52,7 @@ class IdleAmountsSerializer(serializers.Serializer[Any]):
     given_back = serializers.FloatField(help_text="GPU-hours freed by automatic stops and releases.")
     given_back_by = GivenBackSerializer(many=True, help_text="`given_back` by reason.")
     would_give_back = serializers.FloatField(
-        help_text="GPU-hours that the present policies would have freed in addition."
+        help_text="GPU-hours that the current policies would have freed in addition."
     )
 
 
@@ -108,7 +108,7 @@ class IdleGpus(ApiView):
         "Report idle GPUs",
         description=(
             "For operators and auditors; for a team, also for its owners. Returns idle GPU-hours by team: "
-            "why they were kept, what Berth gave back, and what the present policies would give back."
+            "why they were kept, what Berth gave back, and what the current policies would give back."
         ),
         parameters=[
             OpenApiParameter("since", OpenApiTypes.DATE, description="First day. Default: 30 days ago."),

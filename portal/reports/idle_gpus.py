@@ -1,4 +1,4 @@
-"""Idle GPU-hours by team and reason: given back, kept and why, and what the present policies would give back.
+"""Idle GPU-hours by team and reason: given back, kept and why, and what the current policies would give back.
 
 The page, REST and CSV take their figures from `report`.
 """
@@ -39,7 +39,7 @@ class IdleAmounts:
     """GPU time of workspaces with accelerators, in thousandths of GPU-seconds.
 
     `kept` is idle time by reason, in periods of 10 minutes or more with all GPUs of a workspace at 0 %.
-    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is what the present policies
+    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is what the current policies
     would have freed beyond that.
     """
 
@@ -155,7 +155,7 @@ def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
         return
     earliest = datetime.fromtimestamp(min(start.begin_s for start in starts.values()), UTC)
     periods = idle_periods(set(starts), earliest)
-    kept = keep_periods({start.workspace for start in starts.values()}, earliest)
+    kept_periods = keep_periods({start.workspace for start in starts.values()}, earliest)
     policies: PolicySet = policy_set()
     for key, start in starts.items():
         own = periods.get(key, {})
@@ -164,7 +164,7 @@ def _add_starts(sums: _Sums, starts: dict[tuple[UUID, int], _Start]) -> None:
             start.end_s,
             tuple(own.get(IdleKind.ALL, ())),
             tuple(own.get(IdleKind.GPU, ())),
-            tuple(period for period in kept.get(start.workspace, ()) if period.begin_s < start.end_s),
+            tuple(period for period in kept_periods.get(start.workspace, ()) if period.begin_s < start.end_s),
         )
         policy = policies.policy(start.scope_keys)
         sums.add(start.team, "held", "", start.milli * (start.end_s - start.begin_s))

@@ -275,10 +275,10 @@ def _workspaces(pools: Iterable[Pool], now: datetime) -> list[GaugeMetricFamily]
     states: Counter[tuple[str, str]] = Counter()
     waiting: Counter[str] = Counter()
     since: dict[str, datetime] = {}
-    for pool, wanted, state, number, first in rows:
+    for pool, desired_pool, state, number, first in rows:
         states[pool or ANY_POOL, state] += number
         if state == State.PENDING:
-            key = wanted or ANY_POOL
+            key = desired_pool or ANY_POOL
             waiting[key] += number
             since[key] = min(first, since.get(key, first))
     pool_labels = {pool.slug: _pool_labels(pool) for pool in pools}

@@ -53,17 +53,17 @@ def run(now: datetime | None = None) -> list[date]:
     days = GpuDay.objects.filter(
         team="", dimension=Dimension.ALL, day__gte=oldest, day__lt=month_start(now.date())
     )
-    wanted = identity_of_days(days.order_by("day").values_list("day", "pk"))
+    current = identity_of_days(days.order_by("day").values_list("day", "pk"))
     # The oldest month is incomplete, because its days expire one by one.
-    wanted.pop(month_start(oldest), None)
-    GpuMonth.objects.exclude(month__in=list(wanted)).delete()
+    current.pop(month_start(oldest), None)
+    GpuMonth.objects.exclude(month__in=list(current)).delete()
     if now.hour < LATE_UNTIL_HOUR:
         return []
     markers = GpuMonth.objects.filter(team="", dimension=Dimension.ALL)
     digests = dict(markers.values_list("month", "made_of"))
-    due = [month for month in sorted(wanted, reverse=True) if digests.get(month) != wanted[month]][:AT_ONCE]
+    due = [month for month in sorted(current, reverse=True) if digests.get(month) != current[month]][:AT_ONCE]
     for month in due:
-        _make(month, wanted[month])
+        _make(month, current[month])
     return due
 
 

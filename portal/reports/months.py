@@ -1,7 +1,7 @@
 """Monthly notifications of team owners about GPU use, also by e-mail.
 
 A row per team and month is written in the transaction of the notifications. A crash before the commit
-notifies nobody, and of two concurrent runs one finds the row.
+sends no notice, and of two concurrent runs one finds the row.
 """
 
 from __future__ import annotations

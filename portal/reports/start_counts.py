@@ -1,7 +1,7 @@
 """Counters of requests, starts and failures of workspaces, and their times from request to ready.
 
 Counters never decrease, so they are stored instead of derived from workspaces, which can be deleted. Each
-event adds to its rows in a short transaction of its own after the commit, so that nobody else waits for them.
+event adds to its rows in a short transaction of its own after the commit, so nothing waits for them.
 An event is lost if the process ends between both.
 """
 

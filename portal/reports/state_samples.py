@@ -91,8 +91,8 @@ def history(pools: Collection[UUID], *, days: int, now: datetime | None = None) 
     first_s = last_s - STEP_S * (count - 1)
     rows = PoolSample.objects.filter(start_s__gte=first_s, start_s__lte=last_s, pool__in=list(pools))
     sums = rows.order_by().values_list("start_s").annotate(*(Sum(name) for name in COLUMNS))
-    found = {start_s: StateCounts(*amounts) for start_s, *amounts in sums}
-    return StateHistory(first_s, tuple(found.get(first_s + STEP_S * step) for step in range(count)))
+    counts = {start_s: StateCounts(*amounts) for start_s, *amounts in sums}
+    return StateHistory(first_s, tuple(counts.get(first_s + STEP_S * step) for step in range(count)))
 
 
 def started_since(moments: Collection[datetime]) -> list[StartFigures | None]:

@@ -100,7 +100,7 @@ def _normalise_places(document: dict[str, Any]) -> dict[str, Any]:
 def _order_steps(steps: list[Step]) -> list[Step]:
     """Order steps by dependency: referenced entries first, and deletions in reverse."""
     changing = [step for step in steps if step.act in (Action.CREATE, Action.CHANGE)]
-    gone = [step for step in steps if step.act is Action.DELETE]
+    deletions = [step for step in steps if step.act is Action.DELETE]
     inner = [step for step in changing if step.section == "cohorts" and step.act is Action.CREATE]
     names = {step.name for step in inner}
     ordered: list[Step] = []
@@ -113,7 +113,7 @@ def _order_steps(steps: list[Step]) -> list[Step]:
             names.discard(step.name)
     rest = [step for step in changing if step not in ordered]
     before = [step for step in rest if step.section in ("pools", "nodes")]
-    return [*before, *ordered, *(step for step in rest if step not in before), *reversed(gone)]
+    return [*before, *ordered, *(step for step in rest if step not in before), *reversed(deletions)]
 
 
 def _carry_out(actor: User, step: Step, lines: Lines, *, first: bool) -> None:
@@ -144,7 +144,7 @@ def _pool(actor: User, step: Step) -> None:
     checks = {name: fields.pop(name) for name in CHECKS if name in fields}
     if step.act is Action.DELETE:
         pool = Pool.objects.get(slug=step.name, deleted_at=None)
-        pool = pools.change(actor=actor, pool=pool, given={"retiring": True})
+        pool = pools.change(actor=actor, pool=pool, fields={"retiring": True})
         pools.delete(actor=actor, pool=pool)
         return
     if step.act is Action.CREATE:
@@ -159,7 +159,7 @@ def _pool(actor: User, step: Step) -> None:
         pool = Pool.objects.get(slug=step.name, deleted_at=None)
     if "config" in fields:
         fields["config"] = _with_secrets(pool.config, fields["config"])
-    pools.change(actor=actor, pool=pool, given=fields)
+    pools.change(actor=actor, pool=pool, fields=fields)
     if checks:
         set_checks(actor=actor, slug=step.name, **checks)
 
@@ -167,7 +167,7 @@ def _pool(actor: User, step: Step) -> None:
 def _node(actor: User, step: Step) -> None:
     pool, _slash, name = step.name.partition("/")
     key = locations.node_id_of(pool, name)
-    locations.set_location(actor=actor, node_id=key, given=step.desired or {})
+    locations.set_location(actor=actor, node_id=key, labels=step.desired or {})
 
 
 def _with_secrets(present: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ SECTIONS = (
     "reclaim_policies",
 )
 MAX_LINES = 40
-NONE_KEPT: Mapping[str, Collection[str]] = {}
+NOTHING_KEPT: Mapping[str, Collection[str]] = {}
 KEPT = frozenset({"nodes", "teams"})
 """Sections without deletions: records are charged to teams, and nodes are machines."""
 
@@ -27,7 +27,7 @@ class Action(StrEnum):
     CREATE = "create"
     CHANGE = "change"
     DELETE = "delete"
-    BY_HAND = "by_hand"
+    MANUAL = "by_hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Step:
         """The changes as text, one line per field."""
         if self.act is Action.CHANGE:
             return [line for change in self.changes for line in _change_lines(change)]
-        if self.act is Action.BY_HAND:
+        if self.act is Action.MANUAL:
             return ["set up on the server, not by a file"]
         return []
 
@@ -55,7 +55,7 @@ def plan(
     desired: Mapping[str, Any],
     *,
     prune: bool = False,
-    protected: Mapping[str, Collection[str]] = NONE_KEPT,
+    protected: Mapping[str, Collection[str]] = NOTHING_KEPT,
 ) -> list[Step]:
     """Return the steps from the present site to the wanted one.
 
@@ -74,7 +74,7 @@ def plan(
     if "rules" in desired:
         steps += _rules(present.get("rules", []), desired["rules"] or [], prune=prune)
     if "sign_in_providers" in desired and desired["sign_in_providers"] != present.get("sign_in_providers"):
-        steps.append(Step("sign_in_providers", "", Action.BY_HAND))
+        steps.append(Step("sign_in_providers", "", Action.MANUAL))
     return steps
 
 

@@ -91,8 +91,8 @@ class BulkView(ApiView):
     scopes = SCOPES
 
     def act_on_each(self, request: UserRequest, act: Callable[[UUID], object]) -> Response:
-        wanted = body_of(request, WorkspacesSerializer)["workspaces"]
-        return self.answer(request, bulk.act_on_each(actor=request.user, workspaces=wanted, act=act))
+        workspaces = body_of(request, WorkspacesSerializer)["workspaces"]
+        return self.answer(request, bulk.act_on_each(actor=request.user, workspaces=workspaces, act=act))
 
     def answer(
         self, request: UserRequest, results: Mapping[UUID, PortalError | None], **headers: str

@@ -88,11 +88,11 @@ def _within_life(workspace: Workspace, expected_s: int | None) -> int | None:
 
 
 def _require_state(workspace: Workspace, changes: dict[str, Any]) -> None:
-    named = {"name": workspace.name, "state": workspace.state}
+    params = {"name": workspace.name, "state": workspace.state}
     if workspace.state not in CHANGEABLE:
-        raise StateConflict(Reason(WorkspaceCode.NOT_CHANGEABLE, named), state=workspace.state)
+        raise StateConflict(Reason(WorkspaceCode.NOT_CHANGEABLE, params), state=workspace.state)
     if "name" in changes and workspace.state not in RENAMEABLE:
-        raise StateConflict(Reason(WorkspaceCode.NOT_RENAMEABLE, named), state=workspace.state)
+        raise StateConflict(Reason(WorkspaceCode.NOT_RENAMEABLE, params), state=workspace.state)
     if "expected_s" in changes and workspace.ends_at is not None and workspace.state == State.RUNNING:
         raise StateConflict(
             Reason(WorkspaceCode.EXPECTED_BY_END, {"name": workspace.name}), state=workspace.state

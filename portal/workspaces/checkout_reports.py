@@ -70,15 +70,15 @@ def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> 
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace.pk)
     before: dict[str, Any] = status.checkouts.get(checkout.what, {})
     same_start = before.get("generation") == generation
-    wanted = next(
+    requested = next(
         (candidate for candidate in repositories_to_clone(workspace) if candidate.kind == checkout.what), None
     )
     if same_start and before.get("state") in ENDS:
         return
     if same_start:
         url, ref, secret = before["url"], before["ref"], before["secret"]
-    elif wanted is not None:
-        url, ref, secret = wanted.url, wanted.ref, wanted.secret
+    elif requested is not None:
+        url, ref, secret = requested.url, requested.ref, requested.secret
     else:
         return
     now = timezone.now().isoformat()
@@ -126,8 +126,8 @@ def _message(checkout: CheckoutReport, url: str) -> str:
         case "kept":
             return f"left {place} as it is, which was there already{at}"
         case "installed":
-            how = f", and ran {checkout.note}" if checkout.note else ", and linked its files"
-            return f"cloned {url} into {place}{at}{how}"
+            detail = f", and ran {checkout.note}" if checkout.note else ", and linked its files"
+            return f"cloned {url} into {place}{at}{detail}"
     return f"could not finish {url}" if checkout.code.startswith("script_") else f"could not clone {url}"
 
 
@@ -203,7 +203,7 @@ def rows_of(
 
 def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
     """Return the progress as text."""
-    named = {
+    params = {
         "folder": f"~/{folder}",
         "commit": entry.get("commit", "")[:SHORT],
         "note": entry.get("note", ""),
@@ -214,14 +214,14 @@ def _progress_text(state: str, folder: str, entry: Mapping[str, Any]) -> str:
             return _("Cloning, %(percent)d %%") % {"percent": percent} if percent else _("Cloning")
         case "cloned":
             return (
-                _("Cloned into %(folder)s at %(commit)s") % named if named["commit"] else _("Cloned, empty")
+                _("Cloned into %(folder)s at %(commit)s") % params if params["commit"] else _("Cloned, empty")
             )
         case "kept":
-            return _("%(folder)s already existed and is unchanged") % named
+            return _("%(folder)s already existed and is unchanged") % params
         case "installing":
             return _("Installing")
         case "installed":
-            return _("Installed by %(note)s") % named if named["note"] else _("Files linked")
+            return _("Installed by %(note)s") % params if params["note"] else _("Files linked")
         case "failed":
             return _("Failed")
     return _("Cloned after the start")

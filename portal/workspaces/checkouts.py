@@ -135,8 +135,8 @@ def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
 
 def secrets_for(workspace: Workspace) -> list[tuple[RequestedCheckout, Secret | None]]:
     """Return the secret of each repository that names one; `None` if it does not exist."""
-    named = [checkout for checkout in repositories_to_clone(workspace) if checkout.secret]
-    if not named:
+    with_secret = [checkout for checkout in repositories_to_clone(workspace) if checkout.secret]
+    if not with_secret:
         return []
     offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)
     return [
@@ -147,7 +147,7 @@ def secrets_for(workspace: Workspace) -> list[tuple[RequestedCheckout, Secret | 
                 None,
             ),
         )
-        for checkout in named
+        for checkout in with_secret
     ]
 
 

@@ -26,8 +26,8 @@ class KeepEntriesInUse(EntryDeletionPolicy):
         count = using.count()
         if count:
             shown = using.order_by("-created_at").values_list("name", flat=True)[:MAX_NAMED]
-            named = {"name": entry.name, "count": count, "names": list(shown)}
-            reason = Reason(WorkspaceCode.ENTRY_IN_USE, named)
+            params = {"name": entry.name, "count": count, "names": list(shown)}
+            reason = Reason(WorkspaceCode.ENTRY_IN_USE, params)
             raise StateConflict(reason, code=ProblemCode.IN_USE, count=count)
 
 

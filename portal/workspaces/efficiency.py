@@ -91,9 +91,11 @@ def _hint(devices: Sequence[DeviceUse], used: float) -> Reason | None:
         return Reason(EfficiencyCode.NONE_USED, {"held": len(devices)})
     if idle and all(device.used >= IN_USE for device in devices if device not in idle):
         return Reason(EfficiencyCode.SOME_UNUSED, {"held": len(devices), "used": len(devices) - len(idle)})
-    most = _memory_share(devices)
-    if most is not None and most < LITTLE and used < HALF:
-        return Reason(EfficiencyCode.SMALLER_WOULD_DO, {"memory": round(most * 100), "percent": percent})
+    memory_share = _memory_share(devices)
+    if memory_share is not None and memory_share < LITTLE and used < HALF:
+        return Reason(
+            EfficiencyCode.SMALLER_WOULD_DO, {"memory": round(memory_share * 100), "percent": percent}
+        )
     if used < LITTLE:
         return Reason(EfficiencyCode.MOSTLY_IDLE, {"percent": percent})
     return None

@@ -49,10 +49,10 @@ def egress_texts(workspace: Workspace) -> tuple[str, str]:
     The second is `_("What its pool allows")` if no limits will remain.
     """
     now = egress_sentence(limits_at_start(workspace), workspace.pool)
-    then = egress_sentence(limits_of(workspace.template, workspace.team), workspace.pool)
-    if now == then or workspace.placed_at is None:
-        return then, ""
-    return now, then or _("As the pool allows")
+    planned = egress_sentence(limits_of(workspace.template, workspace.team), workspace.pool)
+    if now == planned or workspace.placed_at is None:
+        return planned, ""
+    return now, planned or _("As the pool allows")
 
 
 def blocked_by(workspace: Workspace, url: str, address: str) -> dict[str, str]:
@@ -109,7 +109,7 @@ def egress_sentence(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     if policy is None or policy.egress is not Egress.OPEN:
         return _policy_text(policy)
     if not pool.config.get("egress"):
-        return _("What its node allows. Default: the internet, no private networks")
+        return _("Set by the node. Default: the internet, no private networks")
     if policy.allowed:
         listed = policy.as_text().replace(",", ", ")
         return _("The internet, and of private networks only %(listed)s") % {"listed": listed}

@@ -18,7 +18,7 @@ class ExtensionPolicy(Protocol):
     def require_extendable(self, workspace: Workspace, until: datetime) -> None:
         """Check that a running workspace, which is locked, may run until then. Changes nothing.
 
-        Raises `StateConflict` if the GPU-hours of its team are spent, or somebody has reserved that time.
+        Raises `StateConflict` if the GPU-hours of its team are spent, or that time is reserved.
         """
 
 

@@ -17,7 +17,7 @@ CHANGED = ("accelerators", "cpu_milli", "memory_mib")
 def resources_without_gpus(resources: dict[str, Any]) -> dict[str, Any]:
     """Return the changes of `resources` for a release: no accelerators, and limited cores and memory.
 
-    A workspace with a GPU has much of its node; nobody could use the freed GPU without cores and memory.
+    A workspace with a GPU has much of its node; the freed GPU would be useless without cores and memory.
     """
     cores, memory_gib = settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB
     cpu_milli, memory_mib = resources["cpu_milli"], resources["memory_mib"]

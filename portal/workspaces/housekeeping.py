@@ -18,7 +18,7 @@ from portal.workspaces.lifecycle import DesiredState, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import Observation
 
-DELETED_AT_ONCE = 200
+DELETION_BATCH = 200
 
 
 def ask_for_owned() -> None:
@@ -44,7 +44,7 @@ def delete_bound() -> int:
     left = Workspace.objects.live().filter(bound_to__isnull=False).exclude(desired_state=DesiredState.DELETED)
     rows = left.exclude(bound_to__in=working.values("pk")).order_by("pk")
     deleted = 0
-    for workspace_id in rows.values_list("pk", flat=True)[:DELETED_AT_ONCE]:
+    for workspace_id in rows.values_list("pk", flat=True)[:DELETION_BATCH]:
         try:
             services.delete(
                 actor=SYSTEM,

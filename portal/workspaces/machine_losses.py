@@ -30,16 +30,18 @@ from portal.workspaces.transitions import advance, set_rows
 
 def workspaces_on_node(pool_id: Any, node: str) -> WorkspaceQuerySet:
     """Return the workspaces with an allocation on the node with this name."""
-    there = Allocation.objects.filter(node__pool=pool_id, node__name=node, released_at=None)
-    return Workspace.objects.filter(pk__in=there.values("workspace"))
+    allocations = Allocation.objects.filter(node__pool=pool_id, node__name=node, released_at=None)
+    return Workspace.objects.filter(pk__in=allocations.values("workspace"))
 
 
 @transaction.atomic
 def machine_ended(event: MachineEnded) -> None:
     """Record that workspaces on an ended machine can no longer be observed or entered."""
-    there = workspaces_on_node(event.pool_id, event.name).filter(state__in=HOLDING)
+    workspaces = workspaces_on_node(event.pool_id, event.name).filter(state__in=HOLDING)
     rows = list(
-        Workspace.objects.select_for_update(of=("self",)).filter(pk__in=there.values("pk")).order_by("pk")
+        Workspace.objects.select_for_update(of=("self",))
+        .filter(pk__in=workspaces.values("pk"))
+        .order_by("pk")
     )
     if rows:
         reason = Reason(WorkspaceCode.MACHINE_GONE, {"node": event.name})
@@ -59,10 +61,10 @@ def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Works
     Runs in a transaction under the placement lock. Parts on other machines are ended there by command. Held
     devices are cordoned until they are scrubbed, in case the machine comes back.
     """
-    there = workspaces_on_node(node.pool_id, node.name)
+    workspaces = workspaces_on_node(node.pool_id, node.name)
     rows = list(
         Workspace.objects.select_for_update(of=("self",))
-        .filter(pk__in=there.values("pk"))
+        .filter(pk__in=workspaces.values("pk"))
         .select_related("owner", "team", "template", "pool", "queue_entry", "status", "preemption")
         .order_by("pk")
     )

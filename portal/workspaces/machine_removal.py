@@ -56,21 +56,21 @@ class RemovalLosses:
 def losses_of(actor: User, machine_id: UUID) -> RemovalLosses:
     """Return what would be lost now. Raises `NotFound`, `NotAllowed`."""
     machine = machines.machine(actor, machine_id)
-    there = machine_losses.workspaces_on_node(machine.pool_id, machine.name)
+    workspaces = machine_losses.workspaces_on_node(machine.pool_id, machine.name)
     homes = HomePlace.objects.filter(node__pool=machine.pool_id, node__name=machine.name)
-    rows = there.select_related("owner", "team").order_by("team__slug", "owner__username", "name")
+    rows = workspaces.select_related("owner", "team").order_by("team__slug", "owner__username", "name")
     places = homes.select_related("owner", "team").order_by("team__slug", "owner__username")
     ready = HomeArchive.objects.filter(pool=machine.pool_id, state__in=KEPT)
     cut_off = Machine.objects.filter(pool=machine.pool_id).exclude(state=MachineState.ACTIVE)
     on_others = ready.exclude(node_name=machine.name).exclude(node_name__in=cut_off.values("name"))
     on_others = on_others.filter(node__retired=False)
     archived = set(on_others.values_list("owner", "team"))
-    named = tuple(_name(row) for row in rows[:MAX_NAMED])
+    examples = tuple(_name(row) for row in rows[:MAX_NAMED])
     keys = tuple(home_key(place.team.slug, place.owner.username) for place in places[:MAX_NAMED])
     return RemovalLosses(
         machine,
-        named,
-        there.count(),
+        examples,
+        workspaces.count(),
         keys,
         homes.count(),
         ready.filter(node__name=machine.name).count(),

@@ -64,27 +64,27 @@ class LostProgram:
     larger: str
 
 
-def apply(found: MemoryKills) -> int:
+def apply(report: MemoryKills) -> int:
     """Apply a node's reports about workspaces that it runs; return how many counted.
 
     Never raises for the content of a report.
     """
-    return sum(_apply_one(found, kill) for kill in found.kills)
+    return sum(_apply_one(report, kill) for kill in report.kills)
 
 
-def _apply_one(found: MemoryKills, kill: MemoryKill) -> bool:
-    held = Workspace.objects.filter(
-        allocations__node__name=found.node,
+def _apply_one(report: MemoryKills, kill: MemoryKill) -> bool:
+    candidates = Workspace.objects.filter(
+        allocations__node__name=report.node,
         allocations__generation=kill.generation,
         allocations__released_at=None,
         state=State.RUNNING,
     )
-    if found.pool:
-        held = held.filter(allocations__node__pool__slug=found.pool)
+    if report.pool:
+        candidates = candidates.filter(allocations__node__pool__slug=report.pool)
     try:
-        workspace_id = held.values_list("pk", flat=True).get(pk=UUID(kill.workspace_id))
+        workspace_id = candidates.values_list("pk", flat=True).get(pk=UUID(kill.workspace_id))
     except (ValueError, Workspace.DoesNotExist):
-        log.warning("ignored report from %s about a workspace that it does not run", found.node)
+        log.warning("ignored report from %s about a workspace that it does not run", report.node)
         return False
     return _of_workspace(workspace_id, kill)
 
@@ -98,8 +98,8 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
     if workspace.generation != kill.generation or workspace.state != State.RUNNING or not kill.count:
         return False
     status = WorkspaceStatus.objects.select_for_update().get(pk=workspace_id)
-    kept: Mapping[str, Any] = status.memory_kill
-    before = kept if kept.get("generation") == workspace.generation else {}
+    stored: Mapping[str, Any] = status.memory_kill
+    before = stored if stored.get("generation") == workspace.generation else {}
     now = timezone.now()
     at = now.timestamp()
     recent = [sent for sent in before.get("notified_at", ()) if at - WITHIN.total_seconds() < sent <= at]
@@ -119,8 +119,8 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
     if tells:
         _record(workspace, reason, larger)
     if kill.machine:
-        for held in workspace.allocations.filter(released_at=None).select_related("node__pool"):
-            node_notices.memory_full(held.node.pool, held.node)
+        for allocation in workspace.allocations.filter(released_at=None).select_related("node__pool"):
+            node_notices.memory_full(allocation.node.pool, allocation.node)
     transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, NOTICE))
     return True
 
@@ -128,7 +128,9 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
 def _reason_of(workspace: Workspace, kill: MemoryKill) -> Reason:
     code = MemoryCode.MACHINE if kill.machine else MemoryCode.LIMIT
     # The program chooses its name.
-    process = "".join(each if each.isprintable() else "?" for each in kill.process[:NAME_LENGTH]).strip()
+    process = "".join(
+        character if character.isprintable() else "?" for character in kill.process[:NAME_LENGTH]
+    ).strip()
     limit_mib = int(workspace.resources["memory_mib"])
     return Reason(code, {"process": process, "count": kill.count, "limit_mib": limit_mib})
 
@@ -169,17 +171,17 @@ def is_out_of_memory(workspace: Workspace) -> bool:
 
 def last_report(workspace: Workspace) -> LostProgram | None:
     """Return the last report of the current start, or `None`."""
-    kept: Mapping[str, Any] = workspace.status.memory_kill
-    if kept.get("generation") != workspace.generation or workspace.state != State.RUNNING:
+    stored: Mapping[str, Any] = workspace.status.memory_kill
+    if stored.get("generation") != workspace.generation or workspace.state != State.RUNNING:
         return None
-    reason = Reason(MemoryCode(kept["code"]), kept["params"])
+    reason = Reason(MemoryCode(stored["code"]), stored["params"])
     return LostProgram(
-        code=MemoryCode(kept["code"]),
+        code=MemoryCode(stored["code"]),
         message=message_of(reason),
         next_action=next_action_of(reason),
-        at=datetime.fromisoformat(kept["at"]),
-        process=kept["params"]["process"],
-        count=kept["count"],
-        limit_mib=kept["params"]["limit_mib"],
-        larger=kept["larger"],
+        at=datetime.fromisoformat(stored["at"]),
+        process=stored["params"]["process"],
+        count=stored["count"],
+        limit_mib=stored["params"]["limit_mib"],
+        larger=stored["larger"],
     )

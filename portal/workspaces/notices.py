@@ -36,14 +36,14 @@ def failed(event: WorkspaceFailed) -> None:
     if error_code_of(event.reason) == MACHINE_OUT_OF_MEMORY:
         for allocation in workspace.allocations.filter(released_at=None).select_related("node__pool"):
             node_notices.memory_full(allocation.node.pool, allocation.node)
-    named = {"name": workspace.name}
+    params = {"name": workspace.name}
     match event.termination:
         case TerminationReason.LOST:
-            kind, title = "workspace.lost", _("%(name)s has disappeared") % named
+            kind, title = "workspace.lost", _("%(name)s has disappeared") % params
         case TerminationReason.APP_EXITED:
-            kind, title = "workspace.lost", _("%(name)s exited") % named
+            kind, title = "workspace.lost", _("%(name)s exited") % params
         case _:
-            kind, title = "workspace.failed", _("%(name)s failed to start") % named
+            kind, title = "workspace.failed", _("%(name)s failed to start") % params
     body = _("%(why)s Files are kept.") % {"why": message_of(event.reason)}
     if error_code_of(event.reason) == memory_kills.OUT_OF_MEMORY:
         body = " ".join(filter(None, (body, memory_kills.suggestion_for(workspace))))

@@ -110,10 +110,10 @@ class WorkspaceShapeSerializer(StrictSerializer):
         """Return the body with the first flavor as `flavor`, and all of them as `flavors`."""
         if "flavor" in attrs and "flavors" in attrs:
             raise serializers.ValidationError({"flavors": [_("Use either flavor or flavors.")]})
-        given = attrs.get("flavors") or ([attrs["flavor"]] if "flavor" in attrs else [])
-        if not given:
+        slugs = attrs.get("flavors") or ([attrs["flavor"]] if "flavor" in attrs else [])
+        if not slugs:
             raise serializers.ValidationError({"flavor": [self.fields["flavor"].error_messages["required"]]})
-        return {**attrs, "flavor": given[0], "flavors": given}
+        return {**attrs, "flavor": slugs[0], "flavors": slugs}
 
 
 class WorkspaceStartSerializer(WorkspaceShapeSerializer):

@@ -115,13 +115,13 @@ def reset(*, actor: User, workspace_id: UUID) -> Workspace:
     workspace = lock_workspace(workspace_id)
     policies.require_home(actor, workspace)
     if workspace.state in {State.TERMINATED, State.TERMINATING}:
-        named = {"name": workspace.name, "state": workspace.state}
-        raise StateConflict(Reason(WorkspaceCode.NOT_STARTABLE, named), state=workspace.state)
+        params = {"name": workspace.name, "state": workspace.state}
+        raise StateConflict(Reason(WorkspaceCode.NOT_STARTABLE, params), state=workspace.state)
     if workspace.packages_reset_after != workspace.generation:
         _set(workspace, workspace.generation)
         events.record(
             actor=actor,
-            kind=AuditKind.WORKSPACE_PACKAGES_RESET_ASKED,
+            kind=AuditKind.WORKSPACE_PACKAGES_RESET_REQUESTED,
             workspace=workspace,
             message="requested that the next start removes the extra packages",
         )
@@ -139,8 +139,8 @@ def cancel_reset(*, actor: User, workspace_id: UUID) -> Workspace:
     if workspace.packages_reset_after is None:
         return workspace
     if dispatch.resets_packages(workspace):
-        named = {"state": workspace.state}
-        raise StateConflict(Reason(WorkspaceCode.NOT_POSSIBLE_NOW, named), state=workspace.state)
+        params = {"state": workspace.state}
+        raise StateConflict(Reason(WorkspaceCode.NOT_POSSIBLE_NOW, params), state=workspace.state)
     _set(workspace, None)
     events.record(
         actor=actor,
@@ -183,16 +183,16 @@ def save(
     description: str = "",
     source: str = "",
 ) -> Environment:
-    """Create an environment from the result of `read`, for a team or for everybody, and queue its build.
+    """Create an environment from the result of `read`, for a team or for all teams, and queue its build.
 
     `source` replaces the generated list. Raises the exceptions of
     `portal.catalog.environments.services.create`, and `StateConflict` if nothing is installed.
     """
     policies.require_home(actor, workspace)
     if not own.packages and not source.strip():
-        named = {"name": workspace.name}
+        params = {"name": workspace.name}
         raise StateConflict(
-            Reason(WorkspaceCode.NOTHING_INSTALLED, named), code=ProblemCode.NOTHING_INSTALLED
+            Reason(WorkspaceCode.NOTHING_INSTALLED, params), code=ProblemCode.NOTHING_INSTALLED
         )
     version = workspace.environment_version
     return environments.create(

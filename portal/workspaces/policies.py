@@ -61,7 +61,7 @@ def require_open(actor: User, workspace: Workspace) -> None:
 
 
 def uses_home(actor: User, workspace: Workspace) -> bool:
-    """Return whether the home of the workspace belongs to the actor. Nobody else may see it."""
+    """Return whether the home of the workspace belongs to the actor. No other user may see it."""
     return actor.is_active and workspace.owner_id == actor.pk
 
 
@@ -111,8 +111,8 @@ def require_place(workspace: Workspace) -> None:
     """Raise `StateConflict` if the owner no longer works in the team, which would be charged."""
     require_open_team(workspace.team)
     if not may_work_in(workspace.owner, workspace.team):
-        named = {"username": workspace.owner.username, "team": workspace.team.name}
-        raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code=ProblemCode.NOT_A_MEMBER)
+        params = {"username": workspace.owner.username, "team": workspace.team.name}
+        raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, params), code=ProblemCode.NOT_A_MEMBER)
 
 
 def require_priority(actor: User, team: Team, priority: int) -> None:

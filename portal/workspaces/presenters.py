@@ -185,9 +185,9 @@ class EventRow:
     """An entry of the timeline."""
 
     at: datetime
-    who: str
-    what: str
-    why: str = ""
+    actor_name: str
+    message: str
+    reason: str = ""
     tone: str = ""
 
 
@@ -430,6 +430,8 @@ def event_rows(events: Sequence[Event]) -> list[EventRow]:
     for event in events:
         tone = EVENT_TONES.get(event.kind.rpartition(".")[2], "")
         rows.append(
-            EventRow(at=event.at, who=event.actor_label, what=event.message, why=event.why, tone=tone)
+            EventRow(
+                at=event.at, actor_name=event.actor_label, message=event.message, reason=event.why, tone=tone
+            )
         )
     return rows

@@ -187,7 +187,7 @@ def _provision(workspace: Workspace, now: datetime) -> None:
     if workspace.start_refused:
         dispatch.send(workspace, Op.DELETE)
         return
-    if _must_make_room(workspace, now):
+    if _is_preempted(workspace, now):
         emit(PreemptionDue(workspace))
         return
     if workspace.waits_for_checks:
@@ -202,7 +202,7 @@ def _provision(workspace: Workspace, now: datetime) -> None:
     dispatch.send(workspace, Op.OBSERVE if workspace.launched_at else Op.START)
 
 
-def _must_make_room(workspace: Workspace, now: datetime) -> bool:
+def _is_preempted(workspace: Workspace, now: datetime) -> bool:
     return workspace.preempting is not None and workspace.preempting.preempt_at <= now
 
 
@@ -226,7 +226,7 @@ def _started_at(workspace: Workspace, now: datetime) -> datetime:
 
 def _watch(workspace: Workspace, now: datetime) -> None:
     """Send an OBSERVE if the heartbeat is overdue."""
-    if _must_make_room(workspace, now):
+    if _is_preempted(workspace, now):
         emit(PreemptionDue(workspace))
         return
     heartbeat_at = workspace.status.heartbeat_at

@@ -51,11 +51,11 @@ def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Show the flavors with forecasts, then resize the workspace."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     policies.require_operate(request.user, workspace)
-    wanted = strip_nul((request.POST if request.method == "POST" else request.GET).get("flavor", ""))
+    flavor_slug = strip_nul((request.POST if request.method == "POST" else request.GET).get("flavor", ""))
     error: PortalError | None = None
     if request.method == "POST":
         try:
-            flavor = _flavor(request, wanted)
+            flavor = _flavor(request, flavor_slug)
             resizing.resize(actor=request.user, workspace_id=workspace_id, flavor=flavor)
             return redirect_to_workspace(workspace)
         except PortalError as refused:
@@ -63,7 +63,7 @@ def resize(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             workspace = selectors.workspace_by_id(request.user, workspace_id)
     if workspace.state not in gpus.CHANGEABLE and error is None:
         error = StateConflict(Reason(WorkspaceCode.NOT_RESIZABLE_NOW, {"name": workspace.name}))
-    rows = _rows(workspace, wanted) if workspace.state in gpus.CHANGEABLE else []
+    rows = _rows(workspace, flavor_slug) if workspace.state in gpus.CHANGEABLE else []
     starts = workspace.state in (State.RUNNING, State.PENDING)
     context = {
         "workspace": workspace,
@@ -84,7 +84,7 @@ def _flavor(request: SignedInRequest, slug: str) -> Flavor:
     return catalog.flavor_by_slug(request.user, slug)
 
 
-def _rows(workspace: Workspace, wanted: str) -> list[FlavorRow]:
+def _rows(workspace: Workspace, flavor_slug: str) -> list[FlavorRow]:
     """Return the other flavors available where its files are."""
     offered = [
         flavor
@@ -98,7 +98,7 @@ def _rows(workspace: Workspace, wanted: str) -> list[FlavorRow]:
             if workspace.gpu_released
             else format_size(flavor.as_request()),
             forecast,
-            flavor.slug == wanted,
+            flavor.slug == flavor_slug,
         )
         for flavor, forecast in start_forecasts().resized(workspace, offered)
     ]

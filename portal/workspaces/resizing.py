@@ -60,8 +60,8 @@ def resize(*, actor: User, workspace_id: UUID, flavor: Flavor) -> Workspace:
     require_use(workspace.team, workspace.template, flavor)
     if not keeps_files(workspace, flavor):
         assert workspace.pool is not None  # without a pool, every flavor is possible
-        named = {"name": workspace.name, "flavor": flavor.name, "pool": workspace.pool.name}
-        raise StateConflict(Reason(WorkspaceCode.FILES_IN_ANOTHER_POOL, named))
+        params = {"name": workspace.name, "flavor": flavor.name, "pool": workspace.pool.name}
+        raise StateConflict(Reason(WorkspaceCode.FILES_IN_ANOTHER_POOL, params))
     resources, released = resized_request(workspace, flavor)
     checkpointed = workspace.checkpointed
     gpus.change(

@@ -107,12 +107,12 @@ def _apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
             pass
 
 
-def _continue(workspace: Workspace, answered: Op, wanted: Op) -> None:
+def _continue(workspace: Workspace, answered: Op, requested: Op) -> None:
     """Continue the stop or deletion: at once if it was not sent yet, else after a short delay."""
-    if answered is not wanted:
-        dispatch.send(workspace, wanted)
+    if answered is not requested:
+        dispatch.send(workspace, requested)
         return
-    _again_in(workspace, reconcile.STOPPING_OBSERVE_S)
+    _reconcile_in(workspace, reconcile.STOPPING_OBSERVE_S)
     transaction.on_commit(lambda: dispatch.hint_later(workspace.pk, reconcile.STOPPING_OBSERVE_S))
 
 
@@ -125,7 +125,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         return
     if seen.state is ObservedState.UNKNOWN:
         # Nothing was learnt, not even that it was launched.
-        _again_in(workspace, reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, reconcile.STARTING_OBSERVE_S)
         return
     current = seen.ref.generation == workspace.generation
     if seen.state is ObservedState.ABSENT or not current:
@@ -141,7 +141,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         _ended_by_itself(workspace, seen, TerminationReason.START_FAILED)
     else:
         simulated = workspace.pool is not None and workspace.pool.simulated
-        _again_in(workspace, reconcile.SIMULATED_OBSERVE_S if simulated else reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, reconcile.SIMULATED_OBSERVE_S if simulated else reconcile.STARTING_OBSERVE_S)
 
 
 def _learn(workspace: Workspace, seen: Observation) -> None:
@@ -157,7 +157,7 @@ def _learn(workspace: Workspace, seen: Observation) -> None:
         changed.append("endpoint")
     workspace.save(update_fields=changed)
     set_rows([workspace], status=NO_TROUBLE)
-    # Publish the route before the app answers, so that nobody has to wait for it later.
+    # Publish the route before the app answers, so that opening does not wait for it later.
     emit(EndpointChanged(workspace))
 
 
@@ -183,7 +183,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         patience = reconcile.heartbeat_patience().total_seconds()
         # The agent has reported the end of the app, but this observation is older: check again soon.
-        _again_in(workspace, patience if workspace.status.heartbeat_at else reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, patience if workspace.status.heartbeat_at else reconcile.STARTING_OBSERVE_S)
 
 
 def _ended_by_itself(workspace: Workspace, seen: Observation, termination: TerminationReason) -> None:
@@ -266,7 +266,7 @@ def _apply_stop(workspace: Workspace) -> None:
         reconcile.take_next_step(workspace)
 
 
-def _again_in(workspace: Workspace, seconds: float) -> None:
+def _reconcile_in(workspace: Workspace, seconds: float) -> None:
     due = timezone.now() + timedelta(seconds=seconds)
     Workspace.objects.filter(pk=workspace.pk).update(next_reconcile_at=due)
     workspace.next_reconcile_at = due
@@ -276,7 +276,7 @@ def _again_in(workspace: Workspace, seconds: float) -> None:
 
 
 class Revoked(Exception):
-    """The agent's start is over: it has to end its app and exit."""
+    """The agent's start has ended: it has to end its app and exit."""
 
 
 @transaction.atomic
@@ -320,7 +320,7 @@ def _observe_now(workspace: Workspace) -> None:
         workspace.save(update_fields=["launched_at"])
         dispatch.send(workspace, Op.OBSERVE)
     else:
-        _again_in(workspace, 0)
+        _reconcile_in(workspace, 0)
 
 
 def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, Any]) -> None:

@@ -124,7 +124,7 @@ def _hand_over(
     if all_facts and (earlier is None or earlier.generation != generation or earlier.given != all_facts):
         events.record(
             actor=SYSTEM,
-            kind=AuditKind.WORKSPACE_SECRETS_GIVEN,
+            kind=AuditKind.WORKSPACE_SECRETS_DELIVERED,
             workspace=workspace,
             message="passed the secrets to the workspace",
             data={"generation": generation, "secrets": all_facts},

@@ -170,8 +170,8 @@ def _stage_labels(_language: str) -> dict[str, str]:
 
 def _latest(times: Iterable[datetime | None]) -> datetime | None:
     """Return the latest time, or `None` if one has not come yet."""
-    known = list(times)
-    return None if None in known else max(at for at in known if at is not None)
+    pks = list(times)
+    return None if None in pks else max(at for at in pks if at is not None)
 
 
 _MOVING = frozenset({State.PENDING, State.PROVISIONING})

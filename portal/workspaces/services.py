@@ -201,7 +201,7 @@ def _insert(
         actor=actor,
         kind=AuditKind.WORKSPACE_REQUESTED,
         workspace=workspace,
-        message=f"requested {template.name} on {', else '.join(each.name for each in order.flavors)}"
+        message=f"requested {template.name} on {', else '.join(choice.name for choice in order.flavors)}"
         + (", without its GPUs until they are attached" if workspace.gpu_released else ""),
         data={"template": template.slug, "flavor": flavor.slug, **_software_data(workspace)},
     )
@@ -292,7 +292,7 @@ def stop(
             workspace.desired_state = DesiredState.STOPPED
             events.record(
                 actor=actor,
-                kind=AuditKind.WORKSPACE_STOP_ASKED,
+                kind=AuditKind.WORKSPACE_STOP_REQUESTED,
                 workspace=workspace,
                 message="stopped the workspace",
             )
@@ -414,7 +414,7 @@ def delete(
 def _record_delete(actor: User | SystemActor, workspace: Workspace, reason: str) -> None:
     events.record(
         actor=actor,
-        kind=AuditKind.WORKSPACE_DELETE_ASKED,
+        kind=AuditKind.WORKSPACE_DELETE_REQUESTED,
         workspace=workspace,
         message="deleted the workspace",
         reason=reason,
@@ -443,8 +443,8 @@ def stop_all_of(event: UserDeactivated) -> None:
 def stop_all_in_team(event: MembershipRevoked) -> None:
     """Stop all running and queued workspaces of a user in a team that they leave; files are kept."""
     workspaces = Workspace.objects.filter(owner=event.user, team=event.team)
-    named = {"username": event.user.username, "team": event.team.name}
-    _stop_all(workspaces, actor=event.actor, cause=Reason(WorkspaceCode.OWNER_LEFT_TEAM, named))
+    params = {"username": event.user.username, "team": event.team.name}
+    _stop_all(workspaces, actor=event.actor, cause=Reason(WorkspaceCode.OWNER_LEFT_TEAM, params))
 
 
 def stop_all_of_team(event: TeamArchived) -> None:

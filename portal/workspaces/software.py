@@ -63,7 +63,7 @@ def defaults_of(templates: Iterable[Template], team: Team | None) -> dict[UUID, 
             defaults[template.pk] = ON_THE_NODE
             continue
         pending = coming.get(environment.pk)
-        # Nobody has to wait for a build if the nodes already have the program.
+        # No build is needed if the nodes already have the program.
         is_spared = pending is not None and (programs is None or template.program in programs)
         is_refused = refusal_of(template, team, environment, pending) is not None
         version = pending.version if pending is not None else environment.current

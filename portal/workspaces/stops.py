@@ -34,19 +34,19 @@ def stored_cause(reason: Reason | None, rule: StopRule | None, at: datetime) -> 
     """Return the cause in stored form; empty if a person stopped it."""
     if reason is None:
         return {}
-    named = {"rule": rule.name, "set_by": rule.set_by} if rule is not None else {}
-    return {**reason.as_json(), **named, "at": at.isoformat()}
+    params = {"rule": rule.name, "set_by": rule.set_by} if rule is not None else {}
+    return {**reason.as_json(), **params, "at": at.isoformat()}
 
 
-def cause_of(kept: Mapping[str, Any]) -> StopCause | None:
+def cause_of(stored: Mapping[str, Any]) -> StopCause | None:
     """Return the cause from its stored form, or None."""
-    reason = reason_of(kept)
+    reason = reason_of(stored)
     if reason is None:
         return None
     return StopCause(
         code=str(reason.code),
         message=message_of(reason),
-        rule=str(kept.get("rule", "")),
-        set_by=str(kept.get("set_by", "")),
-        at=datetime.fromisoformat(kept["at"]),
+        rule=str(stored.get("rule", "")),
+        set_by=str(stored.get("set_by", "")),
+        at=datetime.fromisoformat(stored["at"]),
     )

@@ -92,8 +92,8 @@ def apply_home_usage(pool_slug: str, node_name: str, usages: list[Any]) -> None:
 
 
 @app.task(name="control.apply_memory_kills", from_nodes=True)
-def apply_memory_kills(found: dict[str, Any]) -> None:
-    kills = received(found, MemoryKills, of="a node worker")
+def apply_memory_kills(report: dict[str, Any]) -> None:
+    kills = received(report, MemoryKills, of="a node worker")
     if kills is not None and is_from_node(kills.node):
         memory_kills.apply(kills)
 

@@ -38,10 +38,10 @@ def pass_on(client: socket.socket, path: str) -> None:
             server.connect(path)
         except OSError:
             return
-        back = threading.Thread(target=copy, args=(server, client), daemon=True)
-        back.start()
+        returning = threading.Thread(target=copy, args=(server, client), daemon=True)
+        returning.start()
         copy(client, server)
-        back.join()
+        returning.join()
 
 
 def copy(source: socket.socket, target: socket.socket) -> None:

@@ -166,8 +166,8 @@ class Build:
         """Create an environment with only Node.js for running npm; return its paths outside and inside."""
         root = work / "node"
         root.mkdir(mode=0o755)
-        named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
-        (root / "lock.txt").write_text("\n".join(named) + "\n")
+        node_lines = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
+        (root / "lock.txt").write_text("\n".join(node_lines) + "\n")
         inside = f"{INSIDE}/node" if steps.cell.apart else str(root)
         shown = [CellMount(str(root), inside, writable=True)]
         steps.make_venv(f"{inside}/env", shown)

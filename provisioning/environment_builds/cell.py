@@ -48,7 +48,7 @@ POLL_INTERVAL_S = 0.2
 DISK_POLL_INTERVAL_S = 2.0
 END_TIMEOUT_S = 10.0
 MAX_LINE = 4000
-KEPT_LINES = 2000
+MAX_LOG_LINES = 2000
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -298,7 +298,7 @@ class Cell:
     def _line(self, data: bytes, lines: list[str], on_line: Callable[[str], object]) -> None:
         line = data.decode("utf-8", "replace").rstrip("\r").replace("\0", "")[:MAX_LINE]
         lines.append(line)
-        del lines[:-KEPT_LINES]
+        del lines[:-MAX_LOG_LINES]
         on_line(line)
 
     def check_disk(self) -> None:

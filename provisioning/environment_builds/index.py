@@ -104,8 +104,8 @@ def configured_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
     pip = _pip_settings(environ)
     links = _words(environ.get("UV_FIND_LINKS") or pip.get("find-links", ""))
     merged = False
-    if named := _words(environ.get("BERTH_NODE_PACKAGE_INDEX", "")):
-        urls = named
+    if listed := _words(environ.get("BERTH_NODE_PACKAGE_INDEX", "")):
+        urls = listed
     elif uv := environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or environ.get("UV_INDEX"):
         extra = environ.get("UV_INDEX") or environ.get("UV_EXTRA_INDEX_URL") or ""
         last = _default_index()[0] if uv == environ.get("UV_INDEX") else uv

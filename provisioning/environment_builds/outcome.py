@@ -43,9 +43,9 @@ def secure(environment: Path, python: pythons.Python) -> None:
         if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
             raise tampered_error(path.name)
         mode = stat.S_IMODE(facts.st_mode)
-        wanted = mode & 0o755 | (0o755 if stat.S_ISDIR(facts.st_mode) else 0o444)
-        if mode != wanted:
-            path.chmod(wanted)
+        target_mode = mode & 0o755 | (0o755 if stat.S_ISDIR(facts.st_mode) else 0o444)
+        if mode != target_mode:
+            path.chmod(target_mode)
     config = environment / "pyvenv.cfg"
     config.unlink(missing_ok=True)
     with config.open("x") as file:

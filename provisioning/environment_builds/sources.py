@@ -84,18 +84,18 @@ def _pyproject(text: str) -> RequirementsSource:
     project = document.get("project")
     if not isinstance(project, dict) or not isinstance(project.get("dependencies"), list):
         raise _error_at(0, "The pyproject.toml has no project.dependencies. Add the list.")
-    wanted = [dependency for dependency in project["dependencies"] if isinstance(dependency, str)]
+    dependencies = [dependency for dependency in project["dependencies"] if isinstance(dependency, str)]
     if "dependencies" in project.get("dynamic", ()):
         raise _error_at(0, "The dependencies are dynamic and need the project's files. List them instead.")
     lines = text.split("\n")
     numbered = []
-    for dependency in wanted:
+    for dependency in dependencies:
         name = re.split(r"[^A-Za-z0-9._-]", dependency.strip(), maxsplit=1)[0]
         line_number = next((number for number, line in enumerate(lines, 1) if dependency in line), 0)
         _check(line_number, dependency.strip(), packages=True)
         numbered.append((line_number, dependency if line_number else name))
     # Only its dependencies: the node ignores indexes and sources of the project.
-    return RequirementsSource("requirements.in", "\n".join(wanted) + "\n", tuple(numbered))
+    return RequirementsSource("requirements.in", "\n".join(dependencies) + "\n", tuple(numbered))
 
 
 def _error_at(number: int, message: str) -> BuildError:

@@ -256,7 +256,7 @@ class Store:
         place = self.folder_of(digest)
         if not place.exists():
             return True
-        gone = self.folder / f".removing-{secrets.token_hex(8)}"
+        trash = self.folder / f".removing-{secrets.token_hex(8)}"
         try:
             descriptor = os.open(place / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -265,12 +265,12 @@ class Store:
         try:
             if not _try_lock(descriptor, fcntl.LOCK_EX) or in_use(place):
                 return False
-            place.rename(gone)
+            place.rename(trash)
         finally:
             os.close(descriptor)
         with contextlib.suppress(OSError):
             (self.folder / ".used" / digest).unlink()
-        remove_tree(gone)
+        remove_tree(trash)
         return True
 
 

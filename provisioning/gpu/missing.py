@@ -55,10 +55,10 @@ def sentence(missing: Collection[str], *, shown: int = 1, driver: str = "") -> s
 
     A driver that shows none may be older than the GPUs, so a reboot would not help.
     """
-    named = ", ".join(list(missing)[:MAX_NAMED])
+    examples = ", ".join(list(missing)[:MAX_NAMED])
     if not shown:
         count = "1 GPU" if len(missing) == 1 else f"{len(missing)} GPUs"
-        return f"{none_shown(driver)}, but PCI lists {count}: {named}. {NEWER_DRIVER}"
+        return f"{none_shown(driver)}, but PCI lists {count}: {examples}. {NEWER_DRIVER}"
     if len(missing) == 1:
-        return f"PCI lists the GPU at {named}, but the driver does not. {NEXT_ACTION}"
-    return f"PCI lists {len(missing)} GPUs that the driver does not list: {named}. {NEXT_ACTION}"
+        return f"PCI lists the GPU at {examples}, but the driver does not. {NEXT_ACTION}"
+    return f"PCI lists {len(missing)} GPUs that the driver does not list: {examples}. {NEXT_ACTION}"

@@ -25,7 +25,7 @@ from provisioning.gpu.problems import DeadlineThread, NoDriver
 from provisioning.gpu.reset import MAX_OUTPUT, ResetResult, ResetVerdict
 
 TOOL = "nvidia-smi"
-LET_GO_S = 20.0
+RELEASE_TIMEOUT_S = 20.0
 """How long to wait for processes that have the GPU open; Berth's own need some seconds to notice."""
 POLL_INTERVAL_S = 0.2
 NVML_S = 10.0
@@ -54,7 +54,12 @@ class _Gpu:
 
 
 def run_reset(
-    uuid: str, *, bus: str = "", deadline_s: float = 120.0, root: Path = Path("/"), let_go_s: float = LET_GO_S
+    uuid: str,
+    *,
+    bus: str = "",
+    deadline_s: float = 120.0,
+    root: Path = Path("/"),
+    release_s: float = RELEASE_TIMEOUT_S,
 ) -> ResetResult:
     """Reset the GPU, or return why not. Never raises for device errors.
 
@@ -67,7 +72,7 @@ def run_reset(
         with release.release_nvml(lease_s=deadline_s) as descriptor:
             gpu = _find(root, uuid, bus)
             with _without_persistence(tool, gpu):
-                _require_idle(root, gpu, until=min(until, time.monotonic() + let_go_s))
+                _require_idle(root, gpu, until=min(until, time.monotonic() + release_s))
                 return _reset(tool, gpu, descriptor, until)
     except release.ResetInProgress:
         text = "A reset of another GPU of this node is in progress or hangs. Try again after it ends."
@@ -146,23 +151,23 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
 def holders_of(device: Path) -> tuple[int, ...]:
     """Return the processes that have the device file open, under any path."""
     try:
-        wanted = _identity(device.stat())
+        device_identity = _identity(device.stat())
     except OSError:
         return ()  # created by the driver on first use
     pids = []
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
-        if _has_open(process, wanted):
+        if _has_open(process, device_identity):
             pids.append(int(process.name))
     return tuple(sorted(pids))
 
 
-def _has_open(process: Path, wanted: tuple[int, int]) -> bool:
+def _has_open(process: Path, device_identity: tuple[int, int]) -> bool:
     with contextlib.suppress(OSError), os.scandir(process / "fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                if _identity(entry.stat()) == wanted:
+                if _identity(entry.stat()) == device_identity:
                     return True
     return False
 

@@ -145,8 +145,8 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
             process.unregister(selector)
     if result is not None:
         process.wait(5.0)
-    gone = process.end()
-    if not gone:
+    ended = process.end()
+    if not ended:
         text = f"The scrub hangs in the driver at “{stage}” and cannot be stopped. Reboot this machine."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text)
     if result is not None and result.uuid == uuid:

@@ -21,7 +21,7 @@ CONNECT_S, ANSWER_S = 10.0, 45.0
 MAX_ANSWER_BYTES = 256 * 1024
 CLOCK_MAX_OFF_S = 60.0
 MAX_WORDS = 400
-AGAIN = "Then run the same command again. Nothing was changed."
+RETRY_HINT = "Then run the same command again. Nothing was changed."
 
 
 class Unreachable(Problem):
@@ -207,7 +207,7 @@ def _unreachable(url: str, error: Exception) -> Problem:
             return Unreachable(
                 f"The portal's certificate is {'not valid yet' if cause.verify_code == 9 else 'expired'} "
                 "by this machine's clock.",
-                f"Set the clock (timedatectl set-ntp true). {AGAIN}",
+                f"Set the clock (timedatectl set-ntp true). {RETRY_HINT}",
             )
         return Unreachable(
             f"{url} is not the portal of this token: its certificate is from another authority "
@@ -222,17 +222,17 @@ def _unreachable(url: str, error: Exception) -> Problem:
     return Unreachable(
         f"{url} does not answer ({_error_text(error)}).",
         "Check that the portal runs with BERTH_NODES_ADDRESS, and that this port and the next are open "
-        f"from here. {AGAIN}",
+        f"from here. {RETRY_HINT}",
     )
 
 
 def _ahead_s(headers: httpx.Headers, now: float) -> float:
     """Return how far the server's clock is ahead of `now`, from its Date header, in whole seconds."""
     try:
-        theirs = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
+        server_time = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
     except (ValueError, TypeError):
         return 0.0
-    return theirs - now
+    return server_time - now
 
 
 def check_clock(ahead_s: float) -> None:
@@ -244,5 +244,5 @@ def check_clock(ahead_s: float) -> None:
 def clock_problem(far: str) -> Problem:
     return Problem(
         f"This machine's clock is {far} the portal's.",
-        f"Set it (timedatectl set-ntp true, or chrony). {AGAIN}",
+        f"Set it (timedatectl set-ntp true, or chrony). {RETRY_HINT}",
     )

@@ -51,7 +51,7 @@ class JoinOptions:
 
 
 class JoinCommand:
-    """One run of the command."""
+    """A run of `berth node join`."""
 
     def __init__(
         self, folder: NodeFolder, options: JoinOptions, environ: Mapping[str, str], console: Console
@@ -74,7 +74,7 @@ class JoinCommand:
         with instance_lock.hold(self._folder.run, refusal=self._busy):
             programs.find_caddy()
             running.check_port(options.gateway_port)
-            self._say_abilities()
+            self._print_capabilities()
             with self._console.step("Portal") as step:
                 step.update("asking")
                 authority = self._authority(url, token)
@@ -104,7 +104,7 @@ class JoinCommand:
     def _busy(self, _: dict[str, object]) -> Problem:
         return Problem(f"Another Berth command runs in {self._folder.home}.", "Wait until it ends.")
 
-    def _say_abilities(self) -> None:
+    def _print_capabilities(self) -> None:
         results = abilities.probe(self._folder, as_service=self._options.service and self._has_systemd())
         for ability in results:
             self._console.say(

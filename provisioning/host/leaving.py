@@ -17,7 +17,7 @@ from provisioning.service import instance_lock
 from provisioning.service.console import Console, Problem, Step
 
 WAIT_S = 1800.0
-ASK_EVERY_S = 2.0
+POLL_INTERVAL_S = 2.0
 SHOWN = 5
 HAS_WORKSPACES = "node_has_workspaces"
 
@@ -97,7 +97,7 @@ def _leave(door: Door, step: Step, workspaces: str, wait_s: float) -> None:
                 "The node starts nothing new.",
                 "Run the same command again to continue, or return the node to service on its page.",
             )
-        time.sleep(ASK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _has_workspaces(door: Door, refused: RequestRefused) -> Problem:

@@ -16,7 +16,7 @@ from provisioning.service.console import Problem
 log = logging.getLogger(__name__)
 BEFORE = dt.timedelta(days=30)
 POLL_INTERVAL_S = 60.0
-AGAIN_AFTER_S = 1800.0
+RETRY_AFTER_S = 1800.0
 ENDED = frozenset({"not_a_joined_node", "identity_replaced"})
 
 
@@ -102,7 +102,7 @@ class Renewal:
                     self._announce(f"Keys and certificate rotated; valid until {expiry_date(renewed)}.")
             except (Problem, ValueError) as error:
                 self._announce(f"The certificate could not be renewed: {error}")
-                wait_s = AGAIN_AFTER_S
+                wait_s = RETRY_AFTER_S
 
 
 def expiry_date(identity: Membership) -> str:

@@ -66,15 +66,15 @@ class NodeRun:
             self._account = gateway_account.choose(self._folder, settings, caddy, identity.gateway_port)
         except (AccountUnusable, OSError) as error:
             off = f"{gateway_account.ROOTS}=0 in node.env keeps root."
-            self._say(f"The gateway runs as root: {error}. {off}")
+            self._print_status(f"The gateway runs as root: {error}. {off}")
 
     async def _serve(self, identity: Membership, caddy: Path) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        renewal = Renewal(self._folder, self._say)
+        renewal = Renewal(self._folder, self._print_status)
         limits = graces({**self._environ, **programs.settings(self._folder)})
-        watch = MembershipWatch(self._folder, self._environ, limits, self._say)
+        watch = MembershipWatch(self._folder, self._environ, limits, self._print_status)
         renewal.start()
         watch.start()
         notify("READY=1")
@@ -88,7 +88,7 @@ class NodeRun:
                 hidden=(identity.answer.redis.password, identity.signing_key),
                 oom_score=oom_score,
                 changed=self._publish,
-                announce=self._say,
+                announce=self._print_status,
             )
             self._supervisor.start()
             ready = asyncio.create_task(self._announce())
@@ -96,7 +96,7 @@ class NodeRun:
             ready.cancel()
             if new_identity is None:
                 break
-            self._say("This node has other keys. Its services restart; workspaces continue.")
+            self._print_status("This node has other keys. Its services restart; workspaces continue.")
             await self._supervisor.stop()
             identity = new_identity
         notify("STOPPING=1")
@@ -126,7 +126,7 @@ class NodeRun:
             except Problem as problem:
                 # The node has left, or the disk has a problem: either this process is stopped, or it is
                 # repaired.
-                self._say(str(problem))
+                self._print_status(str(problem))
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
@@ -141,9 +141,9 @@ class NodeRun:
         self._phase = "running"
         self._publish()
         answer = self._identity.answer
-        self._say(f"Connected: node {answer.node} of pool {answer.pool}, {answer.portal_url}")
+        self._print_status(f"Connected: node {answer.node} of pool {answer.pool}, {answer.portal_url}")
 
-    def _say(self, line: str) -> None:
+    def _print_status(self, line: str) -> None:
         self._console.say(f"  · {line}")
         notify(f"STATUS={line}")
 

@@ -72,7 +72,7 @@ def try_suspend(folder: NodeFolder, console: Console, *, device: str, onto: str)
     """Suspend and restore a process of our own, and save the result. Raises `Problem`."""
     _require_user(folder)
     with console.step("Trial") as step:
-        trial = run_trial(folder.driver_instance, device, onto, tell=step.update)
+        trial = run_trial(folder.driver_instance, device, onto, on_stage=step.update)
         try:
             grant.save(folder.local, trial)
         except OSError as error:
@@ -122,13 +122,13 @@ def _run(
     _require_user(folder)
     suspending = Suspender(folder.local, folder.driver_instance)
 
-    def tell(call: str, pid: int) -> None:
+    def print_call(call: str, pid: int) -> None:
         update(f"{call} {pid}")
 
     try:
         if goal is TargetState.SUSPENDED:
-            return suspending.suspend(name, tell=tell)
-        return suspending.resume(name, tell=tell)
+            return suspending.suspend(name, on_progress=print_call)
+        return suspending.resume(name, on_progress=print_call)
     except ProvisioningError as error:
         raise Problem(error.message) from error
     except OSError as error:

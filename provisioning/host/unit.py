@@ -183,8 +183,8 @@ def _version(program: str) -> int:
 
 
 def _berth() -> str:
-    beside = Path(sys.executable).with_name("berth")
-    return str(beside) if beside.exists() else "berth"
+    program = Path(sys.executable).with_name("berth")
+    return str(program) if program.exists() else "berth"
 
 
 def _user() -> str:

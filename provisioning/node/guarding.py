@@ -48,7 +48,7 @@ class ShareNoteSender:
     def __call__(self, notes: list[ShareNote]) -> None:
         self._app.send_task(
             "control.apply_share_notes",
-            kwargs={"found": messages.dump(ShareNotes(self._pool_slug, self._node, tuple(notes)))},
+            kwargs={"report": messages.dump(ShareNotes(self._pool_slug, self._node, tuple(notes)))},
             queue=CONTROL_QUEUE,
         )
 
@@ -60,13 +60,13 @@ class Guard(threading.Thread):
         self,
         shares: Shares,
         latest: Callable[[], Mapping[str, Sample]],
-        tell: Callable[[list[ShareNote]], None],
+        send: Callable[[list[ShareNote]], None],
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(name="gpu-shares", daemon=True)
         self._shares, self._latest, self._clock = shares, latest, clock
-        self._outbox: Outbox[ShareNote] = Outbox(tell, content="reports of shared GPUs", limit=MAX_WAITING)
+        self._outbox: Outbox[ShareNote] = Outbox(send, content="reports of shared GPUs", limit=MAX_WAITING)
         self._end = threading.Event()
         self._over: dict[Key, OverShare] = {}
         self._notified_at: dict[tuple[Key, ShareStep], float] = {}

@@ -37,16 +37,16 @@ GROWTH_MIB = 64
 """A decrease of free space by this much, at once or gradually, triggers measuring all homes."""
 MAX_PER_MESSAGE = 500
 
-Tell = Callable[[list[HomeUsage]], None]
+Send = Callable[[list[HomeUsage]], None]
 
 
 class HomeMeasurer(threading.Thread):
     """Measures all homes of the machine's local pool until stopped."""
 
-    def __init__(self, driver: LocalDriver, tell: Tell) -> None:
+    def __init__(self, driver: LocalDriver, send_usage: Send) -> None:
         super().__init__(name="homes", daemon=True)
         self._driver = driver
-        self._tell = tell
+        self._send = send_usage
         self._end = threading.Event()
         self._seen: dict[str, HomeUsage] = {}
         self._due: dict[str, tuple[float, float]] = {}
@@ -102,7 +102,7 @@ class HomeMeasurer(threading.Thread):
         if now_s - self._full_report_at >= FULL_REPORT_EVERY_S:
             changed, self._full_report_at = list(self._seen.values()), now_s
         for first in range(0, len(changed), MAX_PER_MESSAGE):
-            self._tell(changed[first : first + MAX_PER_MESSAGE])
+            self._send(changed[first : first + MAX_PER_MESSAGE])
 
     def _enforce_quotas(self, names: list[str]) -> None:
         """Apply kernel quotas to homes where supported. Failures are retried in the next round."""

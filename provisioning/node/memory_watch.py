@@ -38,15 +38,15 @@ FILE = "memory-kills.json"
 MAX_BYTES = 1 << 20
 _decode = msgspec.json.Decoder(dict[str, tuple[str, int]]).decode
 
-Tell = Callable[[list[MemoryKill]], None]
+Send = Callable[[list[MemoryKill]], None]
 
 
 class MemoryWatch(threading.Thread):
     """Checks every 2 s until stopped. `kernel_lines` returns the new lines of the kernel's log."""
 
-    def __init__(self, base: Path, tell: Tell, kernel_lines: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, base: Path, send_kills: Send, kernel_lines: Callable[[], Iterable[str]]) -> None:
         super().__init__(name="memory-watch", daemon=True)
-        self._base, self._tell, self._kernel_lines = base, tell, kernel_lines
+        self._base, self._send, self._kernel_lines = base, send_kills, kernel_lines
         self._end = threading.Event()
         self._reported = _load(base / FILE)
         self._pending: set[tuple[str, str]] = set()
@@ -79,7 +79,7 @@ class MemoryWatch(threading.Thread):
         self._pending = set(new)
         for first in range(0, len(due), MAX_KILLS):
             part = due[first : first + MAX_KILLS]
-            self._tell([self._report(counter) for counter in part])
+            self._send([self._report(counter) for counter in part])
             self._reported |= {counter.name: (counter.attempt, counter.kills) for counter in part}
         living = {name: report for name, report in self._reported.items() if (name, report[0]) in counters}
         if due or living != self._reported:
@@ -134,7 +134,7 @@ class MemoryWatchStep(WatchStep):
         def send(kills: list[MemoryKill]) -> None:
             report = MemoryKills(os.environ.get("BERTH_NODE_POOL", ""), node_name(), tuple(kills))
             consumer.app.send_task(
-                "control.apply_memory_kills", kwargs={"found": messages.dump(report)}, queue=CONTROL_QUEUE
+                "control.apply_memory_kills", kwargs={"report": messages.dump(report)}, queue=CONTROL_QUEUE
             )
 
         return MemoryWatch(LocalDriver(PoolConfig("local", "local")).base, send, kernel_lines())

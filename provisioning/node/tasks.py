@@ -93,7 +93,9 @@ def list_leftovers(pool: dict[str, Any], node: str) -> None:
     except Exception as error:
         log.warning("list_leftovers of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
         return
-    _send_to_control("control.apply_leftovers", pool=pool["slug"], node=node, found=messages.dump(leftovers))
+    _send_to_control(
+        "control.apply_leftovers", pool=pool["slug"], node=node, leftovers=messages.dump(leftovers)
+    )
 
 
 @app.task(name="node.remove_leftover")
@@ -130,8 +132,8 @@ def read_log_after(
     answer: dict[str, Any]
     try:
         driver = driver_for(messages.load(pool, PoolConfig))
-        named = messages.load(ref, WorkspaceRef)
-        piece = driver.read_log(named, after=after, tail_lines=tail_lines, whole=whole)
+        workspace_ref = messages.load(ref, WorkspaceRef)
+        piece = driver.read_log(workspace_ref, after=after, tail_lines=tail_lines, whole=whole)
         answer = {"text": piece.text, "reached": piece.reached, "more": piece.more}
     except Exception as error:
         answer = {"error": failure_of(error).message}

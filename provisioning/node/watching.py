@@ -29,7 +29,7 @@ class DeviceErrorSender:
         errors = tuple(DeviceError(report.slot, report.xid, report.line) for report in reports)
         self._app.send_task(
             "control.apply_device_errors",
-            kwargs={"found": messages.dump(DeviceErrors(self._pool_slug, self._node, errors))},
+            kwargs={"report": messages.dump(DeviceErrors(self._pool_slug, self._node, errors))},
             queue=CONTROL_QUEUE,
         )
 

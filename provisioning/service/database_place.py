@@ -10,7 +10,7 @@ from pathlib import Path
 
 NAME = "berth.sqlite3"
 FOLDER = "database"
-BESIDE = ("-wal", "-shm", "-journal")
+COMPANION_SUFFIXES = ("-wal", "-shm", "-journal")
 """SQLite's files beside the database, which belong to it."""
 
 

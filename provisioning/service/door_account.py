@@ -60,8 +60,8 @@ class DoorAccount:
         writes: tuple[Path, ...] = (),
     ) -> ServiceNeeds:
         """Return the needs of a Caddy that also reads and writes these paths."""
-        named = (Path(environ[name]) for name in _CERTIFICATES if environ.get(name))
-        trusted = tuple(path for path in named if path.is_absolute() and path.exists())
+        paths = (Path(environ[name]) for name in _CERTIFICATES if environ.get(name))
+        trusted = tuple(path for path in paths if path.is_absolute() and path.exists())
         return ServiceNeeds(
             reads=(self.caddy, *trusted, *reads), writes=writes, copies=tuple(files), covered=self.covered
         )

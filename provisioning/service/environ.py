@@ -37,8 +37,8 @@ _PASSED_ON_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "PIP_", "DBUS_")
 
 def home_folder(environ: Mapping[str, str]) -> Path:
     """Return the data folder: BERTH_HOME, or `var` of a checkout, or the user's data folder."""
-    if named := environ.get("BERTH_HOME"):
-        return Path(named).expanduser().resolve()
+    if home := environ.get("BERTH_HOME"):
+        return Path(home).expanduser().resolve()
     if IN_CHECKOUT:
         return ROOT / "var"
     data = environ.get("XDG_DATA_HOME") or "~/.local/share"

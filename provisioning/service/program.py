@@ -38,8 +38,8 @@ class Program:
 
 def find_program(name: str) -> Path | None:
     """Return a program from this Python's environment or the search path, or None."""
-    beside = Path(sys.executable).parent / name
-    path = str(beside) if beside.exists() else shutil.which(name)
+    program = Path(sys.executable).parent / name
+    path = str(program) if program.exists() else shutil.which(name)
     return Path(path) if path else None
 
 

@@ -31,8 +31,8 @@ _NO_MATTER = frozenset(
 
 def pinned(lock: Path) -> str:
     """Return the lines of `lock` that pin uv itself; an empty string if it has none."""
-    found = re.search(r"^uv==.*(?:\n[ \t]+.*)*", lock.read_text(), flags=re.MULTILINE)
-    return f"{found[0]}\n" if found else ""
+    match = re.search(r"^uv==.*(?:\n[ \t]+.*)*", lock.read_text(), flags=re.MULTILINE)
+    return f"{match[0]}\n" if match else ""
 
 
 def program(python: Path) -> str:
@@ -85,7 +85,7 @@ def _pip_settings(python: Path, environ: dict[str, str]) -> list[tuple[str, str]
     except (OSError, subprocess.SubprocessError):
         return None
     strength = {"global": 0, "install": 1, ":env:": 2}
-    found: dict[str, tuple[int, str]] = {}
+    versions: dict[str, tuple[int, str]] = {}
     for line in listed.splitlines():
         key, _, quoted = line.partition("=")
         section, _, name = key.rpartition(".")
@@ -95,6 +95,6 @@ def _pip_settings(python: Path, environ: dict[str, str]) -> list[tuple[str, str]
             value = str(ast.literal_eval(quoted))
         except (SyntaxError, ValueError):
             return None
-        if strength[section] >= found.get(name, (0, ""))[0]:
-            found[name] = strength[section], value
-    return [(name, value) for name, (_, value) in sorted(found.items())]
+        if strength[section] >= versions.get(name, (0, ""))[0]:
+            versions[name] = strength[section], value
+    return [(name, value) for name, (_, value) in sorted(versions.items())]

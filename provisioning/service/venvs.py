@@ -101,10 +101,10 @@ def _install_with_uv(
             first = python.parent.parent / "uv.txt"
             first.write_text(own)
             _run([*_pip(python), "-r", str(first)], output, environ, lambda _: None, log)
-        if (found := uv_install.command(python, lock, environ)) is None:
+        if (uv := uv_install.command(python, lock, environ)) is None:
             return False
         progress(f"installing {count_packages(lock)} packages")
-        argv, variables = found
+        argv, variables = uv
         _run(argv, output, variables, lambda _: None, log)
     except Problem:
         return False

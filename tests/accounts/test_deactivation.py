@@ -181,8 +181,8 @@ def test_the_longest_member_becomes_owner_in_place_of_the_only_one(ada, team, al
 def test_another_owner_stays_and_an_empty_team_goes_to_who_deactivates(ada, team, alice, bob):
     services.set_member(actor=SYSTEM, team=team, username="bob", role="owner")
     own = MembershipFactory(team=TeamFactory(slug="own"), user=alice, role="owner").team
-    gone = UserFactory(username="gone", is_active=False)
-    MembershipFactory(team=own, user=gone)
+    inactive = UserFactory(username="gone", is_active=False)
+    MembershipFactory(team=own, user=inactive)
     deactivation.deactivate(actor=ada, user=alice)
     assert roles(team) == {"alice": "member", "bob": "owner"}
     assert roles(own) == {"alice": "member", "gone": "member", "ada": "owner"}
@@ -191,11 +191,11 @@ def test_another_owner_stays_and_an_empty_team_goes_to_who_deactivates(ada, team
 # --- who may --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", ["alice", "bob", "olga"])
-def test_only_administrators_do_it(request, team, bob, who):
+@pytest.mark.parametrize("username", ["alice", "bob", "olga"])
+def test_only_administrators_do_it(request, team, bob, username):
     for act in (deactivation.deactivate, deactivation.reactivate):
         with pytest.raises(NotAllowed):
-            act(actor=request.getfixturevalue(who), user=bob)
+            act(actor=request.getfixturevalue(username), user=bob)
     assert again(bob).is_active
 
 

@@ -76,15 +76,15 @@ def test_each_row_says_what_is_set_up(as_user, ada, people, ci):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("factor", "names"),
     [("none", {"ada", "charlie"}), ("totp", {"alice"}), ("passkey", {"alice", "bob"})],
 )
-def test_it_is_filtered_by(as_user, ada, people, ci, wanted, names):
+def test_it_is_filtered_by(as_user, ada, people, ci, factor, names):
     browser = as_user(ada)
-    assert set(listed(browser, f"?second_factor={wanted}")) == names
-    page = browser.get(f"/users/?second_factor={wanted}")
+    assert set(listed(browser, f"?second_factor={factor}")) == names
+    page = browser.get(f"/users/?second_factor={factor}")
     assert set(cells(page)) == names
-    assert f'<option value="{wanted}" selected>' in page.content.decode()
+    assert f'<option value="{factor}" selected>' in page.content.decode()
 
 
 def test_a_filter_that_there_is_not_is_refused_by_rest_and_nothing_to_the_page(as_user, ada, people):
@@ -117,9 +117,9 @@ def test_secrets_are_not_even_read(as_user, ada, people):
     assert rows and not any('"data"' in sql for sql in rows)
 
 
-@pytest.mark.parametrize(("who", "status"), [("una", 200), ("olga", 403), ("alice", 403)])
-def test_only_who_sees_people_is_told(request, as_user, people, who, status):
-    browser = as_user(request.getfixturevalue(who))
+@pytest.mark.parametrize(("username", "status"), [("una", 200), ("olga", 403), ("alice", 403)])
+def test_only_who_sees_people_is_told(request, as_user, people, username, status):
+    browser = as_user(request.getfixturevalue(username))
     for path in ("/users/?second_factor=none", "/api/v1/users?second_factor=none", "/api/v1/users/charlie"):
         answer = browser.get(path)
         assert answer.status_code == status

@@ -76,7 +76,7 @@ def test_nobody_signs_up(rf):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "safe"),
+    ("address", "safe"),
     [
         ("/pools/", True),
         ("https://evil.example/", False),
@@ -85,8 +85,8 @@ def test_nobody_signs_up(rf):
         (None, False),
     ],
 )
-def test_it_takes_only_paths_of_the_portal_for_safe(wanted, safe):
-    assert get_adapter().is_safe_url(wanted) is safe
+def test_it_takes_only_paths_of_the_portal_for_safe(address, safe):
+    assert get_adapter().is_safe_url(address) is safe
 
 
 def test_somebody_switched_off_is_refused_whatever_they_have_proven(as_user, alice):

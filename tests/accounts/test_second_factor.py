@@ -154,10 +154,10 @@ def test_a_link_for_another_password_is_no_way_around(as_user, alice, secret):
     assert signed_in(client)
 
 
-@pytest.mark.parametrize("who", ["alice", "bob"])
-def test_a_link_that_is_opened_where_somebody_is_signed_in(as_user, alice, bob, secret, who):
+@pytest.mark.parametrize("username", ["alice", "bob"])
+def test_a_link_that_is_opened_where_somebody_is_signed_in(as_user, alice, bob, secret, username):
     link = links.make(alice, links.LinkKind.FORGOTTEN).partition("//")[2].partition("/")[2]
-    client = as_user({"alice": alice, "bob": bob}[who])
+    client = as_user({"alice": alice, "bob": bob}[username])
     body = {"password": "another-long-password", "repeated": "another-long-password"}
     assert client.post(f"/{link}", body)["Location"] == STEP
     assert not signed_in(client)

@@ -40,7 +40,7 @@ def test_too_many_wrong_passwords_lock_out_for_a_while(as_user, alice, bob, sett
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "target",
     [
         "//evil.example",
         "https://evil.example",
@@ -50,8 +50,8 @@ def test_too_many_wrong_passwords_lock_out_for_a_while(as_user, alice, bob, sett
         "/\t/evil",
     ],
 )
-def test_one_is_never_sent_to_another_site(as_user, alice, wanted):
-    answered = as_user().post(URL, {"username": "alice", "password": PASSWORD, "next": wanted})
+def test_one_is_never_sent_to_another_site(as_user, alice, target):
+    answered = as_user().post(URL, {"username": "alice", "password": PASSWORD, "next": target})
     assert answered.status_code == 302
     assert answered["Location"] == "/"
 

@@ -36,10 +36,10 @@ def test_a_team_without_a_name_has_its_slug(olga):
     assert services.create_team(actor=olga, slug="robots", name=" ").name == "robots"
 
 
-@pytest.mark.parametrize("who", ["alice", "bob", "charlie"])
-def test_others_do_not(request, team, who):
+@pytest.mark.parametrize("username", ["alice", "bob", "charlie"])
+def test_others_do_not(request, team, username):
     with pytest.raises(NotAllowed):
-        services.create_team(actor=request.getfixturevalue(who), slug="x", name="x")
+        services.create_team(actor=request.getfixturevalue(username), slug="x", name="x")
 
 
 @pytest.mark.parametrize("slug", ["", "Robots", "a b", "../x", "-a", "x" * 41, "vision"])
@@ -80,11 +80,11 @@ def test_member_counts_are_not_multiplied(team, alice, olga):
 
 
 @pytest.mark.parametrize(
-    ("who", "allowed"), [("alice", True), ("olga", True), ("bob", False), ("charlie", False)]
+    ("username", "allowed"), [("alice", True), ("olga", True), ("bob", False), ("charlie", False)]
 )
-def test_owners_and_operators_add_members(team, request, who, allowed):
+def test_owners_and_operators_add_members(team, request, username, allowed):
     UserFactory(username="dan")
-    actor = request.getfixturevalue(who)
+    actor = request.getfixturevalue(username)
     if allowed:
         services.set_member(actor=actor, team=team, username=" Dan ", role="member")
         assert roles(team)["dan"] == "member"

@@ -98,10 +98,10 @@ def test_nobody_else_revokes_anothers_token(alice, bob, petra):
     assert token_lookup.find_valid_token(secret) is not None
 
 
-@pytest.mark.parametrize("who", ["bob", "olga"])
-def test_nobody_makes_a_token_for_another(alice, request, who):
+@pytest.mark.parametrize("username", ["bob", "olga"])
+def test_nobody_makes_a_token_for_another(alice, request, username):
     with pytest.raises(NotAllowed):
-        tokens.create_token(actor=request.getfixturevalue(who), user=alice, name="x")
+        tokens.create_token(actor=request.getfixturevalue(username), user=alice, name="x")
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def test_what_is_wrong_is_named(ada, team, fields, field):
     assert not User.objects.filter(username="gina").exists()
 
 
-@pytest.mark.parametrize("who", ["alice", "olga"])
-def test_only_administrators_manage_people(request, team, bob, who):
-    actor = request.getfixturevalue(who)
+@pytest.mark.parametrize("actor_name", ["alice", "olga"])
+def test_only_administrators_manage_people(request, team, bob, actor_name):
+    actor = request.getfixturevalue(actor_name)
     for act in (
         lambda: users.invite(actor=actor, username="gina"),
         lambda: users.change(actor=actor, user=actor, roles=["administrator"]),

@@ -33,13 +33,13 @@ def test_each_is_stopped_or_refused_by_itself(
     mine = make(bob, "sim-cpu")
     settle()
     stopped = WorkspaceFactory(owner=bob, team=team, state=State.STOPPED)
-    gone = WorkspaceFactory(owner=bob, team=team, state=State.TERMINATED)
+    terminated = WorkspaceFactory(owner=bob, team=team, state=State.TERMINATED)
     hidden = WorkspaceFactory(owner=charlie)
 
-    found = bulk(api(bob), "stop", mine.pk, hidden.pk, gone.pk, mine.pk, stopped.pk, unknown := uuid4())
+    found = bulk(api(bob), "stop", mine.pk, hidden.pk, terminated.pk, mine.pk, stopped.pk, unknown := uuid4())
 
     assert [row["id"] for row in found] == [
-        str(each) for each in (mine.pk, hidden.pk, gone.pk, stopped.pk, unknown)
+        str(each) for each in (mine.pk, hidden.pk, terminated.pk, stopped.pk, unknown)
     ]
     assert [row["status"] for row in found] == [202, 404, 409, 202, 404]
     assert [row["problem"] and row["problem"]["code"] for row in found] == [
@@ -102,7 +102,7 @@ def test_messages_have_a_limit(api: Any, bob: Any, team: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("given", [[], ["x"], ["00000000-0000-4000-8000-000000000000"] * 101, None])
-def test_what_cannot_be_meant(api: Any, bob: Any, given: Any) -> None:
+def test_invalid_lists_are_refused(api: Any, bob: Any, given: Any) -> None:
     refused = problem(api(bob).post("workspaces/stop", {"workspaces": given}), 400, "invalid")
     assert list(refused["errors"]) == ["workspaces"]
 

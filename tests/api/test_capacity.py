@@ -45,7 +45,7 @@ def gpus_of(program: Any) -> dict[str, Any]:
     return next(row for row in rows if "gpu" in row["resource"])
 
 
-def test_what_waits_for_a_scrub_is_not_free(api: Any, bob: Any, make: Any, pool: Any) -> None:
+def test_unscrubbed_device_is_not_free(api: Any, bob: Any, make: Any, pool: Any) -> None:
     FlavorFactory(slug="half", pool=pool, accelerator_count=1, accelerator_milli=500)
     held = make(bob, "half").allocations.get().devices.get()
     assert api(bob).get(f"devices/{held.device_id}").json()["kept_back"] is False

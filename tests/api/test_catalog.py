@@ -85,7 +85,9 @@ def test_a_refusal_is_a_verdict_too(api: Any, bob: Any, team: Any, catalog: Any)
     assert body["next_action"]
 
 
-def test_who_may_ask(api: Any, charlie: Any, olga: Any, bob: Any, team: Any, local_pool: Any) -> None:
+def test_permission_to_request(
+    api: Any, charlie: Any, olga: Any, bob: Any, team: Any, local_pool: Any
+) -> None:
     problem(api(None).post("admission/preview", ASK), 401, "not_authenticated")
     problem(api(charlie).post("admission/preview", ASK), 400, "invalid")
     problem(api(olga).post("admission/preview", ASK), 403, "not_allowed")

@@ -103,7 +103,7 @@ def test_a_restricted_flavor_is_for_its_teams_alone(
     problem(api(olga).post("admission/preview", ask), 403, "not_allowed")
 
 
-def test_what_is_switched_off_is_listed_for_who_asks(api: Any, olga: Any, bob: Any, catalog: Any) -> None:
+def test_disabled_entries_are_listed_on_request(api: Any, olga: Any, bob: Any, catalog: Any) -> None:
     assert api(olga).send("PATCH", "templates/marimo", {"enabled": False}).status_code == 200
     slugs = {result["slug"] for result in api(olga).get("templates").json()["results"]}
     assert "marimo" not in slugs

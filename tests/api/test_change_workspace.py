@@ -27,7 +27,7 @@ def patch(program: Any, workspace: Workspace, body: dict[str, Any], **headers: s
     return program.send("PATCH", f"workspaces/{workspace.pk}", body, **headers)
 
 
-def test_what_is_given_changes_and_the_rest_stays(api: Any, bob: Any, waiting: Workspace) -> None:
+def test_only_given_fields_change(api: Any, bob: Any, waiting: Workspace) -> None:
     answer = patch(api(bob), waiting, {"name": "Second", "expected_hours": 1.5, "priority": -10})
 
     assert answer.status_code == 200, answer.json()
@@ -81,7 +81,7 @@ def test_only_owners_of_the_team_and_operators_put_it_first(
     assert patch(api(olga), waiting, {"priority": 100}).status_code == 200
 
 
-def test_who_may(api: Any, bob: Any, charlie: Any, waiting: Workspace) -> None:
+def test_permissions(api: Any, bob: Any, charlie: Any, waiting: Workspace) -> None:
     problem(patch(api(None), waiting, {"name": "x"}), 401, "not_authenticated")
     problem(patch(api(charlie), waiting, {"name": "x"}), 404, "not_found")
     problem(patch(api(bob, "workspaces:read"), waiting, {"name": "x"}), 403, "permission_denied")
@@ -100,7 +100,7 @@ def test_who_may(api: Any, bob: Any, charlie: Any, waiting: Workspace) -> None:
         ({"flavor": "sim-cpu"}, "flavor"),
     ],
 )
-def test_what_is_not_valid_is_named(api: Any, bob: Any, waiting: Workspace, body: Any, field: str) -> None:
+def test_invalid_fields_are_named(api: Any, bob: Any, waiting: Workspace, body: Any, field: str) -> None:
     assert field in problem(patch(api(bob), waiting, body), 400, "invalid")["errors"]
     waiting.refresh_from_db()
     assert (waiting.name, waiting.expected_s, waiting.priority) == ("first", 28_800, 0)
@@ -113,7 +113,7 @@ def test_a_name_that_is_taken_is_refused(api: Any, bob: Any, team: Any, waiting:
     assert waiting.name == "first"
 
 
-def test_what_runs_keeps_its_name_and_is_renamed_when_it_is_stopped(
+def test_only_stopped_workspaces_can_be_renamed(
     api: Any, make: Any, bob: Any, pool: Any, settle: Any, sent: Any
 ) -> None:
     workspace, program = make(bob, "sim-cpu"), api(bob)
@@ -132,7 +132,7 @@ def test_what_runs_keeps_its_name_and_is_renamed_when_it_is_stopped(
     assert program.get(f"workspaces/{workspace.pk}").json()["state"] == State.RUNNING
 
 
-def test_what_runs_to_an_end_is_extended_instead(
+def test_workspace_with_an_end_is_extended_instead(
     api: Any, make: Any, bob: Any, pool: Any, settle: Any, sent: Any
 ) -> None:
     workspace = make(bob, "sim-cpu", lifetime_s=7200)

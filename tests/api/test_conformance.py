@@ -1,14 +1,16 @@
 """The OpenAPI document is true: requests are generated from it, valid ones and broken ones.
 
-`make test` sends what the document allows as an administrator, who may do nearly everything. `make test-all`
-also sends what it forbids, and both as a member of a team, who is refused much. Each answer has to be one
-that the document knows, with its headers and its body, and what the document forbids has to be refused.
+`make test` sends what the document allows, for each second operation, as an administrator, who may do nearly
+everything. `make test-all` also sends what it forbids, and both as a member of a team, who is refused much.
+Each answer has to be one that the document knows, with its headers and its body. What it forbids has to be
+refused.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -163,7 +165,7 @@ def test_allowed_requests_are_answered_as_the_document_says(
     subtests: pytest.Subtests, web: Callable[..., Any], part: str
 ) -> None:
     quick = (HypothesisTestMode.EXAMPLES, HypothesisTestMode.FUZZING)
-    send_all(subtests, generating(part, GenerationMode.POSITIVE), web, quick)
+    send_all(subtests, generating(part, GenerationMode.POSITIVE), web, quick, step=2)
 
 
 @pytest.mark.thorough("many requests for each operation; `make test` sends the allowed ones in one role")
@@ -180,8 +182,9 @@ def send_all(
     schema: Any,
     web: Callable[..., Any],
     modes: Iterable[HypothesisTestMode] = HypothesisTestMode,
+    step: int = 1,
 ) -> None:
-    """Generate the requests of each operation and validate the answers.
+    """Generate the requests of each operation, or of each `step`th, and validate the answers.
 
     `schema.parametrize()` would generate them while tests are collected, in each process of every run.
     """
@@ -191,7 +194,7 @@ def send_all(
         with taken_back():
             case.validate_response(web(case), checks=CHECKS)
 
-    for found in schema.get_all_operations():
+    for found in islice(schema.get_all_operations(), 0, None, step):
         operation = found.ok()
         with subtests.test(operation.label):
             config = HypothesisTestConfig(modes=list(modes), project=schema.config)

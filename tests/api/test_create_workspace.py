@@ -117,7 +117,7 @@ def test_the_users_word_on_checkpoints_is_kept(
     assert (made.json()["checkpointed"], made.json()["loses_work"]) == (said, loses)
 
 
-def test_what_no_pool_can_run(api: Any, bob: Any, team: Any, catalog: Any) -> None:
+def test_impossible_request_creates_nothing(api: Any, bob: Any, team: Any, catalog: Any) -> None:
     problem(api(bob).post("workspaces", BODY), 422, "impossible")
     assert Workspace.objects.count() == 0
 

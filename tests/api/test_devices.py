@@ -186,7 +186,7 @@ def test_drains_say_how_far_they_are(api: Any, olga: Any, bob: Any, make: Any, p
     "path",
     ["nodes/{node}/drain", "devices/{device}/cordon", "devices/{device}/uncordon", "devices/{device}/drain"],
 )
-def test_what_is_refused(api: Any, bob: Any, olga: Any, pool: Pool, path: str) -> None:
+def test_permissions_for_devices(api: Any, bob: Any, olga: Any, pool: Pool, path: str) -> None:
     device = Device.objects.order_by("pk")[0]
     real = path.format(node=device.node_id, device=device.pk)
     none = path.format(node=uuid.uuid4(), device=uuid.uuid4())
@@ -215,7 +215,7 @@ def test_as_many_queries_for_many_devices_in_all_states(
         assert len(program.get("devices?page_size=100").json()["results"]) == 100
 
 
-def test_what_inventory_changes_is_read_at_once(api: Any, bob: Any, catalog: Any) -> None:
+def test_inventory_changes_are_read_at_once(api: Any, bob: Any, catalog: Any) -> None:
     pool = local_pool_with(node_info(gpus=1, driver_version="570"))
     services.apply_inventory(pool=pool, inventory=inventory_of(node_info(gpus=1, driver_version="580")))
     assert api(bob).get("nodes").json()["results"][0]["driver_version"] == "580"

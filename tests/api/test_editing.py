@@ -33,7 +33,7 @@ class Kind:
     method: str
     first: Any
     second: Any
-    who: str = "olga"
+    actor: str = "olga"
     deleted: bool = True
     verb: str = ""
     """What ends it by a POST below its path, where it is not deleted: `cancel` or `revoke`."""
@@ -113,14 +113,14 @@ KINDS = {
         {"amount_cents": 200, "blocks": True},
     ),
     "rule": Kind(
-        _made("auto-approve-rules", RULE), "PATCH", {"hours_at_most": 12}, {"enabled": False}, who="petra"
+        _made("auto-approve-rules", RULE), "PATCH", {"hours_at_most": 12}, {"enabled": False}, actor="petra"
     ),
     "reservation": Kind(
         _made("reservations", {**BOOKED, "team": "vision"}),
         "PUT",
         {**BOOKED, "title": "Thesis"},
         {**BOOKED, "amounts": {"gpu:simulated-h100": 3000}},
-        who="alice",
+        actor="alice",
         verb="cancel",
     ),
     "site limit": Kind(
@@ -134,7 +134,7 @@ KINDS = {
         "PUT",
         {"role": "owner"},
         {"role": "member"},
-        who="alice",
+        actor="alice",
         verb="revoke",
     ),
     "dotfiles": Kind(
@@ -142,21 +142,21 @@ KINDS = {
         "PUT",
         {"url": "https://git.example/dotfiles"},
         {"url": "https://git.example/dotfiles", "ref": "main"},
-        who="bob",
+        actor="bob",
         deleted=False,
     ),
     "webhook": Kind(
         _made("webhooks", HOOK), "PATCH", {"name": "Theirs"}, {"url": "https://hooks.example/b"}
     ),
     "channel": Kind(
-        _made("notice-channels", CHANNEL), "PATCH", {"name": "Theirs"}, {"enabled": False}, who="alice"
+        _made("notice-channels", CHANNEL), "PATCH", {"name": "Theirs"}, {"enabled": False}, actor="alice"
     ),
     "service account": Kind(
         _made("teams/vision/service-accounts", {"name": "ci"}),
         "PATCH",
         {"description": "Nightly"},
         {"description": "Hourly"},
-        who="alice",
+        actor="alice",
         deleted=False,
     ),
     "user": Kind(
@@ -164,7 +164,7 @@ KINDS = {
         "PATCH",
         {"email": "dora@other.example"},
         {"teams": [{"team": "vision", "role": "owner"}]},
-        who="root",
+        actor="root",
         deleted=False,
     ),
     "node": Kind(_node, "PATCH", {"rack": "r1"}, {"rack": "r1", "block": "b1"}, deleted=False),
@@ -187,8 +187,8 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kin
     return KINDS[request.param]
 
 
-def test_of_two_who_edit_the_second_is_told(api: Any, people: dict[str, User], kind: Kind) -> None:
-    program = api(people[kind.who])
+def test_second_of_two_editors_gets_a_conflict(api: Any, people: dict[str, User], kind: Kind) -> None:
+    program = api(people[kind.actor])
     path = kind.make(program)
     seen = program.get(path)["ETag"]
     first = program.send(kind.method, path, kind.first, **{"If-Match": seen})
@@ -208,7 +208,7 @@ def test_of_two_who_edit_the_second_is_told(api: Any, people: dict[str, User], k
 
 
 def test_without_a_version_the_last_one_wins(api: Any, people: dict[str, User], kind: Kind) -> None:
-    program = api(people[kind.who])
+    program = api(people[kind.actor])
     path = kind.make(program)
     assert program.send(kind.method, path, kind.first).status_code == 200
     assert program.send(kind.method, path, kind.second, **{"If-Match": "*"}).status_code == 200
@@ -224,13 +224,15 @@ def test_without_a_version_the_last_one_wins(api: Any, people: dict[str, User], 
         ("teams/vision/members/petra", {"role": "member"}),
     ],
 )
-def test_what_is_not_there_is_no_version(api: Any, people: dict[str, User], path: str, body: Any) -> None:
+def test_missing_row_with_a_version_is_refused(
+    api: Any, people: dict[str, User], path: str, body: Any
+) -> None:
     refused = api(people["olga"]).put(path, body, **{"If-Match": '"0123456789abcdef"'})
     problem(refused, 412, "changed_meanwhile")
     problem(api(people["olga"]).get(path), 404, "not_found")
 
 
-def test_who_may_not_edit_is_told_so_and_not_that_it_changed(api: Any, people: dict[str, User]) -> None:
+def test_missing_permission_is_reported_before_a_conflict(api: Any, people: dict[str, User]) -> None:
     path = KINDS["quota"].make(api(people["olga"]))
     problem(api(people["bob"]).put(path, {"quota": 0}, **{"If-Match": '"x"'}), 403, "not_allowed")
 
@@ -267,7 +269,7 @@ def test_everything_that_is_read_and_edited_takes_a_version() -> None:
     assert not {name for name, (_method, each, _methods) in edits.items() if not _takes_versions(each)}
 
 
-def test_what_is_edited_by_a_version_is_deleted_by_one() -> None:
+def test_versioned_resources_check_versions_on_delete() -> None:
     without = {
         name
         for name, (method, each, methods) in _operations().items()
@@ -279,7 +281,7 @@ def test_what_is_edited_by_a_version_is_deleted_by_one() -> None:
     assert without == ENDS_AN_ACCOUNT
 
 
-def test_what_is_edited_by_a_version_is_cancelled_or_revoked_by_one() -> None:
+def test_versioned_resources_check_versions_on_cancel_and_revoke() -> None:
     paths = document()["paths"]
     ends = {
         path: methods["post"]

@@ -71,7 +71,7 @@ def test_the_list_is_oldest_first(api: Any, bob: Any, charlie: Any, one: Workspa
 
 
 @pytest.mark.parametrize("path", ["events", "events/", "events/stream", "events/stream/"])
-async def test_what_was_and_what_comes(bob: Any, one: Workspace, hints: Hints, path: str) -> None:
+async def test_stream_sends_past_and_new_events(bob: Any, one: Workspace, hints: Hints, path: str) -> None:
     response = await follow(one, bob, path=path)
     assert response.status_code == 200
     assert response["Content-Type"] == "text/event-stream"
@@ -179,7 +179,7 @@ async def test_a_session_may_look_too(bob: Any, one: Workspace, hints: Hints) ->
         (None, "", 401, "not_authenticated"),
     ],
 )
-def test_who_may_not_follow(
+def test_permission_to_follow(
     request: pytest.FixtureRequest,
     api: Any,
     one: Workspace,
@@ -188,8 +188,8 @@ def test_who_may_not_follow(
     status: int,
     code: str,
 ) -> None:
-    who = request.getfixturevalue(user) if user else None
-    program = api(who, scope) if who else api(None)
+    person = request.getfixturevalue(user) if user else None
+    program = api(person, scope) if person else api(None)
     problem(program.get(f"workspaces/{one.pk}/events/stream", Accept="text/event-stream"), status, code)
 
 

@@ -92,7 +92,7 @@ def told(api: Any, user: Any, happened: dict[str, int], query: str = "") -> list
     return [names[row["id"]] for row in answer.json()["results"]]
 
 
-def test_each_is_told_what_he_may_know(
+def test_events_are_limited_to_what_the_reader_may_see(
     api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, team: Any, happened: dict[str, int]
 ) -> None:
     ada = UserFactory(username="ada", is_superuser=True)
@@ -156,7 +156,7 @@ def test_a_page_costs_as_many_queries_whatever_it_holds(api: Any, olga: Any, tea
     assert queries() == few
 
 
-def test_nothing_is_told_behind_a_gap_that_may_be_filled(
+def test_events_after_an_open_gap_are_held_back(
     api: Any, olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As on PostgreSQL, while whoever took the number of "hers" has not committed it.
@@ -195,7 +195,7 @@ def test_an_entry_that_is_committed_late_is_not_passed_over(happened: dict[str, 
     assert selectors.last_complete_id() == later
 
 
-def test_a_gap_for_good_holds_nobody_up(api: Any, olga: Any, happened: dict[str, int]) -> None:
+def test_permanent_gap_does_not_delay_events(api: Any, olga: Any, happened: dict[str, int]) -> None:
     Event.objects.filter(pk=happened["hers"]).delete()
     assert told(api, olga, happened) == ["mine", "quota", "elsewhere", "device"]
 
@@ -261,7 +261,7 @@ async def test_a_stream_goes_on_where_it_was_left(olga: Any, happened: dict[str,
     await content.aclose()
 
 
-async def test_who_loses_a_right_is_told_no_more(
+async def test_revoked_right_ends_events(
     bob: Any, alice: Any, team: Any, happened: dict[str, int], hints: Hints
 ) -> None:
     response = await follow(alice, **{"Last-Event-ID": str(happened["quota"])})

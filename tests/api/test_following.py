@@ -17,7 +17,7 @@ AT_THE_NEXT_START = "resetWorkspacePackages"
 """When that is nobody knows."""
 
 
-def test_what_goes_on_says_where_to_look_and_when() -> None:
+def test_running_operation_names_its_url_and_delay() -> None:
     for methods in document()["paths"].values():
         for operation in methods.values():
             if (taken := operation["responses"].get("202")) is not None:

@@ -81,8 +81,8 @@ def test_a_workspace_from_wish_to_end(generated: str, as_user: Any, bob: Any, te
     assert [row.actor for row in events.results][:1] == ["bob"]
     feed = operation(generated, "notices.list_events").sync(client=client, workspace=made.id)
     assert [row.type_.value for row in feed.results] == ["workspace.requested"]
-    gone = operation(generated, "workspaces.delete_workspace").sync_detailed(made.id, client=client)
-    assert gone.status_code in (202, 204)
+    response = operation(generated, "workspaces.delete_workspace").sync_detailed(made.id, client=client)
+    assert response.status_code in (202, 204)
 
 
 def test_a_refusal_is_a_problem_with_codes(

@@ -65,7 +65,7 @@ def test_a_refusal_is_not_kept(api: Any, olga: Any, team: Team) -> None:
     assert operator.post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
 
 
-def test_what_fails_half_way_leaves_neither_work_nor_answer(
+def test_failure_midway_leaves_no_work_and_no_answer(
     api: Any, olga: Any, opened: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any, **__: Any) -> str:
@@ -103,7 +103,7 @@ def test_a_secret_that_is_shown_once_is_shown_again_and_lies_sealed(api: Any, bo
     assert encrypted_fields.reencrypt(column) == (1, 0)
 
 
-def test_what_nobody_can_open_any_more_is_refused(api: Any, olga: Any, opened: None) -> None:
+def test_undecryptable_value_is_refused(api: Any, olga: Any, opened: None) -> None:
     api(olga).post(CREDITS, CREDIT, **KEY)
     IdempotencyRecord.objects.update(sealed="of another secret key")
     problem(api(olga).post(CREDITS, CREDIT, **KEY), 409, "idempotency_key_reused")

@@ -22,7 +22,7 @@ def names(response: Any) -> list[str]:
     return [row["name"] for row in response.json()["results"]]
 
 
-def test_each_sees_what_is_theirs_to_see(
+def test_rows_are_limited_to_the_reader(
     api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, team: Any
 ) -> None:
     WorkspaceFactory(owner=bob, team=team, name="of-bob")

@@ -116,7 +116,7 @@ CHANGES: dict[str, Callable[[Workspace], Any]] = {
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_what_is_kept_of_a_row_is_never_older_than_what_stands_behind_it(
+def test_cached_row_is_never_older_than_the_database(
     api: Any, olga: Any, one_of_each: None, field: str
 ) -> None:
     made = Environment.objects.create(name="Tools", slug="tools", updated_at=timezone.now())
@@ -133,7 +133,7 @@ def test_what_is_kept_of_a_row_is_never_older_than_what_stands_behind_it(
     assert after == client.get(f"workspaces/{key}").json()
 
 
-def test_what_is_released_is_shown_no_more(api: Any, olga: Any, one_of_each: None) -> None:
+def test_released_devices_are_hidden(api: Any, olga: Any, one_of_each: None) -> None:
     client = api(olga)
     [before] = client.get("workspaces?state=running").json()["results"]
     Allocation.objects.update(released_at=timezone.now())
@@ -141,7 +141,7 @@ def test_what_is_released_is_shown_no_more(api: Any, olga: Any, one_of_each: Non
     assert before["devices"] and before["nodes"] and not after["devices"] and not after["nodes"]
 
 
-def test_what_depends_on_the_time_is_not_kept(api: Any, olga: Any, one_of_each: None) -> None:
+def test_time_dependent_values_are_not_cached(api: Any, olga: Any, one_of_each: None) -> None:
     client = api(olga)
     waiting = Workspace.objects.get(state=State.PENDING)
     until = {"amount": 1000, "team": "Vision", "until": "2026-11-23T14:21:00+00:00", "idle": 0, "idle_s": 0}

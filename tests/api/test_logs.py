@@ -32,7 +32,7 @@ def test_as_json_and_as_text(api: Any, bob: Any, one: Workspace) -> None:
     assert text.content.decode() == "first\nlast ümläut\n"
 
 
-def test_who_may(api: Any, alice: Any, charlie: Any, olga: Any, one: Workspace) -> None:
+def test_permissions(api: Any, alice: Any, charlie: Any, olga: Any, one: Workspace) -> None:
     for user in (alice, olga):
         assert api(user).get(f"workspaces/{one.pk}/logs").status_code == 200
     problem(api(charlie).get(f"workspaces/{one.pk}/logs"), 404, "not_found")

@@ -73,12 +73,12 @@ def test_rows_that_go_in_between_hide_no_others(api: Any, bob: Any, sort: str) -
     rows = [WorkspaceFactory(owner=bob, name="same") for _number in range(12)]
     Workspace.objects.update(created_at=rows[0].created_at)
     order = sorted((row.pk for row in rows), reverse=sort.startswith("-"))
-    gone = iter(order)
+    deletions = iter(order)
 
     seen = _walk(
         api(bob),
         f"workspaces?sort={sort}&page_size=3",
-        lambda: Workspace.objects.filter(pk=next(gone)).delete(),
+        lambda: Workspace.objects.filter(pk=next(deletions)).delete(),
     )
 
     assert seen == [str(pk) for pk in order]

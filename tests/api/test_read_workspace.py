@@ -25,7 +25,7 @@ def one(bob: Any, team: Any) -> Workspace:
     )
 
 
-def test_who_may(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, one: Workspace) -> None:
+def test_permissions(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, one: Workspace) -> None:
     for user in (alice, bob, olga):
         assert api(user).get(f"workspaces/{one.pk}").json()["id"] == str(one.pk)
     problem(api(charlie).get(f"workspaces/{one.pk}"), 404, "not_found")
@@ -41,7 +41,7 @@ def test_why_it_waits(api: Any, bob: Any, one: Workspace) -> None:
     assert waiting["seconds"] >= 0
 
 
-def test_what_does_not_exist(api: Any, bob: Any) -> None:
+def test_missing_objects(api: Any, bob: Any) -> None:
     assert problem(api(bob).get(f"workspaces/{uuid.uuid4()}"), 404, "not_found")["next_action"]
 
 
@@ -66,9 +66,9 @@ def test_any_version_and_head_are_compared_as_one_tag_is(api: Any, bob: Any, one
     program, path = api(bob), f"workspaces/{one.pk}"
     tag = program.get(path)["ETag"]
 
-    for wanted in ("*", tag, tag.removeprefix("W/")):
+    for etag in ("*", tag, tag.removeprefix("W/")):
         for method in ("GET", "HEAD"):
-            same = program.send(method, path, **{"If-None-Match": wanted})
-            assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag), (method, wanted)
-    for wanted in ('"other"', "not a tag", ""):
-        assert program.get(path, **{"If-None-Match": wanted}).status_code == 200, wanted
+            same = program.send(method, path, **{"If-None-Match": etag})
+            assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag), (method, etag)
+    for etag in ('"other"', "not a tag", ""):
+        assert program.get(path, **{"If-None-Match": etag}).status_code == 200, etag

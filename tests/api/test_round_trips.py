@@ -44,7 +44,7 @@ def _workspace(program: Any) -> str:
 
 
 MADE: dict[str, tuple[str, Callable[[Any], str]]] = {
-    **{name: (kind.who, kind.make) for name, kind in KINDS.items()},
+    **{name: (kind.actor, kind.make) for name, kind in KINDS.items()},
     "environment": ("olga", _made("environments", {"slug": "own", "name": "Own", "source": "numpy"})),
     "flavor": ("olga", _there("flavors/sim-h100-x1")),
     "half of a GPU": ("olga", _made("flavors", HALF)),
@@ -91,14 +91,14 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 def made(request: pytest.FixtureRequest, api: Any, people: Any, monkeypatch: Any) -> tuple[Any, str, str]:
     """A program that edits, the path, and the method."""
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
-    who, make = MADE[request.param]
-    program = api(people[who])
+    actor, make = MADE[request.param]
+    program = api(people[actor])
     path = make(program)
     methods = _edits()[_template_of(path)]
     return program, path, "PATCH" if "patch" in methods else "PUT"
 
 
-def test_what_is_read_is_written_back_without_a_change(made: tuple[Any, str, str]) -> None:
+def test_round_trip_changes_nothing(made: tuple[Any, str, str]) -> None:
     program, path, method = made
     read = program.get(path)
     written = program.send(method, path, read.json(), **{"If-Match": read["ETag"]})
@@ -108,7 +108,7 @@ def test_what_is_read_is_written_back_without_a_change(made: tuple[Any, str, str
     assert _still(again.json()) == _still(read.json())
 
 
-def test_what_was_read_before_a_change_is_refused_by_its_version(made: tuple[Any, str, str]) -> None:
+def test_outdated_version_is_refused(made: tuple[Any, str, str]) -> None:
     """Read-only fields of an older version are no mistake of the client."""
     program, path, method = made
     read = program.get(path)
@@ -137,7 +137,7 @@ def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]
 
 def test_every_kind_of_the_document_is_tried(api: Any, people: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
-    tried = {_template_of(make(api(people[who]))) for who, make in MADE.values()}
+    tried = {_template_of(make(api(people[actor]))) for actor, make in MADE.values()}
     assert tried == _edits().keys()
 
 
@@ -172,8 +172,14 @@ def test_nested_fields_are_named_by_their_path(api: Any, people: Any) -> None:
     assert list(refused["errors"]) == ["resources.accelerators.isolated"]
 
 
-def test_who_may_not_edit_learns_nothing(api: Any, people: Any) -> None:
+def test_missing_edit_permission_reveals_nothing(api: Any, people: Any) -> None:
     read = api(people["bob"]).get("flavors/sim-h100-x1").json()
     problem(
         api(people["bob"]).send("PATCH", "flavors/sim-h100-x1", {**read, "slug": "other"}), 403, "not_allowed"
     )
+
+
+def test_an_unknown_field_of_a_put_that_creates_is_named(api: Any, olga: User) -> None:
+    body = {"ends_at": "2036-12-01T18:00:00Z", "reason": "Switch", "by": 1}
+    refused = api(olga).send("PUT", "maintenance", body)
+    assert problem(refused, 400, "invalid")["errors"].keys() == {"by"}

@@ -92,7 +92,7 @@ OF_PATHS = {"approve", "cancel", "delete", "deny", "redeliver", "restore", "revo
 NO_VERBS = {"close", "end", "refuse", "remove", "withdraw"}
 
 
-def test_one_verb_stands_for_one_act() -> None:
+def test_each_verb_has_one_meaning() -> None:
     """By the table in docs/api.md: the method, or the end of the path, says the verb."""
     wrong = []
     for path, lower, operation in OPERATIONS:

@@ -108,7 +108,7 @@ def test_another_host_is_refused_alike(ways: Any, alice: Any) -> None:
     assert short.status_code == full.status_code == 400
 
 
-def test_what_has_not_changed_is_not_sent_again(ways: Any, alice: Any, team: Any) -> None:
+def test_unchanged_values_are_not_resent(ways: Any, alice: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=alice, team=team, state=State.STOPPED)
     headers = {"Authorization": f"Bearer {make_token(alice)[1]}"}
     path = f"/api/v1/workspaces/{workspace.pk}"

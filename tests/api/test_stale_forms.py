@@ -70,13 +70,13 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_the_second_is_told(
+def test_second_writer_gets_a_conflict(
     name: str, as_user: Any, api: Any, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     form, kind = FORMS[name], KINDS[FORMS[name].kind]
-    program: Api = api(people[kind.who])
-    browser: Client = as_user(people[kind.who])
+    program: Api = api(people[kind.actor])
+    browser: Client = as_user(people[kind.actor])
     path = kind.make(program) if form.made else ""
     page = form.page.format(path=path, id=path.rpartition("/")[2])
     shown = browser.get(page)

@@ -51,18 +51,18 @@ def test_repeating_is_success(api: Any, bob: Any, running: Workspace, settle: An
     settle()
     assert [program.delete(path).status_code for _ in range(2)] == [202, 202]
     settle()
-    gone = program.delete(path)
-    assert (gone.status_code, gone.content) == (204, b"")
+    response = program.delete(path)
+    assert (response.status_code, response.content) == (204, b"")
 
 
-def test_what_waits_is_gone_at_once(api: Any, bob: Any, team: Any) -> None:
+def test_queued_workspace_is_deleted_at_once(api: Any, bob: Any, team: Any) -> None:
     waiting = WorkspaceFactory(owner=bob, team=team)
 
     assert api(bob).delete(f"workspaces/{waiting.pk}").status_code == 204
 
 
 @pytest.mark.parametrize(("method", "action"), [("POST", "/stop"), ("POST", "/start"), ("DELETE", "")])
-def test_who_may(
+def test_permissions(
     api: Any,
     alice: Any,
     charlie: Any,
@@ -96,12 +96,12 @@ def test_only_as_it_was_seen(api: Any, bob: Any, running: Workspace, settle: Any
     assert program.delete(path, **{"If-Match": "*"}).status_code == 202
 
 
-@pytest.mark.parametrize("wanted", ["not a tag", '"other"', 'W/"other.1", "another"'])
+@pytest.mark.parametrize("if_match", ["not a tag", '"other"', 'W/"other.1", "another"'])
 def test_a_tag_that_names_nothing_present_is_refused(
-    api: Any, bob: Any, running: Workspace, wanted: str
+    api: Any, bob: Any, running: Workspace, if_match: str
 ) -> None:
     path = f"workspaces/{running.pk}"
-    body = problem(api(bob).post(f"{path}/stop", **{"If-Match": wanted}), 412, "precondition_failed")
+    body = problem(api(bob).post(f"{path}/stop", **{"If-Match": if_match}), 412, "precondition_failed")
     assert (body["state"], body["reason"]["code"]) == ("running", "version_changed")
     assert api(bob).get(path).json()["state"] == "running"
 

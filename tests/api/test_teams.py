@@ -142,12 +142,12 @@ def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> Non
         "bob": "member",
         "charlie": "member",
     }
-    gone = owner.post("teams/vision/members/charlie/revoke")
-    assert (gone.status_code, gone.content) == (204, b"")
+    response = owner.post("teams/vision/members/charlie/revoke")
+    assert (response.status_code, response.content) == (204, b"")
     problem(owner.post("teams/vision/members/charlie/revoke"), 404, "not_found")
 
 
-def test_what_is_refused_of_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
+def test_refusals_for_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
     problem(api(bob).put("teams/vision/members/charlie", {"role": "member"}), 403, "not_allowed")
     problem(api(charlie).put("teams/vision/members/charlie", {"role": "owner"}), 404, "not_found")
     problem(api(alice).put("teams/vision/members/zed", {"role": "member"}), 400, "invalid")

@@ -43,7 +43,7 @@ def test_a_revoked_one_is_refused_at_once(api: Any, bob: Any) -> None:
     problem(api(bob).get(f"tokens/{body['id']}"), 404, "not_found")
 
 
-def test_nobody_sees_or_revokes_those_of_others(api: Any, bob: Any, alice: Any, charlie: Any) -> None:
+def test_tokens_of_others_are_hidden(api: Any, bob: Any, alice: Any, charlie: Any) -> None:
     """An operator may; `tests/permissions` and `tests/service_accounts` say what."""
     token, _ = make_token(bob)
 

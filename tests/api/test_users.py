@@ -131,7 +131,7 @@ def test_sign_ins_say_from_where(api: Any, ada: Any, bob: Any) -> None:
     problem(api(ada).get("users/nobody/sign-ins"), 404, "not_found")
 
 
-def test_what_was_typed_as_a_name_is_not_kept(api: Any, ada: Any) -> None:
+def test_unknown_typed_usernames_are_not_stored(api: Any, ada: Any) -> None:
     Client().post("/sign-in/", {"username": "my-secret-password", "password": "x"})
     (row,) = api(ada).get("audit-entries?action=session.sign_in_failed").json()["results"]
     assert "my-secret-password" not in str(row)

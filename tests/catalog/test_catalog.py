@@ -130,7 +130,7 @@ def test_a_changed_flavor_is_kept_at_the_next_inventory(catalog):
 
 
 @pytest.mark.parametrize("kind", ["template", "flavor"])
-def test_what_is_not_there_is_named_with_what_is(catalog, bob, kind):
+def test_missing_name_is_reported_with_the_existing_ones(catalog, bob, kind):
     find = getattr(selectors, f"{kind}_by_slug")
     with pytest.raises(InvalidInput) as refused:
         find(bob, "nope")
@@ -139,7 +139,7 @@ def test_what_is_not_there_is_named_with_what_is(catalog, bob, kind):
     assert kind in refused.value.extra["errors"]
 
 
-def test_what_is_switched_off_is_not_offered(catalog, bob, team):
+def test_disabled_entries_are_not_offered(catalog, bob, team):
     Template.objects.filter(slug="marimo").update(enabled=False)
     Flavor.objects.filter(slug="cpu-large").update(enabled=False)
     assert "marimo" not in {item.slug for item in selectors.templates_of(team)}

@@ -57,7 +57,7 @@ def codes(refused: Any, field: str) -> list[str]:
 # --- who makes and sees what ------------------------------------------------------------------------
 
 
-def test_an_operator_makes_one_for_everybody(olga, bob, charlie, team):
+def test_operator_creates_an_entry_for_all_teams(olga, bob, charlie, team):
     made = make(olga, env={"PAGER": "less"}, startup="echo hello")
     assert made.team is None
     for actor in (bob, charlie):
@@ -93,7 +93,7 @@ def test_only_owners_and_operators_make_templates_and_only_operators_flavors(ali
     assert not Template.objects.exists()
 
 
-def test_two_teams_name_theirs_alike_and_learn_nothing_of_each_other(alice, charlie, team):
+def test_equal_names_in_two_teams_stay_separate(alice, charlie, team):
     robots = Team.objects.get(slug="robots")
     assert make(alice, team).slug == "vision_shell"
     assert make(charlie, robots).slug == "robots_shell"
@@ -120,7 +120,7 @@ def test_a_name_is_taken_once_and_free_after_the_end(olga):
     assert Template.objects.filter(slug="shell").count() == 2
 
 
-def test_who_may_use_it_can_be_named(olga, bob, charlie, team):
+def test_allowed_teams_can_be_set(olga, bob, charlie, team):
     made = make(olga, teams=["robots"])
     assert documents.document_of(made)["teams"] == ["robots"]
     assert selectors.template_by_slug(charlie, "shell")
@@ -133,7 +133,7 @@ def test_who_may_use_it_can_be_named(olga, bob, charlie, team):
     assert selectors.template_by_slug(bob, "shell")
 
 
-def test_who_is_in_two_teams_charges_it_to_the_right_one(olga, bob, team, catalog):
+def test_member_of_two_teams_charges_the_chosen_one(olga, bob, team, catalog):
     local_pool_with(node_info())
     audio = TeamFactory(slug="audio")
     Membership.objects.create(team=audio, user=bob, role=Role.MEMBER)
@@ -151,7 +151,7 @@ def test_who_is_in_two_teams_charges_it_to_the_right_one(olga, bob, team, catalo
     assert create_workspace(actor=bob, team=audio, template=mine, flavor=big).pk
 
 
-def test_who_may_no_longer_use_it_does_not_start_it_again(olga, bob, team, catalog):
+def test_lost_access_prevents_a_restart(olga, bob, team, catalog):
     local_pool_with(node_info())
     template = make(olga)
     stopped = WorkspaceFactory(owner=bob, team=team, template=template, state=State.STOPPED)
@@ -223,7 +223,7 @@ def test_an_owner_who_is_none_any_more_keeps_nothing(alice, team, olga):
         ("icon", "../../logout", CatalogCode.NO_SUCH_ICON),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_at_its_field(olga, field, value, code):
+def test_invalid_value_is_refused_at_its_field(olga, field, value, code):
     with pytest.raises(InvalidInput) as refused:
         make(olga, **{field: value})
     assert code in codes(refused, field)
@@ -231,7 +231,7 @@ def test_what_cannot_be_is_refused_at_its_field(olga, field, value, code):
 
 
 @pytest.mark.parametrize("team_owned", [True, False])
-def test_what_outlives_a_stop_in_a_browser_is_not_a_teams(alice, olga, team, team_owned):
+def test_team_templates_cannot_allow_service_workers(alice, olga, team, team_owned):
     for actor in (alice, olga):
         for given in ({"service_workers": True}, {"teams": ["robots"]}, {"teams": []}):
             if not team_owned and actor is alice:
@@ -243,7 +243,7 @@ def test_what_outlives_a_stop_in_a_browser_is_not_a_teams(alice, olga, team, tea
         assert make(olga, service_workers=True).service_workers
 
 
-def test_an_owner_cannot_turn_the_own_into_everybodys(alice, team):
+def test_owner_cannot_share_an_entry_with_all_teams(alice, team):
     made = make(alice, team)
     for given in ({"team": None}, {"team": "robots"}, {"slug": "shell"}):
         with pytest.raises(InvalidInput) as refused:
@@ -262,7 +262,7 @@ def test_an_owner_cannot_touch_the_sites_nor_another_teams(alice, charlie, team,
                 act()
 
 
-def test_what_is_likely_a_secret_is_noted(olga):
+def test_likely_secrets_are_flagged(olga):
     made = make(
         olga,
         argv=["bash", "--port={port}", "--password=hunter22", "--token={token}"],
@@ -316,8 +316,12 @@ def test_a_flavor_makes_sense(olga, given, field):
 
 def test_several_models_will_do(olga):
     made = size(olga, accelerator_count=2, accelerator_models=["H100", "A100"], accelerator_memory_mib=40_000)
-    wanted = made.as_request()["accelerators"]
-    assert (wanted["models"], wanted["model"], wanted["memory_mib"]) == (["H100", "A100"], "", 40_000)
+    accelerators = made.as_request()["accelerators"]
+    assert (accelerators["models"], accelerators["model"], accelerators["memory_mib"]) == (
+        ["H100", "A100"],
+        "",
+        40_000,
+    )
 
 
 # --- changes, versions, deletion --------------------------------------------------------------------
@@ -345,7 +349,7 @@ def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
         entries.restore(actor=olga, entry=back, number=99)
 
 
-def test_what_was_there_before_the_history_is_its_first_version(olga, catalog):
+def test_existing_entry_becomes_the_first_version(olga, catalog):
     found = Template.objects.get(slug="jupyterlab")
     entries.change(actor=olga, entry=found, values={"description": "Ours"})
     rows = list(history.revisions(SubjectKind.TEMPLATE, found.pk))
@@ -373,7 +377,7 @@ def test_a_change_that_was_not_seen_is_not_overwritten(olga, ada):
         entries.delete(actor=olga, entry=made, expected=seen)
 
 
-def test_what_is_in_use_is_not_deleted_and_says_by_whom(olga, bob, team):
+def test_used_entry_is_not_deleted_and_names_its_users(olga, bob, team):
     template, flavor = make(olga), size(olga)
     workspace = WorkspaceFactory(
         owner=bob, team=team, template=template, flavor=flavor, name="bobs", state=State.STOPPED

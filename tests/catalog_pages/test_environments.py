@@ -82,7 +82,7 @@ def test_an_operator_sets_it_and_its_versions_and_page_name_it(as_user, olga, lo
     assert "Environment: – → Vision tools" in asked
 
 
-def test_one_that_lacks_the_program_or_is_not_there_is_a_warning(as_user, olga, local_pool, sent):
+def test_missing_program_in_the_environment_is_a_warning(as_user, olga, local_pool, sent):
     environment(name="Vision tools", notebook=False)
     assert built(only(sent), programs=("python3",))
     given = as_typed(

@@ -44,7 +44,7 @@ def test_a_new_form_shows_five_fields_and_every_other_in_one_closed_section(kind
 
 
 @pytest.mark.parametrize("preset", presets.PRESETS, ids=lambda preset: preset.key)
-def test_a_template_of_a_preset_can_be_created_as_it_stands(as_user, olga, preset):
+def test_preset_template_can_be_created_unchanged(as_user, olga, preset):
     html = as_user(olga).get(f"{NEW['template']}?preset={preset.key}").content.decode()
     _, fields = filled(html, "argv")
     done = as_user(olga).post(NEW["template"], fields | {"slug": "mine", "name": "Mine"})

@@ -151,7 +151,7 @@ def test_a_workspace_starts_in_the_last_environment(as_user, bob, team, local_po
     assert Workspace.objects.get(name="mine").environment_version.environment.slug == LAST
 
 
-def test_what_is_written_is_completed_by_the_server(as_user, olga, bob, team):
+def test_server_completes_typed_text(as_user, olga, bob, team):
     environments()
     templates()
     flavors()
@@ -171,7 +171,7 @@ def test_what_is_written_is_completed_by_the_server(as_user, olga, bob, team):
     assert as_user(olga).get("/catalog/completions/templates/?copy=1&q=1999").content.count(b"<option") == 1
 
 
-def test_completion_shows_nobody_what_he_may_not_see(as_user, charlie, bob, team):
+def test_completion_hides_invisible_entries(as_user, charlie, bob, team):
     environments(3, team=team)
     assert b"tools-0001" in as_user(bob).get("/catalog/completions/environments/").content
     assert b"tools-0001" in as_user(bob).get("/catalog/completions/environments/?team=vision").content
@@ -222,7 +222,7 @@ def test_the_form_of_a_workspace_asks_no_more_for_five_hundred_that_are_not_read
     assert asked() <= few + 2
 
 
-def test_what_is_to_come_of_many_is_what_is_to_come_of_each(django_assert_num_queries):
+def test_bulk_forecast_equals_single_forecasts(django_assert_num_queries):
     made = environments(5, ready=False)
     with django_assert_num_queries(3):
         found = selectors.pending_versions(made)

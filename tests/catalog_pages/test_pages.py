@@ -48,7 +48,7 @@ def as_typed(model: Any, entry: Any = None, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("slug", ["jupyterlab", "marimo", "vscode", "rstudio", "cpu-small"])
-def test_a_form_that_is_sent_as_it_stands_changes_nothing(as_user, olga, catalog, slug):
+def test_unchanged_form_changes_nothing(as_user, olga, catalog, slug):
     model: Any = Flavor if slug == "cpu-small" else Template
     entry = model.objects.get(slug=slug)
     before = documents.document_of(entry)
@@ -94,7 +94,7 @@ def test_an_owner_is_led_to_the_own_teams_form(as_user, alice, bob, team):
     assert (made.team, made.service_workers, made.argv) == (team, False, ["bash", "{port}"])
 
 
-def test_who_was_faster_is_named(as_user, olga, ada, catalog):
+def test_concurrent_change_names_the_editor(as_user, olga, ada, catalog):
     entry = Template.objects.get(slug="marimo")
     mine = as_typed(None, entry, name="Mine")
     mine["version"] = etags.version_of(entry)
@@ -135,7 +135,7 @@ def test_wrong_input_is_marked_and_kept(as_user, olga, field, value):
     assert not Template.objects.exists()
 
 
-def test_what_an_attacker_writes_is_shown_as_text(as_user, alice, bob, team, catalog):
+def test_hostile_text_is_escaped(as_user, alice, bob, team, catalog):
     local_pool_with(node_info())
     given = {
         "slug": "evil",
@@ -258,7 +258,7 @@ def test_a_preview_leaves_the_state_as_it_was(olga, team, catalog):
     assert first.pools[0].starts_now == 4
 
 
-def test_what_never_fits_says_so(olga, catalog):
+def test_impossible_request_is_reported(olga, catalog):
     local_pool_with(node_info())
     large = FlavorFactory(cpu_milli=900_000)
     assert preview(olga, large).sentence == "No node is suitable."
@@ -266,7 +266,7 @@ def test_what_never_fits_says_so(olga, catalog):
     assert preview(olga, held).fits.nodes_ever == 0
 
 
-def test_a_team_that_may_not_use_it_is_told(olga, team, charlie, catalog):
+def test_team_without_access_is_refused(olga, team, charlie, catalog):
     local_pool_with(node_info())
     flavor = Flavor.objects.get(slug="cpu-small")
     flavor = entries.change(actor=SYSTEM, entry=flavor, values={"teams": ["robots"]})

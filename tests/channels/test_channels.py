@@ -77,7 +77,7 @@ def test_a_notice_goes_to_those_of_its_readers_channels_that_want_it(alice, bob,
     assert tick() == 0
 
 
-def test_what_is_rolled_back_is_sent_to_nobody(alice, process):
+def test_rolled_back_notice_is_not_sent(alice, process):
     services.create(actor=alice, team=None, **OWN)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         notify([alice], "workspace.ready", "paper is ready")
@@ -123,7 +123,7 @@ def test_many_become_one(alice, process):
     assert Message.objects.filter(state=MessageState.SENT).count() == 20
 
 
-def test_what_fails_is_tried_again_and_given_up(alice, process):
+def test_failures_are_retried_and_abandoned(alice, process):
     services.create(actor=alice, team=None, **OWN)
     notify([alice], "workspace.ready", "paper is ready")
     process.outcome = SendOutcome(ok=False, status=403, answer="invalid_token")
@@ -153,7 +153,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(alice, process, monkeypatch
     assert Message.objects.get().state == MessageState.SENT
 
 
-def test_repeated_failures_switch_it_off_and_its_owner_is_told(alice, process):
+def test_repeated_failures_disable_it_and_notify_its_owner(alice, process):
     channel = services.create(actor=alice, team=None, **{**OWN, "kinds": ["workspaces", "account"]})
     process.outcome = SendOutcome(ok=False, error="connection")
     for number in range(outbox.MAX_FAILURES):
@@ -173,7 +173,7 @@ def test_repeated_failures_switch_it_off_and_its_owner_is_told(alice, process):
     assert (row.failures, row.failing_since) == (0, None)
 
 
-def test_who_was_switched_off_gets_nothing_any_more(alice, process):
+def test_deactivated_user_gets_nothing(alice, process):
     services.create(actor=alice, team=None, **OWN)
     notify([alice], "workspace.ready", "paper is ready")
     type(alice).objects.filter(pk=alice.pk).update(is_active=False)
@@ -221,7 +221,7 @@ def test_the_url_is_kept_encrypted_and_never_shown_or_logged(alice, team, proces
         assert secret not in written
 
 
-def test_nobody_else_knows_of_ones_own(alice, bob, olga, ada, process, api):
+def test_personal_channels_are_hidden_from_others(alice, bob, olga, ada, process, api):
     own = services.create(actor=alice, team=None, **OWN)
     for actor in (bob, olga, ada):
         with pytest.raises(NotFound):
@@ -257,7 +257,7 @@ def test_members_and_outsiders_do_not_listen_to_a_team(alice, bob, charlie, olga
         ({"url": "x" * 1001}, "url", ChannelCode.URL_NONE),
     ],
 )
-def test_what_is_refused(alice, process, change, field, code):
+def test_refusals(alice, process, change, field, code):
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **{**OWN, **change})
     assert [each.code for each in refused.value.extra["errors"][field]] == [code]
@@ -272,7 +272,7 @@ def test_what_is_refused(alice, process, change, field, code):
         ("timeout", ChannelCode.NOT_CHECKED),
     ],
 )
-def test_what_is_wrong_with_a_url_is_said(alice, process, monkeypatch, error, code):
+def test_url_errors_are_reported(alice, process, monkeypatch, error, code):
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=False, error=error))
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **OWN)

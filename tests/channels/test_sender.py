@@ -118,7 +118,7 @@ attempt("allowed", lambda: socket.socket().connect(("127.0.0.1", 1)))
 """
 
 
-def test_what_the_process_may_do_holds_below_every_library(tmp_path):
+def test_process_limits_hold_below_every_library(tmp_path):
     from django.conf import settings
 
     secret = tmp_path / "secret"
@@ -165,7 +165,7 @@ def test_looking_at_urls_names_the_service_and_connects_to_nothing():
         assert there.requests == []
 
 
-def test_a_process_that_is_killed_answers_for_nobody(monkeypatch):
+def test_killed_sender_counts_as_timeout(monkeypatch):
     monkeypatch.setattr(sending, "LIMIT_S", 0.01)
     (outcome,) = sent("json://127.0.0.1:1/")
     assert (outcome.ok, outcome.error) == (False, "timeout")

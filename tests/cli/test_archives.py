@@ -50,7 +50,7 @@ def test_from_making_to_deleting(home: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert home("files", "archives", "ls", "mine", "--json").json == []
 
 
-def test_what_fails_or_is_not_there_says_so(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_archives_are_reported(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     becomes(monkeypatch, state="failed", reason=Reason(ArchiveCode.NODE_GONE, {"node": "gpu-a"}).as_json())
     failed = home("files", "archives", "make", "mine", "--name", "twice", "--wait")
     assert failed.code == 1 and "“twice” was not created: " in failed.err and "gpu-a" in failed.err

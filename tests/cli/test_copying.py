@@ -197,7 +197,7 @@ def test_where_it_goes_is_as_with_cp(as_bob: Any, home: Path, here: Path) -> Non
 
 
 @unpacks
-def test_what_is_there_is_replaced_only_by_force(as_bob: Any, home: Path, here: Path) -> None:
+def test_existing_files_are_replaced_only_with_force(as_bob: Any, home: Path, here: Path) -> None:
     assert as_bob("cp", "-r", "project", "mine:").out == "mine: 4 files, 20 bytes\n"
     (home / "project/run.sh").write_text("newer")
     (home / "project/kept").write_text("kept")
@@ -293,7 +293,7 @@ def test_a_node_that_lies_writes_nowhere_else(
 
 
 @unpacks
-def test_what_cannot_be_read(as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files(as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_bob("cp", "-r", "nothing", "mine:").code == 2
     monkeypatch.setattr("portal.cli.copying.os.access", lambda path, _: Path(path).name != "100%")
     refused = as_bob("cp", "-r", "project", "mine:")

@@ -78,7 +78,7 @@ def test_a_workspace_is_made_with_the_one_that_is_named(as_olga, sent, olga, tea
     assert Workspace.objects.count() == 1
 
 
-def test_one_that_fails_says_the_line_and_has_an_exit_code(as_olga, sent, between, tmp_path):
+def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, between, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\npandsa\n")
 
@@ -102,7 +102,7 @@ def test_one_that_fails_says_the_line_and_has_an_exit_code(as_olga, sent, betwee
     assert EnvironmentVersion.objects.count() == 2
 
 
-def test_what_is_tried_again_is_waited_for_until_the_time_is_over(as_olga, sent, between, tmp_path):
+def test_retried_build_is_awaited_until_the_timeout(as_olga, sent, between, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\n")
     between(lambda: failed(only(sent), "index_unreachable"), lambda: None)
@@ -120,7 +120,7 @@ def test_a_list_of_powershell_is_read(as_olga, tmp_path):
     assert EnvironmentVersion.objects.get(environment__slug="tools").source == "numpy==1.26.4\n"
 
 
-def test_what_is_refused(as_olga, tmp_path, bob, monkeypatch):
+def test_refusals(as_olga, tmp_path, bob, monkeypatch):
     file = tmp_path / "requirements.txt"
     file.write_text("-e git+https://example.org/x\n")
     assert as_olga("environments", "build", "tools", "--from", str(tmp_path / "none.txt")).code == 2

@@ -69,7 +69,7 @@ def test_from_sending_to_deleting(
     assert "a" not in node
 
 
-def test_what_is_cut_off_leaves_no_file(as_bob: Any, node: dict[str, Any], tmp_path: Any) -> None:
+def test_interrupted_upload_leaves_no_file(as_bob: Any, node: dict[str, Any], tmp_path: Any) -> None:
     (tmp_path / "here").mkdir()
     assert as_bob("files", "get", "mine", "broken", "--to", str(tmp_path / "here" / "x")).code == 4
     assert as_bob("files", "put", "mine", str(tmp_path / "nothing")).code == 2
@@ -93,6 +93,6 @@ def test_copying_there_and_back(
 
 
 @pytest.mark.parametrize("paths", [["one"], ["one", "two"], ["mine:a", "mine:b"], ["mine:a", "mine:b", "."]])
-def test_what_cannot_be_copied_is_said(as_bob: Any, node: dict[str, Any], paths: list[str]) -> None:
+def test_uncopyable_files_are_reported(as_bob: Any, node: dict[str, Any], paths: list[str]) -> None:
     done = as_bob("cp", *paths)
     assert (done.code, bool(done.err)) == (2, True)

@@ -151,7 +151,7 @@ def ended(line: socket.socket) -> bool:
         return True
 
 
-def test_bytes_go_both_ways_until_somebody_interrupts(as_bob: Any, origin: Origin, meanwhile: Any) -> None:
+def test_bytes_pass_both_ways_until_interrupt(as_bob: Any, origin: Origin, meanwhile: Any) -> None:
     used = []
 
     def work(port: int) -> None:
@@ -184,7 +184,7 @@ def test_bytes_go_both_ways_until_somebody_interrupts(as_bob: Any, origin: Origi
     assert set(origin.asked) == {f"/berth/forward/{COUNTS}"}
 
 
-def test_a_connection_that_leads_nowhere_ends_and_is_told(
+def test_failed_connection_ends_with_an_error(
     as_bob: Any, origin: Origin, meanwhile: Any, unused_port: int
 ) -> None:
     def work(port: int) -> None:
@@ -224,7 +224,7 @@ def test_it_ends_with_the_workspace_and_with_the_token(as_bob: Any, origin: Orig
     assert json.loads(ran.out.splitlines()[1])["error"]["message"]
 
 
-def test_what_cannot_be_forwarded_is_said_at_once(as_bob: Any, origin: Origin) -> None:
+def test_unforwardable_port_is_reported_at_once(as_bob: Any, origin: Origin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = as_bob("port-forward", "job", "0:80", f"{port}:80")

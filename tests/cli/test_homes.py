@@ -24,7 +24,7 @@ def as_operator(as_bob, olga, team, monkeypatch):
     return as_bob
 
 
-def test_what_lies_there_and_where_it_can_go(as_operator):
+def test_homes_on_the_node_and_their_targets(as_operator):
     said = as_operator("homes", "move", "gpu-a", "--dry-run")
     assert (said.code, said.out) == (0, "3 home folders on gpu-a, 0 MiB measured.\n")
     assert as_operator("homes", "move", "gpu-a", "--dry-run", "--json").json["targets"] == ["gpu-b"]

@@ -52,7 +52,7 @@ def test_a_bad_token_is_not_kept(
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://x:y", "http://x/?a=b"])
-def test_what_is_no_address(berth: Any, url: str) -> None:
+def test_invalid_addresses(berth: Any, url: str) -> None:
     ran = berth("login", url, "--token", "berth_x")
     assert (ran.code, "not the address of a portal" in ran.err) == (2, True)
 
@@ -81,7 +81,7 @@ def test_a_file_that_is_broken(berth: Any, tmp_path: Path) -> None:
     assert (ran.code, "config.json" in ran.err) == (1, True)
 
 
-def test_nobody_is_there(berth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_portal_is_reported(berth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("BERTH_TOKEN", "berth_x")
 

@@ -118,9 +118,7 @@ def test_the_last_words_of_what_fails_are_said(as_bob: Any, program: Program) ->
     assert (ran.code, ran.out) == (0, "one\ntwo\nKilled\n")
 
 
-def test_a_node_that_is_silent_is_told_once(
-    as_bob: Any, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_node_is_reported_once(as_bob: Any, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_stream, "SILENT_S", 0.01)
 
     def silent() -> None:
@@ -134,7 +132,7 @@ def test_a_node_that_is_silent_is_told_once(
     assert ran.err.count("node") == 1, ran.err
 
 
-def test_one_that_was_told_all_is_not_asked_again(as_bob: Any, program: Program) -> None:
+def test_complete_log_is_not_requested_again(as_bob: Any, program: Program) -> None:
     program.write("one\n")
     program.end(State.STOPPED)
     with BerthClient(os.environ["BERTH_URL"], os.environ["BERTH_TOKEN"]) as client:
@@ -163,5 +161,5 @@ def test_an_interrupt_ends_it(as_bob: Any, program: Program, monkeypatch: pytest
         (["x", "a"], ["a", "a", "b"], ["a", "b"]),
     ],
 )
-def test_what_was_kept_goes_on_after_what_was_said(seen: Any, now: Any, fresh: Any) -> None:
+def test_fresh_lines_follow_the_printed_ones(seen: Any, now: Any, fresh: Any) -> None:
     assert fresh_lines(seen, now) == fresh

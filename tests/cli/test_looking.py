@@ -37,7 +37,7 @@ def test_its_version(berth):
     assert name == "berth" and number.count(".") == 2
 
 
-def test_who_one_is(as_bob, team):
+def test_whoami(as_bob, team):
     ran = as_bob("whoami")
     assert ran.code == 0, ran.err
     assert ran.out.startswith("bob at http://127.0.0.1:") and f"{team.slug} (member)" in ran.out
@@ -85,7 +85,7 @@ def test_one_workspace(as_bob, bob, team):
     [(4000, 0, "fits_now"), (0, 7, "needs_approval")],
     ids=["fits", "over quota"],
 )
-def test_what_would_become_of_a_request(as_bob, team, quota, code, outcome):
+def test_preview_of_a_request(as_bob, team, quota, code, outcome):
     limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=quota)
     asked = ("preview", *H100)
     told = as_bob(*asked, "--json")
@@ -94,7 +94,7 @@ def test_what_would_become_of_a_request(as_bob, team, quota, code, outcome):
     assert not Workspace.objects.exists()
 
 
-def test_what_needs_an_approval_is_not_waited_for(as_bob, team):
+def test_start_needing_approval_is_not_awaited(as_bob, team):
     limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
     ran = as_bob("up", *H100, "--wait", "--timeout", "60")
     assert ran.code == 7 and 'Add --ask "why" to request it.' in ran.err
@@ -103,7 +103,7 @@ def test_what_needs_an_approval_is_not_waited_for(as_bob, team):
     assert not Workspace.objects.exists()
 
 
-def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
+def test_workspace_waiting_for_approval_is_not_awaited(as_bob, bob, team):
     limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
     workspace = create_workspace(
         unapproved=True,
@@ -119,7 +119,7 @@ def test_nor_is_one_that_waits_for_it_already(as_bob, bob, team):
     assert "Request it at" in refused.value.next_action
 
 
-def test_what_goes_wrong_is_json_on_standard_output(as_bob):
+def test_errors_are_json_on_standard_output(as_bob):
     ran = as_bob("show", "nonesuch", "--json")
     assert (ran.code, ran.err) == (5, "")
     assert "nonesuch" in ran.json["error"]["message"]

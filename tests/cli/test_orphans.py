@@ -41,7 +41,7 @@ def states() -> dict[str, str]:
     return {name.split("/")[-1]: state for name, state in Orphan.objects.values_list("name", "state")}
 
 
-def test_what_is_there_with_age_size_and_what_becomes_of_it(as_operator, team):
+def test_list_shows_age_size_and_next_step(as_operator, team):
     ran = as_operator("orphans")
     assert ran.code == 0, ran.err
     head, folder, home = ran.out.splitlines()
@@ -84,7 +84,7 @@ def test_a_home_goes_only_when_its_name_is_typed(as_operator, team, sent, monkey
     assert ran.code == 0 and "permanently deleted" in ran.out and states()["ghost"] == "removing"
 
 
-def test_what_cannot_be_removed(as_operator, bob, monkeypatch):
+def test_missing_orphan_and_missing_permission(as_operator, bob, monkeypatch):
     assert as_operator("orphans", "rm", "ws-old", "-y").code == 5
     monkeypatch.setenv("BERTH_TOKEN", make_token(bob)[1])
     assert as_operator("orphans").code == 1

@@ -132,14 +132,14 @@ def test_waiting_for_the_end_has_an_end(as_bob: Any, bob: Any, team: Any, pool: 
     assert ran.code == 6 and "It is still stopping" in ran.err
 
 
-def test_what_is_late_is_deleted(as_bob: Any) -> None:
+def test_workspace_is_deleted_after_a_timeout(as_bob: Any) -> None:
     ran = as_bob(*UP, "--wait", "--timeout", "1", "--clean-up")
     assert ran.code == 6
     assert "job deleted." in ran.err and "It is deleted." in ran.err
     assert Workspace.objects.get().state in GOING
 
 
-def test_what_was_there_before_is_left_as_it_is(as_bob: Any) -> None:
+def test_reused_workspace_is_kept_after_a_timeout(as_bob: Any) -> None:
     assert as_bob(*UP).code == 0
     ran = as_bob(*UP, "--reuse", "--wait", "--timeout", "1", "--clean-up")
     assert ran.code == 6 and "Its start continues" in ran.err
@@ -164,7 +164,7 @@ def test_a_pipeline_that_is_cancelled_leaves_nothing(as_bob: Any, number: Any, c
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_was_made_when_it_was_cancelled_is_found(as_bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workspace_created_before_a_cancel_is_found(as_bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     create, asked = Workspaces.create, []
 
     def interrupted(self: Workspaces, **request: Any) -> Any:

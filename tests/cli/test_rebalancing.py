@@ -61,7 +61,7 @@ def test_proposals_are_listed_and_one_is_applied(as_bob, olga, proposal, monkeyp
     assert "withdrawn" in as_bob("rebalancing", "--all").out
 
 
-def test_what_was_applied_is_said(as_bob, olga, proposal, monkeypatch):
+def test_applied_moves_are_printed(as_bob, olga, proposal, monkeypatch):
     monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
     monkeypatch.setattr("portal.reclaim.rebalancing.services.moving.request_moves", lambda **_: None)
     applied = as_bob("rebalancing", "apply", str(proposal.pk), "--yes")

@@ -27,7 +27,7 @@ from tests.factories import UserFactory, WorkspaceFactory, make_token
 H100 = "gpu:simulated-h100"
 
 
-def test_what_waits(as_bob: Any, pool: Any) -> None:
+def test_waiting_workspaces(as_bob: Any, pool: Any) -> None:
     assert as_bob("queue").err == "Nothing waits.\n"
     gpus = sum(node.devices.count() for node in pool.nodes.all())
     for _ in range(gpus // 4):

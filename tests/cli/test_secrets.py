@@ -33,7 +33,7 @@ def test_from_saving_to_deleting(as_bob, monkeypatch):
     assert as_bob("secret", "rm", "API_KEY", "--yes").code == 5
 
 
-def test_what_is_refused(as_bob, monkeypatch):
+def test_refusals(as_bob, monkeypatch):
     for data in (b"", b"\n", b"\xff\xfe"):
         feed(monkeypatch, data)
         assert as_bob("secret", "set", "API_KEY").code == 2

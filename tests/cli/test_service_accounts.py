@@ -80,8 +80,8 @@ def test_json_of_every_command(as_alice, ci):
     assert "secret" not in listed
     rotated = as_alice(SA, "rotate", "cd", issued["id"], "--json").json
     assert rotated["replaces"] == issued["id"]
-    gone = as_alice(SA, "revoke", "cd", rotated["id"], "-y", "--json").json
-    assert gone == {"id": rotated["id"], "prefix": rotated["prefix"], "revoked": True}
+    revoked = as_alice(SA, "revoke", "cd", rotated["id"], "-y", "--json").json
+    assert revoked == {"id": rotated["id"], "prefix": rotated["prefix"], "revoked": True}
     assert as_alice(SA, "deactivate", "cd", "-y", "--json").json["state"] == "deactivated"
     assert as_alice(SA, "tokens", "svc-nobody", "--json").code == 5
 
@@ -167,7 +167,7 @@ def test_wrong_usage(as_alice, ci, given):
     assert as_alice(SA, "issue", "ci", "x", *given).code == 2
 
 
-def test_what_the_portal_refuses_is_said(as_alice, ci):
+def test_refusal_by_the_portal_is_printed(as_alice, ci):
     unknown = as_alice(SA, "issue", "ci", "x", "--scope", "root")
     assert unknown.code == 1 and "root" in unknown.err
     make_token(ci, name="nightly")

@@ -76,7 +76,7 @@ def test_it_holds_the_command_line_and_nothing_else(wheel: Path) -> None:
     assert license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
 
 
-def test_what_it_depends_on_is_the_portals_too() -> None:
+def test_dependencies_are_a_subset_of_the_portals() -> None:
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     thin = tomllib.loads((ROOT / "packages/berth-cli/pyproject.toml").read_text())["project"]["dependencies"]
     assert set(thin) <= set(whole) and len(thin) == 2
@@ -94,7 +94,7 @@ def test_it_runs_without_the_portal(installed: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("gpu", "check"), ("node", "status")])
-def test_what_it_cannot_do_it_says(installed: Path, command: tuple[str, ...]) -> None:
+def test_commands_that_need_the_portal_name_its_package(installed: Path, command: tuple[str, ...]) -> None:
     done = ran(installed, "berth", *command)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr and "the package berth" in done.stderr

@@ -55,6 +55,6 @@ def test_it_is_for_administrators(as_bob):
     assert ran.code == 1 and "Only administrators" in ran.err
 
 
-def test_the_last_administrator_is_told_why_not(as_ada):
+def test_last_administrator_sees_the_reason(as_ada):
     ran = as_ada("user", "deactivate", "ada", "--yes", "--json")
     assert ran.code == 1 and "last administrator" in ran.json["error"]["message"]

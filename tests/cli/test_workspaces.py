@@ -126,7 +126,7 @@ def test_open(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["nonesuch", "00000000-0000-0000-0000-000000000000", "../teams"])
-def test_what_is_not_there(as_bob: Any, name: str) -> None:
+def test_missing_workspace_is_an_error(as_bob: Any, name: str) -> None:
     ran = as_bob("open", name)
     assert (ran.code, "→" in ran.err) == (5, True)
 
@@ -236,7 +236,7 @@ def test_help_says_the_exit_codes(berth: Any) -> None:
     assert (ran.code, "exit codes" in ran.out) == (0, True)
 
 
-def test_set_renames_and_says_anew_how_long_and_how_urgent(as_bob: Any, bob: Any, team: Any) -> None:
+def test_set_changes_name_duration_and_priority(as_bob: Any, bob: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
     assert as_bob("set", "mine", "--name", "other", "--hours", "3", "--priority", "-5").code == 0
     workspace.refresh_from_db()

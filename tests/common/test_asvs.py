@@ -84,10 +84,10 @@ def test_a_gap_says_what_is_missing():
 def test_each_named_test_is_there():
     named = TEST.findall(EVIDENCE + GAPS)
     assert len(named) > 100
-    gone = [
+    missing = [
         f"{path}::{name}" for path, name in named if not (ROOT / path).exists() or name not in names_in(path)
     ]
-    assert not gone
+    assert not missing
 
 
 def test_each_named_file_is_there():

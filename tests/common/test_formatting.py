@@ -62,14 +62,14 @@ def test_names_and_units() -> None:
 
 @pytest.mark.parametrize("resource", ["gpu:h100", "memory_mib", "workspaces", "cpu_milli"])
 @pytest.mark.parametrize("amount", [0, 1, 81_559, 12_672_001])
-def test_what_stands_in_a_field_comes_back_as_the_same_amount(resource: str, amount: int) -> None:
+def test_field_value_parses_to_the_same_amount(resource: str, amount: int) -> None:
     units = units_per_whole(resource)
     assert parse_input(format_input(resource, amount), units) == amount
     assert parse_input(format_number(1234567), 1) == 1_234_567, "and so does what a page shows"
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1e30", "NaN", "Infinity", "1" * 40])
-def test_what_is_no_amount_is_refused(text: str) -> None:
+def test_invalid_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no amount"):
         parse_input(text, 1000)
 

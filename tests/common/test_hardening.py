@@ -293,7 +293,7 @@ def refusals(caplog) -> list[dict]:
     ]
 
 
-def test_who_was_refused_what_is_logged(as_user, with_token, alice, bob, caplog):
+def test_refusals_are_logged(as_user, with_token, alice, bob, caplog):
     as_user(bob).get("/audit/")
     _, secret = make_token(alice, "teams:read")
     Client(headers={"Authorization": f"Bearer {secret}"}).get("/api/v1/workspaces")
@@ -316,7 +316,7 @@ def test_a_link_that_signs_in_is_in_no_log(ada, caplog):
     assert link.rstrip("/").rsplit("/", 1)[1] not in caplog.text
 
 
-def test_what_somebody_typed_makes_no_line_of_its_own():
+def test_user_input_cannot_add_lines():
     record = logging.makeLogRecord(
         {"msg": 'name\n{"event": "signed in"}\r\x1b[2Jx', "levelno": logging.WARNING}
     )

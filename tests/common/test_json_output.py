@@ -65,6 +65,6 @@ def test_indented_where_that_is_asked_for() -> None:
     assert JsonRenderer().render({"a": 1}, asked) == JSONRenderer().render({"a": 1}, asked)
 
 
-def test_what_nobody_can_write_is_a_fault() -> None:
+def test_unserializable_value_is_an_error() -> None:
     with pytest.raises(TypeError):
         JsonRenderer().render({"a": object()})

@@ -59,7 +59,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("portal/common/events/services.py", "(notice.user_id, notice.title, notice.url) not in notified"): _SAME,
     (
         "portal/common/events/services.py",
-        "Notification.objects.filter(user__in=wanted, kind=kind, title=title, url=url, read_at=None, "
+        "Notification.objects.filter(user__in=recipients, kind=kind, title=title, url=url, read_at=None, "
         "at__gte=now - SAME_NOTICE)",
     ): _SAME,
     ("portal/web/fleet/views/gpus.py", "strip_nul(request.POST.get('note', '')).strip()"): _TYPED,
@@ -69,7 +69,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): _SAME,
     (
         "portal/fleet/inventory/cordons.py",
-        "(device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted",
+        "(device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == target",
     ): _SAME,
     (
         "portal/fleet/inventory/services.py",
@@ -331,5 +331,5 @@ def test_it_finds_every_kind_of_reading(source: str) -> None:
         "def f(message: dict[str, str]):\n    return 'nonce' in message",
     ],
 )
-def test_it_lets_pass_what_only_shows_or_decides_by_code(source: str) -> None:
+def test_displaying_text_or_deciding_by_code_is_accepted(source: str) -> None:
     assert readings(source) == []

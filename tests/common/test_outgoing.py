@@ -96,7 +96,7 @@ def test_other_ways_to_write_loopback(host):
         ("", client.UrlProblem.NO_URL),
     ],
 )
-def test_what_a_url_may_be(url, problem):
+def test_valid_urls(url, problem):
     found = client.url_problem(url)
     assert found == problem or (problem is client.UrlProblem.NO_URL and found is not None)
 
@@ -121,7 +121,7 @@ def test_the_sites_own_settings_may_name_any_address():
 # --- encrypted at rest --------------------------------------------------------------------------
 
 
-def test_what_is_sealed_opens_for_its_purpose_and_its_key_alone(settings):
+def test_sealed_value_opens_only_with_its_purpose_and_key(settings):
     settings.SECRET_KEY_FALLBACKS = []
     sealed = encrypted_fields.encrypt("whsec_x", purpose="a")
     assert "whsec" not in sealed

@@ -75,7 +75,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     thread.join()
 
 
-def test_a_certificate_of_nobody_known_is_refused_before_anything_is_sent(served, settings):
+def test_unknown_certificate_is_refused_before_any_data(served, settings):
     url, _path, received, _fits = served
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8"]
     with pytest.raises(client.NoAnswer) as failed:
@@ -84,7 +84,7 @@ def test_a_certificate_of_nobody_known_is_refused_before_anything_is_sent(served
     assert received == []
 
 
-def test_one_that_the_site_vouches_for_counts_for_its_own_name_only(served, settings):
+def test_site_certificate_is_trusted_for_its_own_name_only(served, settings):
     url, path, received, fits = served
     settings.BERTH_OUTGOING_ALLOW, settings.BERTH_OUTGOING_CA_FILE = ["127.0.0.0/8"], str(path)
     if fits:

@@ -33,7 +33,7 @@ def test_a_gap_is_a_time_without_any_value():
 
 def test_merged_points_are_means_of_what_was_measured():
     assert plots.merged((1, 3, None, None, 5), bundle=2) == (2, None, 5)
-    assert plots.merged((1, 3, None), plots.most, bundle=3) == (3,)
+    assert plots.merged((1, 3, None), plots.peak, bundle=3) == (3,)
     assert (plots.bundle_of(180), plots.bundle_of(181), plots.bundle_of(0)) == (1, 2, 1)
 
 

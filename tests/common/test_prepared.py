@@ -38,7 +38,7 @@ def test_the_sql_is_made_once_for_a_number_of_values(django_assert_num_queries: 
     assert made == [2, 1]
 
 
-def test_no_values_ask_nobody(django_assert_num_queries: Any) -> None:
+def test_no_values_run_no_query(django_assert_num_queries: Any) -> None:
     with django_assert_num_queries(0):
         assert PreparedRows(of_users, lambda: User._meta.pk).rows([]) == []
 

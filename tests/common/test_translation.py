@@ -59,5 +59,5 @@ def test_makemessages_runs_clean(made: tuple[subprocess.CompletedProcess[str], s
         'msgid "Slug already in use. Choose another."',
     ],
 )
-def test_what_people_read_is_found(made: tuple[subprocess.CompletedProcess[str], str], text: str) -> None:
+def test_user_texts_are_in_the_catalog(made: tuple[subprocess.CompletedProcess[str], str], text: str) -> None:
     assert text in made[1].replace('"\n"', "").replace('msgid ""', 'msgid "').replace('""', '"')

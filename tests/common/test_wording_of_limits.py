@@ -24,7 +24,7 @@ def blocker(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_who_holds_it_until_when_and_how_much_lies_idle() -> None:
+def test_evidence_shows_holders_ends_and_idle_amount() -> None:
     tomorrow = (timezone.now() + timedelta(days=1)).astimezone(UTC)
     holder = {"team": "Speech", "amount": 3000, "until": tomorrow.isoformat(), "idle": 1000, "idle_s": 7500}
     said = message_of(Reason(Rule.COHORT, blocker(holders=[holder])))
@@ -62,7 +62,7 @@ def test_why_a_reservation_does_not_fit_and_what_would() -> None:
     assert next_action_of(none_left) == "Choose another model."
 
 
-def test_who_was_faster() -> None:
+def test_texts_of_concurrent_decisions() -> None:
     now = timezone.now()
     for ago, words in ((timedelta(), "a moment ago"), (timedelta(minutes=5, seconds=1), "5 minutes ago")):
         reason = Reason(RequestCode.APPROVED_ALREADY, {"who": "ann", "at": (now - ago).isoformat()})

@@ -57,7 +57,7 @@ RUN ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli
 """
 
 
-def wanted() -> list[str]:
+def required() -> list[str]:
     """The images that the Dockerfile begins with and that compose.yaml names, in this order."""
     begins = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"].values()
@@ -68,7 +68,7 @@ def wanted() -> list[str]:
 def prepare(engine: Engine, folder: Path) -> dict[str, str]:
     """Have them all; what each is. Only an engine that was here before pulls."""
     found: dict[str, str] = {}
-    for tag in wanted():
+    for tag in required():
         if engine.has_image(tag):
             found[tag] = "as it was here"
         elif (
@@ -81,7 +81,7 @@ def prepare(engine: Engine, folder: Path) -> dict[str, str]:
 
 
 def stand_in(engine: Engine, folder: Path, tag: str) -> str:
-    base = wanted()[0]
+    base = required()[0]
     name = tag.partition(":")[0]
     if name == "python":
         return python(engine, folder, tag)

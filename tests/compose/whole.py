@@ -68,7 +68,7 @@ def berth(
     """The stack; whatever happened, nothing of it is left."""
     folder = tmp_path_factory.mktemp("compose")
     found = Stack(docker, folder)
-    had = {tag for tag in bases.wanted() if docker.has_image(tag)}
+    had = {tag for tag in bases.required() if docker.has_image(tag)}
     RESULTS.mkdir(parents=True, exist_ok=True)
     try:
         with Clock("base images"):
@@ -80,7 +80,7 @@ def berth(
             (RESULTS / "services.log").write_text(found.last_lines())
     finally:
         found.remove()
-        for tag in bases.wanted():
+        for tag in bases.required():
             if tag not in had and docker.has_image(tag):
                 docker.docker("image", "rm", "--force", tag)
         if found.log.exists():
@@ -248,11 +248,11 @@ def test_todays_image_in_its_place_keeps_everything(
     with Clock("up -d of today's image over it, all healthy"):
         berth.up()
         berth.until_healthy()
-    wanted = berth.image("today")
+    expected = berth.image("today")
     portal = {name: row["Config"]["Image"] for name, row in berth.containers().items()}
-    assert {portal[name] for name in ("web", "control", "beat", "gateway", "node", "migrate")} == {wanted}, (
-        portal
-    )
+    assert {portal[name] for name in ("web", "control", "beat", "gateway", "node", "migrate")} == {
+        expected
+    }, portal
     missing = kept["new"] - berth.applied()
     assert not missing, f"these migrations did not run: {sorted(missing)}"
     say("migrations that ran:", *sorted(kept["new"]))

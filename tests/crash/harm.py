@@ -110,14 +110,14 @@ class Fleet:
         self.desired_state[workspace_id] = "running"
         return workspace_id
 
-    def want(self, workspace_id: str, wanted: str) -> None:
+    def want(self, workspace_id: str, desired: str) -> None:
         """Ask until it has been accepted, whatever is away at the moment."""
-        verb = {"running": "start", "stopped": "stop"}.get(wanted)
+        verb = {"running": "start", "stopped": "stop"}.get(desired)
         if verb:
             self._insist("POST", f"workspaces/{workspace_id}/{verb}")
         else:
             self._insist("DELETE", f"workspaces/{workspace_id}")
-        self.desired_state[workspace_id] = wanted
+        self.desired_state[workspace_id] = desired
 
     def want_all(self, wishes: dict[str, str]) -> None:
         """All at the same time."""
@@ -170,21 +170,21 @@ class Fleet:
         running: dict[str, list[processes.OwnedProcess]] = {}
         for process in self.berth.owned():
             running.setdefault(process.workspace, []).append(process)
-        for workspace_id, wanted in self.desired_state.items():
+        for workspace_id, desired in self.desired_state.items():
             state = rows[workspace_id]["state"]
-            if state != REST[wanted]:
-                found.append(f"{workspace_id} is wanted {wanted} and is {state}")
+            if state != REST[desired]:
+                found.append(f"{workspace_id} should be {desired} and is {state}")
             there = running.pop(process_name(workspace_id), [])
             agents = [process for process in there if process.is_agent]
-            if wanted == "running":
+            if desired == "running":
                 if [agent.generation for agent in agents] != [rows[workspace_id]["generation"]]:
                     found.append(f"{workspace_id} has the agents {agents}")
                 if self.berth.enter(workspace_id, self.token, "/") not in {200, 302}:
                     found.append(f"{workspace_id} cannot be entered")
             elif there:
-                found.append(f"{workspace_id} is wanted {wanted} and has {there}")
+                found.append(f"{workspace_id} should be {desired} and has {there}")
             folder = self.berth.home / "local" / process_name(workspace_id)
-            if wanted == "deleted" and folder.exists():
+            if desired == "deleted" and folder.exists():
                 found.append(f"{folder} is left of a deleted workspace")
         found += [f"{name} belongs to no workspace" for name in running]
         holding = {workspace_id for workspace_id, row in rows.items() if row["state"] in HOLDING}

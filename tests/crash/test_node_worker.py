@@ -127,7 +127,7 @@ def test_killed_while_deleting(planes: Planes, moment: str) -> None:
     planes.check()
 
 
-def test_one_that_was_launched_and_is_not_wanted_any_more_is_ended(planes: Planes) -> None:
+def test_launched_but_unwanted_workspace_is_ended(planes: Planes) -> None:
     """Its worker died with the answer, and the person has changed their mind meanwhile."""
     workspace = planes.make()
     dies_at(START["before the answer"], command_of(planes))

@@ -41,7 +41,7 @@ class TestDecision(PageCase):
 class TestSearch(PageCase):
     url, partials = "/docs/search/?q=cordon", ("found",)
 
-    def test_who_is_not_signed_in_is_sent_to_sign_in_and_back(self, client: Any) -> None:
+    def test_anonymous_visitor_signs_in_and_returns(self, client: Any) -> None:
         assert client.get(self.url)["Location"].startswith("/sign-in/?next=/docs/search/")
 
 
@@ -115,7 +115,7 @@ def test_a_file_is_what_it_is(as_user: Any, alice: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_what_there_is_not_is_not_found(as_user: Any, alice: Any) -> None:
+def test_missing_pages_are_not_found(as_user: Any, alice: Any) -> None:
     browser = as_user(alice)
     assert [browser.get(f"/docs/{path}/").status_code for path in ("nothing", "adr/nothing")] == [404, 404]
 

@@ -39,8 +39,8 @@ class Site:
         self.store = Store(berth.home / "environments")
 
     def ask(self, slug: str, source: str) -> None:
-        wanted = {"name": slug, "slug": slug, "source": source, "python": PYTHON, "notebook": False}
-        self.admin.json("POST", "environments", wanted)
+        body = {"name": slug, "slug": slug, "source": source, "python": PYTHON, "notebook": False}
+        self.admin.json("POST", "environments", body)
 
     def builds(self, slug: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.admin.json("GET", f"environments/{slug}/builds")["results"]
@@ -68,8 +68,8 @@ class Site:
 
     def cannot_be_started(self, slug: str) -> None:
         """A workspace in it is refused: nothing half-built is ever started."""
-        wanted = {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug}
-        refused = self.ben.ask("POST", "workspaces", wanted)
+        order = {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug}
+        refused = self.ben.ask("POST", "workspaces", order)
         assert refused.status_code == 409, refused.text
         assert refused.json()["code"] == "environment_not_ready", refused.text
 

@@ -59,11 +59,11 @@ class Hold:
         self.code = f"__import__('os').system('sleep {self.seconds}')"
 
     def found(self) -> list[int]:
-        wanted = ["sleep", self.seconds]
+        argv = ["sleep", self.seconds]
         rows = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
-                if path.read_bytes().decode(errors="replace").split("\0")[:2] == wanted:
+                if path.read_bytes().decode(errors="replace").split("\0")[:2] == argv:
                     rows.append(int(path.parent.name))
         return rows
 
@@ -163,7 +163,7 @@ def new_stamp(site: Site, before: set[str]) -> Path | None:
     return next((path for path in found if path.parent.name.removeprefix(PREFIX) not in before), None)
 
 
-def test_killed_when_it_is_whole_and_nobody_knows(site: Site) -> None:
+def test_killed_after_completion_before_the_report(site: Site) -> None:
     name, hold, before = "wholebutunsaid", Hold(3), site.holding()
     site.packages.wheel(name, files=hold.files())
     site.ask(name, name)

@@ -125,7 +125,7 @@ WAYS = {
 """How it goes: what it does then, and what is said of it. One that dies may be asked again first."""
 
 
-def test_what_was_not_whole_is_built_once_when_the_index_is_back(site: Site, index: Index) -> None:
+def test_interrupted_build_runs_once_after_the_index_returns(site: Site, index: Index) -> None:
     before = site.holding()
     for slug, (does, said) in WAYS.items():
         site.packages.wheel(slug, files={f"{slug}.bin": b"\0" * LARGE})

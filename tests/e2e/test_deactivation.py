@@ -114,7 +114,7 @@ def held_up(berth: Berth, workspace_id: str) -> bool:
     [pytest.param(False, marks=pytest.mark.thorough("`make test` has the one that resists")), True],
     ids=["a usual notebook", "one that resists"],
 )
-def test_what_is_open_is_cut(
+def test_deactivation_closes_open_connections(
     berth: Berth, admin: httpx.Client, browser: httpx.Client, stubborn: bool
 ) -> None:
     name = "gus" if stubborn else "gina"

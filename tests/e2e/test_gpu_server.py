@@ -156,8 +156,8 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
     # 4. What the pool requires, and when it checks.
     checks = ask(here, secret, "GET", "pools/this-machine/checks")
     assert checks["check_required"] and checks["scrub_required"], checks
-    wanted = {**checks, "check_every_hours": 24, "hand_out_max_age_hours": 12}
-    assert ask(here, secret, "PUT", "pools/this-machine/checks", wanted) == wanted
+    rules = {**checks, "check_every_hours": 24, "hand_out_max_age_hours": 12}
+    assert ask(here, secret, "PUT", "pools/this-machine/checks", rules) == rules
 
     # 5. A size that has one, a quota, and somebody who takes it.
     size = {

@@ -389,7 +389,7 @@ def test_another_user_and_another_workspace_stay_out(
     assert berth.enter(mine, berth.tokens["ben"], "/secret.txt") == 403
 
 
-def test_who_has_no_right_does_not_get_in(berth: Berth, pair: tuple[str, str]) -> None:
+def test_access_without_permission_is_refused(berth: Berth, pair: tuple[str, str]) -> None:
     mine, _ = pair
     ada = berth.api("ada")
 

@@ -133,8 +133,8 @@ def is_refused_with_its_line(admin: Api, slug: str) -> None:
 
 def member_starts(berth: Berth, ben: Api, name: str) -> None:
     """He chooses template and flavor; his workspace answers, and its start has seen the package."""
-    wanted = {"team": "lab", "template": name, "flavor": name}
-    assert ben.json("POST", "admission/preview", wanted)["outcome"] == "fits_now"
+    order = {"team": "lab", "template": name, "flavor": name}
+    assert ben.json("POST", "admission/preview", order)["outcome"] == "fits_now"
     made = ben.create(name, name, name=name)
     ben.wait(made["id"], "running", limit_s=90)
     assert ben.workspace(made["id"])["environment"] == name
@@ -166,8 +166,8 @@ def template_of(name: str) -> dict[str, Any]:
 def test_by_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
     berth, admin, ben = site, site_admin, site_ben
     name = "own-by-rest"
-    wanted = {"name": name, "slug": name, "source": f"six\n{WRONG}\n", "notebook": False}
-    admin.json("POST", "environments", wanted)
+    body = {"name": name, "slug": name, "source": f"six\n{WRONG}\n", "notebook": False}
+    admin.json("POST", "environments", body)
     is_refused_with_its_line(admin, name)
     assert ben.ask("POST", f"environments/{name}/builds", {"source": "six\n"}).status_code == 403
     admin.json("POST", f"environments/{name}/builds", {"source": "six\n"})
@@ -186,8 +186,8 @@ def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -
     name = "own-by-apply"
     file = tmp_path / "site.yaml"
 
-    def berth_cli(*arguments: str, who: Api = admin) -> subprocess.CompletedProcess[str]:
-        variables = {"BERTH_URL": f"http://127.0.0.1:{berth.port}", "BERTH_TOKEN": who.token}
+    def berth_cli(*arguments: str, account: Api = admin) -> subprocess.CompletedProcess[str]:
+        variables = {"BERTH_URL": f"http://127.0.0.1:{berth.port}", "BERTH_TOKEN": account.token}
         return subprocess.run(
             [sys.executable, "-m", "portal.cli.main", *arguments],
             capture_output=True, text=True, timeout=120, cwd=ROOT, env={**os.environ, **variables},
@@ -225,7 +225,7 @@ def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -
     assert berth_cli("apply", *of_file).returncode == 0
     assert ended_build(admin, name, 2)["state"] == "ready"
     assert berth_cli("plan", *of_file).returncode == 0
-    started = berth_cli("up", "--template", name, "--flavor", name, "--name", name, "--wait", who=ben)
+    started = berth_cli("up", "--template", name, "--flavor", name, "--name", name, "--wait", account=ben)
     assert started.returncode == 0, started
     (made,) = ben.json("GET", "workspaces")["results"]
     assert (made["name"], made["environment"], made["state"]) == (name, name, "running")

@@ -112,7 +112,7 @@ def test_a_check_that_fails_ends_it(
     assert nothing_is_left(ada, berth)
 
 
-def test_one_that_is_cancelled_while_it_starts_leaves_nothing(
+def test_cancelled_while_starting_leaves_nothing(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth
 ) -> None:
     def begun() -> None:
@@ -124,7 +124,7 @@ def test_one_that_is_cancelled_while_it_starts_leaves_nothing(
 
 
 @pytest.mark.thorough("`make test` cancels one that starts")
-def test_one_that_is_cancelled_while_it_works_leaves_nothing(
+def test_cancelled_while_working_leaves_nothing(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path
 ) -> None:
     train = tmp_path / "train.ipynb"
@@ -138,7 +138,7 @@ def test_one_that_is_cancelled_while_it_works_leaves_nothing(
 
 
 @pytest.mark.thorough("half a minute; tests/cli has it in process")
-def test_one_that_needs_an_approval_ends_at_once_and_passes_when_it_has_it(
+def test_approval_requirement_ends_at_once_and_passes_after_approval(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, one_core: None
 ) -> None:
     refused = pipeline("gitlab", FLAVOR="cpu-large")
@@ -153,7 +153,7 @@ def test_one_that_needs_an_approval_ends_at_once_and_passes_when_it_has_it(
 
 
 @pytest.mark.thorough("half a minute; tests/cli has it in process")
-def test_one_that_waits_in_the_queue_passes_when_there_is_room(
+def test_queued_start_passes_when_capacity_is_free(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, one_core: None
 ) -> None:
     held = ada.create("files", "cpu-small", name="holds-the-core")

@@ -116,9 +116,9 @@ def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api, va
     ada.json("PUT", "me/secrets/PLANTED_ENV", {"value": env})
     ada.json("PUT", "me/secrets/PLANTED_FILE", {"value": file, "kind": "file", "everywhere": True})
     store = redis.Redis.from_url(berth.instance.redis_url("control", berth.secret("redis_control")))
-    wanted = {"team": "lab", "template": "jupyterlab", "flavor": "cpu-small", "secrets": ["PLANTED_ENV"]}
+    order = {"team": "lab", "template": "jupyterlab", "flavor": "cpu-small", "secrets": ["PLANTED_ENV"]}
     with overheard(store) as heard:
-        made = ada.json("POST", "workspaces", wanted)
+        made = ada.json("POST", "workspaces", order)
         ada.wait(made["id"], "running")
     # Its start message was among them, and can be read by whoever reads Redis.
     assert any(holds(command, [made["id"]]) for command in heard)

@@ -182,14 +182,14 @@ class Provider:
         operations = self.document["paths"][self.kind_of(path)]
         if "delete" not in operations:
             return
-        gone = self.ask("DELETE", path)
+        response = self.ask("DELETE", path)
         if path.startswith("/api/v1/workspaces/"):
             self.until(path, "terminated")
-        elif path.startswith("/api/v1/teams/") and gone.status_code == 409:
-            gone = self.ask("POST", f"{path}/archive", {})
-        elif gone.status_code == 409:
-            gone = self.ask("PATCH", path, {"enabled": False})
-        assert gone.status_code in (200, 202, 204, 404), f"{path}: {gone.text}"
+        elif path.startswith("/api/v1/teams/") and response.status_code == 409:
+            response = self.ask("POST", f"{path}/archive", {})
+        elif response.status_code == 409:
+            response = self.ask("PATCH", path, {"enabled": False})
+        assert response.status_code in (200, 202, 204, 404), f"{path}: {response.text}"
 
 
 def _still(shown: dict[str, Any], *without: str) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def test_every_kind_is_sent_back_without_a_change(provider: Provider) -> None:
             for method in methods:
                 provider.round_trip(path, method)
                 tried.add((kind, method))
-    wanted = {(kind, method) for kind, methods in provider.kinds().items() for method in methods}
-    assert tried == wanted, sorted(wanted - tried)
+    expected = {(kind, method) for kind, methods in provider.kinds().items() for method in methods}
+    assert tried == expected, sorted(expected - tried)
     assert len(provider.kinds()) > 20
-    print(len(wanted), "operations of", len(provider.kinds()), "kinds")
+    print(len(expected), "operations of", len(provider.kinds()), "kinds")

@@ -61,12 +61,12 @@ def needed(root: Distribution, extras: Iterable[str]) -> dict[str, Distribution]
     while ahead:
         package, extra = ahead.pop()
         for text in package.requires or ():
-            wanted = Requirement(text)
-            if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+            requirement = Requirement(text)
+            if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
                 continue
-            name = canonicalize_name(wanted.name)
-            found[name] = distribution(wanted.name)
-            for each in ("", *wanted.extras):
+            name = canonicalize_name(requirement.name)
+            found[name] = distribution(requirement.name)
+            for each in ("", *requirement.extras):
                 if (name, each) not in done:
                     done.add((name, each))
                     ahead.append((found[name], each))

@@ -58,7 +58,7 @@ def owner(path: Path) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("text", ["-1", "999", "root", "2147483647", "1e5"])
-def test_what_is_no_number_of_a_user_is_said(text: str, tmp_path: Path) -> None:
+def test_invalid_uid_is_reported(text: str, tmp_path: Path) -> None:
     with pytest.raises(Problem, match="BERTH_SERVICES_UID"):
         Instance.from_environ({"BERTH_HOME": str(tmp_path), "BERTH_SERVICES_UID": text})
 
@@ -67,7 +67,7 @@ def test_it_is_switched_off_by_a_nought(mine: Instance) -> None:
     assert choose(replace(mine, services_uid=0), {}) is None
 
 
-def test_who_is_not_root_stays_who_he_is(mine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_user_is_unchanged(mine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert choose(mine, {}) is None
     account.return_ownership(mine, Doors.for_instance(mine, {}, CADDY))
@@ -97,7 +97,9 @@ def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -
         ({"BERTH_NODE_UIDS": "199998-201000"}, "BERTH_DOORS_UID is in the range of BERTH_NODE_UIDS"),
     ],
 )
-def test_what_an_account_cannot_use_is_said(mine: Instance, environ: dict[str, str], why: str) -> None:
+def test_unusable_folders_of_the_account_are_reported(
+    mine: Instance, environ: dict[str, str], why: str
+) -> None:
     with pytest.raises(AccountUnusable, match=why):
         choose(mine, environ)
 
@@ -147,7 +149,7 @@ def test_a_caddy_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["0", "999", "root"])
-def test_what_is_no_number_of_doors_is_said(text: str, tmp_path: Path) -> None:
+def test_invalid_uid_of_doors_is_reported(text: str, tmp_path: Path) -> None:
     with pytest.raises(Problem, match="BERTH_DOORS_UID"):
         Instance.from_environ({"BERTH_HOME": str(tmp_path), "BERTH_DOORS_UID": text})
 

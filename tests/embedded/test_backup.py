@@ -120,7 +120,7 @@ def test_while_the_portal_writes(portal: Instance, tmp_path: Path, console: Cons
     assert not failures
 
 
-def test_one_that_failed_leaves_nothing(
+def test_failed_operation_leaves_nothing(
     portal: Instance, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -166,7 +166,7 @@ def test_a_restore_that_is_cut_off_is_run_again(
     assert ["then", "later"] in [words(folder) for folder in later]
 
 
-def test_what_is_no_whole_backup_is_refused(portal: Instance, tmp_path: Path, console: Console) -> None:
+def test_incomplete_backup_is_refused(portal: Instance, tmp_path: Path, console: Console) -> None:
     kept = tmp_path / "kept"
     backup.back_up(portal, HERE, kept, console)
     before = everything(portal.home)

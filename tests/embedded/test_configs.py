@@ -127,8 +127,8 @@ def test_over_https_every_answer_tells_browsers_to_keep_to_it(fixed: Instance) -
         said: dict[str, Any] = server["routes"][0]["handle"][0]["response"]["set"]
         return said
 
-    wanted = {"Strict-Transport-Security": ["max-age=31536000; includeSubDomains"]}
-    assert first("https://gpu.example.org") == wanted
+    expected = {"Strict-Transport-Security": ["max-age=31536000; includeSubDomains"]}
+    assert first("https://gpu.example.org") == expected
     assert first("http://localhost:8000") == {}
 
 

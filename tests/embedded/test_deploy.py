@@ -51,13 +51,13 @@ def test_the_authority_is_where_it_signs_and_nowhere_else(compose: dict[str, Any
 
 def test_the_doors_for_machines_have_what_they_need_and_no_more(compose: dict[str, Any]) -> None:
     services = compose["services"]
-    wanted = {
+    expected = {
         "nodes-door": {"doors": "/var/lib/berth/doors:ro", "door-socket": "/var/lib/berth/door-socket"},
         "nodes-guard": {"door-socket": "/var/lib/berth/door-socket:ro"},
         "redis-door": {"doors": "/var/lib/berth/doors:ro"},
     }
-    assert set(wanted) == DOORS
-    for name, volumes in wanted.items():
+    assert set(expected) == DOORS
+    for name, volumes in expected.items():
         assert services[name]["profiles"] == ["nodes"], "only where machines may join"
         assert volumes_of(services[name]) == volumes
         environment = services[name].get("environment", {})
@@ -125,8 +125,8 @@ def test_only_the_control_plane_has_the_database_and_the_secrets(compose: dict[s
         environment = service.get("environment", {})
         for variable in ("DATABASE_URL", "BERTH_SECRET_KEY", "BERTH_REDIS_URL", "BERTH_CONTROL_KEY"):
             # `render` has it for a moment, to write the public one.
-            wanted = name in CONTROL_PLANE or (variable, name) == ("BERTH_CONTROL_KEY", "render")
-            assert (variable in environment) == wanted, (name, variable)
+            expected = name in CONTROL_PLANE or (variable, name) == ("BERTH_CONTROL_KEY", "render")
+            assert (variable in environment) == expected, (name, variable)
     node = compose["services"]["node"]["environment"]
     assert not [name for name in node if "SECRET" in name or "PASSWORD" in name]
     assert node["BERTH_NODE_REDIS_URL"].startswith("redis://node-${BERTH_NODE_NAME")
@@ -181,7 +181,7 @@ def test_volumes_and_dependencies_exist(compose: dict[str, Any]) -> None:
                 assert other["restart"] == "no", name
 
 
-def test_what_the_dockerfile_copies_is_there_and_reaches_the_build() -> None:
+def test_files_copied_by_the_dockerfile_exist_and_are_in_the_context() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for line in (ROOT / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY ") and "--from" not in line:
@@ -192,7 +192,7 @@ def test_what_the_dockerfile_copies_is_there_and_reaches_the_build() -> None:
             assert f"!{allowed}" in ignored, source
 
 
-def test_the_build_may_be_told_where_packages_come_from() -> None:
+def test_build_accepts_a_package_index() -> None:
     taken = set(re.findall(r"^ARG (PIP_\w+)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
     assert taken == {name for name in BUILD_ARGUMENTS if name.startswith("PIP_")} != set()
 

@@ -21,7 +21,7 @@ def test_the_other_ports_and_addresses_follow_the_first_port() -> None:
 
 
 @pytest.mark.parametrize("value", ["http", "0", "65536", "-1", "80.5", "８０"])
-def test_what_is_not_a_port_is_refused_by_name(value: str) -> None:
+def test_invalid_port_is_refused_by_name(value: str) -> None:
     with pytest.raises(Problem, match="BERTH_PORT"):
         Instance.from_environ({"BERTH_PORT": value})
 
@@ -38,12 +38,12 @@ def test_a_node_name_that_could_be_a_pattern_or_a_path_is_refused(value: str) ->
 
 
 @pytest.mark.parametrize("value", ["berth.example.org", "ftp://berth.example.org", "https://"])
-def test_what_is_not_a_web_address_is_refused(value: str) -> None:
+def test_non_web_address_is_refused(value: str) -> None:
     with pytest.raises(Problem, match="BERTH_PUBLIC_URL"):
         Instance.from_environ({"BERTH_PUBLIC_URL": value})
 
 
-def test_instances_are_told_apart_by_where_their_home_really_is(tmp_path: Path) -> None:
+def test_instances_are_distinguished_by_their_resolved_home(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     real = Instance.from_environ({"BERTH_HOME": str(tmp_path / "real")})
@@ -88,7 +88,7 @@ def test_secrets_are_made_once_and_only_for_this_user(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "secrets").iterdir()} == {0o600}
 
 
-def test_an_empty_secret_is_made_anew_and_an_open_one_is_closed(tmp_path: Path) -> None:
+def test_empty_secret_is_replaced_and_readable_one_is_protected(tmp_path: Path) -> None:
     first, _ = ensure_secrets(tmp_path)
     (tmp_path / "secrets" / "secret_key").write_text("")
     (tmp_path / "secrets" / "gateway_secret").chmod(0o644)

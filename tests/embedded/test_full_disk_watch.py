@@ -49,7 +49,7 @@ def test_it_is_made_once_and_used_by_what_is_written(file, reserve):
     assert ask(file, "SELECT count(*) FROM sqlite_master") == 1
 
 
-def test_what_was_used_comes_back_when_there_is_room(file, reserve, monkeypatch):
+def test_reserve_is_restored_when_space_is_free(file, reserve, monkeypatch):
     reserve.refill()
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("INSERT INTO notes VALUES (zeroblob(?))", [RESERVE_BYTES * 3 // 4])
@@ -61,7 +61,7 @@ def test_what_was_used_comes_back_when_there_is_room(file, reserve, monkeypatch)
     assert database_reserve.unused(lambda asked: ask(file, asked)) >= RESERVE_BYTES
 
 
-def test_it_is_told_only_of_a_full_disk(file, reserve, monkeypatch):
+def test_only_a_full_disk_is_reported(file, reserve, monkeypatch):
     reserve.refill()
     assert database_reserve.remaining_bytes_when_full(file, lambda asked: ask(file, asked)) is None
     monkeypatch.setattr(database_reserve, "free", lambda _: 0)

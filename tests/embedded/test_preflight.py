@@ -48,7 +48,7 @@ def test_the_inner_ports_are_checked_too(instance: Instance, which: str) -> None
 
 
 @pytest.mark.parametrize("which", ["port", "web_port", "redis_port", "gateway_port"])
-def test_held_ports_are_given_to_nobody_until_the_services_take_them(instance: Instance, which: str) -> None:
+def test_reserved_ports_stay_free_until_services_bind(instance: Instance, which: str) -> None:
     port = getattr(instance, which)
     with ports.hold_ports(instance):
         with socket.socket() as outgoing, pytest.raises(OSError, match="in use"):
@@ -103,7 +103,7 @@ def test_a_home_without_the_right_to_write(instance: Instance, monkeypatch: pyte
         preflight.prepare_home(instance.home)
 
 
-def test_a_full_disk_is_told_as_such(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named_in_the_error(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> object:
         raise OSError(28, "No space left on device")
 

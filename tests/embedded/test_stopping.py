@@ -51,7 +51,7 @@ def answer_with(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (MissingDependency("It needs x."), "; a home's file server may still run (It needs x.)"),
     ],
 )
-def test_what_is_left_on_the_machine_is_told(
+def test_leftovers_on_the_machine_are_reported(
     up: Up, monkeypatch: pytest.MonkeyPatch, error: Exception | None, words: str
 ) -> None:
     asked: list[bool] = []
@@ -74,7 +74,7 @@ async def test_it_repeats_what_the_portal_says(
     assert "Workspaces             3 stopped" in screen.getvalue()
 
 
-async def test_a_portal_that_fails_is_told_and_does_not_hold_up(
+async def test_failing_portal_is_reported_without_delay(
     up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_with("import sys; sys.exit('the database is gone')", monkeypatch)
@@ -149,7 +149,7 @@ def test_stopping_waits_until_nothing_is_held(local_pool: Pool, monkeypatch: pyt
     assert len(waits) == 2
 
 
-def test_what_does_not_stop_in_time_is_left_to_the_next_start(local_pool: Pool) -> None:
+def test_workspace_slow_to_stop_is_left_to_the_next_start(local_pool: Pool) -> None:
     one = WorkspaceFactory(state=State.RUNNING, pool=local_pool)
     assert workspaces.stop(limit_s=0) == "0 stopped, 1 not within 0 s; the next start continues"
     one.refresh_from_db()

@@ -34,7 +34,7 @@ def paths(patterns: list[URLPattern | URLResolver], before: str = "/") -> Iterat
 
 def is_stream(path: str, accept: str = "*/*") -> bool:
     """Whether the front door sends a request to the gateway process."""
-    return any(re.search(pattern, path) and wanted in accept for pattern, wanted in proxy.STREAMS)
+    return any(re.search(pattern, path) and media_type in accept for pattern, media_type in proxy.STREAMS)
 
 
 def test_every_stream_that_the_process_serves_is_sent_there() -> None:

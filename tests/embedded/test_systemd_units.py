@@ -22,7 +22,7 @@ STATE = "/var/lib/berth/"
 # PostgreSQL is Debian's; the unit of the node is written by `berth node join`.
 ELSEWHERE = {"postgres", "node"}
 # Of the image, or in its memory: here they are folders.
-BESIDE = {"web": {"static:ro"}, "migrate": {"static"}, "render": {"logs", "environments"}}
+COMPANION_SUFFIXES = {"web": {"static:ro"}, "migrate": {"static"}, "render": {"logs", "environments"}}
 Unit = dict[str, list[str]]
 
 
@@ -78,13 +78,13 @@ def test_it_runs_what_the_container_runs(units: dict[str, Unit], compose: dict[s
             assert line.startswith(PROGRAMS), name
             filled = re.sub(r"\$\{(\w+)\}", lambda found: known[found[1]], line.replace(PROGRAMS, ""))
             run.append(filled.replace(f"control@{known['BERTH_NODE_NAME']}", "control@$$BERTH_NODE_NAME"))
-        wanted = " ".join(command_of(name, compose[name]))
+        expected = " ".join(command_of(name, compose[name]))
         # A script begins with the folder that its environment was made in, which services may not see.
-        wanted = re.sub(r"^(celery|uvicorn) ", r"python -m \1 ", wanted)
+        expected = re.sub(r"^(celery|uvicorn) ", r"python -m \1 ", expected)
         if name == "migrate":
             # Static files are of the image.
             assert run.pop() == "python manage.py collectstatic --noinput --verbosity 0"
-        assert " && ".join(run) == wanted, name
+        assert " && ".join(run) == expected, name
 
 
 def test_the_front_door_starts_when_what_is_behind_it_answers(units: dict[str, Unit]) -> None:
@@ -105,8 +105,8 @@ def test_it_sees_the_folders_that_the_container_has(units: dict[str, Unit], comp
         seen |= {path.removeprefix(STATE) + ":ro" for path in unit.get("BindReadOnlyPaths", [])}
         # Of `run`, which is one volume there, a server sees its own files.
         seen = {"run:ro" if path.startswith("run/") else path for path in seen}
-        wanted = {path.removeprefix(STATE) for path in volumes_of(compose[name]).values()}
-        assert seen - BESIDE.get(name, set()) == wanted, name
+        expected = {path.removeprefix(STATE) for path in volumes_of(compose[name]).values()}
+        assert seen - COMPANION_SUFFIXES.get(name, set()) == expected, name
 
 
 def test_secrets_reach_the_control_plane_alone(units: dict[str, Unit]) -> None:

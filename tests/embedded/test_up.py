@@ -163,7 +163,7 @@ def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running)
     assert all(part["ok"] and part["detail"] for part in report["parts"])
 
 
-def test_what_the_clock_sends_is_taken(running: Running) -> None:
+def test_messages_of_the_scheduler_are_accepted(running: Running) -> None:
     """It signs in the name of the control plane, which runs nothing that is not signed."""
     password = (running.instance.home / "secrets" / "redis_control").read_text().strip()
     with probes.redis_client(running.instance.redis_url("control", password)) as client:

@@ -19,14 +19,14 @@ LOCK = "numpy==2.1.0 --hash=sha256:" + "a" * 64 + "\n"
 
 def environment(**fields: Any) -> Environment:
     """An environment made by the portal itself, whose first build is asked for."""
-    wanted: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "name": "Vision tools",
         "source_kind": "packages",
         "source": "numpy",
         "python": "3.12",
     }
-    wanted |= {"actor": SYSTEM, "team": None, **fields}
-    return services.create(**wanted)
+    arguments |= {"actor": SYSTEM, "team": None, **fields}
+    return services.create(**arguments)
 
 
 def commands(sent: Broker) -> list[BuildCommand]:

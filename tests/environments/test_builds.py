@@ -87,7 +87,7 @@ def test_an_inventory_says_what_a_node_holds_and_what_not_any_more(local_pool):
     assert (Node.objects.get().provides, Node.objects.get().environments) == ([], [])
 
 
-def test_what_comes_twice_late_or_under_another_lease_counts_for_nothing(local_pool, sent):
+def test_repeated_late_or_foreign_answers_are_ignored(local_pool, sent):
     environment()
     command = only(sent)
     other = type(command)(**{**messages.dump(command), "lease": "0" * 32, "source_kind": command.source_kind})
@@ -174,7 +174,7 @@ def test_a_node_that_never_answers_is_given_up_after_some_attempts_and_tried_lat
     assert version_of(made).state == VersionState.READY
 
 
-def test_one_that_says_for_ever_that_it_goes_on_is_given_up(local_pool, sent, clock, settings):
+def test_endless_progress_is_abandoned(local_pool, sent, clock, settings):
     settings.BERTH_ENVIRONMENT_BUILD_S = 60
     environment()
     command = only(sent)
@@ -200,7 +200,7 @@ def test_one_that_says_for_ever_that_it_goes_on_is_given_up(local_pool, sent, cl
         ("of another version", False),
     ],
 )
-def test_what_comes_of_the_list_itself_is_final_and_the_rest_is_tried_again(
+def test_errors_in_the_list_are_final_and_others_are_retried(
     code, final, team, alice, olga, local_pool, sent
 ):
     made = services.create(
@@ -212,9 +212,9 @@ def test_what_comes_of_the_list_itself_is_final_and_the_rest_is_tried_again(
     assert version.state == VersionState.FAILED
     assert (version.retry_at is None) == final
     told = Notification.objects.filter(kind="environment.build_failed")
-    who = set(told.values_list("user__username", flat=True))
+    recipients = set(told.values_list("user__username", flat=True))
     if code != "cancelled":
-        assert who == ({"alice"} if final else {"olga"})
+        assert recipients == ({"alice"} if final else {"olga"})
     if code == "resolution_failed":
         assert version.failure["params"]["source_line"] == 2
         assert version.failure["params"]["log_line"] == "no-such-package was not found"
@@ -250,7 +250,7 @@ def test_a_node_that_lacks_what_is_in_use_gets_it_from_the_same_lock(local_pool,
     assert all(holding.holds for holding in selectors.holdings(DIGEST))
 
 
-def test_what_fails_on_one_node_stays_ready_on_the_others(olga, local_pool, sent, clock):
+def test_failure_on_one_node_keeps_others_ready(olga, local_pool, sent, clock):
     made = ready(sent)
     second_node(local_pool)
     upkeep.sweep()
@@ -300,7 +300,7 @@ def test_two_of_the_same_words_are_resolved_once_and_built_once(local_pool, sent
     assert version_of(made).digest == DIGEST
 
 
-def test_what_nothing_uses_is_removed_after_a_while_and_nothing_else(local_pool, sent, clock, settings):
+def test_only_unused_environments_are_removed_after_a_while(local_pool, sent, clock, settings):
     made = ready(sent)
     foreign = HeldEnvironment("e" * 32, 5)
     held = HeldEnvironment(DIGEST, 300)

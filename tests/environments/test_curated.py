@@ -153,7 +153,7 @@ def test_they_bring_the_cuda_that_the_oldest_driver_runs(olga, sent, drivers, to
     assert asked
 
 
-def test_what_somebody_has_written_keeps_its_cuda(olga, sent):
+def test_explicit_cuda_line_is_kept(olga, sent):
     local_pool_with(node_info(gpus=1, cuda_version="13.0"))
     curated.ensure()
     row = Environment.objects.get(slug="jax")

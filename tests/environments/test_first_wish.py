@@ -89,14 +89,14 @@ def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as
     assert (row.state, row.environment_version.number) == ("provisioning", 2)
 
 
-def test_what_can_begin_now_does_not_wait(vscode, make, bob, sent):
+def test_start_that_can_begin_does_not_wait_for_a_build(vscode, make, bob, sent):
     prefer_environment(template="jupyterlab", environment="pytorch")
     row = make(bob, template="jupyterlab")
     assert (row.state, row.environment_version) == ("provisioning", None)
     assert not EnvironmentBuild.objects.exists()
 
 
-def test_one_that_is_named_is_built_and_waited_for(vscode, make, bob, sent):
+def test_named_environment_is_built_before_the_start(vscode, make, bob, sent):
     row = make(bob, environment=Environment.objects.get(slug="pytorch"))
     assert (row.state, row.environment_version.environment.slug) == ("pending", "pytorch")
     assert built(only(sent))
@@ -124,8 +124,8 @@ def test_a_site_may_have_it_so_that_only_operators_build(vscode, make, bob, sent
 
 
 def test_previews_build_nothing(vscode, bob, as_user, sent):
-    wanted = {"team": "vision", "template": "vscode", "flavor": "cpu-small"}
-    answer = as_user(bob).post("/api/v1/admission/preview", wanted, "application/json").json()
+    order = {"team": "vision", "template": "vscode", "flavor": "cpu-small"}
+    answer = as_user(bob).post("/api/v1/admission/preview", order, "application/json").json()
     assert (answer["outcome"], answer["reason"]["code"]) == ("queued", "environment_being_installed")
     assert not EnvironmentBuild.objects.exists()
 

@@ -156,5 +156,5 @@ def test_by_rest(there, sent, olga, as_user):
     looked_at(only(sent))
     current = client.get("/api/v1/environments/ml").json()["current"]
     assert (current["source_kind"], current["state"], current["python"]) == ("folder", "ready", "3.11")
-    gone = client.post("/api/v1/environments", {**body, "source": "/x"}, content_type="application/json")
-    assert gone.status_code == 400 and "No node can use an environment in /x" in gone.content.decode()
+    response = client.post("/api/v1/environments", {**body, "source": "/x"}, content_type="application/json")
+    assert response.status_code == 400 and "No node can use an environment in /x" in response.content.decode()

@@ -40,9 +40,9 @@ def test_an_owner_makes_one_for_the_team_and_its_build_goes_to_a_node(team, alic
     assert Event.objects.filter(kind="environment.created", actor=alice, team_id=team.pk).exists()
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "petra"])
-def test_who_may_not(request, who, team, local_pool):
-    actor = request.getfixturevalue(who)
+@pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
+def test_missing_permissions(request, username, team, local_pool):
+    actor = request.getfixturevalue(username)
     with pytest.raises(NotAllowed):
         services.create(actor=actor, team=team, name="Mine", **LINES)
     with pytest.raises(NotAllowed):
@@ -50,7 +50,7 @@ def test_who_may_not(request, who, team, local_pool):
     assert not Environment.objects.filter(slug="mine").exists()
 
 
-def test_an_owner_makes_none_for_everybody_and_none_for_another_team(team, alice, local_pool):
+def test_owner_creates_environments_for_own_team_only(team, alice, local_pool):
     with pytest.raises(NotAllowed):
         services.create(actor=alice, team=None, name="All", **LINES)
     with pytest.raises(NotAllowed):
@@ -88,7 +88,7 @@ def test_another_teams_is_not_there_for_an_outsider(team, alice, charlie, local_
     ],
 )
 @pytest.mark.parametrize("kind", ["packages", "requirements", "lock"])
-def test_what_leads_away_from_the_index_is_refused(source, kind, local_pool):
+def test_lines_outside_the_index_are_refused(source, kind, local_pool):
     with pytest.raises(InvalidInput) as refused:
         sources.validate_source(
             kind, f"pandas{' --hash=sha256:' + 'a' * 64 if kind == 'lock' else ''}\n{source}"
@@ -122,7 +122,7 @@ def test_a_lock_without_hashes_is_a_requirements_file():
     assert sources.validate_source("lock", continued)[0] == SourceKind.LOCK
 
 
-def test_what_is_missing_or_too_long_is_refused(team, alice, local_pool):
+def test_missing_or_too_long_values_are_refused(team, alice, local_pool):
     for wrong in (
         {"source": "# nothing"},
         {"source": "numpy\n" * 50_000},
@@ -206,7 +206,7 @@ def test_deleting_one_that_is_being_built_cancels_it(team, alice, local_pool, se
     assert not built(command)
 
 
-def test_what_comes_with_the_portal_is_switched_off_and_not_deleted(olga, local_pool):
+def test_curated_environments_can_be_disabled_but_not_deleted(olga, local_pool):
     made = environment()
     Environment.objects.filter(pk=made.pk).update(curated=True)
     with pytest.raises(StateConflict):
@@ -256,6 +256,6 @@ def test_cancelled_by_who_manages_it(team, alice, bob, local_pool, sent):
     assert version_of(Environment.objects.get()).retry_at is None
 
 
-def test_the_system_is_named_where_nobody_asked():
+def test_automatic_build_names_the_system():
     made = environment(build=False)
     assert (made.updated_by, version_of(made).state) == (SYSTEM.label, VersionState.NEW)

@@ -82,7 +82,7 @@ def test_the_line_that_went_wrong_is_marked(local_pool, sent, olga, as_user):
     assert shown.count('<mark class="wrong"') == 1
 
 
-def test_what_is_different_stands_in_words(local_pool, sent, olga, as_user):
+def test_differences_are_described(local_pool, sent, olga, as_user):
     made = ready(sent, slug="tools")
     services.rebuild(actor=SYSTEM, environment=made)
     packages = (Package("numpy", "2.2.0", 1), Package("pandas", "2.2.3", 1))
@@ -115,7 +115,7 @@ def test_it_is_made_by_a_form_with_a_file(team, alice, local_pool, sent, as_user
     )
 
 
-def test_a_change_that_somebody_overtook_is_shown_and_not_written(team, alice, local_pool, as_user):
+def test_outdated_change_is_shown_and_not_saved(team, alice, local_pool, as_user):
     made = environment(team=team, slug="tools", actor=alice)
     seen = etags.version_of(made)
     services.change(actor=SYSTEM, environment=made, description="By Berth")
@@ -168,8 +168,8 @@ def test_the_home_page_says_how_far_data_science_is(
     clock.shift(61)
     upkeep.sweep()
     built(only(sent))
-    for who in (bob, olga):
-        assert "Data science" not in as_user(who).get("/").content.decode()
+    for user in (bob, olga):
+        assert "Data science" not in as_user(user).get("/").content.decode()
 
 
 def test_a_list_that_only_its_maker_can_mend_leads_to_it(local_pool, sent, olga, bob, as_user):
@@ -215,7 +215,7 @@ def test_a_template_for_it_begins_as_a_copy_of_what_it_can_run(local_pool, sent,
     assert '<option value="tools" selected' in hers and "Copy of JupyterLab" not in hers
 
 
-def test_what_stands_there_by_itself_follows_the_template(local_pool, sent, team, bob, make, as_user):
+def test_default_value_follows_the_template(local_pool, sent, team, bob, make, as_user):
     ready(sent, slug="tools")
     Template.objects.filter(slug="marimo").update(environment=Environment.objects.get(slug="tools"))
     make(bob, environment=Environment.objects.get(slug="tools"))

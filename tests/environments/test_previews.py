@@ -107,7 +107,7 @@ def test_the_page_shows_it_keeps_what_was_typed_and_changes_nothing(tools, olga,
     assert EnvironmentVersion.objects.filter(environment=tools).count() == 1
 
 
-def test_rest_previews_for_who_manages_it_and_nobody_else_learns_of_it(local_pool, sent, team, alice, client):
+def test_rest_preview_is_limited_to_managers(local_pool, sent, team, alice, client):
     made = ready(sent, team=team, actor=alice, source="numpy")
     other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner").user
     path = f"/api/v1/environments/{made.slug}/preview"

@@ -46,13 +46,13 @@ def small() -> Flavor:
     return Flavor.objects.get(slug="cpu-small")
 
 
-def create(actor, team, wanted=None, template=None, **fields) -> Workspace:
+def create(actor, team, environment=None, template=None, **fields) -> Workspace:
     return create_workspace(
         actor=actor,
         team=team,
         template=template or jupyter(),
         flavor=small(),
-        environment=wanted,
+        environment=environment,
         **fields,
     )
 
@@ -99,7 +99,7 @@ def test_it_keeps_its_version_when_another_becomes_current(team, bob, local_pool
     assert f"environment:{DIGEST}" in workspace.request.needs
 
 
-def test_what_cannot_be_had_is_refused_and_says_why(team, bob, local_pool, sent):
+def test_unavailable_choice_is_refused_with_the_reason(team, bob, local_pool, sent):
     made = environment(name="Data science")
     command = only(sent)
     progress(command, "downloading", done=6, total=10)
@@ -165,9 +165,7 @@ def test_it_goes_to_the_node_that_has_it(team, bob, local_pool, sent):
     assert reasons["node-2"].code is PlacementCode.ENVIRONMENT_MISSING
 
 
-def test_one_that_is_on_no_node_waits_and_starts_by_itself_when_it_is_there(
-    team, bob, local_pool, sent, run_node
-):
+def test_start_waits_until_a_node_has_the_environment(team, bob, local_pool, sent, run_node):
     made = ready(sent, name="Data science")
     # The node has lost it.
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
@@ -189,7 +187,7 @@ def test_one_that_is_on_no_node_waits_and_starts_by_itself_when_it_is_there(
     assert only_start(sent).spec.environment == DIGEST
 
 
-def test_one_that_is_on_its_way_keeps_nobody_else_from_starting(team, bob, local_pool, sent):
+def test_pending_environment_does_not_block_other_starts(team, bob, local_pool, sent):
     made = ready(sent)
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
     assert create(bob, team, made).state == State.PENDING

@@ -50,7 +50,7 @@ def sealed(monkeypatch) -> list[Event]:
 # --- Seals ------------------------------------------------------------------------------------------
 
 
-def test_what_is_young_is_not_sealed_yet():
+def test_recent_entries_are_not_sealed():
     write(2)
     assert sealing.seal_entries() == 0
     assert seal() == 2
@@ -77,7 +77,7 @@ def test_an_entry_is_never_changed_by_the_portal():
         (lambda e: Event.objects.filter(pk=e.pk).delete(), Flaw.ENTRIES_MISSING),
     ],
 )  # fmt: skip
-def test_whoever_changes_an_entry_in_the_database_is_found_out(sealed, harm, flaw):
+def test_changed_database_entry_breaks_the_seal(sealed, harm, flaw):
     harm(sealed[4])
     (finding,) = sealing.verify().findings
     assert (finding.flaw, finding.number) == (flaw, 2)
@@ -94,7 +94,7 @@ def test_an_entry_put_in_between_is_found_out(sealed):
     assert flaws() == [Flaw.ENTRIES_CHANGED]
 
 
-def test_a_seal_cannot_be_made_anew_without_the_key(sealed, settings):
+def test_seal_needs_the_key(sealed, settings):
     Event.objects.filter(pk=sealed[4].pk).update(message="nothing")
     second = AuditSeal.objects.get(number=2)
     key, settings.SECRET_KEY = settings.SECRET_KEY, "of whoever has only the database"
@@ -129,7 +129,7 @@ def test_a_seal_taken_out_is_found_out_and_those_cut_off_by_a_head(sealed, capsy
         call_command("verify_audit")
 
 
-def test_what_goes_with_what_it_points_to_breaks_no_seal(team, pool):
+def test_deleted_references_keep_the_seal_valid(team, pool):
     user = UserFactory()
     services.record(actor=user, kind=AuditKind.USER_CHANGED, message="x", team=team, pool=pool)
     seal()
@@ -228,7 +228,7 @@ def test_a_copy_holds_what_the_filters_choose_and_is_an_entry_itself(admin, as_u
     assert browser.get("/audit/export/xml/").status_code == 404
 
 
-def test_nobody_else_reads_it(alice, olga, petra, as_user):
+def test_others_cannot_read_it(alice, olga, petra, as_user):
     for user in (alice, olga, petra):
         browser = as_user(user)
         for url in ("/audit/", "/audit/export/csv/", "/audit/export/jsonl/"):

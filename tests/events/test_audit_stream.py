@@ -123,7 +123,7 @@ def test_entries_arrive_in_order_as_rfc_5424_says(server):
     assert audit_stream.run() == 0
 
 
-def test_what_was_before_is_not_sent(settings):
+def test_earlier_events_are_not_sent(settings):
     write(3)
     with syslog_server() as server:
         settings.BERTH_AUDIT_SYSLOG = f"tcp://127.0.0.1:{server.port}"
@@ -164,7 +164,7 @@ def test_a_server_that_drops_the_connection_gets_all_of_it_again(server):
     assert (row.last_error, row.failures, row.last_id) == ("", 0, ids[-1])
 
 
-def test_a_dead_receiver_is_left_alone_for_longer_and_longer_and_harms_nobody(settings):
+def test_dead_receiver_is_retried_with_backoff_and_does_not_block_others(settings):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         settings.BERTH_AUDIT_SYSLOG = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -338,7 +338,7 @@ def test_an_entry_that_is_committed_late_is_not_passed_over():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_was_rolled_back_is_waited_for_no_longer_than_its_transaction():
+def test_rolled_back_gap_is_awaited_only_during_its_transaction():
     row = AuditStream(name="syslog")
     write()
     feed.skip_to_end(row)

@@ -204,9 +204,7 @@ def test_each_event_loop_has_its_own(redis_url: str, redis: Redis) -> None:
     asyncio.run(later())
 
 
-async def test_a_stream_ends_when_its_users_account_is_told_to_have_changed(
-    redis_url: str, redis: Redis, settings: Any
-) -> None:
+async def test_stream_ends_when_the_account_changes(redis_url: str, redis: Redis, settings: Any) -> None:
     """By a message alone: a channel that is subscribed or a connection that is lost ends no stream."""
     settings.BERTH_REDIS_URL = redis_url
     user = uuid.uuid4()

@@ -29,7 +29,7 @@ def tell(*users, title="It ends soon", **fields):
     return services.notify(users, "test.told", title, **fields)
 
 
-def test_everybody_is_told_once_in_a_transaction(alice, bob):
+def test_each_recipient_is_notified_once_per_transaction(alice, bob):
     with transaction.atomic():
         tell(alice, bob, alice)
         tell(alice, url="/")  # leads elsewhere: another notice
@@ -38,14 +38,14 @@ def test_everybody_is_told_once_in_a_transaction(alice, bob):
     assert Notification.objects.filter(user=bob).count() == 1
 
 
-def test_what_is_rolled_back_tells_nobody_and_keeps_nothing_from_being_told(alice):
+def test_rolled_back_notice_is_not_sent_and_can_be_repeated(alice):
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tell(alice)
         raise ZeroDivisionError
     assert len(tell(alice)) == 1
 
 
-def test_who_was_switched_off_is_not_told(alice):
+def test_deactivated_user_gets_no_notice(alice):
     alice.is_active = False
     assert tell(alice) == []
 
@@ -76,7 +76,7 @@ def test_the_mail_says_what_the_notice_says_and_where_it_leads(alice, mailing):
     assert mail.send_due() == 0
 
 
-def test_who_does_not_want_mail_gets_none(alice, bob, charlie, mailing):
+def test_mail_can_be_disabled(alice, bob, charlie, mailing):
     alice.mail_notices = False
     bob.email = ""
     for user in (alice, bob):

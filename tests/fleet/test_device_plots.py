@@ -106,7 +106,7 @@ def test_a_gap_stays_a_gap():
     assert len(plot.rows) == 60 and plot.has_gaps
 
 
-def test_what_one_metric_lacks_is_a_gap_in_its_plot_alone():
+def test_missing_metric_is_a_gap_in_its_plot_only():
     series = hour({0: point(0, power_mw=1000, power_max_mw=1000), 1: point(1)})
     assert [value is None for value in drawn(series, "power").lines[0].values[:2]] == [False, True]
     assert None not in drawn(series).lines[0].values[:2]
@@ -123,7 +123,7 @@ def test_a_month_has_few_points_weighted_by_measured_time():
     assert str(mean.name) == "mean of 4 hours" and len(plot.rows) in (30, 31) and plot.dated
 
 
-def test_who_held_it_is_one_time_for_several_at_once():
+def test_concurrent_holders_count_once():
     def at(minute: int) -> datetime:
         return datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=minute)
 

@@ -222,7 +222,7 @@ def test_holders_are_named_to_their_team_and_to_operators_only(lab, make, alice,
         assert "secret-work" not in text(as_user(charlie).get(url))
 
 
-def test_what_happened_is_told_where_it_happened_alone(lab, olga, as_user):
+def test_events_are_shown_on_their_node_only(lab, olga, as_user):
     for index in (0, 1):
         cordons.cordon_device(actor=olga, device_id=device("gpu-01", index).pk, reason=f"Fan {index}")
     services.set_cordon(actor=olga, node_id=device("gpu-02", 0).node_id, cordoned=True, reason="Firmware")
@@ -250,7 +250,7 @@ def test_a_split_gpu_names_who_holds_its_instances(catalog, make, alice, olga, a
     assert "Allocated to <a" in page and "on-a-part of alice" in page
 
 
-def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, as_user, sent):
+def test_drain_asks_for_confirmation_and_notifies_users(lab, make, alice, olga, as_user, sent):
     workspace = make(alice, "gpu-1")
     run_until_ready(sent, workspace)
     node = Node.objects.get(allocations__workspace=workspace)

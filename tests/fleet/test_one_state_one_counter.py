@@ -258,7 +258,7 @@ def test_the_evidence_for_approvals(site, bob, petra, team, as_user, with_token)
         assert f"{free} free now" in evidence["effect"]
 
 
-def test_what_can_be_reserved(site, olga, as_user):
+def test_reservable_amounts(site, olga, as_user):
     page = as_user(olga).get("/calendar/").content.decode()
     options = dict(re.findall(r'<option value="((?:gpu|mig):[^"]+)"[^>]*>([^<]+)<', page))
     found = {name: re.findall(r"\d+", words)[-1] for name, words in options.items()}

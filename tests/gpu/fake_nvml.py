@@ -233,12 +233,12 @@ class FakeLibrary:
         return _set_handle(target, (number + 1) * 1000)
 
     def do_nvmlDeviceGetHandleByUUID(self, uuid: Any, target: Any) -> int:
-        wanted = _plain(uuid).decode()
+        uuid_text = _plain(uuid).decode()
         for index, gpu in enumerate(self.gpus):
-            if gpu.uuid == wanted:
+            if gpu.uuid == uuid_text:
                 return _set_handle(target, (index + 1) * 1000)
             for slot, instance in enumerate(gpu.instances):
-                if instance.uuid == wanted:
+                if instance.uuid == uuid_text:
                     return _set_handle(target, (index + 1) * 1000 + slot + 1)
         return int(pynvml.NVML_ERROR_NOT_FOUND)
 

@@ -45,7 +45,7 @@ def test_whatever_is_read_a_total_never_goes_back(bits: int, seen: list[int | No
 
 
 @given(WIDTHS, st.data())
-def test_one_that_began_anew_has_counted_what_it_says(bits: int, data: st.DataObject) -> None:
+def test_restarted_counter_counts_its_value(bits: int, data: st.DataObject) -> None:
     """Wherever it was before, but for the very end of what it can hold, where it looks like a wrap."""
     end = (1 << bits) - (1 << (bits - WRAP_MARGIN_BITS))
     before = data.draw(st.integers(1, end))

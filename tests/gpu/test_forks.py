@@ -54,7 +54,7 @@ def test_it_is_closed_for_the_fork_and_may_be_opened_after_it(holder: threading.
         assert forks._process_sessions.open == 1
 
 
-def test_who_opens_it_meanwhile_waits_for_the_fork() -> None:
+def test_request_during_a_fork_waits_for_it() -> None:
     assert forks.prepare()
     opened = threading.Event()
 
@@ -70,7 +70,7 @@ def test_who_opens_it_meanwhile_waits_for_the_fork() -> None:
     thread.join(30)
 
 
-def test_what_hangs_is_not_waited_for_and_a_fork_that_fails_ends_by_itself() -> None:
+def test_hanging_session_is_not_awaited_before_a_fork() -> None:
     with forks.session():
         assert not forks.prepare(wait_s=0.05, hold_s=0.1)
     with forks.session():

@@ -28,7 +28,7 @@ def source_of(gpu: FakeGpu) -> Iterator[GpuSource]:
         yield GpuSource(device, device.uuid())
 
 
-def test_what_is_counted_is_told() -> None:
+def test_counted_errors_are_reported() -> None:
     gpu = h200(nvmlDeviceGetRemappedRows=(3, 1, 0, 1), nvmlDeviceGetPcieReplayCounter=7)
     gpu.values["nvmlDeviceGetTotalEccErrors"] = {0: 12, 1: 2}
     gpu.fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = 123_456_789
@@ -46,7 +46,7 @@ def test_what_is_counted_is_told() -> None:
         assert source.read(50.0).pcie_replays == 10
 
 
-def test_what_wraps_goes_on() -> None:
+def test_wrapped_counter_continues() -> None:
     gpu = h200(nvmlDeviceGetPcieReplayCounter=2**32 - 2)
     gpu.values["nvmlDeviceGetTotalEccErrors"] = {0: 12, 1: 2}
     gpu.fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = 2**64 - 5
@@ -61,7 +61,7 @@ def test_what_wraps_goes_on() -> None:
         assert (sample.ecc_corrected, sample.ecc_uncorrected) == (13, 2)
 
 
-def test_what_is_not_offered_is_not_told() -> None:
+def test_unsupported_values_are_omitted() -> None:
     for source in source_of(t4()):
         sample = source.read(100.0)
         assert (sample.remapped_corrected, sample.remap_failed, sample.energy_mj) == (None, None, None)
@@ -73,7 +73,7 @@ def test_trouble_with_a_counter_is_no_trouble_with_the_sample() -> None:
         assert sample.power_mw == 76_541 and sample.pcie_replays is None
 
 
-def test_the_last_xid_is_told_whoever_caused_it_where_somebody_watches() -> None:
+def test_last_xid_is_reported_if_a_watcher_runs() -> None:
     for source in source_of(h200()):
         assert source.read(100.0).last_xid is None
         last_xids.watching()

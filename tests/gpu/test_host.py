@@ -100,7 +100,7 @@ def test_cxl_memory_is_a_node_without_cpus_behind_a_cxl_region(tmp_path):
     assert "memory_tier:cxl" in host.read_host_facts(tmp_path).provides
 
 
-def test_persistent_memory_is_told_from_cxl(tmp_path):
+def test_persistent_memory_is_distinguished_from_cxl(tmp_path):
     real = tmp_path / "sys/devices/LNXSYSTM:00/ACPI0012:00/ndbus0/region0/dax0.0/dax0.0"
     write(tmp_path, {**node(0, "0-7", 64_000), **node(1, "", 128_000)})
     real.mkdir(parents=True)

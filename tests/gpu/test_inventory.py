@@ -74,7 +74,7 @@ def test_everything_about_an_h200(tmp_path):
     assert "s3cret" not in text and "temperature_c" not in facts.as_json()
 
 
-def test_what_the_kernel_says_about_numa_comes_first(tmp_path):
+def test_kernel_numa_information_takes_precedence(tmp_path):
     pci_gpu(tmp_path, "0000:1b:00.0", numa=0)
     (facts,) = scan_of(FakeLibrary([h200(nvmlDeviceGetMemoryAffinity=2)]), tmp_path).gpus
     assert facts.numa == 0
@@ -152,7 +152,7 @@ def test_a_driver_that_does_not_start_is_a_state_with_a_next_action(tmp_path, co
     assert found.state is state and words in found.sentence and found.gpus == ()
 
 
-def test_no_driver_and_no_gpu_are_told_apart(tmp_path):
+def test_no_driver_and_no_gpu_are_distinguished(tmp_path):
     found = scan_of(None, tmp_path)
     assert found.state is MachineState.NO_DRIVER and "run without a GPU" in found.sentence
     assert scan_of(FakeLibrary([]), tmp_path).state is MachineState.NO_GPU

@@ -62,7 +62,7 @@ def test_several_are_named_and_none_at_all_is_no_machine_without_gpus(eight: Pat
     assert "Install a newer driver" in found.sentence and "reboot" not in found.sentence
 
 
-def test_one_that_does_not_even_say_where_it_is_has_its_address_from_pci(eight: Path) -> None:
+def test_device_without_address_gets_it_from_pci(eight: Path) -> None:
     gpus = [h200(number) for number in range(8)]
     gpus[5].broken = LOST
     found = scan_of(FakeLibrary(gpus), eight)
@@ -70,7 +70,7 @@ def test_one_that_does_not_even_say_where_it_is_has_its_address_from_pci(eight: 
     assert found.state is MachineState.GPU_LOST
 
 
-def test_what_is_not_for_this_driver_is_not_missing(tmp_path: Path) -> None:
+def test_other_driver_devices_are_not_missing(tmp_path: Path) -> None:
     pci(tmp_path, BUSES[0])
     pci(tmp_path, BUSES[1], driver="vfio-pci")
     (pci(tmp_path, BUSES[2]) / "physfn").mkdir()

@@ -66,7 +66,7 @@ def test_values_come_through_the_real_structures():
         assert driver.by_uuid(device.uuid()).name() == "NVIDIA H200"
 
 
-def test_what_is_not_offered_is_none_and_never_zero():
+def test_unsupported_values_are_none_and_never_zero():
     gpu = t4(nvmlDeviceGetPowerUsage=Err(pynvml.NVML_ERROR_NO_PERMISSION))
     with installed(FakeLibrary([gpu])), nvml.session() as driver:
         device = driver.device(0)

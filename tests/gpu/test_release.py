@@ -27,19 +27,19 @@ def test_only_while_it_is_held() -> None:
     assert not release.is_release_requested()
 
 
-def test_a_deadline_that_has_passed_asks_nobody() -> None:
+def test_expired_deadline_makes_no_call() -> None:
     with release.release_nvml(lease_s=0):
         assert not release.is_release_requested()
         release.wait()
 
 
-def test_what_was_not_written_yet_asks_nobody() -> None:
+def test_unwritten_state_makes_no_call() -> None:
     with release.release_nvml():
         (release.lock_folder() / "nvml-released").write_text("")
         assert not release.is_release_requested()
 
 
-def test_who_has_no_patience_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_under_way_is_reported_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "PATIENCE_S", 0.0)
     with release.release_nvml():
         with pytest.raises(release.ResetNotOver):

@@ -117,7 +117,7 @@ def test_an_hour_of_minutes_is_an_hour_of_samples(seen):
         assert merge(some, start_s=HOUR) == whole  # minutes that never came are missing all the same
 
 
-def test_what_cannot_be_merged_is_refused():
+def test_mismatched_rollups_are_not_merged():
     one = rolled([Sample(HOUR, gpu_util_pct=1)], HOUR)
     other = messages.load({**messages.dump(one), "uuid": "GPU-2", "start_s": HOUR + 60}, Rollup)
     for parts in ([], [one, one], [one, other], [rolled([], HOUR + 3600)], [rolled([], HOUR - 60)]):

@@ -80,7 +80,7 @@ def test_a_minute_goes_out_when_it_is_over():
     assert sampler.latest()["GPU-1"].at_s == START + 60
 
 
-def test_a_device_that_hangs_is_stale_and_holds_up_nobody():
+def test_hanging_device_is_stale_and_does_not_delay_others():
     release = threading.Event()
     hung, well = Scripted("GPU-hung", hangs=release), Scripted("GPU-well")
     out = Out()
@@ -125,13 +125,13 @@ def test_a_lost_device_leaves_and_the_list_is_asked_again_soon():
 
 
 def test_a_device_that_is_gone_is_forgotten_after_a_while():
-    gone, stays = Scripted("GPU-gone"), Scripted("GPU-stays")
-    devices = [gone, stays]
+    removed, stays = Scripted("GPU-gone"), Scripted("GPU-stays")
+    devices = [removed, stays]
     out = Out()
     sampler = sampler_of(lambda: list(devices), out, refresh_s=60, capacity=120)
     for second in range(0, 60, 10):
         sampler.tick(START + second)
-    devices.remove(gone)
+    devices.remove(removed)
     seen = []
     for second in range(60, 360, 10):
         sampler.tick(START + second)
@@ -145,7 +145,7 @@ def test_a_device_that_is_gone_is_forgotten_after_a_while():
     assert sampler.ring("GPU-stays") is not None
 
 
-def test_what_is_wrong_is_said_once(caplog):
+def test_each_error_is_reported_once(caplog):
     device = Scripted("GPU-1", fails=NvmlProblem("It is odd."))
     sampler = sampler_of([device], Out())
     for second in range(5):
@@ -203,7 +203,7 @@ def test_a_list_that_hangs_leaves_the_known_devices_sampled(monkeypatch):
     release.set()
 
 
-def test_what_the_sink_refuses_is_kept_up_to_a_bound():
+def test_refused_reports_are_kept_up_to_a_limit():
     out = Out(error=ConnectionError("no broker"))
     sampler = sampler_of([Scripted("GPU-1")], out)
     for number in range(MAX_WAITING + 6):

@@ -102,7 +102,7 @@ def test_a_clean_device_is_clean_and_everything_is_given_back():
     assert gpu.blocks == {} and gpu.used == 2 * MIB
 
 
-def test_what_a_tenant_left_is_counted_and_cleared():
+def test_residue_is_counted_and_cleared():
     gpu = HostGpu()
     gpu.dirt = {0: 1, 5_000_000: 0xDEAD, 98 * MIB // 8 - 1: 1 << 63}
     found = scrubbed(gpu)
@@ -138,7 +138,7 @@ def test_the_first_time_most_of_the_memory_must_be_free():
     assert scrubbed(HostGpu(used_mib=16), baseline_mib=84).verdict is ScrubVerdict.CLEAN
 
 
-def test_what_could_not_be_taken_is_not_proven():
+def test_unallocatable_memory_is_unproven():
     found = scrubbed(HostGpu(total_mib=402, hole_mib=8))
     assert found.verdict is ScrubVerdict.CLEAN and found.coverage_per_mille == 980
     found = scrubbed(HostGpu(total_mib=402, hole_mib=10))
@@ -152,7 +152,7 @@ def test_a_busy_device_is_not_touched():
     assert found.verdict is ScrubVerdict.BUSY and "2 processes use this GPU" in found.text and gpu.calls == {}
 
 
-def test_somebody_who_comes_meanwhile_makes_it_inconclusive():
+def test_new_process_makes_it_inconclusive():
     answers = iter([0, 1])
     assert scrubbed(HostGpu(), others=lambda: next(answers)).verdict is ScrubVerdict.INCONCLUSIVE
     answers_2 = iter([0, None])
@@ -170,7 +170,7 @@ def test_somebody_who_comes_meanwhile_makes_it_inconclusive():
         (ScrubCallFailed("CUDA_ERROR_UNKNOWN"), ScrubVerdict.INCONCLUSIVE),
     ],
 )
-def test_a_failure_at_any_point_is_told_and_the_rest_is_given_back(where, error, verdict):
+def test_failure_at_any_point_is_reported_and_memory_released(where, error, verdict):
     gpu = HostGpu()
     gpu.fails = {where: error}
     found = scrubbed(gpu)
@@ -268,7 +268,7 @@ def test_the_child_finds_leaks_faults_and_company(run):
         ({"cuda_uuid": "GPU-99999999-1111-2222-3333-444444444444"}, ScrubVerdict.INCONCLUSIVE, "CUDA opened"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_in_the_child(run, scenario, verdict, words):
+def test_errors_in_the_child(run, scenario, verdict, words):
     found = run(**scenario)
     assert found.verdict is verdict and words in found.text
 

@@ -47,11 +47,11 @@ def steps(done: list[tuple[float, ShareAction]]) -> list[tuple[float, ShareStep,
     return [(at, act.step, act.process.pid if act.process else None) for at, act in done]
 
 
-def test_who_keeps_to_its_part_hears_nothing() -> None:
+def test_workspace_within_its_share_gets_no_notice() -> None:
     assert play([seen(30_000, 10_000)] * 60) == []
 
 
-def test_told_first_then_asked_then_killed() -> None:
+def test_warned_then_terminated_then_killed() -> None:
     done = play([seen(1_000, 45_000)] * 30)
     assert steps(done) == [
         (0, ShareStep.OVER, None),
@@ -95,12 +95,12 @@ def test_a_neighbour_without_its_own_does_not_wait() -> None:
     assert play([seen(40_000, urgent=True)] * 30) == []
 
 
-def test_what_is_not_told_ends_nothing() -> None:
+def test_unreported_usage_ends_no_process() -> None:
     done = play([seen(1_000, None, 90_000)] * 40)
     assert {act.step for _, act in done} == {ShareStep.UNKNOWN}
 
 
-def test_after_a_gap_the_time_counts_anew() -> None:
+def test_gap_restarts_the_time() -> None:
     over, _ = decide(None, seen(45_000), 0.0)
     over, acts = decide(over, seen(45_000), 19.0)
     assert acts == ()
@@ -176,7 +176,7 @@ def test_nothing_ends_early_or_without_cause(history: list[tuple[float, ShareUse
 
 
 @pytest.mark.parametrize("urgent", [True, False])
-def test_who_stays_over_loses_all_but_its_agent(urgent: bool) -> None:
+def test_continued_overuse_ends_all_processes_but_the_agent(urgent: bool) -> None:
     processes = {
         (n, 1): DeviceProcess(n, 1, 10_000, Rank.AGENT if n == 1 else Rank.WORK) for n in range(1, 6)
     }

@@ -17,7 +17,7 @@ from provisioning.gpu.watcher import nvml_events
 from provisioning.gpu.watcher import watcher as watching
 from provisioning.gpu.watcher.kernel_log import KernelLog, parse, slot_of
 from provisioning.gpu.watcher.watcher import Watcher
-from provisioning.gpu.watcher.xid_report import AGAIN_S, XidDeduplicator, XidReport
+from provisioning.gpu.watcher.xid_report import DEDUPLICATION_S, XidDeduplicator, XidReport
 from tests.gpu.fake_nvml import Err, FakeLibrary, h200, installed
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -75,13 +75,13 @@ def test_a_slot_is_the_same_however_it_is_written(bus: str) -> None:
     assert slot_of(bus) == SLOT
 
 
-def test_each_is_told_once_a_minute() -> None:
+def test_each_xid_is_reported_once_per_minute() -> None:
     now = [100.0]
     once = XidDeduplicator(lambda: now[0])
     seen = XidReport(SLOT, 79, "a")
     assert once.is_first(seen) and not once.is_first(XidReport(SLOT, 79, "b"))
     assert once.is_first(XidReport(SLOT, 48)) and once.is_first(XidReport("0000:4b:00", 79))
-    now[0] += AGAIN_S - 0.1
+    now[0] += DEDUPLICATION_S - 0.1
     assert not once.is_first(seen)
     now[0] += 0.1
     assert once.is_first(seen)
@@ -121,7 +121,7 @@ def test_a_record_that_was_overwritten_is_passed_over(
         kernel.close()
 
 
-def test_what_is_no_log_is_not_asked_again_and_again() -> None:
+def test_missing_log_is_not_polled() -> None:
     kernel = KernelLog(Path("/dev/null"))
     try:
         assert kernel.wait(0) and list(kernel.read()) == [] and kernel.is_empty
@@ -210,7 +210,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         watcher.stop()
 
 
-def test_an_xid_of_either_source_is_told_once_and_what_applications_cause_is_not(start: Start) -> None:
+def test_xid_of_either_source_is_reported_once_and_application_xids_are_not(start: Start) -> None:
     told = Told()
     watcher = start(told)
     for xid in (13, 31, 43, 45, 68, 1):
@@ -223,7 +223,7 @@ def test_an_xid_of_either_source_is_told_once_and_what_applications_cause_is_not
     assert told.found == [XidReport(SLOT, 79, LOST)]
 
 
-def test_what_the_kernel_writes_is_told_though_nvml_hangs(start: Start, tmp_path: Path) -> None:
+def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: Path) -> None:
     hangs, hung = threading.Event(), threading.Event()
 
     def follow(tell: Any, going: Any) -> None:
@@ -261,7 +261,7 @@ def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
     assert told.found == [XidReport(SLOT, 48)]
 
 
-def test_what_cannot_be_told_now_is_kept(start: Start) -> None:
+def test_undeliverable_reports_are_kept(start: Start) -> None:
     told = Told(away=1)
     start(told).handle(XidReport(SLOT, 48))
     assert told.heard.wait(20)

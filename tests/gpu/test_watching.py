@@ -22,7 +22,7 @@ class App:
         self.sent.append((name, kwargs, queue))
 
 
-def test_what_a_watcher_tells() -> None:
+def test_reports_of_a_watcher() -> None:
     app = App()
     watching.DeviceErrorSender(app, pool_slug="lab", node="gpu-01")(
         [XidReport("0000:3b:00", 79, "line"), XidReport("0000:4b:00", 48)]
@@ -30,11 +30,11 @@ def test_what_a_watcher_tells() -> None:
     ((name, kwargs, queue),) = app.sent
     assert (name, queue) == ("control.apply_device_errors", "control")
     errors = (DeviceError("0000:3b:00", 79, "line"), DeviceError("0000:4b:00", 48))
-    assert messages.load(kwargs["found"], DeviceErrors) == DeviceErrors("lab", "gpu-01", errors)
+    assert messages.load(kwargs["report"], DeviceErrors) == DeviceErrors("lab", "gpu-01", errors)
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_without_a_driver_nobody_watches(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
+def test_no_watcher_without_a_driver(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
     calls: list[str] = []
 
     class Watcher:

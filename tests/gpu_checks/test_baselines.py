@@ -240,7 +240,7 @@ def test_a_fleet_of_three_keeps_its_baseline_when_it_has_passed(
     assert "copy_gb_s" in asked(gpus[0], sent).baseline
 
 
-def test_another_driver_begins_anew(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+def test_other_driver_resets_the_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 3700, 3650, 3600)
     unlisted(3000, 3100, software=OLD)
     assert "copy_gb_s" not in asked(gpus[0], sent).baseline
@@ -267,7 +267,7 @@ def test_figures_of_a_thorough_check_outlast_a_quick_one(
         {"code": "processes_unknown", "severity": "inconclusive", "text": "x", "action": "inspect"},
     ],
 )
-def test_what_has_more_against_it_is_no_baseline(
+def test_device_with_other_findings_is_no_baseline(
     gpus: list[Device], unlisted: Any, sent: Any, finding: dict[str, Any]
 ) -> None:
     for device in gpus[:4]:

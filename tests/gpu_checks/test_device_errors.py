@@ -78,13 +78,13 @@ def test_errors_of_several_kinds_in_turns_are_one_event_and_the_strongest_recove
         (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "reset"),
     ],
 )
-def test_what_takes_a_device_out(gpus: list[Device], xid: int, line: str, recovery: str) -> None:
+def test_reasons_to_cordon_a_device(gpus: list[Device], xid: int, line: str, recovery: str) -> None:
     assert seen(DeviceError("0000:0b:00", xid, line)) == 1
     assert (fresh(gpus[0]).cordoned, fresh(gpus[0]).recovery) == (True, recovery)
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 5])
-def test_what_an_application_causes_never_does(gpus: list[Device], xid: int) -> None:
+def test_application_xids_have_no_effect(gpus: list[Device], xid: int) -> None:
     assert seen(DeviceError("0000:0b:00", xid)) == 0
     assert not Device.objects.filter(cordoned=True).exists()
 
@@ -120,7 +120,7 @@ def test_a_passing_check_puts_it_back_and_an_operators_cordon_stays(
     assert device.recovery == "reboot"
 
 
-def test_who_uses_it_is_told(make: Any, bob: Any, pool: Pool) -> None:
+def test_user_of_the_device_is_notified(make: Any, bob: Any, pool: Pool) -> None:
     workspace: Workspace = make(bob, "sim-h100-x1")
     held = AllocatedDevice.objects.get(allocation__workspace=workspace, active=True).device
     Device.objects.filter(pk=held.pk).update(facts={"pci_bus_id": "0000:3b:00.0"})
@@ -139,7 +139,7 @@ def test_who_uses_it_is_told(make: Any, bob: Any, pool: Pool) -> None:
     assert Notification.objects.filter(kind="workspace.device_error").count() == 1
 
 
-def test_an_instance_is_out_with_its_gpu_and_its_holder_is_told(make: Any, bob: Any, pool: Pool) -> None:
+def test_instance_is_cordoned_with_its_gpu_and_its_user_notified(make: Any, bob: Any, pool: Pool) -> None:
     workspace: Workspace = make(bob, "sim-h100-x1")
     held = AllocatedDevice.objects.get(allocation__workspace=workspace, active=True).device
     parent = Device.objects.exclude(pk=held.pk).filter(node=held.node).first()
@@ -157,9 +157,9 @@ def test_a_node_speaks_for_itself_alone(gpus: list[Device]) -> None:
     found = messages.dump(DeviceErrors("this-machine", "node-1", (DeviceError("0000:0b:00", 79),)))
     for sender in ("node.node-2", "control", ""):
         with sent_by(sender):
-            task.run(found=found)
+            task.run(report=found)
     with sent_by("node.node-1"):
-        task.run(found={"node": "node-1"})
+        task.run(report={"node": "node-1"})
         assert not fresh(gpus[0]).cordoned
-        task.run(found=found)
+        task.run(report=found)
     assert fresh(gpus[0]).cordoned

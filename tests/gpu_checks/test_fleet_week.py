@@ -24,7 +24,7 @@ RATE = 1500
 
 @pytest.mark.thorough("a week of a fleet; `make test` has a day of checks in test_healing")
 @pytest.mark.django_db
-def test_what_is_broken_goes_out_and_nothing_else(monkeypatch):
+def test_only_broken_devices_are_cordoned(monkeypatch):
     monkeypatch.setattr(faults, "XID_TOLD", 1.0)
     # Else most of so few would be silently wrong from the beginning, and have no room for anything else.
     rarer = tuple(replace(each, at_start=each.at_start / 8) for each in CLASSES)

@@ -63,14 +63,14 @@ def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_
     for word in ("GPU 0 failed", "GPU 5 offline", "GPU 6 free"):
         assert word in told
 
-    wanted = {0: "drain_and_reset", 1: "reboot", 2: "reboot", 4: "inspect"}
+    actions = {0: "drain_and_reset", 1: "reboot", 2: "reboot", 4: "inspect"}
     words = {
         "drain_and_reset": "Drain the node, then reset",
         "reboot": "reboot the node",
         "inspect": "Check the machine",
     }
     devices = {device.index: device for device in Device.objects.all()}
-    for index, recovery in wanted.items():
+    for index, recovery in actions.items():
         shown = operator.get(f"devices/{devices[index].pk}").json()
         assert (shown["cordoned"], shown["cordon_cause"], shown["recovery"]) == (True, "check", recovery)
         page = text(pages.get(f"/gpus/devices/{devices[index].pk}/"))

@@ -190,7 +190,7 @@ def test_a_queued_one_can_be_taken_back_on_its_page(olga, as_user, h100, sent):
     assert "Cancelled before the start" in text(as_user(olga).get(where))
 
 
-def test_what_could_not_run_names_the_library_and_the_fix(olga, as_user, h100, sent):
+def test_unavailable_check_names_the_library_and_the_fix(olga, as_user, h100, sent):
     where = as_user(olga).post(f"/gpus/devices/{h100.pk}/checks/", {"level": "quick"}).url
     command = only(sent)
     assert tell_portal(command, report=unavailable(command))

@@ -119,7 +119,7 @@ def refused(node: Node, other: Node) -> CheckCode:
 # --- what is asked of both nodes ---
 
 
-def test_both_ends_are_told_of_one_place(nodes, two):
+def test_both_ends_get_the_same_port(nodes, two):
     first, second = two
     assert [each.kind for each in two] == ["pair", "pair"]
     assert [each.uuid for each in two] == ["GPU-node-1-0", "GPU-node-2-0"]
@@ -224,7 +224,7 @@ def test_a_device_that_is_no_end(nodes, changed):
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NO_IDLE_GPU
 
 
-def test_what_somebody_has_is_no_end(nodes, make, alice):
+def test_allocated_device_is_not_chosen(nodes, make, alice):
     Pool.objects.update(hand_out_max_age_hours=0)
     one = Flavor.objects.filter(accelerator_count=1).order_by("slug").first()
     for _ in range(2):
@@ -277,7 +277,7 @@ def test_sums_that_are_right_prove_no_device(nodes, two, end, olga):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_wrong_words_at_both_ends_take_nobody_out(nodes, two, end, olga, order):
+def test_wrong_words_at_both_ends_fail_no_device(nodes, two, end, olga, order):
     for each in order:
         end(two[each], wrong=7)
     for command in two:
@@ -295,7 +295,7 @@ def test_wrong_words_at_both_ends_take_nobody_out(nodes, two, end, olga, order):
 
 @pytest.mark.parametrize("wrong_at", [0, 1])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_wrong_words_at_one_end_are_told_as_that(nodes, two, end, olga, wrong_at, order):
+def test_wrong_words_at_one_end_are_reported_there(nodes, two, end, olga, wrong_at, order):
     for each in order:
         end(two[each], wrong=7 if each == wrong_at else 0)
     bad, good = (f"node-{wrong_at + 1}", f"node-{2 - wrong_at}")
@@ -308,7 +308,7 @@ def test_wrong_words_at_one_end_are_told_as_that(nodes, two, end, olga, wrong_at
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_a_partner_that_never_comes_is_no_verdict_on_anybody(nodes, two, end, olga):
+def test_missing_partner_gives_no_verdict(nodes, two, end, olga):
     text = "Not run. Could not connect to node-2 at 192.0.2.11, port 29400 within 150 s."
     end(two[0], skipped=text)
     run = end(two[1])
@@ -321,7 +321,7 @@ def test_a_partner_that_never_comes_is_no_verdict_on_anybody(nodes, two, end, ol
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_what_the_driver_says_of_one_device_takes_out_that_one(nodes, two, end, olga):
+def test_error_of_one_end_cordons_only_that_device(nodes, two, end, olga):
     end(two[0])
     end(two[1], "ecc")
     out = Device.objects.get(cordoned=True)

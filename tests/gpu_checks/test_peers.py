@@ -116,12 +116,12 @@ def test_a_check_before_hand_out_has_none(gpus, hold):
     ],
     ids=str,
 )
-def test_who_is_no_peer(gpus, changed):
+def test_devices_that_are_no_peers(gpus, changed):
     Device.objects.filter(pk__in=[gpus[1].pk, gpus[4].pk]).update(**changed)
     assert indexes(ask(gpus[0])) == [2, 3]
 
 
-def test_what_somebody_has_is_no_peer(gpus, hold):
+def test_allocated_device_is_no_peer(gpus, hold):
     free = sorted(set(range(6)) - hold(2))
     assert indexes(ask(gpus[free[0]])) == free[1:3]
 
@@ -144,7 +144,7 @@ def test_one_device_of_the_pool_stays_free(gpus, hold):
     assert indexes(ask(gpus[free[0]])) == []
 
 
-def test_nobody_waits_for_it(gpus):
+def test_no_start_waits_for_it(gpus):
     WorkspaceFactory(state=State.PENDING)
     assert indexes(ask(gpus[0])) == []
 
@@ -236,7 +236,7 @@ def test_a_failure_gives_them_back_and_takes_out_the_device_alone(
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_the_sweep_lets_go_of_what_a_killed_process_left(gpus, sent):
+def test_sweep_releases_leftovers_of_a_killed_process(gpus, sent):
     """The run's own transaction has held, and what was to follow it was cut off."""
     run = ask(gpus[0])
     GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)

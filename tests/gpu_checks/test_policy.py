@@ -115,7 +115,7 @@ def test_quick_checks_before_hand_outs_do_not_put_off_the_thorough_one(site, sen
 @pytest.mark.parametrize(
     "how", ["off", "disabled", "unreachable", "offline", "cordoned node", "cordoned", "unhealthy", "gone"]
 )
-def test_what_is_not_checked_by_itself(site, sent, olga, how):
+def test_devices_without_automatic_checks(site, sent, olga, how):
     match how:
         case "off":
             Pool.objects.update(check_every_hours=0)
@@ -214,7 +214,7 @@ def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(s
     assert not commands(sent)
 
 
-def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, sent, clock):
+def test_transient_failure_is_retried_with_backoff(site, sent, clock):
     Pool.objects.update(check_every_hours=0, check_required=True)
     device = Device.objects.first()
     cordon_device(
@@ -246,7 +246,7 @@ def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, se
 
 
 @pytest.mark.parametrize("recovery", ["reset", "drain_and_reset", "reboot", "replace", "inspect"])
-def test_what_needs_somebodys_hands_waits_for_them(site, sent, clock, recovery):
+def test_manual_repair_waits_for_an_operator(site, sent, clock, recovery):
     """Counters of errors start anew with each check: a second look would find nothing, and prove nothing."""
     Pool.objects.update(check_every_hours=0)
     cordon_device(
@@ -268,7 +268,7 @@ def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock
         stay_seen(site)
     assert GpuCheckRun.objects.count() == 1
     assert GpuCheckRun.objects.get().state == RunState.LOST
-    clock.shift(policy.UNDECIDED_AGAIN)
+    clock.shift(policy.RETRY_UNDECIDED_AFTER)
     stay_seen(site)
     policy.run()
     assert causes(sent) == [CheckCause.NEW]

@@ -233,7 +233,7 @@ def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
     assert preflight.runs_of(workspace).get().state == RunState.LOST
 
 
-def test_what_a_silent_node_holds_is_not_handed_out(workspace, sent, clock):
+def test_check_on_a_silent_node_is_abandoned(workspace, sent, clock):
     device = device_of(workspace)
     for _ in range(preflight.DEADLINE_S // 10 + 1):
         sent.take("node.gpu_check")
@@ -300,7 +300,7 @@ def test_the_check_of_an_earlier_place_does_not_start_the_next_one(workspace, al
     assert taken(sent, Op.START)
 
 
-def test_nor_does_an_earlier_failure_count_against_a_device_that_is_back(workspace, sent, clock):
+def test_earlier_failure_does_not_count_against_a_returned_device(workspace, sent, clock):
     device = device_of(workspace)
     Device.objects.exclude(pk=device.pk).update(present=False)
     assert answer(only(sent), "ecc")
@@ -313,7 +313,7 @@ def test_nor_does_an_earlier_failure_count_against_a_device_that_is_back(workspa
     assert taken(sent, Op.START)
 
 
-def test_nor_does_it_start_a_second_time_what_is_being_started(workspace, alice, sent):
+def test_start_under_way_is_not_checked_again(workspace, alice, sent):
     first = only(sent)
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert node_says(sent, "stop", "absent")
@@ -356,7 +356,7 @@ def running(workspace, sent) -> Workspace:
     return workspace
 
 
-def test_nobody_gets_a_device_before_it_has_been_scrubbed(running, make, alice, bob, sent):
+def test_device_is_not_allocated_before_its_scrub(running, make, alice, bob, sent):
     device = device_of(running)
     Device.objects.exclude(pk=device.pk).update(cordoned=True)
     services.delete(actor=alice, workspace_id=running.pk)
@@ -397,9 +397,7 @@ def scrubs_after(device_id):
     return preflight.scrub_after(AllocationsReleased(Workspace(), (device_id,), used=True))
 
 
-def test_what_others_share_is_not_scrubbed_and_simulated_ones_only_where_asked_for(
-    gpus, pool, make, alice, sent
-):
+def test_scrubs_run_only_if_required_and_not_twice(gpus, pool, make, alice, sent):
     device = Device.objects.filter(node__pool=pool).first()
     assert scrubs_after(device.pk) == 0
     Pool.objects.filter(pk=pool.pk).update(scrub_required=True)

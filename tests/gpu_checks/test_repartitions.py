@@ -153,14 +153,14 @@ def test_operators_allow_it_on_the_page_and_by_rest(pool, olga, as_user, operato
     assert not pool.repartitions
 
 
-def test_a_profile_that_nobody_has_can_be_made(pool, make, alice, settle):
+def test_missing_profile_can_be_created(pool, make, alice, settle):
     flavor = FlavorFactory(accelerator_count=1, mig_profile="2g.20gb", pool=pool).slug
     workspace = make(alice, flavor)
     settle()
     assert state(workspace) == State.RUNNING and held(workspace) == ["2g.20gb"]
 
 
-def test_one_that_nobody_can_make_is_refused(pool, make, alice):
+def test_impossible_layout_is_refused(pool, make, alice):
     flavor = FlavorFactory(accelerator_count=1, mig_profile="5g.50gb", pool=pool).slug
     with pytest.raises(PortalError):
         make(alice, flavor)
@@ -209,7 +209,7 @@ def test_a_refusal_gives_everything_back_and_the_gpu_a_rest(waiting, pool, sent,
     assert state(waiting) == State.RUNNING
 
 
-def test_instances_that_somebody_took_meanwhile_stay(waiting, pool, sent):
+def test_newly_allocated_instances_are_kept(waiting, pool, sent):
     (command,) = sent.take(TASK)
     command.kwargs["command"]["change"]["destroy"][0] = "SIM-MIG-gone"
     sent.deliver(command)
@@ -259,7 +259,7 @@ def test_every_message_twice_is_once(waiting, sent, settle):
     check_invariants()
 
 
-def test_what_comes_under_an_old_lease_does_not_count(waiting, sent, settle, clock):
+def test_answer_under_an_old_lease_is_ignored(waiting, sent, settle, clock):
     (command,) = sent.take(TASK)
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     lost_runs.sweep_lost()
@@ -284,9 +284,7 @@ def test_an_inventory_from_before_the_change_shows_nothing(waiting, sent, settle
     assert held(waiting) == [LARGE]
 
 
-def test_one_that_nobody_answers_for_is_given_up_and_the_gpu_looked_at_by_a_person(
-    waiting, sent, settle, clock
-):
+def test_unanswered_repartition_is_abandoned_and_needs_inspection(waiting, sent, settle, clock):
     for _ in range(runs.MAX_ATTEMPTS + 1):
         sent.take(TASK)
         clock.shift(runs.BEGIN_WITHIN_S + 1)
@@ -299,7 +297,7 @@ def test_one_that_nobody_answers_for_is_given_up_and_the_gpu_looked_at_by_a_pers
 
 
 @pytest.mark.parametrize("point", ["before the node", "after the node", "after the answer"])
-def test_who_stops_it_meanwhile_leaves_nothing_behind(waiting, sent, settle, alice, point):
+def test_stop_during_the_operation_leaves_nothing(waiting, sent, settle, alice, point):
     if point != "before the node":
         sent.deliver(*sent.take(TASK))
     if point == "after the answer":

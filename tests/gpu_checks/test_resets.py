@@ -96,7 +96,7 @@ def test_a_reset_is_done_and_the_check_that_follows_lifts_the_cordon(gpu: Device
     assert kinds(gpu)[1:3] == ["device.reset_asked", "device.reset_done"]
 
 
-def test_what_a_scrub_took_out_is_scrubbed(gpus: list[Device], sent: Any) -> None:
+def test_device_cordoned_by_a_scrub_is_scrubbed(gpus: list[Device], sent: Any) -> None:
     out(gpus[1], CordonCause.SCRUB)
     ask(gpus[1])
     assert says(command_of(sent), "done")
@@ -126,7 +126,7 @@ def test_a_check_that_was_never_asked_for_is_made_up_for(
         ("hung", CheckVerdict.HUNG, "reboot"),
     ],
 )
-def test_what_was_not_done_stays_out_with_what_to_do(
+def test_unfinished_reset_keeps_the_cordon_with_the_next_step(
     gpu: Device, sent: Any, said: str, verdict: str, advice: str
 ) -> None:
     run = ask(gpu)
@@ -146,7 +146,7 @@ def test_a_cordon_of_an_operator_stays_his(gpus: list[Device], sent: Any) -> Non
     assert (now.cordon_cause, now.cordon_reason, now.recovery) == ("operator", "Rows wait.", "reboot")
 
 
-def test_what_says_nothing_about_this_gpu_is_no_reset(gpu: Device, gpus: list[Device], sent: Any) -> None:
+def test_report_about_another_gpu_is_no_reset(gpu: Device, gpus: list[Device], sent: Any) -> None:
     ask(gpu)
     command = command_of(sent)
     other = ResetResult(gpus[1].uuid, ResetVerdict.DONE, "It was reset.")
@@ -189,7 +189,7 @@ def test_only_what_is_out_or_advised(gpus: list[Device], sent: Any, alice: Any) 
         ({"present": False}, CheckCode.DEVICE_GONE),
     ],
 )
-def test_what_cannot_be_reset(gpu: Device, fields: dict[str, Any], code: str) -> None:
+def test_devices_that_cannot_be_reset(gpu: Device, fields: dict[str, Any], code: str) -> None:
     Device.objects.filter(pk=gpu.pk).update(**fields)
     assert refused(gpu) == code
 

@@ -62,7 +62,7 @@ def kinds(device: Device) -> list[str]:
 # --- asking ----------------------------------------------------------------------------------------
 
 
-def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sent, clock):
+def test_check_is_sent_to_its_node_and_reserves_the_device(gpu, olga, sent, clock):
     run = runs.request_check(actor=olga, device_id=gpu.pk, level="standard")
     assert (run.state, run.requester, run.cause) == (RunState.QUEUED, olga, CheckCause.OPERATOR)
     assert fresh(gpu).checking
@@ -76,7 +76,7 @@ def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sen
     assert kinds(gpu) == ["device.check_asked"]
 
 
-def test_who_may_ask_and_for_what(gpu, alice, sent):
+def test_permission_to_request_and_allowed_resources(gpu, alice, sent):
     with pytest.raises(NotAllowed):
         runs.request_check(actor=alice, device_id=gpu.pk)
     with pytest.raises(NotAllowed):
@@ -89,7 +89,7 @@ def test_who_may_ask_and_for_what(gpu, alice, sent):
     assert not GpuCheckRun.objects.exists()
 
 
-def test_what_is_asked_twice_is_one_run_and_something_else_has_to_wait(gpu, sent):
+def test_repeated_request_is_one_run_and_others_wait(gpu, sent):
     first = ask(gpu)
     assert ask(gpu) == first
     for other in (
@@ -112,7 +112,7 @@ def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
     assert not fresh(gpu).checking
 
 
-def test_what_a_workspace_uses_is_not_checked(gpus, make, alice, sent):
+def test_device_in_use_is_not_checked(gpus, make, alice, sent):
     Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)
@@ -171,7 +171,7 @@ def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
     assert not Notification.objects.exists()
 
 
-def test_who_watches_is_told_of_each_step(gpu, sent, monkeypatch):
+def test_each_step_is_published(gpu, sent, monkeypatch):
     told = []
     monkeypatch.setattr("portal.common.events.live.publish_check", told.append)
     run = ask(gpu)
@@ -462,9 +462,9 @@ def test_a_result_about_a_device_that_has_gone(gpu, sent):
     assert answer(command, "xid79")
     assert fresh(gpu).cordoned
     ask_again = GpuCheckRun.objects.create(device=gpu, cause=CheckCause.OPERATOR, lease="abc")
-    gone = type(command)(**{**_fields(command), "run": str(ask_again.pk), "lease": "abc"})
+    outdated = type(command)(**{**_fields(command), "run": str(ask_again.pk), "lease": "abc"})
     Device.objects.filter(pk=gpu.pk).delete()
-    assert answer(gone) is False
+    assert answer(outdated) is False
 
 
 def test_progress_from_outside_is_kept_within_bounds(gpu, sent):
@@ -512,7 +512,7 @@ def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, se
 
 @pytest.mark.parametrize("verdict", ["unavailable", "busy", "inconclusive"])
 @pytest.mark.parametrize("required", [None, False, True])
-def test_a_scrub_that_proves_nothing_is_told_once_and_the_pool_decides(gpu, sent, verdict, required):
+def test_inconclusive_scrub_is_reported_once_and_the_pool_decides(gpu, sent, verdict, required):
     """Without a choice of the pool, the device is kept back."""
     if required is not None:
         Pool.objects.update(scrub_required=required)

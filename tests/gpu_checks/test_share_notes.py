@@ -72,7 +72,7 @@ def notices() -> list[Notification]:
     return list(Notification.objects.filter(kind=share_notes.NOTICE).order_by("pk"))
 
 
-def test_who_goes_over_is_told_once_and_again_only_the_next_time(runs, alice, clock):
+def test_overuse_is_reported_once_per_occurrence(runs, alice, clock):
     assert told(note(runs, "over")) == 1
     assert kinds(runs) == ["over"]
     entry = Event.objects.get(kind="workspace.gpu_share_over")
@@ -93,7 +93,7 @@ def test_who_goes_over_is_told_once_and_again_only_the_next_time(runs, alice, cl
     assert kinds(runs) == ["over", "back", "over"] and len(notices()) == 2
 
 
-def test_what_was_ended_stands_in_the_timeline_and_in_a_notice(runs, clock):
+def test_ended_process_is_in_the_timeline_and_a_notice(runs, clock):
     told(note(runs, "over"))
     clock.shift(20)
     told(note(runs, "asked", process="python"))
@@ -108,7 +108,7 @@ def test_what_was_ended_stands_in_the_timeline_and_in_a_notice(runs, clock):
     assert [code for code, *_ in shown(runs)] == ["gpu_share_process_killed"]
 
 
-def test_what_a_process_calls_itself_is_only_a_name(runs, alice, as_user):
+def test_process_names_are_not_trusted(runs, alice, as_user):
     evil = "<script>x</script>\n\u202e" + "a" * 60
     told(note(runs, "killed", process=evil))
     entry = Event.objects.get(kind="workspace.gpu_share_ended")
@@ -129,7 +129,7 @@ def test_a_gpu_whose_driver_does_not_tell_is_said_to_be_so(runs, alice, as_user,
     assert shown(runs) == []
 
 
-def test_a_node_that_falls_silent_leaves_nobody_over(runs, clock):
+def test_silent_node_clears_overuse(runs, clock):
     told(note(runs, "over"))
     clock.shift(share_overuse.SHOWN_FOR.total_seconds() - 1)
     assert shown(runs)
@@ -145,7 +145,7 @@ def test_a_stop_and_another_start_end_it(runs):
     assert not shown(runs)
 
 
-def test_what_is_about_no_share_there_is_left_out(runs, subtests, caplog):
+def test_notes_about_unknown_shares_are_ignored(runs, subtests, caplog):
     for step, fields, told_by in (
         ("over", {"uuid": "GPU-node-1-1"}, {}),
         ("over", {"uuid": ""}, {}),
@@ -169,14 +169,14 @@ def test_a_workspace_that_is_not_there_is_left_out(runs, name):
     assert kinds(runs) == ["over"]
 
 
-def test_a_whole_gpu_is_nobodys_share(gpu, make, alice, sent):
+def test_whole_gpu_is_not_a_share(gpu, make, alice, sent):
     FlavorFactory(slug="whole", accelerator_count=1)
     workspace = make(alice, "whole")
     run_until_ready(sent, workspace)
     assert told(note(workspace, "over")) == 0
 
 
-def test_what_was_given_back_is_no_share_any_more(runs):
+def test_released_share_no_longer_counts(runs):
     runs.allocations.get().devices.update(active=False)
     assert told(note(runs, "over")) == 0
 
@@ -231,10 +231,10 @@ def test_a_node_speaks_for_itself_alone(runs):
     found = messages.dump(ShareNotes("", "node-1", (note(runs, "over"),)))
     for sender in ("node.node-2", "control", ""):
         with sent_by(sender):
-            task.run(found=found)
+            task.run(report=found)
     with sent_by("node.node-1"):
-        task.run(found={"node": "node-1"})
-        task.run(found={**found, "notes": found["notes"] * 65})
+        task.run(report={"node": "node-1"})
+        task.run(report={**found, "notes": found["notes"] * 65})
         assert not kinds(runs)
-        task.run(found=found)
+        task.run(report=found)
     assert kinds(runs) == ["over"]

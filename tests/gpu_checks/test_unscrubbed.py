@@ -77,7 +77,7 @@ def state_of(device: Device):
     return found
 
 
-def test_nobody_comes_to_a_gpu_that_somebody_has_left_before_all_have(two, gpu, make, alice, sent):
+def test_shared_gpu_is_not_reused_until_all_have_left(two, gpu, make, alice, sent):
     first, second = two
     assert placed_as(gpu) is None
     leave(first, sent)
@@ -97,20 +97,20 @@ def test_nobody_comes_to_a_gpu_that_somebody_has_left_before_all_have(two, gpu, 
     check_invariants()
 
 
-def test_its_page_says_why_the_rest_is_given_to_nobody(two, gpu, alice, sent, as_user):
+def test_page_shows_why_the_rest_is_unavailable(two, gpu, alice, sent, as_user):
     words = "New shares start after all others end"
     assert words not in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
     leave(two[0], sent)
     assert words in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
 
 
-def test_what_the_last_one_never_used_is_scrubbed_for_those_before(two, gpu, sent):
+def test_device_unused_by_the_last_user_is_scrubbed_for_earlier_ones(two, gpu, sent):
     leave(two[0], sent)
     never_began(two[1])
     assert only(sent).kind == "scrub"
 
 
-def test_what_nobody_has_used_is_not_scrubbed(two, gpu, sent):
+def test_unused_device_is_not_scrubbed(two, gpu, sent):
     for each in two:
         never_began(each)
     assert not commands(sent) and not fresh(gpu).unscrubbed
@@ -144,7 +144,7 @@ def test_a_check_that_was_open_when_the_last_one_left_is_no_scrub(two, gpu, sent
     assert only(sent).kind == "scrub"
 
 
-def test_the_policy_leaves_alone_what_somebody_is_on(two, gpu, sent):
+def test_policy_skips_devices_in_use(two, gpu, sent):
     leave(two[0], sent)
     assert policy.run() == 0
     assert not commands(sent)
@@ -173,7 +173,7 @@ def test_without_required_scrubs_nothing_is_kept_back(two, gpu, make, alice, sen
     assert make(alice, "half").state == State.PROVISIONING
 
 
-def test_who_no_longer_requires_scrubs_gives_out_what_waited(two, gpu, make, alice, sent, olga):
+def test_disabling_scrubs_releases_waiting_devices(two, gpu, make, alice, sent, olga):
     leave(two[0], sent)
     waiting = make(alice, "half")
     assert waiting.state == State.PENDING

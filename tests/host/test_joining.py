@@ -94,7 +94,7 @@ def test_the_folder_of_a_portal_is_not_taken(join: Berth, folder: NodeFolder) ->
 
 
 @pytest.mark.parametrize("token", ["", "berth-join.a.b", "berth-join.a.b." + "g" * 64, "x" * 300])
-def test_what_is_no_token_is_not_sent(berth: Berth, doors: Doors, token: str) -> None:
+def test_invalid_token_is_not_sent(berth: Berth, doors: Doors, token: str) -> None:
     done = berth("join", doors.url, "--token", token)
     assert done.code == 1 and "not a join token" in done.err and doors.asked == []
 
@@ -102,7 +102,7 @@ def test_what_is_no_token_is_not_sent(berth: Berth, doors: Doors, token: str) ->
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8007", "https://host", "https://host:8007/pools", "host:8007", "https://h:x"]
 )
-def test_what_is_no_address_is_told(berth: Berth, doors: Doors, url: str) -> None:
+def test_invalid_address_is_reported(berth: Berth, doors: Doors, url: str) -> None:
     done = berth("join", url, "--token", doors.token)
     assert done.code == 1 and "is not an address that machines can join" in done.err
 
@@ -121,7 +121,7 @@ def test_another_authority_gets_nothing(join: Berth, doors: Doors, folder: NodeF
     assert doors.paths() == ["/nodes/v1/authority"] and not folder.state.exists()
 
 
-def test_who_repeats_the_right_authority_without_its_key_gets_nothing(
+def test_authority_certificate_without_its_key_is_refused(
     berth: Berth, tmp_path: Path, doors: Doors, folder: NodeFolder
 ) -> None:
     between = Doors(tmp_path / "between", Authority())
@@ -147,7 +147,7 @@ def test_another_node_cannot_stand_in_for_the_portal(
     assert hostile.paths() == ["/nodes/v1/authority"]
 
 
-def test_nobody_answers(berth: Berth, doors: Doors) -> None:
+def test_no_portal_answers(berth: Berth, doors: Doors) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     done = berth("join", f"https://127.0.0.1:{port}", "--token", doors.token, "--name", "b")
@@ -177,7 +177,7 @@ def test_a_port_without_tls(berth: Berth, doors: Doors) -> None:
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(300, "behind"), (-300, "ahead of")])
-def test_a_wrong_clock_is_told_before_the_token_is_used(
+def test_wrong_clock_is_reported_before_the_token_is_used(
     join: Berth, doors: Doors, ahead_s: float, words: str
 ) -> None:
     doors.clock_ahead_s = ahead_s
@@ -197,7 +197,7 @@ CODES = [
     "code",
     quick_of(CODES, ("join_token_used", "one_that_comes_later"), "`make test` has a code and an unknown one"),
 )
-def test_the_portals_no_is_told_and_another_join_may_follow(
+def test_refusal_is_reported_and_join_can_be_repeated(
     join: Berth, doors: Doors, folder: NodeFolder, code: str
 ) -> None:
     words = f"Because of {code}. \x1b[31mred\nlines"
@@ -215,7 +215,7 @@ def test_the_portals_no_is_told_and_another_join_may_follow(
     assert join().code == 0
 
 
-def test_a_lost_answer_is_told_and_what_comes_of_it(join: Berth, doors: Doors, folder: NodeFolder) -> None:
+def test_lost_answer_is_reported_with_its_effect(join: Berth, doors: Doors, folder: NodeFolder) -> None:
     doors.answer_join = lambda _: (0, {})
     done = join()
     assert done.code == 1
@@ -251,7 +251,7 @@ def test_a_certificate_for_another_key_is_not_taken(join: Berth, doors: Doors, f
     assert not folder.state.exists()
 
 
-def test_a_taken_port_is_told_before_anything_is_asked(join: Berth, doors: Doors, port: str) -> None:
+def test_port_in_use_is_reported_before_any_request(join: Berth, doors: Doors, port: str) -> None:
     with socket.create_server(("127.0.0.1", int(port))):
         done = join()
     assert done.code == 1 and doors.asked == []

@@ -44,7 +44,7 @@ def looks(word: PortalAnswer, *, until_s: float, every_s: float = 60) -> list[tu
     return [(word, at * every_s) for at in range(int(until_s / every_s) + 1)]
 
 
-def test_who_is_revoked_has_ten_minutes_and_who_hears_nothing_for_ever() -> None:
+def test_revoked_node_has_ten_minutes_and_isolated_node_no_limit() -> None:
     assert after(*looks(PortalAnswer.REVOKED, until_s=540))[1] is False
     assert after(*looks(PortalAnswer.REVOKED, until_s=600))[1] is True
     assert after(*looks(PortalAnswer.SILENT, until_s=10_000_000, every_s=10_000))[1] is False
@@ -52,7 +52,7 @@ def test_who_is_revoked_has_ten_minutes_and_who_hears_nothing_for_ever() -> None
     assert after(*looks(PortalAnswer.REVOKED, until_s=10_000_000, every_s=10_000), limits=never)[1] is False
 
 
-def test_one_answer_of_the_portal_begins_anew() -> None:
+def test_one_answer_resets_the_count() -> None:
     limits = GracePeriods(no_contact_s=600)
     assert after(*looks(PortalAnswer.SILENT, until_s=600), limits=limits)[1] is True
     restarted = [
@@ -71,7 +71,7 @@ def test_one_answer_of_the_portal_begins_anew() -> None:
     assert after(*unclear, limits=limits)[1] is False
 
 
-def test_who_was_told_so_stays_revoked_when_the_portal_falls_silent() -> None:
+def test_revoked_node_stays_revoked_while_the_portal_is_silent() -> None:
     told = [(PortalAnswer.REVOKED, 0.0), *[(PortalAnswer.SILENT, at * 60.0) for at in range(1, 12)]]
     found, due = after(*told)
     assert found is not None and found.word is PortalAnswer.REVOKED and due
@@ -91,7 +91,7 @@ def test_a_sleep_or_a_stall_ends_nothing_by_itself() -> None:
     )
 
 
-def test_another_boot_begins_anew() -> None:
+def test_reboot_resets_the_state() -> None:
     before = CutOff(PortalAnswer.REVOKED, "another boot", 0, failed_checks=50)
     assert next_cut_off(before, PortalAnswer.SILENT, boot=BOOT, now_s=9000) == CutOff(
         PortalAnswer.SILENT, BOOT, 9000
@@ -181,7 +181,7 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     assert lines[-1] == "The portal answers again." and membership_watch.load_cut_off(folder) is None
 
 
-def test_a_file_that_somebody_has_damaged_is_as_none(tmp_path: Path) -> None:
+def test_damaged_file_counts_as_missing(tmp_path: Path) -> None:
     folder = NodeFolder(tmp_path)
     folder.run.mkdir(parents=True)
     (folder.run / "cut-off.json").write_text("{")

@@ -210,7 +210,9 @@ def test_other_keys_are_taken_up_by_what_runs(node: Node, berth: Berth) -> None:
 
 
 @pytest.mark.thorough("restarts services twice")
-def test_a_revoked_node_says_so_and_comes_back_when_let_in(node: Node, berth: Berth, door: TLSProxy) -> None:
+def test_revoked_node_reports_it_and_returns_after_rejoining(
+    node: Node, berth: Berth, door: TLSProxy
+) -> None:
     node.start()
     node.until_running()
     assert node.control.execute_command("ACL", "DELUSER", "node-b") == 1
@@ -268,10 +270,10 @@ def test_only_the_front_door_enters_workspaces(
     node.start()
     node.until_running()
 
-    def ask(signer: Authority | None, who: str = FRONT_NAME, host: str = "") -> tuple[int, bytes]:
+    def ask(signer: Authority | None, common_name: str = FRONT_NAME, host: str = "") -> tuple[int, bytes]:
         context = ssl.create_default_context(cafile=str(node.folder.authority))
         if signer is not None:
-            context.load_cert_chain(*signer.write(tmp_path / "c", who, host=host))
+            context.load_cert_chain(*signer.write(tmp_path / "c", common_name, host=host))
         connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
         plain = socket.create_connection(("127.0.0.1", int(port)), timeout=10)
         connection.sock = context.wrap_socket(plain, server_hostname="b.node.berth.internal")

@@ -39,7 +39,7 @@ def test_keys_are_changed_thirty_days_before(
     assert rotation.is_due(membership.load(folder), now) is due
 
 
-def test_what_runs_changes_them_by_itself(
+def test_running_node_renews_its_certificate(
     join: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issue = doors.authority.issue
@@ -70,7 +70,7 @@ def test_a_portal_that_does_not_know_it_any_more(
     assert not folder.state.exists()
 
 
-def test_forgetting_asks_nobody(join: Berth, berth: Berth, folder: NodeFolder, doors: Doors) -> None:
+def test_forget_makes_no_request(join: Berth, berth: Berth, folder: NodeFolder, doors: Doors) -> None:
     assert join().code == 0
     asked = len(doors.asked)
     done = berth("leave", "--forget")
@@ -113,14 +113,14 @@ def test_another_user_does_not_run_it(join: Berth, berth: Berth, monkeypatch: py
     assert done.code == 1 and f"the user with ID {os.getuid()}" in done.err
 
 
-def test_what_this_machine_can_hold_is_found_out_by_trying(folder: NodeFolder) -> None:
+def test_machine_capabilities_are_probed(folder: NodeFolder) -> None:
     folder.local.mkdir(parents=True)
     found = {each.label: each for each in abilities.probe(folder, as_service=False)}
     assert set(found) == {"Size", "Sandbox", "Network", "System calls", "Limits", "GPUs"}
     assert all(each.text for each in found.values())
 
 
-def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_name_their_package(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "Workspaces are not isolated. Install the package “bubblewrap”."
     monkeypatch.setattr(isolation, "probe", lambda: SandboxProbe("", reason=reason))
     found = abilities.probe(folder, as_service=False)
@@ -143,7 +143,7 @@ def test_limits_that_a_service_will_have_are_no_obstacle(
     assert said.good or "nothing is ours" in said.text
 
 
-def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notify("READY=1")  # without systemd: nothing
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         handle = os.open(tmp_path, os.O_PATH)

@@ -53,7 +53,7 @@ def test_without_a_driver_it_says_what_to_do(
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume"])
-def test_what_does_not_run_here_is_said(berth: Berth, verb: str) -> None:
+def test_workspace_not_on_this_machine_is_reported(berth: Berth, verb: str) -> None:
     assert "is not a workspace ID" in berth(verb, "mine").err
     done = berth(verb, WORKSPACE)
     assert done.code != 0 and "does not run on this machine" in done.err

@@ -70,7 +70,7 @@ def test_groups_are_asked_for_where_systemd_can_start_the_services_again(
     assert "TasksMax=infinity" in lines and "OOMPolicy=continue" in lines
 
 
-def test_a_user_gets_a_unit_of_its_own_and_is_told_how_to_keep_it(
+def test_user_unit_is_written_with_a_hint_to_keep_it(
     join: Berth, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit.os, "geteuid", lambda: 1000)
@@ -99,7 +99,7 @@ def test_without_a_session_it_says_the_command(
     assert not systemd.exists()
 
 
-def test_a_service_that_does_not_start_is_told_and_the_machine_has_joined(
+def test_failed_service_is_reported_and_the_machine_has_joined(
     join: Berth, systemd: Path, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BREAKS", "restart")
@@ -109,7 +109,7 @@ def test_a_service_that_does_not_start_is_told_and_the_machine_has_joined(
     assert folder.state.exists() and not instance_lock.is_held(folder.run)
 
 
-def test_a_unit_is_not_written_where_nobody_wants_one(join: Berth, systemd: Path, tmp_path: Path) -> None:
+def test_no_unit_is_written_unless_requested(join: Berth, systemd: Path, tmp_path: Path) -> None:
     done = join("--no-service")
     assert done.code == 0 and "node run --home" in done.out
     assert not (tmp_path / "etc").exists() and not systemd.exists()

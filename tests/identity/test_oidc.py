@@ -218,11 +218,11 @@ def test_who_says_no_at_the_provider_is_told_so(op, client):
 
 
 @pytest.mark.parametrize(
-    "wanted", ["https://evil.example.org/", "//evil.example.org/", "/\\evil.example.org", "javascript:1"]
+    "target", ["https://evil.example.org/", "//evil.example.org/", "/\\evil.example.org", "javascript:1"]
 )
-def test_no_way_leads_to_another_site(op, client, wanted):
+def test_no_way_leads_to_another_site(op, client, target):
     op.tell(claims=NORA)
-    away = client.get("/sign-in/by/corp/", {"next": wanted})
+    away = client.get("/sign-in/by/corp/", {"next": target})
     assert client.get(op.approve(away["Location"]))["Location"] == "/"
 
 

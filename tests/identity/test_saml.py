@@ -52,9 +52,9 @@ def _provider(idp, configure, monkeypatch, settings, team):
 class Attempt:
     """A sign-in that was begun in `browser`: the request's id, and where the answer goes."""
 
-    def __init__(self, browser: Client, wanted: str = "") -> None:
+    def __init__(self, browser: Client, next_url: str = "") -> None:
         self.browser = browser
-        away = browser.get("/sign-in/by/campus/", {"next": wanted} if wanted else {})
+        away = browser.get("/sign-in/by/campus/", {"next": next_url} if next_url else {})
         assert away.status_code == 302, away.content
         assert away["Location"].startswith(SSO)
         request = request_in(away["Location"])

@@ -39,8 +39,8 @@ def kinds(user) -> list[str]:
 
 
 def quota_request(user, team, **fields) -> QuotaRequest:
-    wanted = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "note": "More"}
-    return QuotaRequest.objects.create(team=team, requester=user, **{**wanted, **fields})
+    columns = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "note": "More"}
+    return QuotaRequest.objects.create(team=team, requester=user, **{**columns, **fields})
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def full(team, alice, bob, fay, pool):
 # --- what waits for whom --------------------------------------------------------------------------------
 
 
-def test_each_sees_what_is_theirs_to_decide(full, alice, bob, charlie, fay, petra, olga):
+def test_inbox_is_limited_to_own_decisions(full, alice, bob, charlie, fay, petra, olga):
     assert sorted(kinds(petra)) == ["quota", "reservation"]
     assert sorted(kinds(alice)) == ["join", "quota"]
     assert sorted(kinds(olga)) == ["quota", "reservation"]
@@ -63,7 +63,7 @@ def test_each_sees_what_is_theirs_to_decide(full, alice, bob, charlie, fay, petr
         assert kinds(nobody) == [] and selectors.count(nobody) == 0
 
 
-def test_the_number_is_that_of_the_list_for_everybody(full, pool, alice, bob, fay, petra, olga, ada):
+def test_badge_equals_the_list_for_each_user(full, pool, alice, bob, fay, petra, olga, ada):
     Device.objects.filter(pk=Device.objects.first().pk).update(healthy=False)
     Node.objects.create(pool=pool, name="away", online=False)
     Pool.objects.create(name="Mute", slug="mute", driver="simulated", state=PoolState.UNREACHABLE)
@@ -87,7 +87,7 @@ def test_a_delegate_gets_what_waits_for_the_approver_for_as_long_as_it_lasts(
     assert selectors.count(charlie) == 0
 
 
-def test_nobody_s_own_request_waits_for_themself(team, petra, pool):
+def test_own_request_is_not_in_the_inbox(team, petra, pool):
     MembershipFactory(team=team, user=petra, role=Role.OWNER)
     quota_request(petra, team)
     ask(petra, team)
@@ -100,7 +100,7 @@ def test_a_deactivated_user_has_nothing_to_decide(full, petra):
     assert selectors.count(petra) == 0
 
 
-def test_what_is_decided_leaves_every_inbox(full, petra, alice):
+def test_decided_items_leave_all_inboxes(full, petra, alice):
     other = UserFactory(username="paul", is_approver=True)
     before = selectors.keys(petra)
     quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, note="No")
@@ -110,15 +110,15 @@ def test_what_is_decided_leaves_every_inbox(full, petra, alice):
     assert selectors.items(petra, before) == [], "an item that somebody has decided meanwhile is not shown"
 
 
-def test_what_is_urgent_comes_first_then_what_has_waited_for_longest(team, bob, petra, alice, pool, clock):
+def test_urgent_items_come_first_then_the_oldest(team, bob, petra, alice, pool, clock):
     first = quota_request(bob, team)
     clock.shift(60)
     second = quota_request(bob, team, resource="disk_mib")
     clock.shift(60)
     soon = ask(alice, team, start_h=2)
     later = ask(alice, team, start_h=100)
-    wanted = [str(row.pk) for row in (soon, first, second, later)]
-    assert [key.pk for key in selectors.keys(petra)] == wanted
+    expected = [str(row.pk) for row in (soon, first, second, later)]
+    assert [key.pk for key in selectors.keys(petra)] == expected
     [urgent, *others] = selectors.items(petra, selectors.keys(petra))
     assert urgent.urgent and not any(item.urgent for item in others)
 
@@ -154,7 +154,7 @@ def test_a_pool_that_does_not_answer_is_one_item(pool, olga):
     assert kinds(olga) == []
 
 
-def test_operators_are_told_when_troubles_change_and_only_then(
+def test_operators_are_notified_only_when_problems_change(
     pool, olga, monkeypatch, django_capture_on_commit_callbacks
 ):
     told, kept = [], {}
@@ -213,7 +213,7 @@ def committed(told, django_capture_on_commit_callbacks):
     return run
 
 
-def test_all_who_could_decide_are_told_at_each_step(team, alice, bob, fay, petra, olga, pool, committed):
+def test_all_deciders_are_notified_at_each_step(team, alice, bob, fay, petra, olga, pool, committed):
     amy = MembershipFactory(team=team, role=Role.OWNER).user
     paul = UserFactory(username="paul", is_approver=True)
     assert {alice.pk, amy.pk} <= committed(joins.request_to_join, actor=fay, slug="vision")
@@ -230,7 +230,7 @@ def test_all_who_could_decide_are_told_at_each_step(team, alice, bob, fay, petra
     assert {alice.pk, amy.pk, olga.pk} <= committed(quota.cancel, actor=bob, request_id=cap.pk)
 
 
-def test_whom_a_row_waits_for_is_whom_its_room_tells(full, alice, bob, charlie, fay, petra, olga, ada):
+def test_inbox_and_notices_have_the_same_recipients(full, alice, bob, charlie, fay, petra, olga, ada):
     """Selectors ask by actor, notices by request: both have to name the same people."""
     people = (alice, bob, charlie, fay, petra, olga, ada)
     tells = {

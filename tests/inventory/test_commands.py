@@ -100,7 +100,7 @@ def test_bootstrap_refuses_a_weak_password_and_leaves_nothing(monkeypatch):
     assert not User.objects.exists()
 
 
-def test_what_an_operator_changed_is_kept(monkeypatch):
+def test_changes_by_operators_are_kept(monkeypatch):
     monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "correct-horse-battery")
     run("bootstrap")
     Template.objects.filter(slug="jupyterlab").update(name="Notebooks", enabled=False)

@@ -53,7 +53,7 @@ def test_the_same_report_again_changes_nothing(catalog):
     assert (kinds(pool), list(Device.objects.values()), Node.objects.get().pk) == before
 
 
-def test_what_changes_is_kept(catalog):
+def test_changed_values_are_stored(catalog):
     pool = local_pool_with(node_info(gpus=1))
     changed = node_info(gpus=1, cpu_milli=4000, programs=("bash",), warnings=("No bubblewrap. Install it.",))
     ill = replace(changed.devices[0], healthy=False, health_note="ECC errors")
@@ -117,7 +117,7 @@ def test_two_simulated_pools_have_devices_of_their_own(catalog, tmp_path):
     assert Device.objects.filter(node__pool=other, present=True).count() == 8
 
 
-def test_nodes_are_told_how_much_a_home_may_hold(pool, local_pool, settings):
+def test_home_limit_is_sent_to_nodes(pool, local_pool, settings):
     settings.BERTH_HOME_LIMIT_MIB = 51200
     assert config_of(local_pool).config == {**local_pool.config, "home_limit_mib": 51200}
     assert config_of(pool).config == pool.config, "nobody has a home there"
@@ -320,7 +320,7 @@ def test_numbers_of_pools(catalog, tmp_path):
         selectors.pool_by_slug("other")
 
 
-def test_what_placement_needs_of_devices_and_nodes_is_kept(catalog):
+def test_facts_for_placement_are_stored(catalog):
     parent = DeviceInfo(uuid="GPU-1", index=0, model="NVIDIA H100", memory_mib=81_559, mig_mode=True, numa=1)
     part = DeviceInfo(
         uuid="MIG-1",
@@ -372,7 +372,7 @@ def told(user) -> dict[str, tuple[str, int]]:
     }
 
 
-def test_operators_are_told_of_nodes_and_pools_that_are_away_and_members_are_not(pool, olga, alice):
+def test_operators_but_not_members_are_notified_of_offline_nodes_and_pools(pool, olga, alice):
     nodes = list(pool.nodes.order_by("name"))
     services.apply_inventory(pool=pool, inventory=inventory_of())
     failure = Failure("backend_unavailable", "It does not answer.", retryable=True, blame="backend")
@@ -386,7 +386,7 @@ def test_operators_are_told_of_nodes_and_pools_that_are_away_and_members_are_not
     assert told(alice) == {}
 
 
-def test_operators_are_told_once_of_all_gpus_that_have_failed(catalog, olga):
+def test_operators_get_one_notice_about_all_failed_gpus(catalog, olga):
     pool = local_pool_with(node_info("node-1", gpus=2), node_info("node-2", gpus=2))
     infos = [node_info(name, gpus=2) for name in ("node-1", "node-2")]
     ill = [

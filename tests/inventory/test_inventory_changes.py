@@ -69,7 +69,7 @@ def test_another_device_in_the_same_slot_has_replaced_the_one_before(catalog):
     assert dict(Device.objects.values_list("uuid", "present")) == {"A": True, "B": False, "C": True}
 
 
-def test_without_slots_a_device_stands_for_its_number_and_model(catalog):
+def test_without_slots_devices_are_identified_by_index_and_model(catalog):
     pool = local_pool_with(node_info(devices=(gpu("A", 0), gpu("B", 1))))
     found = report(pool, node_info(devices=(gpu("A", 0), gpu("C", 1))))
     assert (kinds(found), found[0].data["before"]) == (["device.replaced"], {"C": "B"})
@@ -106,7 +106,7 @@ def test_a_device_that_moved_was_not_replaced_by_the_one_in_its_old_place(catalo
     assert sorted(kinds(found)) == ["device.appeared", "device.disappeared", "device.returned"]
 
 
-def test_a_device_that_comes_back_is_told_and_checked(catalog, sent):
+def test_returned_device_is_reported_and_checked(catalog, sent):
     pool = checked_pool(node_info(gpus=2))
     Pool.objects.update(check_every_hours=168)
     for device in Device.objects.all():
@@ -127,7 +127,7 @@ def test_a_device_in_another_node_has_returned_there(catalog):
     assert Device.objects.get().present
 
 
-def test_health_that_changes_is_told_since_placement_depends_on_it(catalog):
+def test_health_change_is_published_for_placement(catalog):
     pool = local_pool_with(node_info(gpus=2))
     info = node_info(gpus=2)
     ill = replace(info.devices[1], healthy=False, health_note="Row remapping failed")
@@ -138,7 +138,7 @@ def test_health_that_changes_is_told_since_placement_depends_on_it(catalog):
     assert kinds(report(pool, info)) == ["device.well"]
 
 
-def test_what_placement_reads_is_told_and_what_it_does_not_is_only_kept(catalog):
+def test_only_changes_relevant_to_placement_are_published(catalog):
     pool = local_pool_with(node_info(gpus=1))
     one = node_info(gpus=1).devices[0]
     assert kinds(report(pool, node_info(devices=(replace(one, island="nvlink-0"),)))) == ["device.changed"]
@@ -148,7 +148,7 @@ def test_what_placement_reads_is_told_and_what_it_does_not_is_only_kept(catalog)
 
 
 @pytest.mark.parametrize("state", sorted(UNSEEN_STATES))
-def test_what_could_not_be_seen_is_not_gone_and_not_replaced(catalog, make, alice, sent, state):
+def test_unseen_devices_are_neither_missing_nor_replaced(catalog, make, alice, sent, state):
     pool = local_pool_with(node_info(gpus=2, driver_version="570"))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
@@ -166,7 +166,7 @@ def test_what_could_not_be_seen_is_not_gone_and_not_replaced(catalog, make, alic
 # --- MIG -------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_that_is_split_anew_is_one_event(catalog):
+def test_new_partitioning_is_one_event(catalog):
     whole = gpu("GPU-0", 0)
     pool = local_pool_with(node_info(devices=(whole, gpu("GPU-1", 1))))
     split = replace(whole, mig_mode=True)
@@ -194,7 +194,7 @@ def test_the_same_instance_elsewhere_on_its_gpu_is_another_layout(catalog):
 # --- nodes -----------------------------------------------------------------------------------------
 
 
-def test_another_driver_is_told(catalog):
+def test_changed_driver_is_reported(catalog):
     pool = local_pool_with(node_info(driver_version="570.86", cuda_version="12.8"))
     (told,) = report(pool, node_info(driver_version="580.95", cuda_version="13.0"))
     assert told.kind == "node.driver_changed"
@@ -207,7 +207,7 @@ def test_a_driver_that_is_there_for_the_first_time_is_no_change(catalog):
     assert report(pool, node_info(driver_version="570")) == []
 
 
-def test_a_driver_that_came_back_as_another_is_told_though_nobody_saw_it_between(catalog):
+def test_driver_changed_while_offline_is_reported(catalog):
     pool = local_pool_with(node_info(driver_version="570", accelerator_state="ok"))
     report(pool, node_info(accelerator_state="driver_mismatch"))
     found = report(pool, node_info(driver_version="580", accelerator_state="ok"))
@@ -225,7 +225,7 @@ def test_a_driver_that_came_back_as_another_is_told_though_nobody_saw_it_between
         ({"disk_mib": 50_000}, "disk_mib"),
     ],
 )
-def test_a_node_that_has_more_or_less_than_before_is_told(catalog, change, named):
+def test_changed_node_resources_are_reported(catalog, change, named):
     pool = local_pool_with(node_info())
     (told,) = report(pool, node_info(**change))
     assert (told.kind, told.data["changed"]) == ("node.changed", [named])
@@ -238,7 +238,7 @@ def test_files_that_come_and_go_are_nothing_to_tell(catalog):
     assert Node.objects.get().disk_mib == 95_000
 
 
-def test_the_queue_reads_anew_after_each_change_of_capacity(catalog):
+def test_queue_is_reloaded_after_a_capacity_change(catalog):
     pool = local_pool_with(node_info(gpus=2))
     for changed in (
         node_info(gpus=1),
@@ -305,7 +305,7 @@ def without(device: Device, **fields):
     return replace(info, devices=tuple(each for each in info.devices if each.uuid != device.uuid))
 
 
-def test_who_runs_on_a_device_that_vanishes_is_ended_and_told(held, alice, make, sent):
+def test_workspace_on_a_missing_device_ends_and_its_user_is_notified(held, alice, make, sent):
     pool, row, device = held
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)
@@ -325,7 +325,7 @@ def test_who_runs_on_a_device_that_vanishes_is_ended_and_told(held, alice, make,
     check_invariants()
 
 
-def test_who_starts_on_it_is_ended_too(catalog, make, alice, sent):
+def test_workspace_placed_on_a_missing_device_ends(catalog, make, alice, sent):
     pool = local_pool_with(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
@@ -343,7 +343,7 @@ def test_whose_start_was_lost_may_have_left_something_behind_so_it_is_ended(cata
     assert active(row)
 
 
-def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, sent):
+def test_start_waiting_for_a_check_gets_another_device(catalog, make, alice, sent):
     pool = checked_pool(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
     row = make(alice, X1)
     device = AllocatedDevice.objects.get(active=True).device
@@ -361,7 +361,7 @@ def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, se
     check_invariants()
 
 
-def test_who_ends_anyway_is_left_to_it(held, alice, sent):
+def test_stopping_workspace_is_not_ended_again(held, alice, sent):
     pool, row, device = held
     workspaces.stop(actor=alice, workspace_id=row.pk)
     report(pool, without(device))
@@ -387,7 +387,7 @@ def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make
     assert error_message(again(row)).startswith("GPU 0 of a has disappeared")
 
 
-def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
+def test_missed_end_is_repeated_by_the_next_inventory(held, monkeypatch):
     pool, row, device = held
     with monkeypatch.context() as patch:
         patch.setattr(lost_devices, "end_workspace", lambda workspace_id: False)
@@ -397,7 +397,7 @@ def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
     assert again(row).state == State.TERMINATING
 
 
-def test_one_that_cannot_be_ended_keeps_no_other_waiting(held, alice, make, sent, monkeypatch):
+def test_unkillable_workspace_does_not_delay_others(held, alice, make, sent, monkeypatch):
     pool, row, _ = held
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)

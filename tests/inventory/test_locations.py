@@ -61,7 +61,7 @@ def test_an_inventory_keeps_what_an_operator_sets_meanwhile(node, olga, monkeypa
     as_rows = held_environments.as_rows
 
     def set_meanwhile(environments):
-        locations.set_location(actor=olga, node_id=node.pk, given={"rack": "r1"})
+        locations.set_location(actor=olga, node_id=node.pk, labels={"rack": "r1"})
         services.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
         return as_rows(environments)
 
@@ -75,7 +75,7 @@ def test_the_site_file_has_known_locations_and_sets_others(node, olga):
     root = UserFactory(is_superuser=True)
     key = f"{node.pool.slug}/gpu-1"
     assert exporting.export(actor=root)["nodes"] == {}
-    locations.set_location(actor=olga, node_id=node.pk, given={"rack": "r1"})
+    locations.set_location(actor=olga, node_id=node.pk, labels={"rack": "r1"})
     assert exporting.export(actor=root)["nodes"] == {key: {"rack": "r1", "block": ""}}
     text = f"berth: 1\nnodes:\n  {key}: {{block: b2}}\n  {node.pool.slug}/gpu-2: {{rack: r2}}\n"
     steps = applying.apply(actor=root, text=text)

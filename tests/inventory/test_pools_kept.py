@@ -24,10 +24,10 @@ pytestmark = pytest.mark.django_db
 def test_a_pool_is_added_changed_and_restored(olga, ada):
     made = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
     seen = frozenset({etags.version_of(made)})
-    changed = pools.change(actor=ada, pool=made, given={"name": "The lab"}, expected=seen)
+    changed = pools.change(actor=ada, pool=made, fields={"name": "The lab"}, expected=seen)
     assert changed.name == "The lab"
     with pytest.raises(PreconditionFailed) as refused:
-        pools.change(actor=olga, pool=made, given={"name": "Mine"}, expected=seen)
+        pools.change(actor=olga, pool=made, fields={"name": "Mine"}, expected=seen)
     assert refused.value.reason.params["by"] == "ada"
     assert pools.restore(actor=olga, pool=made, number=1).name == "Lab"
     acts = history.revisions(SubjectKind.POOL, made.pk).values_list("act", flat=True)
@@ -42,7 +42,7 @@ def test_a_name_is_taken_once(olga):
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("fields", "field"),
     [
         ({"slug": "other"}, "slug"),
         ({"driver": "simulated"}, "driver"),
@@ -55,17 +55,17 @@ def test_a_name_is_taken_once(olga):
         ({"name": ""}, "name"),
     ],
 )
-def test_what_cannot_be_is_refused(olga, given, field):
+def test_invalid_values_are_refused(olga, fields, field):
     made = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
     with pytest.raises(InvalidInput) as refused:
-        pools.change(actor=olga, pool=made, given=given)
+        pools.change(actor=olga, pool=made, fields=fields)
     assert field in refused.value.extra["errors"]
 
 
 def test_others_than_operators_keep_no_pool(alice, local_pool):
     for act in (
         lambda: services.create_pool(actor=alice, slug="x", name="X", driver="local"),
-        lambda: pools.change(actor=alice, pool=local_pool, given={"name": "Mine"}),
+        lambda: pools.change(actor=alice, pool=local_pool, fields={"name": "Mine"}),
         lambda: pools.restore(actor=alice, pool=local_pool, number=1),
         lambda: pools.delete(actor=alice, pool=local_pool),
     ):
@@ -80,7 +80,7 @@ def test_a_retired_pool_takes_nothing_new_and_is_deleted_when_empty(olga, alice,
     with pytest.raises(StateConflict) as refused:
         pools.delete(actor=olga, pool=pool)
     assert refused.value.code == "not_retired"
-    pools.change(actor=olga, pool=pool, given={"retiring": True})
+    pools.change(actor=olga, pool=pool, fields={"retiring": True})
     small, jupyter = Flavor.objects.get(slug="cpu-small"), Template.objects.get(slug="jupyterlab")
     verdict = admission.assess(template=jupyter, flavor=small, team=team, actor=alice)
     assert verdict.outcome is admission.Outcome.IMPOSSIBLE
@@ -101,7 +101,7 @@ def test_a_retired_pool_takes_nothing_new_and_is_deleted_when_empty(olga, alice,
 def test_flavors_of_a_pool_alone_go_with_it(olga, tmp_path, catalog):
     pool = simulated_pool(str(tmp_path / "sim"))
     assert pool.flavors.filter(deleted_at=None).exists()
-    pools.change(actor=olga, pool=pool, given={"retiring": True})
+    pools.change(actor=olga, pool=pool, fields={"retiring": True})
     pools.delete(actor=olga, pool=pool)
     assert not Flavor.objects.filter(pool=pool, deleted_at=None).exists()
 
@@ -120,7 +120,7 @@ def test_a_pool_says_what_it_lacks(olga, catalog):
     assert [requirement.code.value for requirement in missing_requirements(there)] == [
         "accelerator_driver_missing"
     ]
-    pools.change(actor=olga, pool=there, given={"retiring": True})
+    pools.change(actor=olga, pool=there, fields={"retiring": True})
     there.refresh_from_db()
     assert missing_requirements(there)[0].code.value == "pool_retiring"
 
@@ -129,8 +129,8 @@ def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
     browser = as_user(olga)
     bad = browser.post("/pools/new/", {"slug": "lab", "name": "Lab", "driver": "local", "config": "[1"})
     assert bad.status_code == 400
-    given = {"slug": "lab", "name": "Lab", "driver": "local", "config": '{"spares": 0}'}
-    assert browser.post("/pools/new/", given)["Location"] == "/pools/lab/"
+    fields = {"slug": "lab", "name": "Lab", "driver": "local", "config": '{"spares": 0}'}
+    assert browser.post("/pools/new/", fields)["Location"] == "/pools/lab/"
     page = browser.get("/pools/lab/edit/").content.decode()
     assert "The pool has no node." in page and "Moving running work" in page
     kept = {"name": "Lab", "placement_policy": "spread", "config": '{"spares": 0}'}
@@ -154,10 +154,10 @@ def test_a_setting_that_there_is_not_is_refused_where_it_is_written(olga):
     )
     # What stood there before keeps nobody from another change.
     Pool.objects.update(config={"of_old": 1})
-    pools.change(actor=olga, pool=made, given={"name": "The lab"})
-    pools.change(actor=olga, pool=made, given={"config": {"of_old": 2, "spares": 0}})
+    pools.change(actor=olga, pool=made, fields={"name": "The lab"})
+    pools.change(actor=olga, pool=made, fields={"config": {"of_old": 2, "spares": 0}})
     with pytest.raises(InvalidInput):
-        pools.change(actor=olga, pool=made, given={"config": {"of_old": 2, "sparse": 0}})
+        pools.change(actor=olga, pool=made, fields={"config": {"of_old": 2, "sparse": 0}})
 
 
 def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
@@ -181,7 +181,7 @@ def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
     assert not second.nodes.exists()
     # Simulated pools give nothing away, and one that is gone has no machine.
     assert node_commands.nodes_to_ask(simulated_pool(str(tmp_path))) == [""]
-    pools.change(actor=olga, pool=first, given={"retiring": True})
+    pools.change(actor=olga, pool=first, fields={"retiring": True})
     pools.delete(actor=olga, pool=first)
     assert node_commands.nodes_to_ask(second) == ["node-1"]
     # Where two have it from before this was looked at, both say so.

@@ -84,7 +84,7 @@ def test_a_minute_is_kept_with_all_its_figures():
     }
 
 
-def test_what_is_not_measured_is_null():
+def test_unmeasured_values_are_null():
     apply(rollup(UUID, NOON, {3: {"temperature_c": 50}}))
     row = only()
     assert (row.measured_s, row.temperature_c) == (1, 50)
@@ -151,7 +151,7 @@ def with_gpu(**fields) -> dict:
         changed(metrics={"temperature_c": {"n": 60, "sum": 1, "max": 2**15, "p95": 1, "bins": []}}),
     ],
 )
-def test_what_is_wrong_is_left_out(wrong, caplog):
+def test_invalid_entries_are_skipped(wrong, caplog):
     good = rollup(UUID, NOON + 60, [1])
     assert apply(wrong, good, now_s=NOON + 121) == samples.RollupCounts(written=1, refused=1)
     assert "ignored sample" in caplog.text and only().start_s == NOON + 60
@@ -230,7 +230,7 @@ def test_idle_time_grows_minute_by_minute_and_ends_with_work_or_a_gap():
     assert idle_since() is None
 
 
-def test_a_minute_told_again_takes_idle_time_back():
+def test_repeated_minute_corrects_idle_time():
     for number in range(3):
         apply(rollup(UUID, NOON + 60 * number, [0] * 58))
     apply(rollup(UUID, NOON + 60, [0] * 59 + [90]))

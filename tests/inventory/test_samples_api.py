@@ -42,7 +42,7 @@ def test_the_last_hour_and_the_last_month(client, bob, gpu):
     assert sum(point["gpu_s"] for point in month["points"]) == 240 and month["step_s"] == 3600
 
 
-def test_what_is_asked_wrongly(client, bob, gpu):
+def test_invalid_requests(client, bob, gpu):
     path = f"/api/v1/devices/{gpu.pk}/samples"
     assert get(client, bob, f"{path}?span=year").status_code == 400
     assert get(client, bob, f"{path}?sapn=hour").status_code == 400

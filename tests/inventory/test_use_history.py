@@ -83,7 +83,7 @@ def test_use_while_allocated_leaves_out_the_rest(gpus):
     assert use.gpu_pct[-1] is None and use.gpu_pct[0] is None
 
 
-def test_what_is_missing_is_said_instead_of_drawn(gpus):
+def test_missing_data_is_stated_instead_of_plotted(gpus):
     use = use_history.measured_use(Device.objects.all(), WEEK)
     found = use_plots.use_plots(None, use, WEEK, total_mib=2048, simulated=False)
     assert found.plots == () and "not measured" in found.notes[0]

@@ -175,9 +175,9 @@ def test_a_role_that_there_is_not_changes_nothing(asked, alice):
         services.approve(actor=alice, request_id=asked.pk, role="king")
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "petra"])
-def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request, asked, who):
-    actor = request.getfixturevalue(who)
+@pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
+def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request, asked, username):
+    actor = request.getfixturevalue(username)
     for act in (
         lambda: selectors.request_by_id(actor, asked.pk),
         lambda: services.approve(actor=actor, request_id=asked.pk),

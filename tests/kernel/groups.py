@@ -80,7 +80,7 @@ def test_out_of_memory_is_seen_and_named(pool: Pool) -> None:
     assert "64 MiB" in seen.message
 
 
-def test_whoever_wants_more_of_the_cpu_waits(pool: Pool) -> None:
+def test_cpu_demand_above_the_limit_waits(pool: Pool) -> None:
     spec = patient(pool.spec("python3", "-c", "while True: pass", resources=ResourceRequest(100, 128)))
     group = group_of(pool, spec)
     assert (group / "cpu.max").read_text().split() == ["10000", "100000"]
@@ -89,7 +89,7 @@ def test_whoever_wants_more_of_the_cpu_waits(pool: Pool) -> None:
     )
 
 
-def test_whoever_forks_without_end_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_bomb_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_limits, "workspace_limit", lambda _cpu_milli: FEW)
     group = group_of(pool, patient(pool.spec("python3", "-c", FORK, resources=ResourceRequest(1000, 512))))
     eventually(lambda: number_in(group / "pids.events", "max") > 0, limit_s=START_S, what="it was stopped")

@@ -108,7 +108,7 @@ def held(pool: Pool, homes: Path) -> Path:
     return home
 
 
-def test_nobody_writes_beyond_the_limit(pool: Pool, homes: Path, held: Path) -> None:
+def test_size_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
     full = FULL[homes.parent.name]
     assert full in by_a_user(held, *FILL).stderr
     use = used(homes, record_of(pool).project)
@@ -123,7 +123,7 @@ def test_nobody_writes_beyond_the_limit(pool: Pool, homes: Path, held: Path) -> 
     assert by_a_user(held, "sh", "-c", "echo x > note").returncode == 0
 
 
-def test_nobody_has_more_files_than_the_share(pool: Pool, homes: Path, held: Path) -> None:
+def test_file_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
     assert FULL[homes.parent.name] in by_a_user(held, *COUNT).stderr
     disk = os.statvfs(homes)
     use = used(homes, record_of(pool).project)
@@ -132,7 +132,7 @@ def test_nobody_has_more_files_than_the_share(pool: Pool, homes: Path, held: Pat
     assert use.limit_files == share * home_quota.ABOVE // 100
 
 
-def test_a_project_is_left_by_nobody_below_a_namespace_of_users(pool: Pool, held: Path) -> None:
+def test_project_cannot_be_left_inside_a_user_namespace(pool: Pool, held: Path) -> None:
     inside = by_a_user(held, "unshare", "--user", "--map-root-user", *LEAVE)
     assert "Invalid argument" in inside.stderr, inside.stderr
     # Outside of one the user can; no workspace is outside where there is a sandbox.
@@ -151,7 +151,9 @@ def test_a_workspace_is_held(pool: Pool, homes: Path) -> None:
     assert ask(seen, "os.unlink(os.environ['HOME'] + '/big')") is None
 
 
-def test_what_was_there_is_counted_and_links_lead_nowhere(pool: Pool, homes: Path, tmp_path: Path) -> None:
+def test_existing_files_are_counted_and_links_are_not_followed(
+    pool: Pool, homes: Path, tmp_path: Path
+) -> None:
     home, outside = homes / "analysts" / "ada", homes / "outside"
     (home / "deep" / "er").mkdir(parents=True)
     (home / "deep" / "er" / "data").write_bytes(b"x" * (8 << 20))

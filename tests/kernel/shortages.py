@@ -175,8 +175,8 @@ def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
         said(strangers.start(TAKES.format(PIECE_MIB)))
     first = killed()
     assert [each.score for each in first] == [APP_OOM_SCORE] and first[0].pid in apps.values(), first
-    gone, kept = sorted(specs, key=lambda spec: apps[spec.ref] != first[0].pid)
-    seen = pool.wait(lambda: pool.driver.observe(gone.ref), ObservedState.FAILED, timeout_s=LIMIT_S)
+    ended, kept = sorted(specs, key=lambda spec: apps[spec.ref] != first[0].pid)
+    seen = pool.wait(lambda: pool.driver.observe(ended.ref), ObservedState.FAILED, timeout_s=LIMIT_S)
     assert (seen.code, seen.exit_code) == ("machine_out_of_memory", 137), seen
     assert pool.driver.observe(kept.ref).state is ObservedState.RUNNING
 

@@ -99,7 +99,7 @@ async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         return False
 
 
-async def gone(reader: asyncio.StreamReader) -> bool:
+async def is_closed(reader: asyncio.StreamReader) -> bool:
     """Whether the other side ends it."""
     try:
         return await asyncio.wait_for(reader.read(100), 20) == b""
@@ -125,7 +125,7 @@ async def test_it_passes_on_and_says_whose_it_is(tls):
         await until(lambda: not guard._visits and not guard._open)
 
 
-async def test_who_does_not_speak_tls_costs_the_door_nothing(tls):
+async def test_connections_without_tls_cost_the_door_nothing(tls):
     async with guarded(tls) as (port, _guard, heads), AsyncExitStack() as stack:
         for nonsense in (
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -134,7 +134,7 @@ async def test_who_does_not_speak_tls_costs_the_door_nothing(tls):
         ):
             reader, writer = await client(port, None, stack)
             writer.write(nonsense)
-            assert await gone(reader)
+            assert await is_closed(reader)
         assert heads == []
 
 
@@ -146,9 +146,9 @@ async def test_slow_handshakes_are_given_up_and_few_at_once(tls, monkeypatch):
         silent = [await client(port, None, stack) for _ in range(3)]
         await until(lambda: guard._shaking["127.0.0.1"] == 3)
         reader, _writer = await client(port, None, stack)
-        assert await gone(reader), "one more of this address is cut off at once"
+        assert await is_closed(reader), "one more of this address is cut off at once"
         for reader, _writer in silent:
-            assert await gone(reader)
+            assert await is_closed(reader)
         # A client that begins, and then drips.
         reader, writer = await client(port, None, stack)
         hello = ssl_hello()
@@ -178,7 +178,7 @@ async def test_idle_ones_are_given_up(tls, monkeypatch):
     async with guarded(tls) as (port, guard, _heads), AsyncExitStack() as stack:
         reader, writer = await client(port, tls, stack)
         assert await answers(reader, writer)
-        assert await gone(reader)
+        assert await is_closed(reader)
         await until(lambda: not guard._open)
 
 
@@ -197,7 +197,7 @@ async def test_one_address_has_so_many_and_others_come_in_though_all_places_are_
         names[0] = "node-1"
         node = await client(port, tls, stack)
         assert await answers(*node), "whoever holds most gives way"
-        assert await gone(hogs[0][0]), "its oldest"
+        assert await is_closed(hogs[0][0]), "its oldest"
         names[0] = "hog"
         with pytest.raises((OSError, ssl.SSLError)):
             await client(port, tls, stack)

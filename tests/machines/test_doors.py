@@ -152,7 +152,7 @@ def _open(port: int) -> bool | None:
 # --- https -------------------------------------------------------------------------------------------
 
 
-def test_anybody_may_ask_for_the_authority_and_to_join_and_nothing_else(site: Site) -> None:
+def test_authority_and_join_are_the_only_public_routes(site: Site) -> None:
     found = site.ask("GET", "/nodes/v1/authority").json()
     assert found["headers"][door.DOOR_HEADER] == door.token_of(SECRET)
     assert site.ask("POST", "/nodes/v1/join", content=b"{}").json()["length"] == 2
@@ -223,7 +223,7 @@ def test_the_door_believes_the_guard_alone_about_addresses(site: Site, tmp_path:
     assert headers["X-Forwarded-For"] == "127.0.0.1"
 
 
-def test_strangers_keep_nobody_out(site: Site, tmp_path: Path) -> None:
+def test_strangers_do_not_block_nodes(site: Site, tmp_path: Path) -> None:
     """Twice as many connections as one address may have, silent ones and begun ones."""
     with contextlib.ExitStack() as stack:
         for _ in range(2 * door_guard.MAX_OF_AN_ADDRESS):

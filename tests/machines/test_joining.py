@@ -80,7 +80,7 @@ def test_a_machine_joins(joined, local_pool, settings, sent):
     assert "node.gpu-07" in queues, "it is asked as soon as its worker is there"
 
 
-def test_the_authority_is_shown_to_whoever_compares_it_with_a_token(token, settings):
+def test_authority_is_shown_for_a_token_comparison(token, settings):
     headers = {door.DOOR_HEADER: door.token_of(settings.BERTH_GATEWAY_SECRET)}
     pem = Client().get("/nodes/v1/authority", headers=headers).content
     assert token.rsplit(".", 1)[1] == certificates.digest_of(x509.load_pem_x509_certificate(pem))
@@ -105,7 +105,7 @@ def test_the_authority_is_shown_to_whoever_compares_it_with_a_token(token, setti
         ({"admin": True}, 400, "invalid"),
     ],
 )
-def test_what_does_not_hold_is_refused_and_the_token_stays(token, changes, status, code):
+def test_invalid_join_is_refused_and_keeps_the_token(token, changes, status, code):
     answer = Newcomer().join(token, **changes)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer["Content-Type"] == "application/problem+json"
@@ -122,7 +122,7 @@ def test_a_body_that_is_too_large(doors):
     assert Newcomer().post("join", b" " * (door.MAX_NODE_BODY + 1)).status_code == 413
 
 
-def test_one_token_lets_one_machine_join(joined, token):
+def test_token_joins_one_machine(joined, token):
     other = Newcomer("gpu-08")
     answer = other.join(token)
     assert (answer.status_code, answer.json()["code"]) == (409, "join_token_used")
@@ -161,7 +161,7 @@ def test_other_keys(joined):
     assert Event.objects.filter(kind="machine.rotated").count() == 2
 
 
-def test_what_was_replaced_holds_for_ten_minutes(joined, clock):
+def test_replaced_certificate_is_valid_for_ten_minutes(joined, clock):
     old_serial = joined.certificate.serial_number
     joined.rotate()
     clock.shift(timedelta(minutes=10, seconds=1))
@@ -188,7 +188,7 @@ def test_leaving_and_coming_back(joined, local_pool, olga, sent):
     assert (node.retired, node.cordoned) == (False, False)
 
 
-def test_who_has_workspaces_does_not_leave(joined, make, alice):
+def test_node_with_workspaces_cannot_leave(joined, make, alice):
     workspace = make(alice)
     node = Node.objects.get(name="gpu-07")
     Allocation.objects.create(
@@ -210,7 +210,7 @@ def placed(make, alice, *names):
     return [make(alice, name=name) for name in names]
 
 
-def test_a_node_is_told_what_is_there(joined, make, alice, sent):
+def test_node_gets_its_workspaces(joined, make, alice, sent):
     assert joined.as_node("standing", {}).json() == {"placed": 0, "workspaces": []}
     placed(make, alice, "paper", "run")
     found = joined.as_node("standing", {}).json()
@@ -241,7 +241,7 @@ def test_leaving_has_what_is_there_go_first(
     assert Machine.objects.get().state == MachineState.LEFT
 
 
-def test_what_is_no_choice_is_refused(joined):
+def test_invalid_choice_is_refused(joined):
     for body in ({"workspaces": "kill"}, {"workspaces": 1}, {"grace_s": 0}):
         assert joined.as_node("leave", body).status_code == 400
     assert Machine.objects.get().state == MachineState.ACTIVE

@@ -81,12 +81,12 @@ def test_where_the_doors_are_shut_the_page_says_how_to_open_them(local_pool, olg
     assert f'action="{LIST}add/"' not in page
 
 
-def test_a_joined_machine_stands_there_and_in_its_pool(joined, olga, as_user):
+def test_joined_machine_is_listed_there_and_in_its_pool(joined, olga, as_user):
     una = UserFactory(username="una", is_auditor=True)
-    for who in (olga, una):
-        page = as_user(who).get(LIST).content.decode()
+    for user in (olga, una):
+        page = as_user(user).get(LIST).content.decode()
         assert "gpu-07" in page and "Waiting for its first report" in page
-        assert ("Revoke" in page) == (who == olga)
+        assert ("Revoke" in page) == (user == olga)
     assert "Waiting for its first report" in as_user(olga).get("/pools/this-machine/").content.decode()
     node = Node.objects.get(name="gpu-07")
     assert "has not reported yet" in as_user(olga).get(f"/gpus/nodes/{node.pk}/").content.decode()

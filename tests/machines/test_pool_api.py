@@ -11,7 +11,7 @@ from tests.factories import UserFactory
 pytestmark = pytest.mark.django_db
 
 
-def test_operators_and_auditors_are_told_what_a_pool_lacks(as_user, olga, local_pool):
+def test_operators_and_auditors_see_what_a_pool_lacks(as_user, olga, local_pool):
     path = "/api/v1/pools/this-machine/missing"
     assert as_user(olga).get(path).json() == []
     Pool.objects.update(retiring=True)
@@ -24,8 +24,8 @@ def test_operators_and_auditors_are_told_what_a_pool_lacks(as_user, olga, local_
 
 
 def test_versions_are_read_and_restored_by_operators_alone(as_user, olga, bob, local_pool):
-    pools.change(actor=olga, pool=local_pool, given={"name": "Two"})
-    pools.change(actor=olga, pool=local_pool, given={"name": "Three"})
+    pools.change(actor=olga, pool=local_pool, fields={"name": "Two"})
+    pools.change(actor=olga, pool=local_pool, fields={"name": "Three"})
     browser, path = as_user(olga), "/api/v1/pools/this-machine/versions"
     found = browser.get(path).json()
     two = next(each for each in found if each["data"]["name"] == "Two")

@@ -76,7 +76,7 @@ def home(local_pool, team) -> Orphan:
     return Orphan.objects.get()
 
 
-def test_homes_of_nobody_are_listed_with_their_size_and_never_go_by_themselves(home, clock, sent, olga):
+def test_ownerless_homes_are_listed_with_size_and_never_deleted_automatically(home, clock, sent, olga):
     assert (home.kind, home.name.split("/")[1], home.size_mib, home.state) == ("home", "ghost", 700, "found")
     clock.shift(timedelta(days=400))
     measure(home.name)
@@ -108,7 +108,7 @@ def test_homes_of_people_of_members_who_left_and_of_those_being_deleted_are_not_
     assert states() == {f"{team.slug}/was-here": "gone"}
 
 
-def test_whoever_gets_an_owner_is_not_listed_and_not_removed(home, team, olga, sent):
+def test_orphan_with_a_new_owner_is_not_listed_or_removed(home, team, olga, sent):
     UserFactory(username="ghost")
     assert not selectors.orphans(olga).exists()
     with pytest.raises(StateConflict) as refused:
@@ -157,16 +157,16 @@ def test_folders_of_workspaces_that_live_are_none(local_pool, sent, clock):
     assert not states()
 
 
-def test_what_a_node_has_removed_by_itself_is_shown_once(local_pool):
+def test_removals_by_the_node_are_shown_once(local_pool):
     now = timezone.now().timestamp()
-    gone = Leftover(LeftoverKind.PROCESS, "12-34", "", None, now - 60)
-    listing(gone, pool=local_pool)
-    listing(gone, pool=local_pool)
+    ended = Leftover(LeftoverKind.PROCESS, "12-34", "", None, now - 60)
+    listing(ended, pool=local_pool)
+    listing(ended, pool=local_pool)
     (row,) = Orphan.objects.all()
     assert (row.state, row.removed_by) == ("removed", "node-1")
 
 
-def test_workspaces_of_nobody_are_ended_at_once_and_shown(local_pool, sent, olga, clock):
+def test_ownerless_workspaces_are_ended_at_once_and_shown(local_pool, sent, olga, clock):
     key = str(uuid.uuid4())
     seen = Observation(WorkspaceRef(key, 1), ObservedState.RUNNING)
     assert results.apply_owned(pool=local_pool, node_name="node-1", owned=[seen]) == 1
@@ -189,12 +189,14 @@ def test_a_node_tells_of_itself_only(local_pool):
     found = messages.dump([Leftover(LeftoverKind.FOLDER, FOLDER)])
     for sender in ("node.other", "control"):
         with sent_by(sender, tasks.apply_leftovers):
-            tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=found)
+            tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", leftovers=found)
     assert not states()
     with sent_by("node.node-1", tasks.apply_leftovers):
-        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=[{"kind": "moon", "name": "x"}])
+        tasks.apply_leftovers.run(
+            pool=local_pool.slug, node="node-1", leftovers=[{"kind": "moon", "name": "x"}]
+        )
         assert not states()
-        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", found=found)
+        tasks.apply_leftovers.run(pool=local_pool.slug, node="node-1", leftovers=found)
     assert states() == {FOLDER: "found"}
 
 

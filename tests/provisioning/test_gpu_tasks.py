@@ -133,7 +133,7 @@ def test_a_reset_is_done_and_answered_whatever_happens(driver: Scripted, sent: B
     assert second.failure is not None and driver.begun[0] == "0000:1b:00.0"
 
 
-def test_what_came_too_late_is_not_begun(driver: Scripted, sent: Broker) -> None:
+def test_late_command_is_not_started(driver: Scripted, sent: Broker) -> None:
     assert gpu_tasks.begin(command(expires_at=time.time() - 1)) is None
     assert not driver.begun and len(sent) == 0
 
@@ -300,9 +300,9 @@ def test_reports_are_judged_by_the_checks_own_rules_and_never_a_pass(tmp_path: P
     driver = simulated(tmp_path, model=model, **{f"fault_{kind}": name for kind, name in ALL.items()})
     # Some speeds of a V100 have no floor.
     healthy = "degraded" if model == "V100" else "pass"
-    wanted = ["fail", "fail", "hung", "degraded", "fail", healthy]
+    expected = ["fail", "fail", "hung", "degraded", "fail", healthy]
     for level in ("quick", "standard"):
-        for index, would_be in enumerate(wanted):
+        for index, would_be in enumerate(expected):
             report = driver.check_device(gpu(index), level)
             jsonschema.Draft202012Validator(schema()).validate(report.to_dict())
             assert report.simulated and report.summary.startswith("Simulated")
@@ -337,7 +337,7 @@ def test_faults_begin_and_end_with_time(tmp_path: Path) -> None:
     assert driver.check_device(gpu(3), "quick").unavailable is None
 
 
-def test_a_device_that_vanished_is_found_by_nobody(tmp_path: Path) -> None:
+def test_missing_device_is_not_found(tmp_path: Path) -> None:
     driver = simulated(tmp_path, fault_vanish="sim-001:3, sim-001:4")
     assert [device.index for device in driver.inventory().nodes[0].devices] == [0, 1, 2, 5, 6, 7]
     report = driver.check_device(gpu(3), "quick")

@@ -15,12 +15,12 @@ from tests.suite.choice import THOROUGH
 KILL_POINTS = 6 if os.environ.get(THOROUGH) else 3
 
 
-def gone(harness, spec, *, calls: int = 200) -> None:
+def delete_home(harness, spec, *, calls: int = 200) -> None:
     """Call until nothing is left."""
     for _ in range(calls):
         if harness.driver.delete_home(team=spec.team, owner=spec.owner):
             return
-    raise AssertionError("a home is never gone")
+    raise AssertionError("the home was not deleted in time")
 
 
 def test_a_home_goes_and_nothing_else(harness):
@@ -28,31 +28,31 @@ def test_a_home_goes_and_nothing_else(harness):
     for each in (spec, other):
         harness.run(each)
         harness.delete(each.ref)
-    gone(harness, spec)
+    delete_home(harness, spec)
     assert (harness.home_exists(spec), harness.home_exists(other)) == (False, True)
-    gone(harness, spec)
+    delete_home(harness, spec)
     assert harness.home_exists(other)
 
 
-def test_the_same_user_in_another_team_keeps_theirs(harness):
+def test_home_in_another_team_is_kept(harness):
     spec, other = harness.spec(), harness.spec(team="vision")
     for each in (spec, other):
         harness.run(each)
         harness.delete(each.ref)
-    gone(harness, spec)
+    delete_home(harness, spec)
     assert (harness.home_exists(spec), harness.home_exists(other)) == (False, True)
 
 
-def test_what_was_never_there_has_gone(harness):
-    gone(harness, replace(harness.spec(), owner="nobody"))
-    gone(harness, replace(harness.spec(), team="nowhere"))
+def test_deletion_of_a_missing_home_succeeds(harness):
+    delete_home(harness, replace(harness.spec(), owner="nobody"))
+    delete_home(harness, replace(harness.spec(), team="nowhere"))
 
 
 def test_a_late_start_brings_no_home_back(harness):
     spec = harness.spec()
     harness.run(spec)
     harness.delete(spec.ref)
-    gone(harness, spec)
+    delete_home(harness, spec)
     with pytest.raises(ProvisioningError):
         harness.start(spec)
     assert not harness.home_exists(spec)
@@ -79,7 +79,7 @@ def test_a_deletion_killed_at_any_point_is_finished_by_the_next(harness):
         caller = harness.caller("delete-home", spec, kill_at=point)
         caller.go()
         died += caller.answer() is None
-        gone(harness, spec)
+        delete_home(harness, spec)
         assert not harness.home_exists(spec), f"killed at step {point}"
         assert harness.home_exists(other)
     assert died >= KILL_POINTS // 2

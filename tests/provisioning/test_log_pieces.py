@@ -52,7 +52,7 @@ def test_rotations_are_read_across(folder: WorkspaceDir, agent_log: Log) -> None
     assert said == "".join(f"line {number:03d}\n" for number in range(300))
 
 
-def test_who_comes_too_late_is_told_so(folder: WorkspaceDir, agent_log: Log) -> None:
+def test_late_reader_gets_the_cut_off_marker(folder: WorkspaceDir, agent_log: Log) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)
     text, reached = on(folder, 9)
@@ -72,7 +72,7 @@ def test_while_it_is_rotated_nothing_is_said(folder: WorkspaceDir, agent_log: Lo
 
 
 @pytest.mark.parametrize("name", ["app.log", "app.log.1", "app.log.start"])
-def test_what_a_workspace_puts_there_is_not_followed(
+def test_links_made_by_a_workspace_are_not_followed(
     folder: WorkspaceDir, agent_log: Log, tmp_path: Path, name: str
 ) -> None:
     for number in range(500):

@@ -64,7 +64,7 @@ def test_outside_of_a_worker_nothing_waits(driver: Prepared, monkeypatch: pytest
     assert preparing._due == {} and driver.owners == []
 
 
-def test_a_failure_is_told_to_the_log_alone(driver: Prepared, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_only_logged(driver: Prepared, caplog: pytest.LogCaptureFixture) -> None:
     driver.failure = OSError("no space left on device")
     preparing.now(POOL)
     assert driver.owners and "no space left on device" in caplog.text

@@ -84,7 +84,9 @@ def test_a_client_and_a_heartbeat_by_tls(
     sender.withdraw()
 
 
-def test_who_is_not_the_portal_is_not_believed(tmp_path: Path, authority: Authority, redis_port: int) -> None:
+def test_other_certificates_than_the_portals_are_refused(
+    tmp_path: Path, authority: Authority, redis_port: int
+) -> None:
     """Another node's certificate is of the same authority; the name is what tells them apart."""
     other = TLSProxy(tmp_path / "a", authority, to=redis_port, name="a.node.berth.internal")
     stranger = TLSProxy(tmp_path / "x", Authority(), to=redis_port)

@@ -37,7 +37,7 @@ def held(monkeypatch):
 
 
 @pytest.mark.parametrize("answer", ["ack", "reject", "requeue"])
-def test_what_has_been_answered_is_held_no_longer(held, answer):
+def test_failed_answer_releases_the_message(held, answer):
     assert not held.can_consume()
     for tag in TAGS:
         with pytest.raises(RedisAway):

@@ -156,7 +156,7 @@ def change(world: Any, *pieces: MigSlice) -> MigRepartition:
     return MigRepartition(gpu.uuid, (uuid_at(world, 0),), pieces or (MigSlice("2g.20gb", 0),))
 
 
-def test_it_is_offered_and_told_with_the_profiles(world):
+def test_offer_lists_the_profiles(world):
     inventory = world.driver.inventory()
     assert {Capability.MIG, Capability.REPARTITION} <= inventory.capabilities
     (gpu, *instances) = inventory.nodes[0].devices
@@ -165,7 +165,7 @@ def test_it_is_offered_and_told_with_the_profiles(world):
     assert {"1g.10gb", "2g.20gb", "3g.40gb"} <= {profile["name"] for profile in gpu.facts["profiles"]}
 
 
-def test_a_change_stands_in_the_next_inventory(world):
+def test_change_is_in_the_next_inventory(world):
     large = uuid_at(world, 4)
     (made,) = world.driver.repartition_device(change(world))
     assert layout(world) == NEW
@@ -173,75 +173,83 @@ def test_a_change_stands_in_the_next_inventory(world):
 
 
 def test_repeating_it_is_success(world):
-    wanted = change(world)
-    assert world.driver.repartition_device(wanted) == world.driver.repartition_device(wanted)
+    repartition = change(world)
+    assert world.driver.repartition_device(repartition) == world.driver.repartition_device(repartition)
     assert layout(world) == NEW
 
 
-def test_an_instance_made_anew_is_another_one(world):
+def test_recreated_instance_has_another_uuid(world):
     first = change(world)
     world.driver.repartition_device(first)
     (again,) = world.driver.repartition_device(change(world, MigSlice("1g.10gb", 0)))
     assert layout(world) == OLD and again not in first.destroy
 
 
-def test_what_somebody_uses_stays(world):
-    wanted = change(world)
-    world.use(wanted.destroy[0])
+def test_used_instances_are_kept(world):
+    repartition = change(world)
+    world.use(repartition.destroy[0])
     with pytest.raises(NoCapacity, match="in use") as caught:
-        world.driver.repartition_device(wanted)
+        world.driver.repartition_device(repartition)
     assert not isinstance(caught.value, UncleanDevices) and caught.value.message.endswith(".")
     assert layout(world) == OLD
 
 
-def test_what_is_not_there_is_no_reason_to_touch_the_rest(world):
-    (wanted,) = [MigRepartition(change(world).parent_uuid, ("MIG-none",), (MigSlice("2g.20gb", 2),))]
+def test_missing_device_leaves_the_rest_untouched(world):
+    (repartition,) = [MigRepartition(change(world).parent_uuid, ("MIG-none",), (MigSlice("2g.20gb", 2),))]
     with pytest.raises(NoCapacity, match="is missing"):
-        world.driver.repartition_device(wanted)
+        world.driver.repartition_device(repartition)
     assert layout(world) == OLD
 
 
-def test_a_layout_that_is_not_legal_is_refused_and_the_old_one_stands(world):
+def test_illegal_layout_is_refused_and_the_old_one_kept(world):
     with pytest.raises(NoCapacity, match="rejected"):
         world.driver.repartition_device(change(world, MigSlice("4g.40gb", 0), MigSlice("3g.40gb", 0)))
     assert layout(world) == OLD
 
 
 def test_an_instance_that_is_not_clean_does_not_go(world):
-    wanted = change(world)
-    world.soil(wanted.destroy[0])
+    repartition = change(world)
+    world.soil(repartition.destroy[0])
     with pytest.raises(UncleanDevices) as caught:
-        world.driver.repartition_device(wanted)
-    assert caught.value.devices == wanted.destroy and layout(world) == OLD
+        world.driver.repartition_device(repartition)
+    assert caught.value.devices == repartition.destroy and layout(world) == OLD
 
 
 def test_a_kill_in_the_midst_leaves_one_of_the_two(world):
-    wanted = change(world)
+    repartition = change(world)
     world.kill()
     with pytest.raises(Killed):
-        world.driver.repartition_device(wanted)
+        world.driver.repartition_device(repartition)
     world.revive()
     assert layout(world) in (OLD, NEW)
-    world.driver.repartition_device(wanted)
+    world.driver.repartition_device(repartition)
     assert layout(world) == NEW
 
 
 def test_a_worker_says_what_it_made_or_what_was_not_clean(world, sent):
-    def said(wanted: MigRepartition) -> CheckAnswer:
+    def said(repartition: MigRepartition) -> CheckAnswer:
         command = CheckCommand(
-            "repartition", "r", "l", world.pool, wanted.parent_uuid, "quick", 2e9, 60.0, change=wanted
+            "repartition",
+            "r",
+            "l",
+            world.pool,
+            repartition.parent_uuid,
+            "quick",
+            2e9,
+            60.0,
+            change=repartition,
         )
         outcome = gpu_tasks._run_command(world.driver, command, gpu_tasks._ProgressSender(command))
-        return CheckAnswer("repartition", "r", "l", wanted.parent_uuid, **outcome)
+        return CheckAnswer("repartition", "r", "l", repartition.parent_uuid, **outcome)
 
-    wanted = change(world)
-    answer = said(wanted)
+    repartition = change(world)
+    answer = said(repartition)
     assert messages.load(answer.report, Repartitioned).created == (uuid_at(world, 0),)
     dirty = change(world, MigSlice("1g.10gb", 0))
     world.soil(dirty.destroy[0])
     assert messages.load(said(dirty).report, Repartitioned).unclean == dirty.destroy
-    gone = said(MigRepartition(wanted.parent_uuid, ("MIG-none",), (MigSlice("7g.80gb", 0),)))
-    assert gone.failure is not None and gone.failure.code == "no_capacity"
+    rejected = said(MigRepartition(repartition.parent_uuid, ("MIG-none",), (MigSlice("7g.80gb", 0),)))
+    assert rejected.failure is not None and rejected.failure.code == "no_capacity"
 
 
 def test_a_driver_that_cannot_says_so():
@@ -262,31 +270,31 @@ def local(tmp_path, monkeypatch) -> Iterator[Local]:
 
 def test_an_inventory_during_a_change_shows_the_layout_of_before(local, monkeypatch):
     seen: list[list[tuple[str, int]]] = []
-    wanted = change(local)
+    repartition = change(local)
 
     def scrub(_: object, uuid: str, **__: object) -> ScrubResult:
         seen.append(layout(local))
         return result(uuid, ScrubVerdict.CLEAN)
 
     monkeypatch.setattr(type(local.driver), "scrub_device", scrub)
-    local.driver.repartition_device(wanted)
+    local.driver.repartition_device(repartition)
     # Before the change and after it, when the new one stands but is not proven clean.
     assert seen == [OLD, OLD]
     assert layout(local) == NEW
 
 
-def test_what_cannot_be_finished_shows_the_layout_of_before(local, monkeypatch):
-    wanted = change(local)
+def test_unfinished_repartition_shows_the_previous_layout(local, monkeypatch):
+    repartition = change(local)
     local.kill()
     with pytest.raises(Killed):
-        local.driver.repartition_device(wanted)
+        local.driver.repartition_device(repartition)
     monkeypatch.setattr(partitions, "recover", lambda _: False)
     assert layout(local) == OLD
 
 
 def test_a_change_waits_for_an_inventory_and_no_longer_than_that(local, monkeypatch):
-    wanted = change(local)
-    local.driver.repartition_device(wanted)
+    repartition = change(local)
+    local.driver.repartition_device(repartition)
     monkeypatch.setattr(partitions, "LOCK_WAIT_S", 0.0)
     with partitions.layouts_locked(local.driver.base), pytest.raises(BackendUnavailable):
         local.driver.repartition_device(change(local, MigSlice("1g.10gb", 0)))

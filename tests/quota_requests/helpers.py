@@ -18,11 +18,11 @@ def in_hours(hours: float) -> datetime:
 
 def ask(actor: User, team: Team, **fields: Any) -> QuotaRequest:
     """One H100 for a day, unless said otherwise."""
-    wanted: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "kind": "quota",
         "resource": "gpu:h100",
         "amount": 1000,
         "until": in_hours(24),
         "note": "For a test",
     }
-    return requests.create_request(actor=actor, team=team, **{**wanted, **fields})
+    return requests.create_request(actor=actor, team=team, **{**arguments, **fields})

@@ -210,14 +210,14 @@ def test_a_delegate_does_not_decide_what_the_approver_asks_for(olga, petra, bob,
 
 
 def test_a_delegation_is_taken_back_by_who_gave_or_holds_it(bob, olga, petra, clock):
-    for who, begins in ((petra, 0), (olga, 0), (petra, 5)):
+    for actor, begins in ((petra, 0), (olga, 0), (petra, 5)):
         made = rules.delegate(actor=petra, delegate="olga", starts_at=in_hours(begins), ends_at=in_hours(9))
         with pytest.raises(StateConflict):
             rules.delegate(actor=petra, delegate="olga", ends_at=in_hours(8))
         with pytest.raises(NotAllowed):
             rules.end_delegation(actor=bob, delegation_id=made.pk)
         clock.shift(1)
-        rules.end_delegation(actor=who, delegation_id=made.pk)
+        rules.end_delegation(actor=actor, delegation_id=made.pk)
         assert approvers.delegator_of(olga) is None
     assert Delegation.objects.count() == 2
 

@@ -136,10 +136,10 @@ def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight,
     """From the form for new workspaces over the one that asks to the workspace that waits."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     browser = as_user(bob)
-    wanted = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "name": "big", "ask": "1"}
+    query = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "name": "big", "ask": "1"}
     for hours in ("lots", "0", "9999"):
-        assert browser.post("/workspaces/new/", {**wanted, "hours": hours}).status_code == 400
-    asking = browser.post("/workspaces/new/", {**wanted, "hours": "2,5", "checkpointed": "on"})
+        assert browser.post("/workspaces/new/", {**query, "hours": hours}).status_code == 400
+    asking = browser.post("/workspaces/new/", {**query, "hours": "2,5", "checkpointed": "on"})
     page = browser.get(asking.url).content.decode()
     hidden = dict(re.findall(r'type="hidden" name="(\w+)"\s+value="([^"]*)"', page))
     assert (hidden["hours"], hidden["checkpointed"]) == ("2,5", "on")
@@ -197,8 +197,8 @@ def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent
 
 
 def test_a_decision_corrects_what_else_counts_on_the_page(bob, alice, petra, team, eight, as_user):
-    for who in (bob, alice):
-        as_user(who).post("/quotas/ask/", FORM)
+    for user in (bob, alice):
+        as_user(user).post("/quotas/ask/", FORM)
     client = as_user(petra)
     page = client.get("/quotas/approvals/").content.decode()
     assert "2 requests are waiting for you" in page

@@ -40,8 +40,8 @@ class Site:
     def with_(self, pool: str, place: Placement, request: ResourceRequest) -> Site:
         return replace(self, steps=(*self.steps, (pool, place, request, True)))
 
-    def without(self, gone: Iterable[Movable]) -> Site:
-        left = ((each.pool, each.placement, each.allocated, False) for each in gone)
+    def without(self, removed: Iterable[Movable]) -> Site:
+        left = ((each.pool, each.placement, each.allocated, False) for each in removed)
         return replace(self, steps=(*self.steps, *left))
 
     def find(self, pool: str, request: ResourceRequest) -> Placement | None:
@@ -61,18 +61,18 @@ class Case:
     scores: Mapping[str | tuple[str, str], int]
     nodes_looked_at: int
 
-    def lost(self, gone: Iterable[Movable]) -> int:
-        return sum(each.lost_work(self.now_s) for each in gone)
+    def lost(self, removed: Iterable[Movable]) -> int:
+        return sum(each.lost_work(self.now_s) for each in removed)
 
     def goes_back(self, each: Movable, target: Placement) -> bool:
         recent = [
-            gone
-            for gone in self.past
-            if gone.workspace == each.id and self.now_s - gone.at_s < self.rules.return_s
+            move
+            for move in self.past
+            if move.workspace == each.id and self.now_s - move.at_s < self.rules.return_s
         ]
         return any(
-            gone.devices & devices_of(target) if gone.devices else gone.node == target.nodes[0].node
-            for gone in recent
+            move.devices & devices_of(target) if move.devices else move.node == target.nodes[0].node
+            for move in recent
         )
 
 
@@ -80,7 +80,9 @@ def propose(
     pools: Pools, running: Sequence[Movable], waiting: Sequence[BlockedRequest], case: Case
 ) -> list[Proposal]:
     site, found = Site(pools), list[Proposal]()
-    resting = {gone.workspace for gone in case.past if case.now_s - gone.at_s < case.rules.cool_down_s}
+    resting = {
+        earlier.workspace for earlier in case.past if case.now_s - earlier.at_s < case.rules.cool_down_s
+    }
     there = [each for each in running if each.can_move and each.id not in resting]
     for asks in waiting:
         if len(found) < case.rules.max_proposals and keeps_waiting(site, asks, case):
@@ -119,25 +121,25 @@ def makes_room(
     for pool, request in asks.requests:
         may_go = [each for each in there if each.pool == pool and each.preemptible]
         ways = [
-            (gone, moves)
+            (removed, moves)
             for name in nearest(site, pool, request, may_go, case)
-            for gone, moves in ways_on(site, pool, name, request, may_go, case)
-            if case.lost(gone) <= max(asks.milli, 1) * asks.duration_s
+            for removed, moves in ways_on(site, pool, name, request, may_go, case)
+            if case.lost(removed) <= max(asks.milli, 1) * asks.duration_s
         ]
         if not ways:
             continue
-        gone, moves = min(
+        removed, moves = min(
             ways, key=lambda way: (len(way[0]), case.lost(way[0]), sum(each.milli for each in way[0]))
         )
-        site = site.without(gone)
+        site = site.without(removed)
         place = site.find(pool, request)
         assert place is not None
         site = site.with_(pool, place, request)
         for move in moves:
-            (each,) = (each for each in gone if each.id == move.workspace)
+            (each,) = (each for each in removed if each.id == move.workspace)
             site = site.with_(pool, move.target, each.request)
         reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})
-        return Proposal(tuple(moves), reason, max(asks.milli, 1), case.lost(gone), asks.id), site
+        return Proposal(tuple(moves), reason, max(asks.milli, 1), case.lost(removed), asks.id), site
     return None
 
 
@@ -159,7 +161,7 @@ def nearest(
     site: Site, pool: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
 ) -> list[str]:
     """The nodes on which those that may go hold what is short, those first where the least is."""
-    wanted, found = request.accelerators, []
+    accelerators, found = request.accelerators, []
     for name in {each.node for each in may_go}:
         node = site.cluster(pool).node(name)
         crew = first_to_go((each for each in may_go if each.node == name), case)
@@ -167,10 +169,10 @@ def nearest(
             device
             for device in node.devices
             if not device.unusable
-            and device.free_milli >= wanted.share_milli
-            and device.model in (wanted.allowed_models or (device.model,))
+            and device.free_milli >= accelerators.share_milli
+            and device.model in (accelerators.allowed_models or (device.model,))
         ]
-        short = max(0, wanted.count - len(room))
+        short = max(0, accelerators.count - len(room))
         cpu_short = max(0, request.cpu_milli - node.free_cpu_milli)
         least_lost = min(case.lost([each]) for each in crew)
         if short <= len({uuid for each in crew for uuid in each.devices}):
@@ -187,10 +189,10 @@ def ways_on(
     of_one_size = len({each.milli for each in crew}) == 1
     ways = []
     for order in (crew,) if of_one_size else (crew, smallest):
-        gone = who_goes(site, pool, name, request, order, case)
-        moves = where_to(site, pool, request, gone, case)
+        removed = who_goes(site, pool, name, request, order, case)
+        moves = where_to(site, pool, request, removed, case)
         if moves:
-            ways.append((gone, moves))
+            ways.append((removed, moves))
     return ways
 
 
@@ -201,27 +203,27 @@ def who_goes(
     count = 0
     while count < len(order) and not site.without(order[:count]).fits_on(pool, name, request):
         count += 1
-    gone = list(order[:count])
-    if count > 2 * case.rules.max_moves or not site.without(gone).fits_on(pool, name, request):
+    removed = list(order[:count])
+    if count > 2 * case.rules.max_moves or not site.without(removed).fits_on(pool, name, request):
         return []
     for each in order[:count][::-1]:
-        others = [other for other in gone if other is not each]
+        others = [other for other in removed if other is not each]
         if site.without(others).fits_on(pool, name, request):
-            gone = others
-    return gone if len(gone) <= case.rules.max_moves else []
+            removed = others
+    return removed if len(removed) <= case.rules.max_moves else []
 
 
 def where_to(
-    site: Site, pool: str, request: ResourceRequest, gone: Sequence[Movable], case: Case
+    site: Site, pool: str, request: ResourceRequest, removed: Sequence[Movable], case: Case
 ) -> list[Move]:
     """Places for all of them once the request has its own, the largest first; none if one finds none."""
-    site = site.without(gone)
+    site = site.without(removed)
     place = site.find(pool, request)
     if place is None:
         return []
     site, moves = site.with_(pool, place, request), []
     for each in sorted(
-        gone, key=lambda each: (-each.milli, -each.allocated.cpu_milli, each.started_s, each.id)
+        removed, key=lambda each: (-each.milli, -each.allocated.cpu_milli, each.started_s, each.id)
     ):
         target = site.find(pool, each.request)
         if target is None or target == each.placement or case.goes_back(each, target):
@@ -233,9 +235,13 @@ def where_to(
 
 def better_place(site: Site, each: Movable, case: Case) -> Placement | None:
     """The first of the best few free places that gains it enough. Who shares a GPU wants one for itself."""
-    wanted = each.request.accelerators
-    shares = bool(wanted.count) and wanted.share_milli < 1000
-    asked = replace(each.request, accelerators=replace(wanted, share_milli=1000)) if shares else each.request
+    accelerators = each.request.accelerators
+    shares = bool(accelerators.count) and accelerators.share_milli < 1000
+    asked = (
+        replace(each.request, accelerators=replace(accelerators, share_milli=1000))
+        if shares
+        else each.request
+    )
     for _ in range(PLACES_TRIED):
         place = site.find(each.pool, asked)
         if place is None:

@@ -223,21 +223,21 @@ def test_what_is_not_there_is_not_found(olga):
 
 
 @pytest.mark.parametrize(
-    "gone",
+    "change",
     quick_of(
         ["stopped", "waits no more", "taken", "restarted"], ["stopped", "taken"], "all are the same check"
     ),
 )
-def test_infeasible_proposal_is_refused_without_changes(fragmented, olga, alice, make, gone):
+def test_infeasible_proposal_is_refused_without_changes(fragmented, olga, alice, make, change):
     *_, waits = fragmented
     proposing.run()
     (row,) = proposals()
     (planned,) = services.planned_moves(row)
-    if gone == "stopped":
+    if change == "stopped":
         workspaces.stop(actor=alice, workspace_id=planned.workspace)
-    elif gone == "waits no more":
+    elif change == "waits no more":
         workspaces.stop(actor=alice, workspace_id=waits.pk)
-    elif gone == "restarted":
+    elif change == "restarted":
         Workspace.objects.filter(pk=planned.workspace).update(generation=7)
     else:
         set_cordon(

@@ -15,7 +15,7 @@ DASHBOARD = Path(__file__).parents[2] / "docs/grafana/berth.json"
 
 
 @pytest.mark.django_db
-def test_every_query_names_a_metric_that_is_told():
+def test_every_dashboard_query_uses_an_exported_metric():
     known = {exposition_name(family) for family in families()} | set(dcgm_names.help_texts())
     board = json.loads(DASHBOARD.read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]

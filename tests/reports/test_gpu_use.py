@@ -161,14 +161,14 @@ def at(clock: Any, hours: float, workspace: Workspace, kind: AuditKind, cause: s
     )
 
 
-def test_what_was_reclaimed_counts_from_the_release_until_the_next_start_for_a_day(gpus, bob, team, clock):
-    again, gone, own = (WorkspaceFactory(owner=bob, team=team) for _ in range(3))
+def test_reclaimed_time_counts_until_the_next_start_up_to_a_day(gpus, bob, team, clock):
+    again, stopped, own = (WorkspaceFactory(owner=bob, team=team) for _ in range(3))
     hold(again, gpus[0], 1, 4)
     hold(again, gpus[0], 7, 8, number=2)
-    hold(gone, gpus[1], -30, -22)
+    hold(stopped, gpus[1], -30, -22)
     hold(own, gpus[1], 1, 5)
     code = min(STOPS)
-    at(clock, -22, gone, AuditKind.WORKSPACE_STOP, code)
+    at(clock, -22, stopped, AuditKind.WORKSPACE_STOP, code)
     at(clock, 3.9, again, AuditKind.WORKSPACE_STOP, code)
     at(clock, 5, own, AuditKind.WORKSPACE_STOP)
     days.write(DAY.date(), now=LATER)
@@ -178,7 +178,7 @@ def test_what_was_reclaimed_counts_from_the_release_until_the_next_start_for_a_d
     assert figures(Dimension.MODEL, gpus[0].model, "vision").reclaimed == 5 * HOUR
 
 
-def test_what_waited_counts_in_gpus_from_request_to_placement(bob, team, clock):
+def test_waiting_time_counts_in_gpus_until_placement(bob, team, clock):
     first, second, cpu = (WorkspaceFactory(owner=bob, team=team) for _ in range(3))
     Workspace.objects.filter(pk__in=[first.pk, second.pk]).update(amounts={"gpu": 2000, "cpu_milli": 1000})
     Workspace.objects.filter(pk=cpu.pk).update(amounts={"cpu_milli": 1000})
@@ -260,7 +260,7 @@ def test_days_that_were_not_measured_are_gaps_and_never_dark(reported, olga):
     )
 
 
-def test_who_sees_whose(reported, olga, alice, bob, team):
+def test_visibility_of_the_report(reported, olga, alice, bob, team):
     other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner").user
     assert gpu_use.report(actor=alice, team="vision").total.held == 4 * HOUR
     assert gpu_use.report(actor=olga, team="vision").total.idle_share == pytest.approx(1 / 3)
@@ -335,7 +335,7 @@ def test_adding_up_takes_as_many_queries_for_many_as_for_few(gpus, bob, team):
     assert queries() == few
 
 
-def test_what_is_held_costs_the_price_of_its_flavor_used_or_not(gpus, bob, team, as_user, olga):
+def test_allocated_time_costs_the_flavor_price(gpus, bob, team, as_user, olga):
     flavor = FlavorFactory(slug="two", accelerator_count=2, price_cents=500)
     workspace = WorkspaceFactory(owner=bob, team=team, flavor=flavor)
     for gpu in gpus:

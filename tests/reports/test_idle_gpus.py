@@ -129,7 +129,7 @@ def test_a_team_sees_what_it_kept_and_what_berth_gave_back(gpus, bob, team, olga
 
 
 @pytest.mark.django_db
-def test_who_may_see_it_and_for_which_days(gpus, bob, team, olga):
+def test_permission_and_days_of_the_report(gpus, bob, team, olga):
     with pytest.raises(NotAllowed):
         idle_gpus.report(actor=bob)
     MembershipFactory(user=bob, team=TeamFactory(slug="other"), role="owner")

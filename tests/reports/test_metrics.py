@@ -139,17 +139,17 @@ def test_gpus_carry_the_names_and_labels_of_the_exporter(lab, read, monkeypatch)
         monkeypatch, ("GPU-gpu-01-1", Sample(now, gpu_util_pct=37, power_mw=412_500, memory_used_mib=559))
     )
     parsed = read("/metrics/gpus")
-    who = {
+    labels = {
         "gpu": "1", "UUID": "GPU-gpu-01-1", "device": "nvidia1", "modelName": "NVIDIA H100 80GB HBM3",
         "Hostname": "gpu-01", "pool": "lab", "simulated": "false",
     }  # fmt: skip
-    assert parsed["DCGM_FI_DEV_GPU_UTIL"] == [(who, 37)]
-    assert parsed["DCGM_FI_DEV_POWER_USAGE"] == [(who, 412.5)]
-    assert parsed["DCGM_FI_DEV_FB_FREE"] == [(who, 81_000)]
+    assert parsed["DCGM_FI_DEV_GPU_UTIL"] == [(labels, 37)]
+    assert parsed["DCGM_FI_DEV_POWER_USAGE"] == [(labels, 412.5)]
+    assert parsed["DCGM_FI_DEV_FB_FREE"] == [(labels, 81_000)]
     assert "DCGM_FI_DEV_GPU_TEMP" not in parsed, "what is not measured is not told"
 
 
-def test_what_counts_on_is_a_counter_by_the_name_of_the_exporter(lab, client, bob, monkeypatch):
+def test_increasing_metrics_are_counters_with_the_exporters_names(lab, client, bob, monkeypatch):
     counted = {"energy_mj": 123, "pcie_replays": 5, "ecc_corrected": 1, "ecc_uncorrected": 0}
     sample = Sample(
         timezone.now().timestamp(), remapped_corrected=2, remapped_uncorrected=0, last_xid=31, **counted
@@ -174,7 +174,7 @@ def test_what_counts_on_is_a_counter_by_the_name_of_the_exporter(lab, client, bo
     assert (energy.type, [sample.value for sample in energy.samples]) == ("counter", [123.0])
 
 
-def test_without_redis_the_newest_minute_is_told_while_it_is_true(lab, read):
+def test_without_redis_the_newest_minute_is_exported_while_current(lab, read):
     now_s = int(timezone.now().timestamp()) // 60 * 60
     for index, back in ((0, 2), (0, 1), (1, 10)):
         minute = rollup(f"GPU-gpu-01-{index}", now_s - 60 * back, [50 // back] * 60)
@@ -186,7 +186,7 @@ def test_without_redis_the_newest_minute_is_told_while_it_is_true(lab, read):
     assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" not in parsed
 
 
-def test_instances_are_told_apart(lab, read, monkeypatch):
+def test_instances_are_distinguished(lab, read, monkeypatch):
     parent = Device.objects.get(uuid="GPU-gpu-01-0")
     fields = {"node": parent.node, "model": "MIG", "kind": DeviceKind.MIG.value, "parent_uuid": parent.uuid}
     for number in (1, 2):
@@ -200,12 +200,12 @@ def test_instances_are_told_apart(lab, read, monkeypatch):
 
 def test_workspaces_and_the_queue(lab, pool, read, bob, team):
     FlavorFactory(slug="here", pool=lab)
-    wanted = {"owner": bob, "team": team, "state": "pending"}
+    fields = {"owner": bob, "team": team, "state": "pending"}
     for minutes, flavor in ((5, "here"), (50, "here"), (7, "any")):
         WorkspaceFactory(
             requested_at=timezone.now() - timedelta(minutes=minutes),
             flavor=FlavorFactory(slug=f"{flavor}-{minutes}", pool=lab if flavor == "here" else None),
-            **wanted,
+            **fields,
         )
     WorkspaceFactory(owner=bob, team=team, state="running", pool=lab)
     WorkspaceFactory(owner=bob, team=team, state="terminated", pool=lab)
@@ -338,9 +338,9 @@ def test_the_gpus_of_a_team_and_what_it_uses_of_them(lab, read, bob, team, monke
     now = timezone.now().timestamp()
     in_redis(monkeypatch, *((device.uuid, Sample(now, gpu_util_pct=40)) for device in devices))
     parsed = read()
-    who = {"team": team.slug, "simulated": "false"}
-    assert parsed["berth_team_gpus_allocated"] == [(who, 1.5)]
-    assert parsed["berth_team_gpus_used"] == [(who, 0.8)]
+    labels = {"team": team.slug, "simulated": "false"}
+    assert parsed["berth_team_gpus_allocated"] == [(labels, 1.5)]
+    assert parsed["berth_team_gpus_used"] == [(labels, 0.8)]
 
 
 # --- who may --------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_sums_of_months_are_what_a_year_is_read_from(days, olga):
     assert most() < 10**17
 
 
-def test_nothing_is_added_up_while_days_are_made_anew_and_what_is_too_old_goes(days, settings):
+def test_no_sums_during_recalculation_and_old_ones_are_deleted(days, settings):
     assert month_sums.run(NOW.replace(hour=1)) == []
     month_sums.run(NOW)
     month_sums.run(NOW)

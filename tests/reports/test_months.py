@@ -54,7 +54,7 @@ def idle(workspace, begin: datetime, hours: float) -> None:
     )
 
 
-def test_owners_are_told_once_and_nobody_else(team, owner, settings):
+def test_only_owners_get_the_report_once(team, owner, settings):
     assert months.run(FIRST - timedelta(seconds=1)) == 0
     assert months.run(FIRST) == 1
     assert months.run(FIRST + timedelta(days=1)) == 0
@@ -68,7 +68,7 @@ def test_owners_are_told_once_and_nobody_else(team, owner, settings):
     assert told.url.startswith("/reports/gpu-use/?team=vision")
 
 
-def test_who_wants_no_mail_gets_the_notice_alone(team, owner, settings):
+def test_disabled_mail_keeps_the_notice(team, owner, settings):
     settings.BERTH_MAIL = True
     MembershipFactory(
         team=team, user=UserFactory(username="otto", email="o@x.org", mail_notices=False), role="owner"
@@ -98,7 +98,7 @@ def test_workspaces_whose_gpus_were_idle_the_longest(team, owner):
     assert "Most idle GPU-hours: olga/a (20), olga/b (12), olga/e (3)." in (Notification.objects.get().body)
 
 
-def test_killed_while_telling_it_has_told_nobody_and_tells_once_later(team, owner, monkeypatch):
+def test_killed_report_is_sent_once_later(team, owner, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -114,7 +114,7 @@ def test_killed_while_telling_it_has_told_nobody_and_tells_once_later(team, owne
     assert Notification.objects.count() == 1
 
 
-def test_another_worker_in_between_has_told_it(team, owner, monkeypatch):
+def test_report_sent_by_another_worker_is_not_repeated(team, owner, monkeypatch):
     real = months._send_once
 
     def both(*given):
@@ -126,7 +126,7 @@ def test_another_worker_in_between_has_told_it(team, owner, monkeypatch):
     assert Notification.objects.count() == 1
 
 
-def test_a_team_that_cannot_be_told_keeps_no_other_from_it(team, owner, monkeypatch):
+def test_failed_report_does_not_block_other_teams(team, owner, monkeypatch):
     GpuDay.objects.create(day=MONTH, team="audio", dimension=Dimension.ALL, held=HOUR)
     MembershipFactory(team=TeamFactory(slug="audio"), role="owner")
     real = months.report_sentences

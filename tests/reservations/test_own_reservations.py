@@ -50,11 +50,13 @@ def refused(actor, row) -> bool:
 # --- a second role --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", ["petra", "olga"])
+@pytest.mark.parametrize("username", ["petra", "olga"])
 @pytest.mark.parametrize("owner", [True, False])
-def test_what_an_approver_or_an_operator_asks_for_waits_for_another(request, team, pool, ada, who, owner):
+def test_what_an_approver_or_an_operator_asks_for_waits_for_another(
+    request, team, pool, ada, username, owner
+):
     """For a team of their own as for any other."""
-    actor = request.getfixturevalue(who)
+    actor = request.getfixturevalue(username)
     UserFactory(username="ann", is_superuser=True)
     if owner:
         owner_of(team, actor)
@@ -138,9 +140,9 @@ def test_nobody_lets_themself_book(team, pool, petra, ada):
         BookingPermission.objects.create(user=petra, granted_by=petra)
 
 
-@pytest.mark.parametrize("who", ["alice", "bob", "charlie", "olga"])
-def test_only_approvers_permit_and_delegates_are_none(request, team, petra, who):
-    actor = request.getfixturevalue(who)
+@pytest.mark.parametrize("username", ["alice", "bob", "charlie", "olga"])
+def test_only_approvers_permit_and_delegates_are_none(request, team, petra, username):
+    actor = request.getfixturevalue(username)
     lend(petra, actor)
     with pytest.raises(NotAllowed):
         permissions.permit_booking(actor=actor, username="petra")

@@ -267,8 +267,8 @@ def test_uncordon_keeps_notices_for_other_requests(running, olga):
 def test_operators_alone_drain_what_there_is(running, alice, olga):
     device = device_of(running)
     for call in (
-        lambda who: drains.drain_node(actor=who, node_id=device.node_id, reason=""),
-        lambda who: drains.drain_device(actor=who, device_id=device.pk, reason=""),
+        lambda actor: drains.drain_node(actor=actor, node_id=device.node_id, reason=""),
+        lambda actor: drains.drain_device(actor=actor, device_id=device.pk, reason=""),
     ):
         with pytest.raises(NotAllowed):
             call(alice)

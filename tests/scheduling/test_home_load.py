@@ -90,10 +90,10 @@ def end(workspace: Workspace) -> None:
     """It has stopped, and its node has said so before anything ran on its GPU."""
     services.stop(actor=workspace.owner, workspace_id=workspace.pk)
     workspace.refresh_from_db()
-    gone(workspace)
+    end_workspace(workspace)
 
 
-def gone(workspace: Workspace) -> None:
+def end_workspace(workspace: Workspace) -> None:
     Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
     release(workspace, used=False)
     snapshot_feed.workloads([workspace.pk])
@@ -188,7 +188,7 @@ def test_only_the_use_since_the_last_measurement_counts(one_gpu, alice, team, ma
     HomePlace.objects.update(gpu_milli_s=0, cpu_milli_s=0)
     Allocation.objects.update(granted_at=timezone.now() - 100 * HOUR)
     clock.shift(1800)
-    gone(workspace)
+    end_workspace(workspace)
     clock.shift(1800)
     assert home_load.measure() == 1
     place = HomePlace.objects.get()

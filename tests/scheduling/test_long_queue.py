@@ -137,12 +137,12 @@ def test_status_updates_take_at_most_a_tenth_of_the_time(long_queue, make, alice
 
 def test_status_of_a_workspace_that_left_the_queue_is_not_written(long_queue):
     waiting = QueueEntry.objects.filter(workspace__state=State.PENDING)
-    gone, stays = waiting.order_by("pk")[:2]
-    Workspace.objects.filter(pk=gone.pk).update(state=State.STOPPED)
-    queue_status.write([queue_status.StatusChange(pk, {"position": 77}) for pk in (gone.pk, stays.pk)])
-    gone.refresh_from_db()
+    stopped, stays = waiting.order_by("pk")[:2]
+    Workspace.objects.filter(pk=stopped.pk).update(state=State.STOPPED)
+    queue_status.write([queue_status.StatusChange(pk, {"position": 77}) for pk in (stopped.pk, stays.pk)])
+    stopped.refresh_from_db()
     stays.refresh_from_db()
-    assert (gone.position != 77, stays.position) == (True, 77)
+    assert (stopped.position != 77, stays.position) == (True, 77)
 
 
 def test_an_eta_far_ahead_is_written_when_it_moves_by_more_than_it_is_exact():

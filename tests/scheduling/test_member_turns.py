@@ -28,9 +28,9 @@ def backlog(make, alice, bob, pool, clock):
     for name in ("a", "b"):
         make(alice, "sim-h100-x4", name=name)
     rows = {}
-    for who, name in ((alice, "a1"), (alice, "a2"), (alice, "a3"), (bob, "b1"), (bob, "b2")):
+    for owner, name in ((alice, "a1"), (alice, "a2"), (alice, "a3"), (bob, "b1"), (bob, "b2")):
         clock.shift(1)
-        rows[name] = make(who, "sim-h100-x4", name=name)
+        rows[name] = make(owner, "sim-h100-x4", name=name)
     return rows
 
 

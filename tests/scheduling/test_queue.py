@@ -25,9 +25,9 @@ def crowd(make, alice, bob, pool, clock):
     for name in ("a", "b"):
         make(alice, "sim-h100-x4", name=name)
     rows = []
-    for who, name in ((bob, "wait-a"), (alice, "wait-b"), (bob, "wait-c")):
+    for owner, name in ((bob, "wait-a"), (alice, "wait-b"), (bob, "wait-c")):
         clock.shift(1)
-        rows.append(make(who, "sim-h100-x4", name=name))
+        rows.append(make(owner, "sim-h100-x4", name=name))
     return rows
 
 

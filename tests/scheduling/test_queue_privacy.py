@@ -64,14 +64,14 @@ def test_previews_say_what_is_deprecated(make, team, bob, local_pool, catalog, a
     )
     Template.objects.filter(slug="jupyterlab").update(deprecated=True)
     browser = as_user(bob)
-    wanted = {"team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
+    order = {"team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
     for path in ("/api/v1/admission/preview", "/api/v1/catalog/preview"):
-        answer = browser.post(path, wanted, "application/json")
+        answer = browser.post(path, order, "application/json")
         warned = {each["field"]: each["reason"]["code"] for each in answer.json()["warnings"]}
         assert warned == {"flavor": "entry_has_successor", "template": "entry_deprecated"}, path
     current = browser.post(
         "/api/v1/admission/preview",
-        {**wanted, "template": "marimo", "flavor": "cpu-large"},
+        {**order, "template": "marimo", "flavor": "cpu-large"},
         "application/json",
     )
     assert current.json()["warnings"] == []

@@ -99,7 +99,7 @@ def test_scrubbed_shared_gpu_is_free_only_after_all_users_left(nodes, make, alic
             assert placer.fits(workload, both)
             assert placer.fits(workload, both[::-1])
         with placer.prefix_fits() as fits_without:
-            assert [fits_without(workload, gone) for gone in (one, both, one, both)] == [
+            assert [fits_without(workload, excluded) for excluded in (one, both, one, both)] == [
                 not scrubbed, True, not scrubbed, True,
             ]  # fmt: skip
         assert not placer.fits(workload, [])

@@ -168,20 +168,20 @@ def test_a_large_home_moves_only_when_asked_for(blocked, alice, team, make, sent
 
 def test_form_rest_and_page_say_it(blocked, alice, team, make, sent, settings, as_user):
     browser = as_user(alice)
-    wanted = {"team": team.slug, "template": "jupyterlab", "flavor": "one-gpu"}
+    order = {"team": team.slug, "template": "jupyterlab", "flavor": "one-gpu"}
     sentence = "Starts now on gpu-2. 2.1 GiB of files move there first, about 47 s."
-    html = browser.get("/workspaces/new/", wanted).content.decode()
+    html = browser.get("/workspaces/new/", order).content.decode()
     assert sentence in html and 'name="move_home"' not in html
     settings.BERTH_MOVE_HOME_LIMIT_MIB = 1
-    html = browser.get("/workspaces/new/", wanted).content.decode()
+    html = browser.get("/workspaces/new/", order).content.decode()
     assert sentence in html and 'name="move_home"' in html
-    told = browser.post("/api/v1/admission/preview", wanted, "application/json").json()
+    told = browser.post("/api/v1/admission/preview", order, "application/json").json()
     move = {"from_node": "gpu-1", "to_node": "gpu-2", "size_mib": SMALL_MIB, "seconds": 47}
     assert (told["outcome"], told["home_move"], told["home_move_offer"]) == ("queued", None, move)
-    wanted["move_home"] = True
-    told = browser.post("/api/v1/admission/preview", wanted, "application/json").json()
+    order["move_home"] = True
+    told = browser.post("/api/v1/admission/preview", order, "application/json").json()
     assert (told["outcome"], told["home_move"], told["home_move_offer"]) == ("fits_now", move, None)
-    made = browser.post("/api/v1/workspaces", wanted, "application/json").json()
+    made = browser.post("/api/v1/workspaces", order, "application/json").json()
     assert [stage["state"] for stage in made["stages"] if stage["key"] == "home"] == ["current"]
     HomeMove.objects.update(bytes_done=(SMALL_MIB << 20) * 2 // 5)
     html = browser.get(f"/workspaces/{made['id']}/").content.decode()

@@ -1,11 +1,13 @@
 """Time of every regular expression of the code on adversarial text of doubling length.
 
 `python -m tests.security.patterns` prints one line for each pattern whose processor time grows faster than
-its text, and last the number of patterns. `python -m tests.security.patterns PATTERN` looks at one only.
+its text, and last the number of patterns. `python -m tests.security.patterns PATTERN` looks at one only,
+`--every N` at the first and each Nth after it.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import itertools
@@ -210,10 +212,10 @@ def _sample(nodes: list[Any]) -> str:
 
 
 def _of_set(items: list[Any]) -> str:
-    wanted = re.compile("|".join(_item(op, value) for op, value in items if op is not code.NEGATE))
+    members = re.compile("|".join(_item(op, value) for op, value in items if op is not code.NEGATE))
     negated = items[0][0] is code.NEGATE
     letters = (chr(number) for number in (*range(97, 123), *range(33, 127), 32, *range(32), *range(127, 256)))
-    return next(letter for letter in letters if bool(wanted.match(letter)) != negated)
+    return next(letter for letter in letters if bool(members.match(letter)) != negated)
 
 
 def _item(op: Any, value: Any) -> str:
@@ -298,10 +300,14 @@ def _matchers() -> Iterator[tuple[str, Any, str]]:
 
 
 def main() -> None:
-    limit_s = 2 if sys.argv[1:] else MAX_CPU_S
+    parser = argparse.ArgumentParser()
+    parser.add_argument("pattern", nargs="?")
+    parser.add_argument("--every", type=int, default=1, metavar="N")
+    given = parser.parse_args()
+    limit_s = MAX_CPU_S if given.pattern is None else 2
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
-    if sys.argv[1:]:
-        print(growth(Pattern("argument", sys.argv[1], 0, METHODS & {"fullmatch", "findall"})))
+    if given.pattern is not None:
+        print(growth(Pattern("argument", given.pattern, 0, METHODS & {"fullmatch", "findall"})))
         return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     sys.path += [str(ROOT / "provisioning/agent" / folder) for folder in ("files", "program")]
@@ -312,7 +318,7 @@ def main() -> None:
     for place in unreadable:
         print(f"{place}: not readable", flush=True)
     alike = {(pattern.text, pattern.flags, pattern.methods): pattern for pattern in found}
-    for pattern in alike.values():
+    for pattern in itertools.islice(alike.values(), 0, None, given.every):
         sys.stderr.write(f"{pattern.place}\n")
         sys.stderr.flush()
         if attack := growth(pattern):

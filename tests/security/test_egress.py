@@ -68,7 +68,7 @@ def test_nothing_leads_out_but_the_proxy(pool: Pool) -> None:
     assert ask(seen, datagram) in (*CLOSED, "PermissionError")
 
 
-def test_programs_are_told_of_the_proxy(pool: Pool) -> None:
+def test_programs_get_the_proxy_address(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     url = f"http://127.0.0.1:{network.PROXY_PORT}"
     for name in ("HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
@@ -99,7 +99,7 @@ def test_the_proxy_does_not_lead_to_this_machine_or_the_portal(pool: Pool) -> No
             assert " 403 " in says(seen, f"CONNECT {shown}:{port} HTTP/1.1"), address
 
 
-def test_a_neighbours_proxy_is_not_reached_and_nobody_can_be_in_its_place(pool: Pool) -> None:
+def test_proxy_of_another_workspace_is_unreachable_and_cannot_be_faked(pool: Pool) -> None:
     wide = pool.run(pool.spec())
     none = pool.run(pool.spec(egress=(EgressLimit("none"),)))
     assert " 403 " in says(wide, "CONNECT bad.example:443 HTTP/1.1")
@@ -157,7 +157,9 @@ def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
         (("list", ""), ("open", "10.0.0.0/8"), ("list", "")),
     ],
 )
-def test_what_both_allow(one: tuple[str, str], other: tuple[str, str], both: tuple[str, str]) -> None:
+def test_intersection_of_both_limits(
+    one: tuple[str, str], other: tuple[str, str], both: tuple[str, str]
+) -> None:
     for first, second in ((one, other), (other, one)):
         found = tightest(policy_of(*first), policy_of(*second))
         assert (found.egress, found.as_text()) == (Egress(both[0]), both[1])

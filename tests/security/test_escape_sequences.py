@@ -45,7 +45,7 @@ def test_a_terminal_is_given_nothing_to_obey(text, shown):
     assert not any(ord(sign) < 32 and sign not in "\n\t" for sign in harmless(text))
 
 
-def test_what_is_harmless_stays():
+def test_harmless_sequences_are_kept():
     assert harmless(GOOD) == GOOD.replace("\r\n", "\n")
 
 

@@ -42,7 +42,7 @@ def fill(mib: int) -> str:
     )
 
 
-def test_who_has_filled_the_disk_keeps_nobody_from_stopping(pool):
+def test_full_disk_does_not_prevent_stops(pool):
     spec = pool.spec()
     seen = pool.run(spec)
     assert ask(seen, fill(48)) == "written"

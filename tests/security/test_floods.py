@@ -112,7 +112,7 @@ def test_a_window_that_lost_its_end_gets_another(counting):
     assert 0 < counting.ttl("berth:rate:x:60") <= 60
 
 
-def test_no_limit_asks_nobody(counting, settings, alice):
+def test_no_limit_makes_no_query(counting, settings, alice):
     settings.BERTH_REQUESTS_PER_MINUTE = settings.BERTH_STARTS_PER_MINUTE = settings.BERTH_STARTS_PER_HOUR = 0
     assert program(alice).get("/api/v1/me").status_code == 200
     assert not counting.keys("berth:rate:*")
@@ -134,7 +134,7 @@ def test_a_share_of_requests_costs_one_command(counting, settings, alice):
     assert commands(counting) == before + 2
 
 
-def test_processes_together_let_by_no_more_than_the_limit(counting, monkeypatch):
+def test_limit_holds_across_processes(counting, monkeypatch):
     """Each has shares of its own; one that asks for more again and again gets all that is left."""
     processes: list[dict[Any, Any]] = [{}, {}, {}]
     let_by = 0
@@ -157,7 +157,7 @@ def test_threads_of_a_process_lose_nothing_of_a_limit(counting):
     assert all(0 < wait <= 60 for wait in waits if wait)
 
 
-def test_who_is_refused_asks_redis_no_more_until_the_window_ends(counting, settings, alice, monkeypatch):
+def test_refused_client_makes_no_redis_calls_until_the_window_ends(counting, settings, alice, monkeypatch):
     settings.BERTH_REQUESTS_PER_MINUTE = 1
     client = program(alice)
     assert [client.get("/api/v1/me").status_code for _ in range(3)] == [200, 429, 429]
@@ -181,7 +181,7 @@ def test_a_share_ends_with_its_window(counting):
     assert counting.get("berth:rate:user:x:60") == b"10"
 
 
-def test_without_redis_nobody_is_refused_and_it_is_not_asked_each_time(settings, alice, monkeypatch):
+def test_without_redis_requests_pass_and_redis_is_not_retried_each_time(settings, alice, monkeypatch):
     settings.BERTH_REQUESTS_PER_MINUTE = settings.BERTH_STARTS_PER_MINUTE = 1
     asked = []
 

@@ -59,17 +59,17 @@ def client(
         ("203.0.113.7,", "127.0.0.1"),
     ],
 )
-def test_whom_the_front_door_names(forwarded_for, found):
+def test_client_address_from_the_front_door(forwarded_for, found):
     assert client("127.0.0.1", forwarded_for) == found
 
 
 @pytest.mark.parametrize("token", ["", "x", TOKEN[:-1], TOKEN.upper(), TOKEN + "0", GATEWAY_SECRET, "\udcff"])
-def test_nobody_else_is_believed(token):
+def test_other_senders_are_not_trusted(token):
     assert client("127.0.0.1", "203.0.113.7", token=token) == "127.0.0.1"
     assert client("203.0.113.9", "198.51.100.1", token=token) == "203.0.113.9"
 
 
-def test_without_a_gateway_secret_nobody_is_believed():
+def test_without_a_gateway_secret_no_header_is_trusted():
     assert not front_door.is_front_door(front_door.token_of(""), "")
 
 
@@ -93,7 +93,7 @@ def test_without_a_gateway_secret_nobody_is_believed():
         ("203.0.113.7, 198.18.5.9", PROXY_SECRET, "127.0.0.1", "198.18.5.9"),
     ],
 )
-def test_whom_a_proxy_in_front_names(forwarded_for, proxy, trusted, found):
+def test_client_address_from_a_proxy(forwarded_for, proxy, trusted, found):
     assert client("127.0.0.1", forwarded_for, proxy=proxy, trusted=trusted) == found
 
 
@@ -166,7 +166,7 @@ def test_forty_guesses_of_a_password_from_forty_addresses_lock_the_name(alice, s
 
 
 @pytest.mark.django_db
-def test_a_name_that_nobody_has_is_refused_alike(settings):
+def test_unknown_name_is_refused_the_same_way(settings):
     settings.BERTH_SIGN_IN_FAILURES_PER_NAME = 3
     statuses = [
         Client(REMOTE_ADDR=f"203.0.113.{number}")

@@ -105,7 +105,7 @@ def test_traffic_that_cannot_be_so_is_kept_as_not_measured(running, traffic):
         '{"<b>": 5}', f'{{"{"a" * 31}": 5}}', '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}', "[5]", "5",
     ],
 )  # fmt: skip
-def test_progress_that_cannot_be_so_is_kept_as_not_told(running, told):
+def test_implausible_progress_is_stored_as_unknown(running, told):
     body = f'{{"activity": {{"jobs": 3, "progress": {told}}}}}'
     assert post(running, "heartbeat", body).status_code == 200
     running.status.refresh_from_db()
@@ -119,7 +119,7 @@ def test_a_rate_without_bounds_is_no_report_at_all(running):
 
 
 @pytest.mark.parametrize("raw", NO_REPORTS.values(), ids=NO_REPORTS)
-def test_what_is_no_report_is_dropped_as_a_whole(running, alice, as_user, raw):
+def test_invalid_report_is_dropped_completely(running, alice, as_user, raw):
     before = running.status.activity
     answered = post(running, "heartbeat", raw)
     assert answered.status_code == 400

@@ -131,7 +131,7 @@ def test_no_spelling_of_an_agents_path_passes(berth: Berth, path: str) -> None:
         assert line.status() in {400, 404}
 
 
-def test_what_comes_from_inside_is_heard(berth: Berth) -> None:
+def test_agent_endpoint_answers_on_the_internal_port(berth: Berth) -> None:
     assert raw(berth.instance.web_port, "/agent/v1/ready") == 405
 
 
@@ -218,7 +218,7 @@ def test_the_proxy_in_front_is_believed_when_it_proves_itself(berth: Berth) -> N
     ],
     ids=["nothing", "line", "header", "body", "chunk"],
 )
-def test_what_does_not_come_to_its_end_is_given_up(berth: Berth, begun: str) -> None:
+def test_slow_clients_are_disconnected(berth: Berth, begun: str) -> None:
     before = time.monotonic()
     with Line(berth.port, begun) as line:
         if begun:

@@ -74,7 +74,7 @@ def quiet(**headers: str) -> Client:
     return Client(raise_request_exception=False, headers=headers)
 
 
-def test_who_is_signed_in_can_look(kind, anew, alice, team, as_user):
+def test_signed_in_users_can_read_on_a_full_disk(kind, anew, alice, team, as_user):
     workspace = WorkspaceFactory(owner=alice, team=team, state=State.STOPPED)
     browser = quiet()
     assert browser.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
@@ -89,7 +89,7 @@ def test_who_is_signed_in_can_look(kind, anew, alice, team, as_user):
         assert program.get("/api/v1/me").status_code == 200
 
 
-def test_a_full_database_is_told_from_other_faults():
+def test_full_database_is_distinguished_from_other_errors():
     if connection.vendor != "sqlite":
         pytest.skip("only SQLite's size can be bounded from within")
     with unwritable("full"), pytest.raises(DatabaseError) as refused:
@@ -102,7 +102,7 @@ def test_a_full_database_is_told_from_other_faults():
     assert storage.write_problem(wrong.value) is None
 
 
-def test_who_wants_to_change_something_is_told_why(anew, alice, team):
+def test_writes_are_refused_with_the_reason(anew, alice, team):
     workspace = WorkspaceFactory(owner=alice, team=team, state=State.PENDING)
     program = quiet(Authorization=f"Bearer {make_token(alice)[1]}")
     before = Event.objects.count()
@@ -197,7 +197,7 @@ def test_a_quota_that_is_used_up_is_named_although_the_disk_has_room(anew, monke
     assert "its disk is full" in str(database_of(answered)["detail"])
 
 
-def test_liveness_asks_nobody(monkeypatch, django_assert_num_queries):
+def test_liveness_makes_no_calls(monkeypatch, django_assert_num_queries):
     monkeypatch.setattr(health, "check", lambda: pytest.fail("not cheap"))
     with django_assert_num_queries(0):
         assert quiet().get("/healthz/live").status_code == 200

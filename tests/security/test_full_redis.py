@@ -184,7 +184,7 @@ def test_a_node_that_is_revoked_during_its_pause_does_not_come_back(control: Red
 
 
 @pytest.mark.engine
-def test_what_no_node_holds_is_reported_as_such(control: Redis) -> None:
+def test_memory_held_by_no_node_is_reported(control: Redis) -> None:
     for number in range(20):
         control.set(f"berth:gw:{number}", b"x" * MIB)
     guarded = Guarded(control)
@@ -238,7 +238,7 @@ def test_a_command_without_an_end_holds_little(control: Redis, port: int) -> Non
 
 
 @pytest.mark.django_db
-def test_operators_are_told_which_node_it_was(olga: Any) -> None:
+def test_operators_see_the_node_at_fault(olga: Any) -> None:
     for node in ("gpu-1", "gpu-1", ""):
         tasks.redis_pressure.run(used_mib=200, limit_mib=256, node=node)
     titles = sorted(Notification.objects.filter(user=olga).values_list("title", flat=True))

@@ -222,7 +222,7 @@ def test_a_machine_without_it_starts_nothing_and_names_the_package(
     assert not any("“runsc”" in text for text in Pool(tmp_path).driver.inventory().nodes[0].warnings)
 
 
-def test_one_that_is_broken_is_told_apart_from_one_that_works(
+def test_broken_install_is_distinguished_from_a_working_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program of that name that starts its command without any gVisor is not believed."""

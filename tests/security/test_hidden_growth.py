@@ -77,7 +77,7 @@ def write(path: Path, mib: int) -> None:
     path.write_bytes(os.urandom(MIB) * mib)
 
 
-def test_what_is_written_is_counted_where_it_lies(homes):
+def test_written_files_are_counted_in_place(homes):
     write(homes / HOME / "a", 3)
     (homes / HOME / "deep" / "deeper").mkdir(parents=True)
     write(homes / HOME / "deep" / "deeper" / ".hidden", 4)
@@ -148,7 +148,7 @@ def test_a_million_small_files_are_measured_in_small_steps(homes):
     assert pauses >= 5_000 // home_usage.STEP
 
 
-def test_what_goes_while_it_is_measured_is_no_fault(homes):
+def test_file_deleted_during_measurement_is_no_error(homes):
     for number in range(2 * home_usage.STEP):
         (homes / HOME / f"d{number}").mkdir()
     steps = home_usage.measure(homes, HOME)
@@ -225,7 +225,7 @@ def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(mak
     assert told == [HomeUsage(HOME, 3, files=3, disk_low=True)]
 
 
-def test_empty_files_without_end_are_told_of_with_how_many_there_may_be(make_pool):
+def test_too_many_empty_files_are_reported_with_the_limit(make_pool):
     pool = make_pool(home_limit_mib=10)
     seen = pool.run(pool.spec())
     assert ask(seen, MANY) == "made"
@@ -236,7 +236,7 @@ def test_empty_files_without_end_are_told_of_with_how_many_there_may_be(make_poo
     assert usage.files > 11_000 > usage.most_files == LEAST_FILES
 
 
-def test_where_the_disk_makes_inodes_as_it_needs_them_any_number_is_told(make_pool, monkeypatch):
+def test_dynamic_inodes_report_any_number(make_pool, monkeypatch):
     pool = make_pool(home_limit_mib=10)
     pool.run(pool.spec())
     told: list[HomeUsage] = []

@@ -77,9 +77,7 @@ def test_nothing_is_answered_that_did_not_come_through_the_door(token: str) -> N
 
 
 @pytest.mark.django_db
-def test_a_token_of_somebody_elses_making_opens_nothing_and_guessing_is_bounded(
-    token: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forged_token_is_refused_and_guessing_is_limited(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix, number, secret, digest = token.split(".")
     for forged in (
         "",
@@ -166,9 +164,7 @@ def test_names_of_others_are_not_given(token: str, settings: Any, local_pool: An
 
 
 @pytest.mark.django_db
-def test_a_key_for_which_everybody_can_sign_or_that_another_has_is_refused(
-    joined: Newcomer, local_pool: Any, olga: Any
-) -> None:
+def test_weak_or_shared_key_is_refused(joined: Newcomer, local_pool: Any, olga: Any) -> None:
     second = token_for(local_pool, olga)
     for key in (
         "01" + "00" * 31,
@@ -183,7 +179,7 @@ def test_a_key_for_which_everybody_can_sign_or_that_another_has_is_refused(
 @pytest.mark.django_db
 # What is fast comes nearer while the request is on its way.
 @pytest.mark.parametrize("off_s", [-3600, -61, 90, 3600, 1e10])
-def test_a_wrong_clock_is_told_at_once(token: str, off_s: float) -> None:
+def test_wrong_clock_is_reported_at_once(token: str, off_s: float) -> None:
     answer = Newcomer().join(token, clock=time.time() + off_s)
     assert (answer.status_code, answer.json()["code"]) == (409, "clock_off")
     assert abs(answer.json()["reason"]["params"]["seconds"] - abs(off_s)) < 30
@@ -293,7 +289,7 @@ def called_by(sender: str, task: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.django_db
-def test_what_a_revoked_node_has_sent_is_dropped_even_when_it_was_let_in_before(
+def test_messages_of_a_revoked_node_are_dropped(
     joined: Newcomer, olga: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine.objects.get()

@@ -52,7 +52,7 @@ def test_sixty_invented_workspaces_are_no_orphans(pool):
 
 
 @pytest.mark.parametrize("role", ["agent", "app"])
-def test_a_neighbour_stops_in_time_whoever_bears_its_name(pool, role):
+def test_workspace_with_equal_name_stops_in_time(pool, role):
     attacker, neighbour = pool.spec(), pool.spec(owner="bob")
     seen = pool.run(attacker)
     pool.run(neighbour)

@@ -116,7 +116,7 @@ def test_only_fields_that_berth_uses_are_kept() -> None:
 
 
 @pytest.mark.django_db
-def test_operators_are_told_once(olga) -> None:
+def test_operators_are_notified_once(olga) -> None:
     report = {"claimed": "", "reason": "undecodable", "queue": "control", "task": "", "count": 3, "off_s": 0}
     with sent_by(CONTROL):
         for _ in range(3):

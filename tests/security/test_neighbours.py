@@ -75,16 +75,16 @@ def listening(address: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("gone", "package"), [("pasta", "the package “passt”"), ("nft", "the package “nftables”")]
+    ("program", "package"), [("pasta", "the package “passt”"), ("nft", "the package “nftables”")]
 )
-def test_where_it_would_be_shared_several_users_are_refused_and_one_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, package: str
+def test_shared_network_refuses_several_users_and_warns_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, package: str
 ) -> None:
     if not probe().bwrap:
         pytest.skip(probe().warning)
     found = shutil.which
     monkeypatch.setattr(
-        network.shutil, "which", lambda name, **search: None if name == gone else found(name, **search)
+        network.shutil, "which", lambda name, **search: None if name == program else found(name, **search)
     )
     monkeypatch.setattr(isolation, "_known", {})
     pool = Pool(tmp_path)
@@ -158,7 +158,7 @@ CALLS_ITSELF_PASTA = """
 """Two processes with pasta's name and a neighbour's folder, the second in namespaces of its own if it may."""
 
 
-def test_who_calls_itself_a_neighbours_way_out_neither_keeps_it_lost_nor_holds_off_its_end(
+def test_forged_egress_process_does_not_affect_a_neighbour(
     pool: Pool,
 ) -> None:
     """The neighbour's pasta is killed: another is made, and stopping waits for none but that one."""
@@ -189,7 +189,7 @@ def _reads(path: Path) -> str:
         return ""
 
 
-def test_what_an_app_listens_on_is_not_on_this_machine(pool: Pool) -> None:
+def test_ports_of_an_app_are_not_on_this_machine(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     record = pool.driver._dir(seen.ref).record()
     assert record is not None
@@ -240,7 +240,7 @@ def test_abstract_sockets_do_not_cross(pool: Pool) -> None:
         outside.connect(name)
 
 
-def test_one_that_binds_every_port_keeps_nobody_from_starting(tmp_path: Path) -> None:
+def test_binding_every_port_does_not_block_starts(tmp_path: Path) -> None:
     if probe().network is None:
         pytest.skip(probe().warning)
     pool = Pool(tmp_path, port_min=29_900, port_max=29_909)
@@ -339,7 +339,7 @@ def gateway(pool: Pool, tmp_path: Path) -> Iterator[Gateway]:
         server.server_close()
 
 
-def test_a_dead_workspaces_address_is_nobody_elses(pool: Pool, gateway: Gateway) -> None:
+def test_address_of_an_ended_workspace_is_not_reused(pool: Pool, gateway: Gateway) -> None:
     """Its port is free from one moment to the next; who binds it gets nothing that was for the dead one."""
     victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
     record = pool.driver._dir(victim.ref).record()
@@ -427,7 +427,7 @@ def test_the_way_to_the_portal_leads_to_agents_paths_alone(pool: Pool, gateway: 
     assert len(asked()) == 1
 
 
-def test_who_ends_the_relay_harms_only_itself(pool: Pool, gateway: Gateway) -> None:
+def test_killing_the_relay_affects_only_its_workspace(pool: Pool, gateway: Gateway) -> None:
     """The relay runs as the workspace's own user; ended, it comes back, of the modules that it was made of.
 
     What the workspace puts beside the agent's folder, under the name of a module of Python's, is not one.
@@ -455,11 +455,11 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
     assert len(network.egress_processes(folder)) == 1
     os.kill(pool.agent_pid(seen.ref), signal.SIGKILL)
 
-    def gone() -> bool | None:
+    def is_unreachable() -> bool | None:
         pool.driver.observe(seen.ref)
         return not network.egress_processes(folder) or None
 
-    eventually(gone, limit_s=30, what="nothing leads out of the dead")
+    eventually(is_unreachable, limit_s=30, what="nothing leads out of the dead")
 
 
 def test_the_rules_in_words() -> None:

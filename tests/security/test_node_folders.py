@@ -59,7 +59,7 @@ def test_a_folder_is_read_and_not_written_where_reading_was_asked_for(pool: Pool
     assert said(seen, "ls /data") == "imagenet\n"
 
 
-def test_what_one_writes_another_reads_and_nothing_in_there_leads_out(pool: Pool, shared: Path) -> None:
+def test_shared_folder_is_readable_and_links_do_not_escape(pool: Pool, shared: Path) -> None:
     (shared / "aside").write_text("not for notebooks")
     mine = pool.run(pool.spec(mounts=("imagenet", "scratch:rw")))
     assert said(mine, "echo 42 > /data/scratch/result; cat /data/scratch/result") == "42\n"
@@ -94,7 +94,7 @@ def test_a_message_names_no_path_and_nothing_beyond_the_list(pool: Pool, shared:
     [lambda pool: pool.home, lambda pool: pool.home / "homes" / "lab", lambda pool: Path("/"), None],
     ids=["state", "homes", "machine", "link"],
 )
-def test_what_is_berths_own_is_never_shown(
+def test_internal_folders_cannot_be_mounted(
     pool: Pool, shared: Path, path: Callable[[Pool], Path] | None
 ) -> None:
     (pool.home / "homes" / "lab").mkdir(parents=True, exist_ok=True)

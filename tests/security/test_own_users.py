@@ -94,13 +94,13 @@ def attach(pid):
 """
 
 
-def test_every_owner_is_a_user_of_the_machine_and_nobody_is_root(pool: Pool) -> None:
+def test_every_owner_has_a_system_user_other_than_root(pool: Pool) -> None:
     ada, bob = pool.spec(), pool.spec(owner="bob")
     pool.run(ada)
     pool.run(bob)
     users = {
-        who: {processes.user_of(pid) for pid in everything(pool, spec)}
-        for who, spec in (("ada", ada), ("bob", bob))
+        username: {processes.user_of(pid) for pid in everything(pool, spec)}
+        for username, spec in (("ada", ada), ("bob", bob))
     }
     assert all(len(found) == 1 and found.isdisjoint({0, os.geteuid()}) for found in users.values())
     assert users["ada"].isdisjoint(users["bob"])
@@ -148,7 +148,7 @@ def test_another_users_process_outside_cannot_touch_a_workspace(pool: Pool) -> N
     assert loose(mine, f"print(open({str(home / 'note')!r}).read())") == "mine"
 
 
-def test_what_belongs_to_the_installation_is_closed_to_its_users(pool: Pool) -> None:
+def test_installation_files_are_closed_to_users(pool: Pool) -> None:
     spec = pool.spec()
     pool.run(spec)
     uid = processes.user_of(first_process(pool, spec))
@@ -167,7 +167,7 @@ def test_a_device_that_others_may_not_open_is_said_before_the_start(pool: Pool, 
 
 
 @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6755])
-def test_a_planted_program_is_its_owners_and_nobody_elses(pool: Pool, mode: int) -> None:
+def test_planted_program_affects_only_its_owner(pool: Pool, mode: int) -> None:
     """Outside, on a file system that would take the bits at their word."""
     seen = pool.run(pool.spec())
     plant = (
@@ -205,7 +205,7 @@ def test_a_number_is_given_once_and_stays(tmp_path: Path) -> None:
     assert Uids(tmp_path, RANGE).uid_of("eve") == 200_002
 
 
-def test_what_a_crash_leaves_gives_nobody_anothers_number(tmp_path: Path) -> None:
+def test_crash_does_not_reassign_a_uid(tmp_path: Path) -> None:
     uids = Uids(tmp_path, RANGE)
     uids.uid_of("ada")
     (tmp_path / ".uids" / ".bob.123.tmp").write_text("2000")  # killed while it wrote
@@ -321,7 +321,7 @@ def test_it_goes_on_where_it_was_ended(home: Path, monkeypatch: pytest.MonkeyPat
     assert calls > 5 and owners(home) == {200_001}
 
 
-def test_one_that_is_nested_without_end_is_told(home: Path) -> None:
+def test_endless_nesting_is_reported(home: Path) -> None:
     place = os.open(home, os.O_RDONLY)
     for _ in range(handover.MAX_DEPTH + 5):
         os.mkdir("d", dir_fd=place)

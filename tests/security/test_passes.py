@@ -59,7 +59,7 @@ def seconds(berth: Berth) -> list[int]:
     return [int(path.name) for path in home(berth).glob("[0-9]*")]
 
 
-def test_nobody_else_reads_the_folder(berth: Berth, entered: str) -> None:
+def test_folder_is_unreadable_for_others(berth: Berth, entered: str) -> None:
     folder = berth.instance.passes_dir
     assert folder is not None
     services = berth.instance.services_uid
@@ -84,7 +84,7 @@ def stopped(berth: Berth) -> Iterator[None]:
 
 
 @pytest.mark.thorough("waits for leases")
-def test_a_process_that_hears_nothing_lets_nobody_through(berth: Berth, entered: str) -> None:
+def test_deaf_process_admits_no_one(berth: Berth, entered: str) -> None:
     token = berth.tokens["ada"]
     with stopped(berth):
         # Nothing but this second and the next one counts.
@@ -120,7 +120,7 @@ tokens.revoke_token(actor=row.owner, token_id=row.pk)
 
 
 @pytest.mark.thorough("waits for leases")
-def test_what_is_revoked_while_it_hears_nothing_is_so_when_it_hears_again(berth: Berth, entered: str) -> None:
+def test_revocation_during_an_outage_applies_afterwards(berth: Berth, entered: str) -> None:
     token = berth.manage("create_token", "ada")
     eventually(lambda: berth.enter(entered, token) == 200 and passes(berth), limit_s=20, what="a pass")
     with stopped(berth):

@@ -21,16 +21,20 @@ def _lines(*arguments: str) -> list[str]:
     return lines if ended.returncode == 0 else [*lines, "ended at", *ended.stderr.splitlines()[-5:]]
 
 
-@pytest.mark.slow("runs 180 regular expressions on 20,000 texts")
-def test_time_of_every_pattern_grows_with_its_text_only():
-    lines = _lines()
+@pytest.mark.parametrize(
+    "every",
+    [pytest.param(1, marks=pytest.mark.thorough("180 regular expressions on 20,000 texts")), 3],
+)
+@pytest.mark.slow("runs many regular expressions on many texts")
+def test_time_of_every_pattern_grows_with_its_text_only(every):
+    lines = _lines("--every", str(every))
     assert len(lines) == 1, lines
     assert int(lines[0].split()[0]) > 150
 
 
 @pytest.mark.parametrize("pattern", [r"(a|aa)+b", r"a*a*b", r"--?[\w.-]*token[\w.-]*=", r"\s+$"])
 def test_a_pattern_that_is_not_linear_is_found(pattern):
-    lines = _lines(pattern)
+    lines = _lines("--", pattern)
     assert "* n" in lines[0] or lines[0] == "ended at"
 
 

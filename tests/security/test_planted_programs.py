@@ -88,7 +88,7 @@ def test_a_planted_program_has_no_power(pool):
     assert user_of(planted) == "0"
 
 
-def test_what_was_planted_before_the_worker_began_has_none_either(pool):
+def test_programs_planted_before_the_worker_starts_have_no_rights(pool):
     planted = plant(pool)
     assert user_of(planted) == "0"
     prepare_host(pool)

@@ -217,7 +217,7 @@ def inventory_of(config: dict[str, Any]) -> dict[str, Any]:
     return {"pool": messages.dump(PoolConfig(uuid.uuid4().hex, "local", config))}
 
 
-def test_forged_changed_and_repeated_commands_are_dropped_and_told(
+def test_forged_changed_and_replayed_commands_are_dropped_and_reported(
     worker: Worker, port: int, tmp_path: Path
 ) -> None:
     """Each attack is followed by a command that counts: what it brings first is not the attack's answer."""

@@ -67,7 +67,7 @@ def test_refusals_are_counted_by_rule(issuer: Any, rule: Any) -> None:
     assert statuses(issuer.sign(issuer.claims(environment="staging"))) == [400]
 
 
-def test_a_forged_token_counts_against_nobody_named_in_it(issuer: Any, rule: Any) -> None:
+def test_forged_token_does_not_count_against_the_named_user(issuer: Any, rule: Any) -> None:
     forged = [issuer.sign(kid=f"made-up-{number}") for number in range(5)]
     assert statuses(*forged) == [400, 400, 400, 429, 429]
     assert statuses(issuer.sign(issuer.claims(environment="staging"))) == [400]

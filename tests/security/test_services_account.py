@@ -128,7 +128,7 @@ def test_so_have_their_children(berth: Berth) -> None:
             assert status_of(int(child))["Uid"] == [str(SERVICES_UID)] * 4
 
 
-def test_what_is_the_nodes_and_other_peoples_is_not_seen(berth: Berth) -> None:
+def test_files_of_the_node_and_of_other_users_are_hidden(berth: Berth) -> None:
     homes = berth.home / "homes" / "lab" / "ben"
     homes.mkdir(parents=True, exist_ok=True)
     (homes / "note").write_text("ben's")
@@ -200,7 +200,7 @@ print(json.dumps(said))
     assert let_loose(berth, "web", code, file=file) == ["PermissionError"] * 6 + ["done"]
 
 
-def test_roots_processes_are_not_theirs(berth: Berth) -> None:
+def test_root_processes_cannot_be_signalled(berth: Berth) -> None:
     pids = [berth.services()["node"]["pid"], berth.services()["front-door"]["pid"], os.getpid()]
     code = "print(json.dumps([tried(os.kill, pid, signal.SIGTERM) for pid in pids] + [tried(os.setuid, 0)]))"
     assert let_loose(berth, "web", code, pids=pids) == ["PermissionError"] * 4
@@ -226,7 +226,7 @@ def as_user(uid: int, code: str, **given: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_front_door_reaches_workspaces_and_reads_nothing_of_theirs(berth: Berth) -> None:
+def test_front_door_reaches_workspaces_and_cannot_read_their_files(berth: Berth) -> None:
     with ada_of(berth) as ada:
         made = entered(berth, ada)
         folder = berth.instance.local_dir / f"ws-{made.replace('-', '')}"
@@ -250,7 +250,7 @@ print(json.dumps([
         ada.act(made, "delete")
 
 
-def test_nobody_else_reaches_a_workspaces_socket_or_a_door(berth: Berth, closed: Path) -> None:
+def test_others_cannot_reach_workspace_sockets_or_doors(berth: Berth, closed: Path) -> None:
     """Neither its own user nor another one, were every folder above open; nor the portal's services."""
     with ada_of(berth) as ada:
         made = entered(berth, ada)
@@ -259,18 +259,18 @@ def test_nobody_else_reaches_a_workspaces_socket_or_a_door(berth: Berth, closed:
         sockets = [app, berth.instance.door_socket_dir / "nodes-door.sock"]
         assert sockets[1].is_socket()
         code = "print(json.dumps([tried(met, path) for path in sockets]))"
-        wanted = [str(path) for path in sockets]
+        addresses = [str(path) for path in sockets]
         modes = {path: path.stat().st_mode for path in (berth.home, *berth.home.parents) if path != Path("/")}
         try:
             for path in modes:
                 path.chmod(0o755)
             for uid in (OWNER_UID, STRANGER, SERVICES_UID):
-                assert as_user(uid, code, sockets=wanted) == ["PermissionError"] * 2, uid
-            assert as_user(DOORS_UID, code, sockets=wanted) == ["done"] * 2
+                assert as_user(uid, code, sockets=addresses) == ["PermissionError"] * 2, uid
+            assert as_user(DOORS_UID, code, sockets=addresses) == ["done"] * 2
         finally:
             for path, mode in modes.items():
                 path.chmod(mode)
-        assert let_loose(berth, "web", code, sockets=wanted) == ["FileNotFoundError"] * 2
+        assert let_loose(berth, "web", code, sockets=addresses) == ["FileNotFoundError"] * 2
         # Caddy's administration is off: nothing listens where it would.
         configured = json.loads((berth.home / "run" / "front-door.json").read_text())
         assert configured["admin"]["disabled"] is True
@@ -335,8 +335,8 @@ def test_a_service_that_is_killed_comes_back_without_rights(berth: Berth, name: 
 
 def uids(berth: Berth) -> set[str]:
     """Of the services and the front door."""
-    wanted = CONFINED | {"front-door"}
-    return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in wanted}
+    names = CONFINED | {"front-door"}
+    return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in names}
 
 
 def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:

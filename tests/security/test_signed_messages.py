@@ -86,7 +86,7 @@ def test_a_command_of_the_control_plane_counts_once():
         ({"to": "engine"}, Refusal.NOT_FOR_US),
     ],
 )
-def test_a_command_of_somebody_else_or_for_somebody_else_is_refused(changes, expected):
+def test_command_of_or_for_another_party_is_refused(changes, expected):
     assert reason(gate("node.a"), *message(**changes)) is expected
 
 
@@ -98,7 +98,7 @@ def test_a_command_of_another_time_is_refused(off_s):
     assert gate("node.a").admit(*near, from_nodes=False) == CONTROL
 
 
-def test_what_was_signed_cannot_be_changed():
+def test_signed_content_cannot_be_changed():
     headers, payload = message()
     loosened = {"command": {**COMMAND["command"], "pool": {"slug": "p", "config": {"sandbox": "none"}}}}
     assert reason(gate("node.a"), headers, [[], loosened, payload[2]]) is Refusal.FORGED
@@ -125,7 +125,7 @@ WHOLE = {"sender": "control", "to": "node.a", "at": 1.0, "nonce": "", "signature
     [None, "", [], {}, {"sender": "control"}, WHOLE, *({**WHOLE, "at": at} for at in ("now", 1e300, None)),
      {**WHOLE, "signature": "é"}, {**WHOLE, "sender": "x" * 10_000}],
 )  # fmt: skip
-def test_what_has_no_stamp_or_a_strange_one_is_refused(stamp):
+def test_missing_or_invalid_signature_is_refused(stamp):
     headers, payload = message()
     assert reason(gate("node.a"), {**headers, STAMP: stamp}, payload) in {Refusal.UNSIGNED, Refusal.FORGED}
 
@@ -148,7 +148,7 @@ def test_the_memory_of_what_has_come_is_bounded(monkeypatch):
     assert len(seen._until) == 1
 
 
-def test_who_sends_signs():
+def test_senders_sign():
     """The clock too, which has an application of its own."""
     for app, name in ((control_app, signing.CONTROL), (clock_app, signing.CONTROL), (node_app, "node.")):
         assert isinstance(app, SignedCelery) and app.identity.name.startswith(name)

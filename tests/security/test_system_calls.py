@@ -139,7 +139,7 @@ def test_a_child_by_the_newer_call_is_not_known(inside: Any) -> None:
     assert calls(inside, [(NUMBERS["clone3"], [0, 0])]) == [[-1, errno.ENOSYS]]
 
 
-def test_calls_that_nobody_has_heard_of_do_not_exist(inside: Any) -> None:
+def test_unknown_system_calls_return_enosys(inside: Any) -> None:
     attempts = [(number, [BAD] * 6) for number in (467, 468, 469, 500, 1000, 0x3FFFFFFF)]
     assert calls(inside, attempts) == [[-1, errno.ENOSYS]] * len(attempts)
 
@@ -309,7 +309,7 @@ print("worked")
     )
 
 
-def test_what_libraries_for_numbers_and_gpus_call_works(inside: Any) -> None:
+def test_calls_of_numeric_and_gpu_libraries_work(inside: Any) -> None:
     """Pinned, anonymous and huge memory, barriers, affinity, System V segments, asynchronous reads."""
     works(
         inside,

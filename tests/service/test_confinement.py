@@ -204,7 +204,7 @@ def test_a_link_in_place_of_what_it_writes_leads_nowhere(home: Path) -> None:
 
 
 @root_only
-def test_what_is_missing_is_said(home: Path) -> None:
+def test_missing_folder_is_reported(home: Path) -> None:
     confinement = plan(UID, of(home))
     (home / "database").rmdir()
     done = launched(confinement, "/bin/true")

@@ -70,10 +70,10 @@ def test_a_number_that_went_to_another_process_is_not_ended(start: Start) -> Non
 
 
 def test_ending_what_is_gone_is_no_error(start: Start) -> None:
-    gone = start(**{MARKER: f"{INSTANCE}:web"})
-    gone.kill()
-    gone.wait()
-    processes.end([processes.ServiceLeftover(gone.pid, "web")], INSTANCE)
+    dead = start(**{MARKER: f"{INSTANCE}:web"})
+    dead.kill()
+    dead.wait()
+    processes.end([processes.ServiceLeftover(dead.pid, "web")], INSTANCE)
 
 
 def test_a_process_is_named_by_its_start_too(start: Start) -> None:

@@ -199,7 +199,7 @@ async def test_a_repair_is_tried_after_some_failures(tmp_path: Path) -> None:
     await watched.stop()
 
 
-async def test_a_program_that_is_not_there_is_told_and_tried_again(tmp_path: Path) -> None:
+async def test_missing_program_is_reported_and_retried(tmp_path: Path) -> None:
     missing = Program(
         name="one", argv=("/nowhere/program",), environ={"PATH": "/usr/bin"}, answers=lambda _: False
     )
@@ -210,7 +210,7 @@ async def test_a_program_that_is_not_there_is_told_and_tried_again(tmp_path: Pat
     await watched.stop()
 
 
-async def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+async def test_unopenable_log_is_reported(tmp_path: Path) -> None:
     watched = Watched(program("one", SERVE, tmp_path), logs_dir=tmp_path / "missing")
     watched.start()
     await watched.until(lambda: bool(watched.words))
@@ -218,7 +218,7 @@ async def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
     await watched.stop()
 
 
-async def test_who_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
+async def test_process_that_ignores_term_is_killed(tmp_path: Path) -> None:
     code = (
         f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SERVE.replace('signal.pause()', 'time.sleep(600)')}"
     )

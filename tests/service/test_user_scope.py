@@ -57,7 +57,7 @@ def test_a_user_without_a_session_starts_as_before(machine, tmp_path):
     assert user_scope.prefix(environ, root=root) == ()
 
 
-def test_what_is_not_needed_is_not_tried(machine, tmp_path, monkeypatch):
+def test_unneeded_features_are_not_probed(machine, tmp_path, monkeypatch):
     environ, root = machine
     systemd_run(tmp_path, "exit 0")
     assert user_scope.prefix({**environ, "XDG_RUNTIME_DIR": ""}, root=root) == ()

@@ -64,10 +64,10 @@ def test_a_name_is_taken_once_on_the_whole_site(ci, olga, charlie):
         service_accounts.create(actor=olga, team=charlie.teams.get(), name="ci")
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "petra"])
-def test_members_and_outsiders_make_none(team, request, who):
+@pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
+def test_members_and_outsiders_make_none(team, request, username):
     with pytest.raises(NotAllowed):
-        service_accounts.create(actor=request.getfixturevalue(who), team=team, name="ci")
+        service_accounts.create(actor=request.getfixturevalue(username), team=team, name="ci")
 
 
 def test_a_team_has_no_end_of_them(team, olga, monkeypatch, ci):
@@ -169,10 +169,10 @@ def test_a_token_is_not_wider_than_the_one_that_made_it(ci, alice):
     assert made.token.created_by == alice
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "petra"])
-def test_members_make_no_token_of_it(ci, request, who):
+@pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
+def test_members_make_no_token_of_it(ci, request, username):
     with pytest.raises(NotAllowed):
-        tokens.create_token(actor=request.getfixturevalue(who), user=ci, name="x")
+        tokens.create_token(actor=request.getfixturevalue(username), user=ci, name="x")
 
 
 def test_a_former_owner_makes_and_sees_none(ci, team, alice, bob):
@@ -210,9 +210,9 @@ def test_deactivated_it_ends_as_a_person_does(ci, alice, team):
     assert Event.objects.get(kind="user.deactivated").reason == "Leaked"
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "petra"])
-def test_who_does_not_manage_the_team_ends_nothing(ci, request, who):
-    actor = request.getfixturevalue(who)
+@pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
+def test_who_does_not_manage_the_team_ends_nothing(ci, request, username):
+    actor = request.getfixturevalue(username)
     for end in (deactivation.deactivate, deactivation.reactivate, users.delete):
         with pytest.raises(NotAllowed):
             end(actor=actor, user=ci)

@@ -238,14 +238,14 @@ def test_a_job_can_keep_a_workspace(job: Client, pool: Any, clock: Any) -> None:
 def ask_to_start(client: Client, **more: Any) -> Workspace:
     """The workspace that waits for the approval of a request for more GPUs."""
     start = {"template": "jupyterlab", "flavor": "sim-h100-x1", **more}
-    wanted = {
+    body = {
         "team": "vision",
         "resource": "gpu:simulated-h100",
         "amount": 1000,
         "note": "CI",
         "start": start,
     }
-    answer = client.post("/api/v1/quota-requests", wanted, content_type="application/json")
+    answer = client.post("/api/v1/quota-requests", body, content_type="application/json")
     assert answer.status_code == 201, answer.content
     return Workspace.objects.get(pk=answer.json()["workspace"])
 

@@ -65,10 +65,10 @@ def test_a_token_is_rotated_once_and_only_while_it_lives(ci, alice, clock):
     with pytest.raises(StateConflict) as again:
         tokens.rotate_token(actor=alice, token_id=old.token.pk)
     assert again.value.reason.code == "token_rotated"
-    gone = tokens.create_token(actor=alice, user=ci, name="x", expires_at=timezone.now() + DAY)
+    expired = tokens.create_token(actor=alice, user=ci, name="x", expires_at=timezone.now() + DAY)
     clock.shift(86401)
     with pytest.raises(StateConflict):
-        tokens.rotate_token(actor=alice, token_id=gone.token.pk)
+        tokens.rotate_token(actor=alice, token_id=expired.token.pk)
 
 
 @pytest.mark.parametrize("hours", [-1, tokens.MAX_OVERLAP_HOURS + 1])
@@ -169,6 +169,6 @@ def test_the_page_filters_and_an_operator_revokes(as_user, olga, alice, bob, ci)
     assert "nightly" in rows("team=vision&kind=service&owner=svc") and ">test" not in rows("kind=service")
     assert "nightly" not in rows("unused=30") and "nightly" not in rows("expires=7")
     assert "nightly" in rows("unused=nonsense&team=nonsense")
-    gone = client.post(f"/account/tokens/{token.pk}/revoke/", {"next": "/tokens/?kind=service"})
-    assert gone["Location"] == "/tokens/?kind=service"
+    response = client.post(f"/account/tokens/{token.pk}/revoke/", {"next": "/tokens/?kind=service"})
+    assert response["Location"] == "/tokens/?kind=service"
     assert "nightly" not in rows("")

@@ -23,7 +23,7 @@ PATH = "teams/vision/service-accounts/svc-ci/trust-rules"
 PAGE = "/teams/vision/service-accounts/svc-ci/trust-rules/"
 
 
-def wanted(there: Any, **changed: Any) -> dict[str, Any]:
+def rule_body(there: Any, **changed: Any) -> dict[str, Any]:
     return {
         "name": "deploy",
         "issuer": there.url,
@@ -101,7 +101,7 @@ def test_conditions_as_they_are_typed():
 
 
 def test_an_owner_makes_and_deletes_one_over_rest(api, alice, ci, issuer):
-    made = api(alice).post(PATH, wanted(issuer))
+    made = api(alice).post(PATH, rule_body(issuer))
     assert made.status_code == 201, made.content
     row = api(alice).get(made["Location"]).json()
     assert row["conditions"] == [{"claim": "repository_id", "match": "exact", "value": "1"}]
@@ -127,7 +127,7 @@ def test_an_owner_makes_and_deletes_one_over_rest(api, alice, ci, issuer):
     ],
 )
 def test_what_is_wrong_is_named(api, alice, ci, issuer, changed, field):
-    refused = api(alice).post(PATH, wanted(issuer, **changed))
+    refused = api(alice).post(PATH, rule_body(issuer, **changed))
     assert refused.status_code == 400
     assert list(refused.json()["errors"]) == [field]
     assert not TrustRule.objects.exists()
@@ -153,7 +153,7 @@ def test_a_token_makes_no_rule_that_may_more_than_itself(ci, alice, issuer):
 def test_members_and_other_owners_make_none(api, ci, issuer, bob, charlie, team, alice):
     other = service_accounts.create(actor=alice, team=team, name="docs")
     for actor, status in ((bob, 403), (charlie, 404)):
-        assert api(actor).post(PATH, wanted(issuer)).status_code == status
+        assert api(actor).post(PATH, rule_body(issuer)).status_code == status
         assert api(actor).get(PATH).status_code == status
     rule = rules.create(
         actor=alice,

@@ -127,12 +127,12 @@ def test_a_plan_says_in_words_what_differs_and_changes_nothing(ada):
     assert Flavor.objects.get(slug="small").cpu_milli == 1000
 
 
-def test_what_a_file_does_not_name_stays_unless_it_prunes(ada):
+def test_unlisted_entries_are_kept_unless_pruned(ada):
     applying.apply(actor=ada, text=FILE)
     less = "berth: 1\nflavors: {}\nrules: []\n"
     assert applying.apply(actor=ada, text=less) == []
-    gone = applying.apply(actor=ada, text=less, prune=True)
-    assert {(step.section, step.name) for step in gone if step.section == "flavors"} == {
+    deletions = applying.apply(actor=ada, text=less, prune=True)
+    assert {(step.section, step.name) for step in deletions if step.section == "flavors"} == {
         ("flavors", "small"),
         ("flavors", "tall"),
     }
@@ -236,8 +236,8 @@ def test_policies_are_changed_by_field_and_pruned(ada):
     (step,) = applying.apply(actor=ada, text=one)
     assert (step.act, step.change_texts) == (Action.CHANGE, ["idle_minutes: 60 → 30"])
     assert ReclaimPolicy.objects.get(scope="team").zone == "Europe/Berlin"
-    gone = applying.apply(actor=ada, text=one, prune=True)
-    assert {(step.act, step.name) for step in gone} == {
+    deletions = applying.apply(actor=ada, text=one, prune=True)
+    assert {(step.act, step.name) for step in deletions} == {
         (Action.DELETE, "site"),
         (Action.DELETE, "flavor:small"),
     }
@@ -274,7 +274,7 @@ def test_sign_in_providers_are_compared_and_left(ada, providers):
     assert site["sign_in_providers"]
     assert "secret" not in json.dumps(site["sign_in_providers"])
     (step,) = plan(site, {"berth": 1, "sign_in_providers": []})
-    assert step.act is Action.BY_HAND
+    assert step.act is Action.MANUAL
 
 
 def test_the_published_schema_is_the_present_one():
@@ -316,7 +316,7 @@ def test_environments_are_made_and_built(ada):
 
 
 @pytest.mark.parametrize("state", ["building", "failed", "ready"])
-def test_how_a_build_stands_is_no_difference(ada, state):
+def test_build_state_is_no_difference(ada, state):
     applying.apply(actor=ada, text=FILE)
     EnvironmentVersion.objects.filter(environment__slug="tools").update(state=state, digest="d" * 32)
     if state == "ready":
@@ -337,7 +337,7 @@ def test_another_source_is_another_version_and_is_said_line_by_line(ada):
     assert applying.apply(actor=ada, text=more) == []
 
 
-def test_one_that_nobody_had_asked_for_is_built_and_stays_so(ada):
+def test_unrequested_environment_is_built_and_kept(ada):
     applying.apply(actor=ada, text=FILE)
     built = FILE.replace("enabled: false, build: false", "enabled: true, build: true")
     (step,) = applying.apply(actor=ada, text=built)
@@ -380,8 +380,8 @@ def test_a_wrong_line_of_a_source_is_refused_with_the_line_of_the_file(ada):
 def test_pruning_deletes_environments_but_those_that_come_with_berth(ada):
     applying.apply(actor=ada, text=FILE)
     curated.ensure()
-    gone = applying.compare(actor=ada, text=FILE, prune=True)
-    assert not [step for step in gone if step.section == "environments"]
+    deletions = applying.compare(actor=ada, text=FILE, prune=True)
+    assert not [step for step in deletions if step.section == "environments"]
     applying.apply(actor=ada, text="berth: 1\ntemplates: {}\nenvironments: {}\n", prune=True)
     assert not Environment.objects.filter(curated=False).exists()
     assert Environment.objects.filter(curated=True).count() > 1

@@ -32,12 +32,12 @@ def _empties_the_database(item: pytest.Item) -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the listed tests in their order, but those which empty the database last, like pytest-django."""
-    wanted = {
+    order = {
         name: place for place, name in enumerate(json.loads(Path(os.environ["FAULT_TESTS"]).read_text()))
     }
-    kept = [item for item in items if item.nodeid in wanted]
-    kept.sort(key=lambda item: (_empties_the_database(item), wanted[item.nodeid]))
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
+    kept = [item for item in items if item.nodeid in order]
+    kept.sort(key=lambda item: (_empties_the_database(item), order[item.nodeid]))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in order])
     items[:] = kept
     _note("selected", len(kept))
 

@@ -75,9 +75,24 @@ def remember_closures(manager: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """In a run of the suite, spend no time on redundant tests; by hand they are collected and deselected."""
+    config = collector.config
+    if config.getoption("thorough") or not config.getoption("progress_file"):
+        return None
+    return [] if f"{collector.nodeid}::{name}" in redundant() else None
+
+
+@cache
+def redundant() -> frozenset[str]:
+    """The test functions of `redundant.txt`."""
+    return listed(LIST.read_text())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect thorough tests unless they are asked for. Raises `UsageError` for a mark without a reason."""
-    left_out, redundant = [], listed(LIST.read_text())
+    left_out = []
     for item in items:
         for name in MARKS_WITH_REASON:
             for mark in item.iter_markers(name):
@@ -85,13 +100,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     raise pytest.UsageError(f"{item.nodeid}: the mark {name} needs a reason")
                 if name == "slow":
                     item.user_properties.append(("slow", mark.args[0]))
-        thorough = item.get_closest_marker("thorough") or function_of(item.nodeid) in redundant
+        thorough = item.get_closest_marker("thorough") or function_of(item.nodeid) in redundant()
         if thorough and not config.getoption("thorough"):
             left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+        excluded = set(left_out)
+        items[:] = [item for item in items if item not in excluded]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -138,7 +153,7 @@ def is_apart(file: Path) -> bool:
 
 def processor_time_s() -> float:
     """Seconds of processor time of this process and of the children that have ended."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    usages = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 

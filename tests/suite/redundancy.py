@@ -25,6 +25,7 @@ LIST = Path(__file__).with_name("redundant.txt")
 KEPT = re.compile(
     r"^tests/(permissions|security|crash|suite|common|documents)/|test_schema|test_preflight|runTest|race|propert|lifecycle|contract|conformance|test_resources"
     r"|test_every_page|behaves_as_all|concurren|twice|at_once|same_moment|invariant|killed|crash|_lease|_never_|_wins_"
+    r"|nobody|another|secret|_lost|who_may|withdrawn|test_pipelines"
 )
 Lines = frozenset[tuple[str, int]]
 

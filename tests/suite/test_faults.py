@@ -62,7 +62,7 @@ def test_a_guard_is_removed_where_its_body_leaves():
         "def it():\n    return 'a' + b + c, f'{a + b}', a < b < c, min(a, b), f(a, a), f(*a, b)\n",
     ],
 )
-def test_what_is_no_fault_is_left_alone(source):
+def test_code_without_faults_has_no_edits(source):
     assert edits(source.encode()) == []
 
 

@@ -27,23 +27,23 @@ def test_of_two_dear_ones_that_which_adds_more_for_its_time_stays():
     assert redundant(costs, dict.fromkeys(costs, lines(1, 2)), from_s=0.5, times=2) == []
 
 
-def test_one_that_adds_few_lines_for_its_time_goes_where_a_limit_is_set():
+def test_slow_test_with_few_new_lines_is_redundant_if_a_limit_is_set():
     costs = {"dear": 1.0, "quick": 0.01}
     run = {"dear": lines(1, 2), "quick": lines(3)}
     assert redundant(costs, run, from_s=0.5, times=1, lines_per_s=3.0) == ["dear"]
     assert redundant(costs, run, from_s=0.5, times=1, lines_per_s=2.0) == []
 
 
-def test_what_lines_do_not_show_is_never_left_out():
+def test_tests_without_line_data_are_never_skipped():
     costs = {"tests/quota/test_races.py::test_a": 1.0, "tests/security/test_b.py::test_b": 1.0, "quick": 0.0}
     assert redundant(costs, dict.fromkeys(costs, lines(1)), from_s=0.5, times=1) == []
 
 
 def test_each_listed_function_is_there():
-    gone = []
+    missing = []
     for name in sorted(listed(LIST.read_text())):
         file, _, rest = name.partition("::")
         path = ROOT / file
         if not path.exists() or f"def {rest.rpartition('::')[2]}(" not in path.read_text():
-            gone.append(name)
-    assert not gone, "remove these from tests/suite/redundant.txt"
+            missing.append(name)
+    assert not missing, "remove these from tests/suite/redundant.txt"

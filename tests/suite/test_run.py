@@ -44,7 +44,7 @@ def test_a_phase_that_has_passed_at_this_commit_is_not_repeated(lanes, monkeypat
     assert "good: started" in capsys.readouterr().out, "something is not committed"
 
 
-def test_what_has_passed_is_noted_before_the_run_ends(lanes, tmp_path):
+def test_passed_phase_is_recorded_during_the_run(lanes, tmp_path):
     good = Phase("good", (), budget_s=1, module="this")
     suite.Run(tmp_path, (), at="abc").phase(good)
     assert suite.passed_at(tmp_path, good) == "abc"

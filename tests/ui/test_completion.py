@@ -22,9 +22,7 @@ Visit = Callable[..., "Page"]
 PROPOSED = "#{}-proposed option"
 
 
-def test_what_is_written_is_completed_and_kept(
-    visit: Visit, olga: User, team: Team, local_pool: object
-) -> None:
+def test_typed_text_is_completed_and_kept(visit: Visit, olga: User, team: Team, local_pool: object) -> None:
     environments(260)
     page = visit(olga)
     page.goto("/environments/tools-0001/edit/")

@@ -94,9 +94,7 @@ def test_the_map_is_walked_by_arrows_and_a_check_is_watched(
     assert page.locator("#check").get_attribute("hx-get") is None
 
 
-def test_what_refreshes_by_itself_keeps_what_was_chosen(
-    visit: Visit, olga: Any, devices: list[Device]
-) -> None:
+def test_automatic_refresh_keeps_the_choice(visit: Visit, olga: Any, devices: list[Device]) -> None:
     page = visit(olga)
     page.clock.install()
     page.goto("/gpus/")

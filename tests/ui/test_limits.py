@@ -66,9 +66,9 @@ def test_pages_of_quota_are_accessible_and_fit(visit: Visit, alice: User, olga: 
     people = {"alice": alice, "olga": olga}
     wrong: dict[str, Any] = {}
     for size, viewport in (("desktop", DESKTOP), ("phone", PHONE), ("narrow", NARROW)):
-        pages = {who: visit(user, viewport=viewport) for who, user in people.items()}
-        for name, (who, path) in PAGES.items():
-            page = pages[who]
+        pages = {username: visit(user, viewport=viewport) for username, user in people.items()}
+        for name, (username, path) in PAGES.items():
+            page = pages[username]
             page.goto(path)
             if name == "team":
                 page.get_by_text("Show as a table").click()
@@ -84,10 +84,10 @@ def test_pages_of_quota_have_their_contrast_in_the_dark(
     visit: Visit, alice: User, olga: User, site: object
 ) -> None:
     people = {"alice": visit(alice, color_scheme="dark"), "olga": visit(olga, color_scheme="dark")}
-    for name, (who, path) in PAGES.items():
-        people[who].goto(path)
-        assert violations(people[who], COLOUR_RULES) == [], name
-        shot(people[who], f"{name}-dark")
+    for name, (username, path) in PAGES.items():
+        people[username].goto(path)
+        assert violations(people[username], COLOUR_RULES) == [], name
+        shot(people[username], f"{name}-dark")
 
 
 def test_a_quota_is_edited_in_place_by_keyboard(visit: Visit, olga: User, site: object) -> None:

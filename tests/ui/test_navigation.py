@@ -52,7 +52,7 @@ def test_the_menu_costs_two_queries(bob: User, team: Team, django_assert_num_que
 
 
 @pytest.mark.django_db
-def test_nobody_finds_what_they_may_not_open(alice: User, bob: User, team: Team, pool: Pool) -> None:
+def test_search_finds_only_accessible_pages(alice: User, bob: User, team: Team, pool: Pool) -> None:
     other = TeamFactory(slug="secret-lab", name="Secret lab")
     stranger = UserFactory(username="secret-agent")
     WorkspaceFactory(name="secret-run", owner=stranger, team=other)

@@ -72,7 +72,7 @@ def test_back_from_a_notebook_leads_to_its_workspace_and_starts_no_second(
 @pytest.mark.parametrize(
     "away", quick_of(["offline", "no web process"], ["offline"], "the page cannot tell the two apart")
 )
-def test_what_cannot_be_sent_says_so_and_recovers(
+def test_failed_request_is_reported_and_recovers(
     visit: Visit, alice: User, workspace_in: Make, away: str
 ) -> None:
     for name in ("alpha", "beta"):
@@ -81,13 +81,13 @@ def test_what_cannot_be_sent_says_so_and_recovers(
     page.goto("/")
     search = page.get_by_label("Search by name")
 
-    def gone(route: Route) -> None:
+    def abort(route: Route) -> None:
         if away == "offline":
             route.abort("internetdisconnected")
         else:
             route.fulfill(status=502, body="Bad Gateway")
 
-    page.route("**/*q=*", gone)
+    page.route("**/*q=*", abort)
     search.fill("bet")
     banner = page.get_by_text("Berth is not reachable. Your input is kept.")
     banner.wait_for(state="visible")

@@ -73,7 +73,7 @@ def test_numbers_are_those_of_the_map_and_the_inbox(lab, as_user, olga):
     assert sum(needs.values()) == inbox.count(olga) and len(context["items"]) == 2
 
 
-def test_failed_environments_need_somebody(lab, as_user, olga):
+def test_failed_environments_need_attention(lab, as_user, olga):
     environment = environments.create(
         actor=olga, team=None, name="Torch", source_kind="packages", source="torch"
     )

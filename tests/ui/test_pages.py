@@ -159,7 +159,7 @@ def test_the_list_costs_the_same_queries_for_one_and_for_many(
         client.get("/")
 
 
-def test_only_those_who_see_others_are_offered_everybodys(
+def test_filter_for_all_needs_permission_to_see_others(
     alice: User, bob: User, team: Team, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace_in("running", bob, name="of-bob")
@@ -179,7 +179,7 @@ def test_new_has_a_possible_choice_ready(alice: User, team: Team, local_pool: Po
     assert "Starts now" in body
 
 
-def test_what_cannot_be_had_says_why(alice: User, team: Team, catalog: None, as_user: Browse) -> None:
+def test_unavailable_choice_shows_the_reason(alice: User, team: Team, catalog: None, as_user: Browse) -> None:
     local_pool_with(node_info(programs=("jupyter-lab", "marimo"), memory_mib=2048))
     page = as_user(alice).get("/workspaces/new/")
     words = text_of(page)
@@ -259,7 +259,7 @@ def test_a_refused_form_says_what_to_change_and_keeps_the_choice(
     assert Workspace.objects.count() == 1
 
 
-def test_someone_without_a_team_is_told_whom_to_ask(as_user: Browse, olga: User, local_pool: Pool) -> None:
+def test_user_without_team_sees_whom_to_ask(as_user: Browse, olga: User, local_pool: Pool) -> None:
     assert "You are not in a team yet" in text_of(as_user(olga).get("/workspaces/new/"))
 
 
@@ -404,7 +404,7 @@ def test_stop_and_delete_ask_first_and_then_do_it(
     assert f"{workspace.name} is being deleted. Your home folder is kept." in text_of(answer)
 
 
-def test_who_signs_in_anew_in_the_middle_of_an_action_lands_on_a_page(
+def test_sign_in_during_an_action_leads_to_a_page(
     alice: User, team: Team, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in("stopped", alice)
@@ -461,9 +461,7 @@ def test_an_owner_adds_changes_and_removes_a_member(
     assert not team.memberships.filter(user=charlie).exists()
 
 
-def test_a_role_that_was_changed_meanwhile_stands(
-    alice: User, bob: User, team: Team, as_user: Browse
-) -> None:
+def test_concurrently_changed_role_is_kept(alice: User, bob: User, team: Team, as_user: Browse) -> None:
     client, where = as_user(alice), "/teams/vision/members/bob/role/"
     page = client.get("/teams/vision/").content.decode()
     (read,) = re.findall(rf'action="{where}">.*?name="version" value="([0-9a-f]+)"', page, re.DOTALL)
@@ -501,7 +499,7 @@ def test_an_operator_makes_a_team(olga: User, as_user: Browse) -> None:
     assert "Team created. You are the owner." in text_of(good)
 
 
-def test_nobody_else_makes_a_team(alice: User, as_user: Browse) -> None:
+def test_only_administrators_create_teams(alice: User, as_user: Browse) -> None:
     client = as_user(alice)
     assert "Create a team" not in text_of(client.get("/teams/"))
     assert client.post("/teams/", {"name": "Robots", "slug": "robots"}).status_code == 403
@@ -578,7 +576,7 @@ def test_a_pool_says_to_what_workspaces_are_held(alice: User, catalog: None, as_
     assert "control groups: CPU; home folder: project quota" in words
 
 
-def test_who_holds_a_device_is_told_only_to_those_who_may_know(
+def test_device_users_are_shown_only_with_permission(
     alice: User, charlie: User, team: Team, catalog: None, make: Make, as_user: Browse
 ) -> None:
     local_pool_with(node_info(gpus=1))

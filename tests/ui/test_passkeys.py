@@ -34,7 +34,7 @@ def virtual_authenticator(page: Page, **options: Any) -> str:
     """Have the page's browser keep passkeys, opened by a finger that is always there."""
     session = page.context.new_cdp_session(page)
     session.send("WebAuthn.enable")
-    wanted = {
+    authenticator = {
         "protocol": "ctap2",
         "transport": "internal",
         "hasResidentKey": True,
@@ -43,7 +43,7 @@ def virtual_authenticator(page: Page, **options: Any) -> str:
         "automaticPresenceSimulation": True,
         **options,
     }
-    answer = session.send("WebAuthn.addVirtualAuthenticator", {"options": wanted})
+    answer = session.send("WebAuthn.addVirtualAuthenticator", {"options": authenticator})
     return str(answer["authenticatorId"])
 
 

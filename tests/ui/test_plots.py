@@ -70,7 +70,7 @@ def busy(workspace_in, alice, catalog, transactional_db) -> Device:
 
 
 @pytest.mark.thorough("more pages; `make test` has those of test_browser")
-def test_plots_are_for_everybody(visit, busy, alice):
+def test_plots_are_accessible(visit, busy, alice):
     path = f"/gpus/devices/{busy.pk}/use/"
     page = visit(alice, timezone_id="Australia/Adelaide", viewport=DESKTOP)
     page.goto(path)

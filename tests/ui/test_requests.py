@@ -70,14 +70,14 @@ def pages(asked: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.thorough("more pages; `make test` has those of test_browser")
-@pytest.mark.parametrize("who", ["petra", "bob"])
+@pytest.mark.parametrize("username", ["petra", "bob"])
 def test_every_page_is_accessible_and_fits(
-    visit: Visit, petra: User, bob: User, asked: dict[str, Any], who: str
+    visit: Visit, petra: User, bob: User, asked: dict[str, Any], username: str
 ) -> None:
-    page = visit({"petra": petra, "bob": bob}[who])
+    page = visit({"petra": petra, "bob": bob}[username])
     wrong: list[str] = []
     for name, path in pages(asked).items():
-        if who == "bob" and name == "rules":
+        if username == "bob" and name == "rules":
             continue
         page.set_viewport_size(DESKTOP)
         page.emulate_media(color_scheme="light")
@@ -141,9 +141,7 @@ def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team
     ).first.wait_for()
 
 
-def test_the_form_says_how_it_stands_as_the_choice_changes(
-    visit: Visit, bob: User, asked: dict[str, Any]
-) -> None:
+def test_form_updates_its_verdict_with_the_choice(visit: Visit, bob: User, asked: dict[str, Any]) -> None:
     page = visit(bob)
     page.goto("/quotas/ask/?team=vision&resource=gpu:h100")
     page.get_by_text("Approved automatically: up to 1 × H100 for up to 8 h").wait_for()

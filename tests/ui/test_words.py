@@ -153,7 +153,7 @@ def test_sizes_name_the_bond_and_the_profile(accelerators, words) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "goes"),
+    ("address", "goes"),
     [
         ("/teams/?q=a#b", "/teams/?q=a#b"),
         ("", "/home"),
@@ -166,5 +166,5 @@ def test_sizes_name_the_bond_and_the_profile(accelerators, words) -> None:
         ("\t//evil.example", "/home"),
     ],
 )
-def test_a_way_back_stays_on_the_portal(wanted: str, goes: str) -> None:
-    assert local_path(wanted, default="/home") == goes
+def test_a_way_back_stays_on_the_portal(address: str, goes: str) -> None:
+    assert local_path(address, default="/home") == goes

@@ -133,7 +133,7 @@ def test_when_the_last_workspace_goes_one_primary_button_stays(
 # --- New ----------------------------------------------------------------------------------------------
 
 
-def test_the_choice_stands_in_the_address(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
+def test_choice_is_in_the_url(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
     client = as_user(alice)
     chosen = {**CHOICE, "flavor": "cpu-large"}
     answer = client.get(
@@ -181,7 +181,7 @@ def test_a_form_sent_twice_makes_one_workspace_and_its_address_leads_there(
     assert client.get("/workspaces/new/?once=a1b2c3").status_code == 200
 
 
-def test_somebody_elses_form_leads_nowhere(
+def test_form_of_another_user_is_not_found(
     alice: User, bob: User, team: Team, local_pool: Pool, as_user: Browse
 ) -> None:
     as_user(alice).post("/workspaces/new/", {**CHOICE, "name": "jupyterlab", "once": "a1b2c3"})
@@ -209,8 +209,8 @@ def test_removing_a_member_says_what_happens_to_what_they_run(
     assert ">Remove bob</span>" in free
 
 
-@pytest.mark.parametrize("gone", ["nobody-has-this", "charlie"])
-def test_who_is_not_in_the_team_shows_nothing(
-    alice: User, charlie: User, team: Team, as_user: Browse, gone: str
+@pytest.mark.parametrize("username", ["nobody-has-this", "charlie"])
+def test_removing_a_non_member_reveals_no_workspaces(
+    alice: User, charlie: User, team: Team, as_user: Browse, username: str
 ) -> None:
-    assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{gone}/revoke/"))
+    assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{username}/revoke/"))

@@ -61,7 +61,7 @@ def message(team, alice):
         ("https://hooks.example.org/#x", "https://hooks.example.org/"),
     ],
 )
-def test_what_is_left_of_a_url(url, shown):
+def test_redacted_url(url, shown):
     assert url_origin(url) == shown
 
 
@@ -89,7 +89,7 @@ def test_over_rest_an_auditor_reads_all_but_secrets(api, una, delivered, message
     assert (sent["title"], sent["status_code"], sent["answer"]) == ("It failed", 404, "")
 
 
-def test_who_manages_it_sees_the_whole(api, alice, olga, delivered, message):
+def test_managers_see_all_fields(api, alice, olga, delivered, message):
     for manager in (alice, olga):
         asked = api(manager)
         assert asked.get(f"/api/v1/webhooks/{delivered.endpoint_id}").json()["url"] == URL
@@ -113,7 +113,7 @@ def test_pages_show_an_auditor_no_secret_and_no_form(as_user, una, delivered, me
         text = page.content.decode()
         assert page.status_code == 200, path
         assert SECRET not in text, path
-        main = text.partition("<main")[2]
+        main = text.partition("<main")[2].partition("</main>")[0]
         assert 'method="post"' not in main and "/delete/" not in main, path
     log = browser.get(f"/webhooks/{delivered.endpoint_id}/").content.decode()
     assert "https://hooks.example.org:8443/…" in log and "404" in log and "workspace.failed" in log
@@ -169,7 +169,7 @@ def test_webhooks_about_people_are_read_by_auditors_and_not_by_operators(api, un
     assert api(olga).get(f"/api/v1/webhooks/{about_people.pk}").status_code == 403
 
 
-def test_a_persons_own_channels_are_theirs_alone(api, una, bob):
+def test_personal_channels_belong_to_one_user(api, una, bob):
     own = Channel.objects.create(
         user=bob,
         name="Mine",

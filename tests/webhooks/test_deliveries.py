@@ -116,13 +116,13 @@ def test_a_webhook_of_the_site_hears_of_all_teams(hook, tell, there, olga, charl
     ]
 
 
-def test_what_was_before_is_no_news(hook, tell, there):
+def test_events_before_the_webhook_are_not_delivered(hook, tell, there):
     tell()
     hook(there.url)
     assert round_trip() == []
 
 
-def test_what_is_rolled_back_is_told_to_nobody(hook, tell, there):
+def test_rolled_back_event_is_not_delivered(hook, tell, there):
     hook(there.url)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tell()
@@ -247,7 +247,7 @@ def test_a_proxy_of_the_environment_is_not_used(hook, tell, there, monkeypatch):
         assert (len(there.requests), proxy.requests) == (1, [])
 
 
-def test_nobody_listens(hook, tell):
+def test_refused_connection(hook, tell):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         hook(f"http://127.0.0.1:{taken.getsockname()[1]}/")
@@ -259,7 +259,7 @@ def test_nobody_listens(hook, tell):
     assert endpoint.not_before > timezone.now()
 
 
-def test_one_that_keeps_silent_delays_nobody(hook, tell, there, monkeypatch):
+def test_silent_receiver_does_not_delay_others(hook, tell, there, monkeypatch):
     # Time enough for those who answer, on a busy machine too.
     monkeypatch.setattr(deliveries, "REQUEST_S", 4.0)
     with receiver() as silent:
@@ -406,7 +406,7 @@ def test_another_secret_key_of_the_portal(hook, tell, there, settings):
     assert len(there.requests) == 1
 
 
-def test_days_of_failure_switch_it_off_and_its_owners_are_told(hook, tell, there, alice, bob, settings):
+def test_days_of_failure_disable_it_and_notify_owners(hook, tell, there, alice, bob, settings):
     there.answer = status(500)
     endpoint = hook(there.url)
     tell()

@@ -99,7 +99,7 @@ def test_stop_previews_then_stops_each(rows, as_user, alice, sent):
     assert "changed after the preview" in lines(again)["runs"]
 
 
-def test_what_changed_since_the_preview_is_said_and_left_alone(rows, as_user, alice, sent):
+def test_rows_changed_since_the_preview_are_reported_and_skipped(rows, as_user, alice, sent):
     browser = as_user(alice)
     preview = post(browser, {"act": "stop", "workspace": ids(rows["runs"], rows["of-zoe"])})
     Workspace.objects.filter(pk=rows["runs"].pk).update(generation=2)
@@ -191,7 +191,7 @@ def test_all_that_match_are_taken_up_to_a_bound(rows, as_user, alice, monkeypatc
     monkeypatch.setattr("portal.web.workspace_list.act_views.MAX_AT_ONCE", 2)
     page = post(as_user(alice), {"act": "stop", "all": "1"}, "?owner=bob&sort=name")
     assert set(lines(page)) == {"failed", "runs"}
-    assert "More workspaces match. One act takes up to 2" in page
+    assert "More workspaces match. Each action applies to up to 2" in page
     assert "owner=bob&sort=name" in page
 
 

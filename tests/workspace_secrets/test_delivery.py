@@ -94,7 +94,7 @@ def test_a_name_that_there_is_not_is_refused(make, alice, bob, team, local_pool)
     assert not Workspace.objects.exists()
 
 
-def test_another_teams_secrets_are_nobodys_here(make, alice, bob, team, local_pool):
+def test_secrets_of_another_team_are_not_delivered(make, alice, bob, team, local_pool):
     other = TeamFactory()
     for role, user in ((Role.OWNER, alice), (Role.MEMBER, bob)):
         MembershipFactory(team=other, user=user, role=role)
@@ -131,13 +131,13 @@ def test_too_much_together_is_refused(make, bob, team, local_pool, monkeypatch):
 
 def test_over_rest(api, bob, team, local_pool, clock):
     put(bob, bob, "TOKEN_A")
-    wanted = {"template": "jupyterlab", "flavor": "cpu-small", "secrets": ["TOKEN_A"]}
-    made = api(bob).post("workspaces", wanted, **{"Idempotency-Key": "k"})
+    order = {"template": "jupyterlab", "flavor": "cpu-small", "secrets": ["TOKEN_A"]}
+    made = api(bob).post("workspaces", order, **{"Idempotency-Key": "k"})
     assert made.status_code == 201 and made.json()["secrets"] == ["TOKEN_A"]
     assert api(bob).get("workspaces").json()["results"][0]["secrets"] == ["TOKEN_A"]
-    other = {**wanted, "secrets": []}
+    other = {**order, "secrets": []}
     problem(api(bob).post("workspaces", other, **{"Idempotency-Key": "k"}), 409, "idempotency_key_reused")
-    refused = problem(api(bob).post("workspaces", {**wanted, "secrets": ["NONE"]}), 400, "invalid")
+    refused = problem(api(bob).post("workspaces", {**order, "secrets": ["NONE"]}), 400, "invalid")
     assert refused["reason"]["code"] == "unknown_secrets_named" and "secrets" in refused["errors"]
 
 
@@ -157,13 +157,13 @@ def test_no_message_and_no_row_holds_a_value(sent, started):
     assert secret.delivered_to == started.owner and secret.delivered_at is not None
 
 
-def test_without_secrets_nobody_asks(sent, clock, make, bob, local_pool):
+def test_no_request_without_secrets(sent, clock, make, bob, local_pool):
     make(bob)
     (message,) = sent.messages
     assert message.command.spec.secrets is False
 
 
-def test_what_a_workspace_is_does_not_depend_on_whether_there_are_secrets(sent, started, bob):
+def test_spec_hash_does_not_depend_on_secrets(sent, started, bob):
     before = spec_of(started).digest()
     Secret.objects.all().delete()
     assert spec_of(started).secrets is False and spec_of(started).digest() == before
@@ -181,11 +181,11 @@ def test_an_answer_that_was_lost_is_given_again_until_the_app_has_begun(started)
     assert ask(started).status_code == 410
 
 
-def test_the_answer_is_kept_by_nobody(started):
+def test_response_is_not_cached(started):
     assert ask(started)["Cache-Control"] == "no-store"
 
 
-def test_what_runs_is_stopped_or_deleted_asks_in_vain(sent, started, bob):
+def test_secrets_are_delivered_only_while_starting(sent, started, bob):
     generation = started.generation
     run_until_ready(sent, started)
     assert ask(started).status_code == 410
@@ -213,7 +213,7 @@ def test_the_token_of_another_workspace_gets_that_ones(started, make, alice):
     assert Client().get("/agent/v1/secrets").status_code == 405
 
 
-def test_a_node_is_told_of_what_is_placed_on_it_and_of_nothing_else(started, settings):
+def test_node_gets_only_secrets_of_its_workspaces(started, settings):
     """Somebody with another machine's certificate who has read the token in a queue."""
     through = {door.DOOR_HEADER: door.token_of(settings.BERTH_GATEWAY_SECRET)}
     node = started.allocations.get().node
@@ -225,7 +225,7 @@ def test_a_node_is_told_of_what_is_placed_on_it_and_of_nothing_else(started, set
     assert VALUE in str(told(ask(started, **through, **{door.NODE_HEADER: node.name})))
 
 
-def test_who_has_left_the_team_or_was_switched_off_gets_nothing_of_it(started, team, alice, bob):
+def test_former_members_and_deactivated_users_get_no_team_secrets(started, team, alice, bob):
     put(alice, team, "TEAMS", everywhere=True)
     assert set(told(ask(started))) == {"TOKEN_A", "TEAMS"}
     Membership.objects.filter(user=bob).update(role=Role.VIEWER)
@@ -234,7 +234,7 @@ def test_who_has_left_the_team_or_was_switched_off_gets_nothing_of_it(started, t
     assert ask(started).status_code == 410
 
 
-def test_what_was_deleted_meanwhile_is_not_handed_out(started, bob):
+def test_concurrently_deleted_secret_is_not_delivered(started, bob):
     services.delete(actor=bob, secret=Secret.objects.get())
     assert told(ask(started)) == {}
 

@@ -103,7 +103,7 @@ def test_one_holder_exactly(alice, team):
             Secret.objects.filter(pk=row.pk).update(**changes)
 
 
-def test_who_may_write(team, template, alice, bob, charlie, olga, ada):
+def test_permission_to_write(team, template, alice, bob, charlie, olga, ada):
     put(alice, team), put(olga, team), put(bob, bob), put(olga, template)
     for actor, holder in ((bob, team), (charlie, team), (bob, template), (alice, template)):
         with pytest.raises(NotAllowed):

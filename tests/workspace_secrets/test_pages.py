@@ -49,7 +49,7 @@ def test_a_secret_is_made_changed_and_deleted(as_user, alice):
     assert not Secret.objects.exists()
 
 
-def test_what_was_typed_does_not_come_back_where_something_is_wrong(as_user, alice):
+def test_typed_secret_is_not_shown_again_after_an_error(as_user, alice):
     browser = as_user(alice)
     for name in ("PATH", "A-B", ""):
         page = browser.post("/account/secrets/", {"name": name, "kind": "env", "value": VALUE})
@@ -73,7 +73,7 @@ def test_an_old_proof_is_asked_for_without_what_was_typed(as_user, alice):
     assert not Secret.objects.exists()
 
 
-def test_who_was_faster_is_named(as_user, team, alice):
+def test_concurrent_change_names_the_editor(as_user, team, alice):
     row = put(alice, team, "API_KEY")
     browser = as_user(alice)
     version = browser.get(f"/secrets/{row.pk}/").context["version"]

@@ -38,7 +38,7 @@ def delete(bob, name: str) -> None:
     services.delete(actor=bob, secret=Secret.objects.get(user=bob, name=name))
 
 
-def test_one_that_is_deleted_in_the_middle_of_a_start_is_whole_or_not_there(started, bob, monkeypatch):
+def test_deletion_during_a_start_is_atomic(started, bob, monkeypatch):
     """Deleted after it was looked up: the start gets it whole or not at all, and says which."""
     meanwhile = Meanwhile(monkeypatch, effective, "values_of", lambda: delete(bob, "TOKEN_A"))
     given = ask(started)

@@ -41,7 +41,7 @@ def test_all_that_is_sealed_is_written_under_the_present_key(alice, team, settin
         decrypt(before, purpose=purpose_of(secret))
 
 
-def test_what_nobody_can_read_is_said_and_left(alice):
+def test_undecryptable_secrets_are_reported_and_skipped(alice):
     services.put_secret(actor=alice, holder=alice, name="API_KEY", value="planted-value")
     Secret.objects.update(sealed="gAAAAA")
     with pytest.raises(CommandError):

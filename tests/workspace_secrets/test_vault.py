@@ -100,7 +100,7 @@ def test_with_a_token_of_a_file_that_is_read_each_time(server, started, settings
     refused(ask(started), 409, SecretCode.VAULT_LOGIN_REFUSED)
 
 
-def test_a_token_that_was_revoked_is_had_anew(server, started):
+def test_revoked_vault_token_is_renewed(server, started):
     assert told(ask(started))
     token = vault._kept.token
     server.root.auth.token.revoke(token)
@@ -123,7 +123,7 @@ def test_a_credential_for_git_may_lie_there(server, clock, make, bob, local_pool
 # --- bad weather ------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_the_secret_ends_the_start_and_is_said(server, started, bob):
+def test_secret_error_ends_the_start_with_the_reason(server, started, bob):
     for place, code in (
         ({"vault_key": "none"}, SecretCode.VAULT_NO_SUCH_KEY),
         ({"vault_key": "number"}, SecretCode.VAULT_NOT_A_VALUE),
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_the_secret_ends_the_start_and_is_said(server, starte
     refused(ask(started), 409, SecretCode.VAULT_NO_SUCH_PATH)
 
 
-def test_what_may_be_over_in_a_moment_is_asked_for_again(server, started, settings):
+def test_transient_failure_is_retried(server, started, settings):
     server.seal()
     try:
         refused(ask(started), 503, SecretCode.VAULT_SEALED)
@@ -152,7 +152,7 @@ def test_what_may_be_over_in_a_moment_is_asked_for_again(server, started, settin
         refused(ask(started), 503, SecretCode.VAULT_AWAY)
 
 
-def test_a_later_start_that_has_to_wait_for_vault_is_told_in_the_end(sent, server, started, bob):
+def test_start_waiting_for_vault_gets_a_final_notice(sent, server, started, bob):
     told(ask(started))
     run_until_ready(sent, started)
     secret_delivery.close(started.pk, started.generation)
@@ -185,7 +185,7 @@ def test_while_it_is_away_no_second_start_waits_for_it(server, started, settings
     assert told(ask(started))
 
 
-def test_what_the_portal_may_not_is_told_apart(server, started, settings, bob):
+def test_vault_permission_errors_are_distinguished(server, started, settings, bob):
     settings.BERTH_VAULT_USER_PATHS = ["berth/users/{user}", "berth/forbidden/{user}", "elsewhere/{user}"]
     put(bob, bob, vault_path="berth/forbidden/bob/x")
     refused(ask(started), 409, SecretCode.VAULT_FORBIDDEN)
@@ -334,15 +334,15 @@ def test_a_site_file_has_places_of_teams_and_templates_and_no_values(server, ada
     text = exporting.as_yaml(document)
     assert VALUE not in text and "HERE" not in text and "users/alice" not in text
     assert applying.compare(actor=ada, text=text) == []
-    wanted = {
+    site_document = {
         "berth": 1,
         "teams": {"vision": {"vault_secrets": {}}},
         "templates": {"jupyterlab": {"vault_secrets": {"HUB": given}}},
     }
-    applying.apply(actor=ada, text=json.dumps(wanted))
-    assert applying.apply(actor=ada, text=json.dumps(wanted)) == []
+    applying.apply(actor=ada, text=json.dumps(site_document))
+    assert applying.apply(actor=ada, text=json.dumps(site_document)) == []
     assert set(Secret.objects.filter(user=None).values_list("name", flat=True)) == {"HERE", "HUB"}
-    wanted["templates"]["jupyterlab"]["vault_secrets"]["HUB"]["path"] = "berth/users/alice/own"
+    site_document["templates"]["jupyterlab"]["vault_secrets"]["HUB"]["path"] = "berth/users/alice/own"
     with pytest.raises(InvalidInput) as error:
-        applying.apply(actor=ada, text=json.dumps(wanted))
+        applying.apply(actor=ada, text=json.dumps(site_document))
     assert "berth/templates/jupyterlab" in str(error.value.reason.params["reason"])

@@ -82,7 +82,7 @@ def test_a_genuine_token_of_what_never_existed_is_revoked(db, report):
 
 @pytest.mark.parametrize("report", REPORTS)
 @pytest.mark.parametrize("state", [state for state in State if state not in HOLDING])
-def test_an_incarnation_that_is_over_is_told_so(workspace, report, state):
+def test_ended_generation_is_refused(workspace, report, state):
     token = token_of(workspace)
     Workspace.objects.filter(pk=workspace.pk).update(state=state)
     assert post(report, {"endpoint": endpoint_of(workspace)}, token=token).status_code == 410
@@ -91,7 +91,7 @@ def test_an_incarnation_that_is_over_is_told_so(workspace, report, state):
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_an_earlier_incarnation_is_told_so(workspace, report):
+def test_earlier_generation_is_refused(workspace, report):
     Workspace.objects.filter(pk=workspace.pk).update(generation=2)
     assert post(report, {"endpoint": endpoint_of(workspace)}, token=token_of(workspace, 1)).status_code == 410
     workspace.refresh_from_db()
@@ -119,7 +119,7 @@ def test_reading_is_not_possible(report, db):
     ],
     ids=["cut", "list", "text", "not-utf8", "deep", "nan"],
 )
-def test_what_is_no_report_is_refused(workspace, report, raw):
+def test_invalid_report_is_refused(workspace, report, raw):
     answered = post(report, raw=raw, token=token_of(workspace))
     assert answered.status_code == 400
     assert answered["Content-Type"] == "application/problem+json"

@@ -50,7 +50,7 @@ def template(catalog: None) -> Template:
     return Template.objects.get(slug="jupyterlab")
 
 
-def test_a_workspace_keeps_its_repository_and_its_node_is_told(clock, make, bob, local_pool, sent):
+def test_repository_is_stored_and_sent_to_the_node(clock, make, bob, local_pool, sent):
     put(bob, bob, "GIT_SECRET_X".replace("GIT_", "MY_"))
     workspace = make(bob, git=source(ref="main", secret="MY_SECRET_X"))
     assert workspace.git == {"url": URL, "ref": "main", "secret": "MY_SECRET_X", "by": "user"}
@@ -71,7 +71,7 @@ def test_a_workspace_keeps_its_repository_and_its_node_is_told(clock, make, bob,
         (source(secret="NOBODYS"), "git.secret", GitCode.SECRET_UNKNOWN),
     ],
 )
-def test_what_is_not_taken_is_refused_at_its_field(clock, make, bob, local_pool, given, field, code):
+def test_unsupported_value_is_refused_at_its_field(clock, make, bob, local_pool, given, field, code):
     with pytest.raises(InvalidInput) as refused:
         make(bob, git=given)
     assert refused.value.reason.code is code
@@ -269,7 +269,7 @@ def test_a_report_that_does_not_hold_is_refused(clock, make, bob, local_pool, bo
     assert rows(workspace)[0].state == "waiting"
 
 
-def test_nobody_is_told_of_what_was_not_asked_for_or_of_an_earlier_start(clock, make, bob, local_pool):
+def test_no_notice_for_unrequested_or_earlier_checkouts(clock, make, bob, local_pool):
     workspace = make(bob)
     assert tell(workspace, what="dotfiles", state="cloned").status_code == 204
     assert rows(workspace) == []

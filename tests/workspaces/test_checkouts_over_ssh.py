@@ -113,7 +113,7 @@ def test_a_key_that_was_saved_with_lines_of_windows_is_the_same_key(cloning, ser
         ("a_token", "wrong_secret"),
     ],
 )
-def test_what_is_wrong_is_told_apart_and_nothing_is_left(cloning, server, tmp_path, what, code):
+def test_errors_are_distinguished_and_nothing_is_left(cloning, server, tmp_path, what, code):
     url, value, of = server.url("lib"), secret(server), ""
     match what:
         case "another_key":

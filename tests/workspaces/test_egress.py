@@ -38,7 +38,7 @@ def pool(**config: str) -> Pool:
         ("list", "", (EgressLimit("list"),)),
     ],
 )
-def test_the_node_is_told_what_the_template_says(kind, allowed, limits):
+def test_template_egress_is_sent_to_the_node(kind, allowed, limits):
     workspace = WorkspaceFactory(template=TemplateFactory(egress=kind, egress_allow=allowed))
     assert dispatch.spec_of(workspace).egress == limits
     for limit in limits:
@@ -46,7 +46,7 @@ def test_the_node_is_told_what_the_template_says(kind, allowed, limits):
 
 
 @pytest.mark.parametrize("allowed", ["pypi", "10.0.0.0/40", "http://x.org", "a.org:0", "*", "a.org;b.org"])
-def test_what_is_no_list_is_refused(allowed):
+def test_non_list_is_refused(allowed):
     given = {"slug": "x", "name": "x", "program": "bash", "argv": ["bash", "{port}"]}
     with pytest.raises(InvalidInput) as refused:
         entries.create(
@@ -86,7 +86,7 @@ def test_the_tightest_is_what_people_read(template, config, words):
     assert egress.egress_sentence(egress.limits_of(made, Team()), pool(**config)) == words
 
 
-def test_where_nobody_enforces_it_nothing_is_said():
+def test_unenforced_egress_is_not_shown():
     made = egress.limits_of(TemplateFactory.build(egress="none"), Team())
     assert egress.egress_sentence(made, Pool(driver="simulated")) == "" == egress.egress_sentence(made, None)
     assert egress.egress_sentence(made, pool(egress="nonsense")) == ""

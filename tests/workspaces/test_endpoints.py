@@ -55,7 +55,7 @@ def test_an_agent_that_names_a_service_of_the_host_is_not_routed_there(clock, ma
     assert (workspace.state, workspace.endpoint) == (State.RUNNING, true)
 
 
-def test_what_the_driver_can_never_run_is_impossible_before_it_is_made(local_pool, catalog):
+def test_unsupported_request_is_impossible_before_creation(local_pool, catalog):
     flavor = Flavor.objects.create(slug="pair", name="Two nodes", cpu_milli=100, memory_mib=128, nodes=2)
     verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
     assert verdict.outcome is admission.Outcome.IMPOSSIBLE
@@ -96,9 +96,7 @@ def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, 
         results.agent_launched(workspace_id=workspace.pk, generation=99, endpoint=endpoint_of(workspace))
 
 
-def test_an_exit_that_is_told_while_an_observation_is_on_its_way_is_seen_soon(
-    clock, make, alice, local_pool, sent
-):
+def test_exit_reported_during_an_observation_is_seen_soon(clock, make, alice, local_pool, sent):
     workspace = make(alice)
     answer(sent, Op.START, ObservedState.STARTING)
     told = {"workspace_id": workspace.pk, "generation": workspace.generation}

@@ -104,7 +104,7 @@ def test_a_few_at_a_time_until_all_have_gone(node, homes, olga, sent):
     assert "5 home folders were moved." in told.get().body
 
 
-def test_what_is_in_use_waits_until_nothing_uses_it(pool, make, bob, olga, sent):
+def test_home_in_use_waits_until_it_is_free(pool, make, bob, olga, sent):
     workspace = make(bob)
     there = Allocation.objects.get(workspace=workspace).node
     to = Node.objects.exclude(pk=there.pk).first()
@@ -120,7 +120,7 @@ def test_what_is_in_use_waits_until_nothing_uses_it(pool, make, bob, olga, sent)
     assert how(olga).state == "done" and HomePlace.objects.get().node == to
 
 
-def test_what_failed_or_was_cancelled_stays_and_is_tried_again_when_asked_again(node, homes, olga, sent):
+def test_failed_or_cancelled_homes_move_with_a_repeated_request(node, homes, olga, sent):
     evacuate(olga, node)
     evacuations.sweep()
     first, second = active()
@@ -158,13 +158,13 @@ def test_cancelled_nothing_more_goes(node, homes, olga, sent):
         evacuations.cancel(actor=olga, evacuation_id=made.pk)
 
 
-@pytest.mark.parametrize("gone", ["gpu-a", "gpu-b"])
-def test_with_a_machine_that_goes_it_ends_and_says_why(node, homes, olga, sent, gone):
+@pytest.mark.parametrize("machine_name", ["gpu-a", "gpu-b"])
+def test_with_a_machine_that_goes_it_ends_and_says_why(node, homes, olga, sent, machine_name):
     evacuate(olga, node)
-    MachineFactory(pool=node.pool, name=gone, state=MachineState.REVOKED)
+    MachineFactory(pool=node.pool, name=machine_name, state=MachineState.REVOKED)
     evacuations.sweep()
     found = how(olga)
-    assert (found.state, found.reason["params"]) == ("incomplete", {"node": gone})
+    assert (found.state, found.reason["params"]) == ("incomplete", {"node": machine_name})
     assert Machine.objects.count() == 1 and not active()
 
 
@@ -178,7 +178,7 @@ def test_while_the_target_takes_nothing_it_waits(node, homes, olga, sent):
     assert len(active()) == 2 and how(olga).reason == {}
 
 
-def test_what_is_refused(node, homes, olga, sent):
+def test_refusals(node, homes, olga, sent):
     for to in ("gpu-a", "gpu-x", "gpu-\x00", ""):
         with pytest.raises(InvalidInput):
             evacuate(olga, node, to)
@@ -205,7 +205,7 @@ def test_what_is_refused(node, homes, olga, sent):
     assert refused.value.reason.code is HomeMoveCode.HOMES_NOT_APART
 
 
-def test_who_may(node, homes, bob, olga, sent):
+def test_permissions(node, homes, bob, olga, sent):
     una = UserFactory(is_auditor=True)
     with pytest.raises(NotAllowed):
         evacuations.node_by_id(bob, node.pk)
@@ -220,7 +220,7 @@ def test_who_may(node, homes, bob, olga, sent):
         evacuations.evacuation(bob, made.pk)
 
 
-def test_what_lies_there(node, homes, olga, sent, django_assert_max_num_queries):
+def test_homes_on_the_node(node, homes, olga, sent, django_assert_max_num_queries):
     homes[0].owner.deleted_at = timezone.now()
     homes[0].owner.save()
     home_moves.move_home(

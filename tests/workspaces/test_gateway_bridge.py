@@ -89,7 +89,7 @@ def second(settings, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("harm", ["stopped", "signed out", "switched off", "token revoked"])
-def test_who_takes_a_right_away_lets_no_pass_count(
+def test_revoked_right_invalidates_passes(
     told, running, alice, sent, second, monkeypatch, harm, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(tickets, "revoke_user", lambda *_: None)
@@ -159,7 +159,7 @@ def test_a_socket_is_entered_for_its_own_start_alone(running):
 
 
 @pytest.mark.parametrize("what", [State.STOPPED, State.TERMINATING, State.TERMINATED, State.FAILED])
-def test_what_does_not_run_is_not_entered(running, what):
+def test_stopped_workspace_cannot_be_entered(running, what):
     assert publishing.view_of(running).reachable
     Workspace.objects.filter(pk=running.pk).update(state=what)
     running.refresh_from_db()
@@ -178,7 +178,7 @@ def test_its_own_user_gets_a_ticket(running, alice, monkeypatch):
     assert (opened.actor, opened.workspace_id) == (alice, running.pk)
 
 
-def test_who_is_refused_has_opened_nothing(running, alice, bob):
+def test_refused_request_is_not_recorded_as_opened(running, alice, bob):
     with pytest.raises(NotAllowed):
         publishing.issue_ticket(actor=bob, workspace=running)
     with pytest.raises(Unavailable):
@@ -186,10 +186,10 @@ def test_who_is_refused_has_opened_nothing(running, alice, bob):
     assert not Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED).exists()
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "olga"])
-def test_nobody_else_gets_one_not_even_an_operator(running, request, who):
+@pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
+def test_only_the_owner_gets_a_ticket(running, request, username):
     with pytest.raises(NotAllowed):
-        publishing.issue_ticket(actor=request.getfixturevalue(who), workspace=running)
+        publishing.issue_ticket(actor=request.getfixturevalue(username), workspace=running)
 
 
 @pytest.mark.parametrize("what", [item for item in State if item != State.RUNNING])
@@ -208,7 +208,7 @@ def test_there_is_no_ticket_into_a_simulated_workspace(make, alice, pool, settle
     assert refused.value.code == "simulated"
 
 
-def test_without_redis_nobody_is_let_in_and_is_told_so(running, alice):
+def test_without_redis_access_is_refused_with_the_reason(running, alice):
     with pytest.raises(Unavailable):
         publishing.issue_ticket(actor=alice, workspace=running)
     publishing.end_sessions(SignedOut(alice.pk))
@@ -226,10 +226,10 @@ def test_a_token_opens_with_the_scope_for_it(running, alice, scope, allowed):
     assert publishing.authorize_bearer(secret, running.external_name) == (str(alice.pk) if allowed else None)
 
 
-@pytest.mark.parametrize("who", ["bob", "charlie", "olga"])
-def test_nobody_elses_token_is_among_those_who_may_enter(running, request, who):
+@pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
+def test_tokens_of_others_cannot_enter(running, request, username):
     """A good token says who it is; whether that user may enter is in the view."""
-    user = request.getfixturevalue(who)
+    user = request.getfixturevalue(username)
     _, secret = make_token(user)
     assert publishing.authorize_bearer(secret, running.external_name) == str(user.pk)
     assert str(user.pk) not in publishing.view_of(running).user_ids
@@ -248,7 +248,7 @@ def entry(workspace: Workspace, secret: str, **fields: str) -> Entry:
     return Entry(token=secret, external_name=workspace.external_name, **said)
 
 
-def test_an_entry_by_token_stands_in_the_audit_log(running, alice):
+def test_entry_by_token_is_audited(running, alice):
     token, secret = make_token(alice, "workspaces:connect")
     assert publishing.record_entry(entry(running, secret))
     [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)
@@ -271,7 +271,7 @@ def test_a_service_accounts_entry_is_its_own(make, settle, team, alice, local_po
 
 
 @pytest.mark.parametrize("said", ["", "x", "a b\nc" * 5, "x" * 65, "é" * 10])
-def test_what_is_no_request_id_is_replaced_by_one(running, alice, said):
+def test_invalid_request_id_is_replaced(running, alice, said):
     assert publishing.record_entry(entry(running, make_token(alice)[1], request_id=said, address="nonsense"))
     [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)
     assert len(opened.request_id) == 32 and opened.request_id != said
@@ -295,7 +295,7 @@ def test_an_auditors_token_opens_nothing(running, alice):
     assert not publishing.record_entry(entry(running, secret))
 
 
-def test_what_is_missing_in_redis_is_found_in_the_database(running, alice, django_assert_num_queries):
+def test_missing_redis_keys_are_read_from_the_database(running, alice, django_assert_num_queries):
     # The workspace, and the machine behind it.
     with django_assert_num_queries(2):
         view = publishing.resolve(running.external_name)

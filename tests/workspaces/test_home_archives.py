@@ -164,7 +164,7 @@ def test_not_while_it_is_used(make, bob, pool, sent):
     assert not HomeArchive.objects.exists()
 
 
-def test_what_is_asked_for_meanwhile_waits(workspace, bob, team, sent):
+def test_other_requests_wait_for_an_open_archive(workspace, bob, team, sent):
     make_one(workspace)
     assert preview(team, bob).reason.code is AdmissionCode.HOME_ARCHIVED
     with pytest.raises(StateConflict) as refused:
@@ -235,7 +235,7 @@ REFUSALS = {
 @pytest.mark.parametrize(
     "refused", quick_of(REFUSALS, ("disk_full", "new"), "`make test` has a reason and an unknown one")
 )
-def test_what_a_node_refuses_leaves_the_home_and_the_archive(workspace, bob, sent, as_user, refused):
+def test_refusal_by_the_node_keeps_home_and_archive(workspace, bob, sent, as_user, refused):
     archive = ready(workspace, sent)
     restore(workspace, archive)
     answer(order(sent), refused=refused, about="a/b", free=5 << 20)
@@ -250,7 +250,7 @@ def test_what_a_node_refuses_leaves_the_home_and_the_archive(workspace, bob, sen
     assert not archive.open and archive.restored_at is None and archive.reason
 
 
-def test_what_is_killed_again_and_again_is_given_up(workspace, sent):
+def test_repeatedly_killed_operation_is_abandoned(workspace, sent):
     archive = make_one(workspace)
     for _ in range(home_archives.MAX_RESTARTS):
         answer(order(sent), bytes_done=1000)

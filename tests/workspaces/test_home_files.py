@@ -85,13 +85,13 @@ def test_names_are_shown_as_text(workspace, as_user, bob, node):
     assert "path=%250A%25E2%2580%25AE%3Cscript%3E" in html
 
 
-def test_nobody_else_is_asked_for(workspace, alice, olga, as_user, node, tickets):
+def test_others_cannot_use_the_files(workspace, alice, olga, as_user, node, tickets):
     for other in (alice, olga):
         acts = (
-            lambda who=other: services.listing(actor=who, workspace=workspace),
-            lambda who=other: services.delete(actor=who, workspace=workspace, paths=["a"]),
-            lambda who=other: services.download_url(actor=who, workspace=workspace, path="a"),
-            lambda who=other: services.upload_url(actor=who, workspace=workspace, path="a"),
+            lambda actor=other: services.listing(actor=actor, workspace=workspace),
+            lambda actor=other: services.delete(actor=actor, workspace=workspace, paths=["a"]),
+            lambda actor=other: services.download_url(actor=actor, workspace=workspace, path="a"),
+            lambda actor=other: services.upload_url(actor=actor, workspace=workspace, path="a"),
         )
         for act in acts:
             with pytest.raises(NotAllowed):
@@ -101,7 +101,7 @@ def test_nobody_else_is_asked_for(workspace, alice, olga, as_user, node, tickets
     assert (node.asked, tickets) == ([], [])
 
 
-def test_what_changes_something_needs_the_forms_token(workspace, bob, node):
+def test_changes_need_the_csrf_token(workspace, bob, node):
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(bob)
     for way in ("folder/", "rename/", "delete/"):
@@ -137,7 +137,7 @@ def test_refusals_of_the_node(workspace, bob, as_user, node, answer, kind):
 
 
 @pytest.mark.parametrize("said", [{}, {"ok": None}, {"ok": {"entries": 1, "total": "x"}}, {"ok": []}])
-def test_what_is_no_answer_shows_nothing(workspace, bob, node, said):
+def test_invalid_answer_shows_nothing(workspace, bob, node, said):
     node.answer = said
     assert services.listing(actor=bob, workspace=workspace).entries == ()
 
@@ -157,7 +157,7 @@ def test_a_download_has_a_ticket_of_its_own(workspace, bob, as_user, node, ticke
         services.download_url(actor=bob, workspace=workspace, path="d", form="rar")
 
 
-def test_nobody_is_sent_to_a_machine_that_is_not_believed_any_more(workspace, bob, node, tickets):
+def test_no_file_request_goes_to_a_revoked_machine(workspace, bob, node, tickets):
     MachineFactory(pool=workspace.pool, name="node-1", state=MachineState.REVOKED)
     with pytest.raises(Unavailable):
         services.download_url(actor=bob, workspace=workspace, path="a")
@@ -221,7 +221,7 @@ def test_rest(workspace, bob, with_token, node, tickets):
     assert with_token(bob, "workspaces:read").get(api).status_code == 403
 
 
-def test_a_ticket_lets_through_once_and_for_its_workspace_alone():
+def test_ticket_is_valid_once_for_its_workspace():
     class Redis:
         def __init__(self):
             self.kept = {}

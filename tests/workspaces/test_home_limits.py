@@ -63,7 +63,7 @@ def told() -> list[str]:
     return list(found.values_list("title", flat=True))
 
 
-def test_each_step_is_told_once(running):
+def test_each_step_is_reported_once(running):
     for used in (500, 799, 800, 850, 800, 899, 900, 950, 940, 990):
         assert measured(running, used) == State.RUNNING
     assert len(told()) == 2
@@ -71,7 +71,7 @@ def test_each_step_is_told_once(running):
     assert {notice.user for notice in Notification.objects.all()} == {running.owner}
 
 
-def test_who_cleans_up_and_fills_again_is_told_again(running):
+def test_refilled_home_is_reported_again(running):
     measured(running, 850)
     measured(running, 760)  # still nearly as much: the notice stands
     measured(running, 850)
@@ -94,7 +94,7 @@ def test_above_the_limit_it_is_stopped_after_a_while(running):
     assert entry is not None and "home folder is full" in entry.why
 
 
-def test_who_makes_room_in_time_goes_on(running):
+def test_home_reduced_in_time_continues(running):
     measured(running, 1200)
     assert measured(running, 990, after_s=300) == State.RUNNING
     assert measured(running, 990, after_s=5000) == State.RUNNING
@@ -115,7 +115,7 @@ def test_nothing_is_stopped_for_the_first_burst(running):
     assert measured(running, 1500, after_s=606) == State.STOPPING
 
 
-def test_who_writes_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(running):
+def test_writing_far_above_the_limit_stops_after_a_minute(running):
     measured(running, 1050)
     assert measured(running, 1101, after_s=59) == State.RUNNING
     assert measured(running, 1102, after_s=61) == State.STOPPING
@@ -123,7 +123,7 @@ def test_who_writes_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(
     assert entry is not None and "full and keeps growing" in entry.why
 
 
-def test_one_that_grows_on_a_nearly_full_disk_is_stopped_at_once(running):
+def test_growing_home_on_a_nearly_full_disk_is_stopped_at_once(running):
     measured(running, 999)
     assert measured(running, 1000, after_s=5, low=True) == State.STOPPING
 
@@ -171,14 +171,14 @@ def test_the_page_shows_the_time_that_is_left(running, clock):
     assert note is not None and "stop in 3 min 20 s" in note.text
 
 
-def test_who_has_far_too_much_but_writes_no_more_has_time_to_delete(running):
+def test_home_far_above_its_limit_without_writes_has_time_to_shrink(running):
     measured(running, 5000)
     assert measured(running, 5000, after_s=300) == State.RUNNING
     assert measured(running, 4000, after_s=500) == State.RUNNING
     assert measured(running, 900, after_s=590) == State.RUNNING
 
 
-def test_a_restart_gives_the_time_anew(running):
+def test_restart_restarts_the_grace_period(running):
     measured(running, 1001, after_s=-5000)
     running.refresh_from_db()
     Workspace.objects.filter(pk=running.pk).update(ready_at=timezone.now())
@@ -186,13 +186,13 @@ def test_a_restart_gives_the_time_anew(running):
     assert measured(running, 1001, after_s=601) == State.STOPPING
 
 
-def test_what_cannot_be_measured_counts_as_full(running):
+def test_unmeasurable_usage_counts_as_full(running):
     assert measured(running, 3, hidden=True) == State.RUNNING
     assert measured(running, 3, hidden=True, after_s=601) == State.STOPPING
     assert "too deeply" in Notification.objects.get(kind="workspace.home_filling").body
 
 
-def test_files_are_told_of_and_end_it_as_bytes_do(running):
+def test_file_limit_is_reported_and_enforced_like_size(running):
     for files in (70_000, 79_999, 80_000, 85_000, 90_000, 99_999):
         assert measured(running, 3, files=files) == State.RUNNING
     assert ["80 %" in told()[0], "90 %" in told()[1], len(told())] == [True, True, 2]
@@ -205,7 +205,7 @@ def test_files_are_told_of_and_end_it_as_bytes_do(running):
     assert entry is not None and "files" in entry.why
 
 
-def test_who_makes_files_on_far_above_the_limit_is_stopped_a_minute_after_the_notice(running):
+def test_creating_files_far_above_the_limit_stops_after_a_minute(running):
     measured(running, 3, files=105_000)
     assert measured(running, 900, files=105_000, after_s=63) == State.RUNNING, (
         "bytes alone, within their limit"
@@ -213,7 +213,7 @@ def test_who_makes_files_on_far_above_the_limit_is_stopped_a_minute_after_the_no
     assert measured(running, 900, files=110_000, after_s=65) == State.STOPPING
 
 
-def test_what_is_said_is_of_what_fills_it(running):
+def test_message_names_what_fills_the_disk(running):
     for used_mib, files, says, percent in (
         (500, 20_000, "500 MiB", 50),
         (500, 60_000, "500 MiB", 50),
@@ -247,7 +247,7 @@ def test_neighbours_and_other_nodes_are_left_alone(running, make, bob, sent):
     assert (running.state, other.state) == (State.STOPPING, State.RUNNING)
 
 
-def test_without_a_limit_nothing_is_told_or_stopped(running, settings):
+def test_no_limit_reports_and_stops_nothing(running, settings):
     settings.BERTH_HOME_LIMIT_MIB = 0
     measured(running, 10_000_000)
     assert measured(running, 20_000_000, after_s=9000, hidden=True) == State.RUNNING
@@ -274,7 +274,7 @@ def test_a_message_that_does_not_hold_is_dropped(running, usages):
     assert not HomeUsage.objects.exists()
 
 
-def test_homes_of_nobody_are_left_out(running):
+def test_ownerless_homes_are_skipped(running):
     node = running.allocations.get(released_at=None).node.name
     strange = [Measured(home, 5000) for home in ("", "/", "none/alice", "a/b/c", "research/nobody")]
     home_limits.apply(pool_slug="", node_name=node, measured=strange)

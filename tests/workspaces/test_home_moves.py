@@ -123,7 +123,7 @@ def test_from_asking_to_the_end(place, bob, sent, tickets):
     assert not home_moves.sweep()
 
 
-def test_who_may(place, bob, alice, olga, sent):
+def test_permissions(place, bob, alice, olga, sent):
     with pytest.raises(NotFound):
         ask(alice, place)
     move = ask(bob, place)
@@ -175,7 +175,7 @@ def test_not_while_a_workspace_uses_it(pool, make, bob, sent):
     assert refused.value.reason.code is HomeMoveCode.IN_USE
 
 
-def test_what_is_started_meanwhile_waits_and_then_goes_there(place, make, bob, team, sent):
+def test_start_during_a_move_waits_and_runs_on_the_new_machine(place, make, bob, team, sent):
     move = ask(bob, place)
     workspace = make(bob)
     assert workspace.state == State.PENDING
@@ -187,7 +187,7 @@ def test_what_is_started_meanwhile_waits_and_then_goes_there(place, make, bob, t
     assert home_places.node_of(workspace) == (place.pool, "gpu-b")
 
 
-def test_who_waits_for_it_sees_how_far_it_is(place, make, bob, as_user):
+def test_waiting_workspace_shows_the_progress_of_the_move(place, make, bob, as_user):
     move = ask(bob, place)
     workspace = make(bob)
     began = timezone.now() - timedelta(minutes=1)
@@ -200,7 +200,7 @@ def test_who_waits_for_it_sees_how_far_it_is(place, make, bob, as_user):
     assert "of 4 GiB" not in as_user(bob).get(f"/workspaces/{workspace.pk}/").content.decode()
 
 
-def test_what_is_started_meanwhile_goes_on_where_it_was_after_a_cancelling(place, make, bob, sent):
+def test_start_during_a_cancelled_move_continues_on_the_old_machine(place, make, bob, sent):
     move = ask(bob, place)
     workspace = make(bob)
     home_moves.cancel_move(actor=bob, move_id=move.pk)
@@ -235,7 +235,7 @@ def test_placed_in_the_same_moment_it_is_not_copied(pool, make, bob, sent):
     assert HomeMove.objects.get().reason["code"] == HomeMoveCode.IN_USE
 
 
-def test_who_does_not_answer_is_asked_again_and_at_last_given_up(place, bob, sent):
+def test_silent_node_is_retried_and_abandoned(place, bob, sent):
     move = ask(bob, place)
     order(sent)
     assert not home_moves.sweep(), "not while the order may be under way"
@@ -252,7 +252,7 @@ def test_who_does_not_answer_is_asked_again_and_at_last_given_up(place, bob, sen
     assert HomePlace.objects.get().node.name == "gpu-a"
 
 
-def test_a_lost_ticket_is_made_anew(place, bob, sent, tickets):
+def test_lost_ticket_is_recreated(place, bob, sent, tickets):
     ask(bob, place)
     answer(order(sent), done=True)
     first = order(sent)
@@ -300,7 +300,7 @@ def test_cancelled_after_it_has_arrived_there_it_goes_there_again(place, bob, se
         ask(bob, place)
 
 
-def test_what_is_done_is_not_cancelled(place, bob, sent):
+def test_finished_operation_cannot_be_cancelled(place, bob, sent):
     move = arrived(sent, ask(bob, place))
     with pytest.raises(StateConflict):
         home_moves.cancel_move(actor=bob, move_id=move.pk)
@@ -330,7 +330,7 @@ def test_one_at_a_time_for_a_machine(place, bob, alice, team, sent):
     assert not sent.take("node.move_home")
 
 
-def test_answers_of_other_nodes_and_of_nobody(place, bob, sent):
+def test_answers_of_other_or_unknown_nodes(place, bob, sent):
     ask(bob, place)
     given = order(sent)
     for wrong in (

@@ -116,9 +116,9 @@ def test_homes_of_others_stay(ada, alice, bob, make, ran, pool, settle):
 
 def test_all_teams_count_also_those_that_were_left(bob, ran, pool):
     other = TeamFactory(slug="sound", name="Sound")
-    gone = WorkspaceFactory(owner=bob, team=other, state=State.TERMINATED)
+    terminated = WorkspaceFactory(owner=bob, team=other, state=State.TERMINATED)
     Allocation.objects.create(
-        workspace=gone,
+        workspace=terminated,
         node=pool.nodes.get(name=ran.allocations.get().node.name),
         generation=1,
         cpu_milli=1,
@@ -129,14 +129,14 @@ def test_all_teams_count_also_those_that_were_left(bob, ran, pool):
     assert {row["team__slug"] for row in bob.workspaces.homes()} == {"sound", "vision"}
 
 
-def test_who_never_ran_anything_has_no_home(ada, bob, team):
+def test_user_without_starts_has_no_home_to_delete(ada, bob, team):
     WorkspaceFactory(owner=bob, team=team, state=State.STOPPED)
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
     assert not HomeDeletion.objects.exists()
     assert not Event.objects.filter(kind__startswith="user.home").exists()
 
 
-def test_what_is_refused_deletes_no_home(ada, bob, ran, sent):
+def test_refused_deletion_keeps_the_home(ada, bob, ran, sent):
     with pytest.raises(StateConflict):
         users.delete(actor=ada, user=bob, delete_homes=True)
     assert not HomeDeletion.objects.exists()
@@ -215,8 +215,8 @@ def test_trouble_that_passes_is_waited_out_in_silence(deletion, ada, sent, clock
     assert not Notification.objects.filter(kind="user.home_not_deleted").exists()
 
 
-def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sent, clock):
-    for _ in range(deletions.TOLD_AFTER + 3):
+def test_lasting_problem_is_reported_once_and_retried_hourly(deletion, ada, sent, clock):
+    for _ in range(deletions.NOTIFY_AFTER + 3):
         assert answer(asked(sent), failure=failure())
         clock.shift(3700)
     (entry,) = entries("user.home_not_deleted")
@@ -230,15 +230,15 @@ def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sen
     assert len(entries("user.home_deleted")) == 1
 
 
-def test_a_node_that_is_silent_for_ever_is_told_of_too(deletion, ada, sent, clock):
-    for _ in range(deletions.TOLD_AFTER + 1):
+def test_permanently_silent_node_is_reported(deletion, ada, sent, clock):
+    for _ in range(deletions.NOTIFY_AFTER + 1):
         asked(sent)
         clock.shift(3700)
     (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
     assert "did not respond" in notice.body
 
 
-def test_what_an_operator_has_to_do_is_told_at_once(deletion, ada, sent, clock):
+def test_required_operator_action_is_reported_at_once(deletion, ada, sent, clock):
     assert answer(asked(sent), failure=failure("home_protected", retryable=False))
     (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
     assert notice.user == ada

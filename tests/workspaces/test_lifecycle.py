@@ -76,7 +76,7 @@ def test_a_transition_moves_the_row_and_writes_one_event(state, trigger, pool):
 
 
 @pytest.mark.parametrize(("state", "trigger"), REFUSED, ids=lambda value: str(value))
-def test_what_is_not_in_the_table_is_refused(state, trigger):
+def test_unlisted_transition_is_refused(state, trigger):
     with pytest.raises(StateConflict) as refused:
         target_of(state, Trigger(trigger))
     assert refused.value.extra["state"] == state
@@ -120,7 +120,7 @@ def test_a_row_of_another_generation_is_not_moved(pool):
         advance(workspace, Trigger.STOP, actor=SYSTEM, message="stopped it")
 
 
-def test_the_actor_stands_in_the_event(alice, pool):
+def test_event_names_the_actor(alice, pool):
     workspace = row("running", pool, owner=alice)
     advance(workspace, Trigger.STOP, actor=alice, message="stopped it")
     event = Event.objects.get(workspace=workspace)

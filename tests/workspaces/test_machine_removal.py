@@ -58,7 +58,7 @@ def remove(machine, actor, **changes):
     machine_removal.remove(**{"actor": actor, "machine_id": machine.pk, "confirm": "gpu-07", **changes})
 
 
-def test_what_runs_there_ends_as_lost_with_a_reason_and_quota_and_queue_are_right_again(
+def test_workspaces_on_a_removed_machine_end_and_free_quota(
     pool, machine, make, alice, team, olga, sent, django_capture_on_commit_callbacks
 ):
     runs, starts = make(alice, name="runs"), None
@@ -91,7 +91,7 @@ def test_what_runs_there_ends_as_lost_with_a_reason_and_quota_and_queue_are_righ
     assert list(sent.take("node.execute")) == [], "nothing is asked of it any more"
 
 
-def test_what_is_stopping_is_stopped_and_what_was_to_go_is_gone(pool, machine, make, alice, olga, sent):
+def test_removing_a_machine_completes_stops_and_deletions(pool, machine, make, alice, olga, sent):
     stopping, ending, moving = (make(alice, name=name) for name in ("stopping", "ending", "moving"))
     sent.take("node.execute")
     for workspace in (stopping, ending, moving):
@@ -110,7 +110,7 @@ def test_what_is_stopping_is_stopped_and_what_was_to_go_is_gone(pool, machine, m
     check_invariants()
 
 
-def test_what_was_stopped_there_long_ago_can_be_deleted(pool, machine, make, alice, olga, sent):
+def test_workspace_stopped_on_a_removed_machine_can_be_deleted(pool, machine, make, alice, olga, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     workspaces.stop(actor=alice, workspace_id=workspace.pk)
@@ -170,9 +170,7 @@ def test_while_redis_knows_it_nothing_is_given_up(pool, machine, make, alice, ol
     assert workspace.state == State.RUNNING and Machine.objects.exists()
 
 
-def test_its_gpus_are_scrubbed_before_anybody_gets_them_should_it_come_back(
-    pool, machine, make, alice, olga, sent
-):
+def test_gpus_of_a_returned_machine_are_scrubbed_before_use(pool, machine, make, alice, olga, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     device = Device.objects.order_by("index").first()
@@ -262,9 +260,7 @@ def test_over_rest(pool, machine, make, alice, olga, sent, api):
     assert begun.status_code == 200 and begun.json()["recreated_at"]
 
 
-def test_archives_that_are_lost_and_those_that_lie_elsewhere_are_told_apart(
-    pool, machine, make, alice, bob, team, olga, sent
-):
+def test_lost_and_remote_archives_are_distinguished(pool, machine, make, alice, bob, team, olga, sent):
     now = timezone.now()
     revoked(machine, olga)
     cut_off, other = Node.objects.get(name="gpu-07"), Node.objects.get(name="node-1")

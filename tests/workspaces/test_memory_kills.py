@@ -133,7 +133,7 @@ def test_without_a_larger_size_that_starts_now_none_is_suggested(running):
     assert Notification.objects.get(kind=memory_kills.NOTICE).body.endswith("choose a larger size.")
 
 
-def test_one_that_failed_for_it_names_the_larger_size_too(running, sent, as_user):
+def test_failed_workspace_suggests_a_larger_size(running, sent, as_user):
     dispatch.send(running, Op.OBSERVE)
     assert answer(
         sent, Op.OBSERVE, "failed", exit_code=137, code="out_of_memory", message="It took too much."

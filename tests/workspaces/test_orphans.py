@@ -30,7 +30,7 @@ def swept(pool, *seen: Observation) -> int:
 
 
 @pytest.mark.parametrize("state", EXISTING)
-def test_what_belongs_to_no_workspace_is_deleted(local_pool, sent, state):
+def test_unknown_workspaces_are_deleted(local_pool, sent, state):
     stranger = uuid.uuid4()
     assert swept(local_pool, owned(stranger, 3, state)) == 1
     (message,) = sent.take()
@@ -42,14 +42,14 @@ def test_what_belongs_to_no_workspace_is_deleted(local_pool, sent, state):
 
 @pytest.mark.parametrize("state", [State.TERMINATED, State.FAILED])
 @pytest.mark.parametrize("seen", EXISTING)
-def test_what_should_have_ended_is_deleted(local_pool, sent, state, seen):
+def test_workspaces_that_should_have_ended_are_deleted(local_pool, sent, state, seen):
     row = WorkspaceFactory(state=state, generation=2)
     assert swept(local_pool, owned(row.pk, 2, seen)) == 1
     assert [command.op for command in sent.commands] == [Op.DELETE]
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.STOPPED])
-def test_what_runs_though_it_should_not_is_stopped(local_pool, sent, state):
+def test_unexpectedly_running_workspace_is_stopped(local_pool, sent, state):
     row = WorkspaceFactory(state=state, generation=2)
     assert swept(local_pool, owned(row.pk, 2, "running"), owned(row.pk, 1, "starting")) == 2
     assert [command.op for command in sent.commands] == [Op.STOP, Op.STOP]
@@ -65,7 +65,7 @@ def test_remains_of_what_is_stopped_are_left(local_pool, sent, state, seen):
 
 @pytest.mark.parametrize("state", sorted(HOLDING))
 @pytest.mark.parametrize("seen", EXISTING)
-def test_what_is_wanted_is_left(local_pool, sent, state, seen):
+def test_expected_processes_are_kept(local_pool, sent, state, seen):
     row = WorkspaceFactory(state=state, generation=2, pool=local_pool)
     assert swept(local_pool, owned(row.pk, 2, seen)) == 0
     assert len(sent) == 0

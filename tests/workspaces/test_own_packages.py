@@ -89,7 +89,7 @@ def test_before_the_first_start_there_is_nothing_to_ask(team, bob, local_pool, a
 
 
 @pytest.mark.parametrize("said", [{}, {"packages": "numpy"}, {"packages": [1, None, {}]}, {"packages": None}])
-def test_what_is_no_list_of_packages_counts_for_nothing(workspace, bob, monkeypatch, said):
+def test_invalid_package_list_is_ignored(workspace, bob, monkeypatch, said):
     monkeypatch.setattr(node_rpc, "call", lambda *_, **__: said)
     assert own_packages.read(actor=bob, workspace=workspace) == own_packages.OwnPackages()
 
@@ -103,7 +103,7 @@ def test_a_node_that_cannot_tell_says_why_on_the_page(workspace, as_user, bob, m
     assert "The disk is gone." in page.content.decode()
 
 
-def test_nobody_else_sees_or_changes_them(workspace, alice, olga, as_user, asked):
+def test_others_cannot_see_or_change_them(workspace, alice, olga, as_user, asked):
     for other in (alice, olga):
         with pytest.raises(NotAllowed):
             own_packages.read(actor=other, workspace=workspace)

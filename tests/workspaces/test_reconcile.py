@@ -65,7 +65,7 @@ def test_a_command_expires_with_its_lease(make, alice, local_pool, sent, clock):
     assert result.failure.code == "stale"
 
 
-def test_what_rests_is_not_due(make, alice, local_pool, sent):
+def test_resting_rows_are_not_due(make, alice, local_pool, sent):
     for state in (State.STOPPED, State.FAILED, State.TERMINATED):
         row = WorkspaceFactory(
             state=state, desired_state=DesiredState.STOPPED, next_reconcile_at=timezone.now()

@@ -219,7 +219,7 @@ def test_an_app_that_ends_while_starting_fails_with_its_log(workspace, sent, sta
     assert "exit code 3" in error_message(workspace)
 
 
-def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
+def test_launched_workspace_that_ended_fails(workspace, sent, clock):
     assert answer(sent, Op.START, "starting")
     clock.shift(reconcile.STARTING_OBSERVE_S)
     sweep()
@@ -231,7 +231,7 @@ def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
     )
 
 
-def test_what_is_not_ready_in_time_fails(workspace, sent, clock):
+def test_timeout_of_readiness_fails(workspace, sent, clock):
 
     assert answer(sent, Op.START, "starting")
     clock.shift(workspace.template.start_timeout_s + 1)
@@ -263,7 +263,7 @@ def observe(running: Workspace, sent, clock) -> None:
     sweep()
 
 
-def test_what_has_disappeared_is_lost_and_fails(running, sent, clock):
+def test_missing_workspace_is_lost_and_fails(running, sent, clock):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "absent")
     running.refresh_from_db()
@@ -292,7 +292,7 @@ def test_an_app_that_ended_fails_with_the_drivers_reason(running, sent, clock):
     assert (error_code(running), error_message(running)) == ("out_of_memory", "It needed more memory.")
 
 
-def test_operators_are_told_where_a_machine_had_no_memory_left(running, sent, clock, olga):
+def test_operators_see_machines_out_of_memory(running, sent, clock, olga):
     observe(running, sent, clock)
     assert answer(
         sent, Op.OBSERVE, "failed", exit_code=137, code="machine_out_of_memory", message="No memory."
@@ -432,7 +432,7 @@ def test_a_failure_with_broken_characters_is_kept_as_far_as_it_goes(workspace, s
     assert error_message(workspace).startswith("beforeafter")
 
 
-def test_who_waited_long_is_told_when_it_is_ready_and_nobody_else(make, alice, local_pool, sent, clock):
+def test_owner_is_notified_when_ready_after_a_long_wait(make, alice, local_pool, sent, clock):
     run_until_ready(sent, make(alice))
     assert not Notification.objects.filter(kind="workspace.ready").exists()
     local_pool.nodes.update(cordoned=True)
@@ -452,7 +452,7 @@ def told(user, kind: str) -> list[tuple[str, str, int]]:
     return [(notice.title, notice.body, notice.repeats) for notice in found]
 
 
-def test_who_owns_what_could_not_be_started_is_told_once(make, alice, local_pool, sent):
+def test_owner_is_notified_once_of_a_failed_start(make, alice, local_pool, sent):
     for name in ("one", "two", "three"):
         workspace = make(alice, name=name)
         results.apply_result(
@@ -466,14 +466,14 @@ def test_who_owns_what_could_not_be_started_is_told_once(make, alice, local_pool
     assert "No such image." in body
 
 
-def test_who_owns_what_has_disappeared_or_ended_is_told(running, sent, clock, alice):
+def test_owner_is_notified_of_a_lost_or_ended_workspace(running, sent, clock, alice):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "absent")
     ((title, _body, _repeats),) = told(running.owner, "workspace.lost")
     assert title == f"{running.name} has disappeared"
 
 
-def test_who_stops_or_deletes_is_told_nothing(running, sent, alice):
+def test_own_stop_or_deletion_sends_no_notice(running, sent, alice):
     services.delete(actor=alice, workspace_id=running.pk)
     assert answer(sent, Op.DELETE, "absent")
     assert not Notification.objects.exists()

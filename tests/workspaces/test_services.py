@@ -111,14 +111,14 @@ def test_the_same_name_in_another_team_or_of_another_user_is_no_conflict(make, a
     assert Workspace.objects.count() == 3
 
 
-@pytest.mark.parametrize("who", ["charlie", "olga"])
-def test_only_members_charge_a_team(make, local_pool, request, who):
+@pytest.mark.parametrize("username", ["charlie", "olga"])
+def test_only_members_charge_a_team(make, local_pool, request, username):
     with pytest.raises(NotAllowed):
-        make(request.getfixturevalue(who))
+        make(request.getfixturevalue(username))
     assert not Workspace.objects.exists()
 
 
-def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice, local_pool):
+def test_impossible_request_is_refused_with_reasons_per_node(make, alice, local_pool):
     FlavorFactory(slug="huge", cpu_milli=1_000_000)
     with pytest.raises(NotPossible) as refused:
         make(alice, "huge")
@@ -129,7 +129,7 @@ def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice
     assert not Workspace.objects.exists()
 
 
-def test_what_fits_later_is_queued_with_the_blocker(make, alice, local_pool, sent):
+def test_later_fit_is_queued_with_the_blocker(make, alice, local_pool, sent):
     FlavorFactory(slug="all", cpu_milli=8000)
     make(alice, "all")
     sent.clear()
@@ -190,11 +190,13 @@ VERBS = [services.start, services.stop, services.delete]
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize(
-    ("who", "allowed"), [("alice", True), ("bob", True), ("olga", True), ("charlie", False)]
+    ("username", "allowed"), [("alice", True), ("bob", True), ("olga", True), ("charlie", False)]
 )
-def test_owner_of_the_team_user_and_operator_may_operate(make, bob, local_pool, request, verb, who, allowed):
+def test_owner_of_the_team_user_and_operator_may_operate(
+    make, bob, local_pool, request, verb, username, allowed
+):
     workspace = make(bob)
-    actor = request.getfixturevalue(who)
+    actor = request.getfixturevalue(username)
     if allowed:
         verb(actor=actor, workspace_id=workspace.pk)
         return
@@ -212,7 +214,7 @@ def test_a_member_does_not_operate_anothers_workspace(make, alice, bob, local_po
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_does_not_exist_is_not_found(alice, verb):
+def test_missing_objects_are_not_found(alice, verb):
     with pytest.raises(NotFound):
         verb(actor=alice, workspace_id=uuid.uuid4())
 

@@ -55,11 +55,11 @@ def test_before_the_first_heartbeat_nothing_is_made_up(running):
     assert found["memory"]["used_mib"] is None and found["gpus"] == []
 
 
-def test_nobody_knows_of_a_workspace_that_there_is_not(db):
+def test_missing_workspace_is_not_found(db):
     assert summary_of(external_name("11111111-2222-3333-4444-555555555555")) is None
 
 
-def test_what_does_not_run_has_its_state_and_no_figures(running):
+def test_stopped_workspace_has_a_state_without_figures(running):
     tell(running, rss_mib=300, gpus_stale_s=40)
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
     found = summary_of(running.external_name)
@@ -72,7 +72,7 @@ def test_a_warning_of_the_operators_is_shown_and_an_information_is_not(running):
     assert texts(running) == ["Save often."]
 
 
-def test_who_has_to_make_room_is_told_when_and_for_whom_first(running):
+def test_preemption_is_the_first_message(running):
     tell(running, gpus_stale_s=40)
     at = timezone.now() + timedelta(minutes=5)
     Preemption.objects.create(workspace=running, cause="reclaim", preempt_at=at)
@@ -82,7 +82,7 @@ def test_who_has_to_make_room_is_told_when_and_for_whom_first(running):
     assert "40 s" in second["text"]
 
 
-def test_a_full_home_is_told(running, settings):
+def test_full_home_is_reported(running, settings):
     settings.BERTH_HOME_LIMIT_MIB = 100
     node = running.allocations.get().node
     HomeUsage.objects.create(
@@ -96,7 +96,7 @@ def test_a_full_home_is_told(running, settings):
     assert [text for text in texts(running) if "home folder uses" in text]
 
 
-def test_a_gpu_that_takes_no_new_work_is_told_to_who_has_it(running):
+def test_cordoned_gpu_is_shown_to_its_user(running):
     allocation = running.allocations.get()
     device = Device.objects.create(node=allocation.node, uuid="GPU-1", index=0, model="H100", kind="gpu")
     AllocatedDevice.objects.create(allocation=allocation, device=device)

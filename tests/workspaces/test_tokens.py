@@ -60,7 +60,7 @@ def test_the_parts_cannot_be_exchanged():
     assert check_agent_token(f"{ONE}.2.{mac}") is None
 
 
-def test_no_secret_stands_in_the_repr_of_what_is_sent(make, alice, local_pool, sent):
+def test_repr_of_messages_hides_secrets(make, alice, local_pool, sent):
     workspace = make(alice)
     command = sent.commands[0]
     for secret in (app_token(workspace.pk, 1), agent_token(workspace.pk, 1)):

@@ -70,7 +70,9 @@ def request_build(actor: User | SystemActor, version: EnvironmentVersion) -> Non
         version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None
         version.builds_failed = 0
         version.save(update_fields=["state", "failure", "retry_at", "builds_failed"])
-        _record(actor, AuditKind.ENVIRONMENT_BUILD_ASKED, version, f"requested a build of {_label(version)}")
+        _record(
+            actor, AuditKind.ENVIRONMENT_BUILD_REQUESTED, version, f"requested a build of {_label(version)}"
+        )
     by_system = isinstance(actor, SystemActor)
     priority = BY_ITSELF if by_system else ASKED
     EnvironmentBuild.objects.filter(version=version, state__in=OPEN, priority__lt=priority).update(
@@ -118,8 +120,8 @@ def queue_first(
     if open_build is not None:
         return open_build
     waiting = Count("environment_builds", filter=Q(environment_builds__state__in=OPEN))
-    there = selectors.building_nodes().filter(online=True).annotate(waiting=waiting)
-    nodes = there.order_by("waiting", "name")
+    building = selectors.building_nodes().filter(online=True).annotate(waiting=waiting)
+    nodes = building.order_by("waiting", "name")
     if version.source_kind == SourceKindRow.FOLDER:
         # Only a node with the folder can inspect it.
         node = next((node for node in nodes if selectors.holds(node, version.digest)), None)
@@ -195,16 +197,18 @@ def send_waiting(node_id: UUID) -> bool:
     if node is None:
         return False
     now = timezone.now()
-    there = EnvironmentBuild.objects.filter(node=node, state__in=OPEN)
-    digests = list(there.values_list("version__source_digest", flat=True))
+    open_builds = EnvironmentBuild.objects.filter(node=node, state__in=OPEN)
+    digests = list(open_builds.values_list("version__source_digest", flat=True))
     # Lock all versions with equal sources, so that of two concurrent sends one sees the other.
-    alike = EnvironmentVersion.objects.filter(source_digest__in=digests).order_by("pk")
+    same_source = EnvironmentVersion.objects.filter(source_digest__in=digests).order_by("pk")
     versions = {
         version.pk: version
-        for version in alike.select_for_update(of=("self",), no_key=True).select_related("environment__team")
+        for version in same_source.select_for_update(of=("self",), no_key=True).select_related(
+            "environment__team"
+        )
     }
     builds = list(
-        there.select_for_update(of=("self",), no_key=True)
+        open_builds.select_for_update(of=("self",), no_key=True)
         .defer("log")
         .order_by("-priority", "created_at", "pk")
     )
@@ -344,14 +348,14 @@ def _record(
     build: EnvironmentBuild | None = None,
     **data: object,
 ) -> None:
-    about: dict[str, object] = {"environment": version.environment.slug, "version": version.number, **data}
+    details: dict[str, object] = {"environment": version.environment.slug, "version": version.number, **data}
     if build is not None:
-        about |= {"build": str(build.pk), "node": build.node.name}
+        details |= {"build": str(build.pk), "node": build.node.name}
     events.record(
         actor=actor,
         kind=kind,
         team=version.environment.team,
         pool=build.node.pool if build is not None else None,
         message=message,
-        data=about,
+        data=details,
     )

@@ -161,10 +161,10 @@ class _Reader:
 
     def result(self) -> CondaFile:
         if self.without_wheel:
-            named = self.without_wheel[:MAX_NAMED]
-            more = len(self.without_wheel) - len(named)
+            examples = self.without_wheel[:MAX_NAMED]
+            more = len(self.without_wheel) - len(examples)
             self.problems.insert(
-                0, Reason(EnvironmentCode.CONDA_WITHOUT_WHEEL, {"packages": named, "more": more})
+                0, Reason(EnvironmentCode.CONDA_WITHOUT_WHEEL, {"packages": examples, "more": more})
             )
         python = SpecifierSet(",".join(filter(None, self.pythons)))
         return CondaFile(tuple(self.lines), python, tuple(self.problems))

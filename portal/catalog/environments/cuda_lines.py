@@ -33,14 +33,14 @@ def fit_to_oldest_driver(version: EnvironmentVersion) -> str:
     oldest = _oldest_driver()
     if oldest is None or first not in lines.values():
         return ""
-    wanted = lines[max((major for major in lines if major <= oldest), default=min(lines))]
-    if wanted == first:
+    line = lines[max((major for major in lines if major <= oldest), default=min(lines))]
+    if line == first:
         return ""
-    version.source = f"{wanted}\n{others}"
+    version.source = f"{line}\n{others}"
     text = sources.source_to_build(version.source_kind, version.source, notebook=environment.notebook)
     version.source_digest = source_digest_of(version.source_kind, version.python, text)
     version.save(update_fields=["source", "source_digest"])
-    return wanted
+    return line
 
 
 def _oldest_driver() -> int | None:

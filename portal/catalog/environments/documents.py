@@ -80,9 +80,9 @@ def validate_document(values: Mapping[str, Any]) -> dict[str, Any]:
     if "python" in document:
         sources.python_of(document["python"])
     if "source" in document:
-        given = document.get("source_kind", SourceKind.PACKAGES), document["source"]
-        kind, text = sources.validate_source(*given, document.get("python", ""))
-        if python := sources.required_python(*given):
+        source = document.get("source_kind", SourceKind.PACKAGES), document["source"]
+        kind, text = sources.validate_source(*source, document.get("python", ""))
+        if python := sources.required_python(*source):
             document.setdefault("python", python)
         document["source"] = text
         if "source_kind" in document or kind != SourceKind.PACKAGES:
@@ -131,17 +131,17 @@ def change(*, actor: User | SystemActor, slug: str, values: Mapping[str, Any]) -
     if "team" in values and values["team"] != team:
         fixed = Reason(CatalogCode.FIELD_FIXED, {"field": "team"})
         raise InvalidInput(fixed, errors={"team": [fixed]})
-    about = {name: values[name] for name in ABOUT if name in values}
+    description = {name: values[name] for name in ABOUT if name in values}
     if "successor" in values:
-        about["successor"] = values["successor"] or ""
-    if about:
-        environment = services.change(actor=actor, environment=environment, **about)
+        description["successor"] = values["successor"] or ""
+    if description:
+        environment = services.change(actor=actor, environment=environment, **description)
     present = documents().get(slug, {})
-    wanted = {name: values.get(name, present.get(name)) for name in OF_SOURCE}
+    source_values = {name: values.get(name, present.get(name)) for name in OF_SOURCE}
     if any(name in values for name in OF_SOURCE) and any(
-        wanted[name] != present.get(name) for name in OF_SOURCE
+        source_values[name] != present.get(name) for name in OF_SOURCE
     ):
-        services.change_source(actor=actor, environment=environment, anywhere=True, **wanted)
+        services.change_source(actor=actor, environment=environment, anywhere=True, **source_values)
     elif values.get("build") and present.get("build") is False:
         services.rebuild(actor=actor, environment=environment)
     return environment

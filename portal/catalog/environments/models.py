@@ -100,7 +100,7 @@ class Environment(models.Model):
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="predecessors"
     )
     # Created by the portal.
-    curated = models.BooleanField(default=False, help_text="Whether operators maintain it for everybody.")
+    curated = models.BooleanField(default=False, help_text="Whether operators maintain it for all teams.")
     position = models.PositiveIntegerField(default=100)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(

@@ -23,7 +23,7 @@ from portal.catalog.environments.models import (
     SourceKind,
     VersionState,
 )
-from portal.catalog.environments.results import LIST_AT_FAULT, LOG_LINE_APART
+from portal.catalog.environments.results import LIST_AT_FAULT, WITH_SEPARATE_LOG_LINE
 from portal.catalog.environments.wording import progress_text
 from portal.common.reasons.wording import message_of, next_action_of, reason_of, sentence_of
 from portal.fleet.inventory.contact import contact_of_node
@@ -222,7 +222,7 @@ def failed_build_help(
         by_list,
         version.retry_at,
         build_id,
-        str(reason.params.get("log_line") or "") if reason.code in LOG_LINE_APART else "",
+        str(reason.params.get("log_line") or "") if reason.code in WITH_SEPARATE_LOG_LINE else "",
     )
 
 
@@ -243,11 +243,11 @@ def log_lines(build: EnvironmentBuild) -> list[LogLine]:
     lines = build.log.split("\n")[-LOG_LINES:]
     if lines and not lines[-1]:
         lines.pop()
-    wanted = " ".join(str(build.failure.get("params", {}).get("log_line", "")).split())
+    log_line = " ".join(str(build.failure.get("params", {}).get("log_line", "")).split())
     marked = -1
-    if wanted:
-        alike = [number for number, line in enumerate(lines) if wanted in " ".join(line.split())]
-        marked = alike[-1] if alike else -1
+    if log_line:
+        matches = [number for number, line in enumerate(lines) if log_line in " ".join(line.split())]
+        marked = matches[-1] if matches else -1
     return [LogLine(line, number == marked) for number, line in enumerate(lines)]
 
 
@@ -331,7 +331,7 @@ def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]
     if version is None or not version.digest:
         return []
     rows = []
-    wanted = fingerprint_of(
+    fingerprint = fingerprint_of(
         version.python, ((package["name"], package["version"]) for package in version.packages)
     )
     for holding in selectors.holdings(version.digest):
@@ -341,7 +341,7 @@ def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]
                 "python": holding.python,
                 "count": holding.package_count,
             }
-            if holding.fingerprint != wanted:
+            if holding.fingerprint != fingerprint:
                 note += " · " + gettext("changed since the last check")
         if holding.holds:
             look = (gettext("Available"), "circle-check", "ok")
@@ -393,7 +393,7 @@ class Preparation:
 
 
 def preparation(actor: User) -> Preparation | None:
-    """Return the curated environment being built, as everybody sees it, or None."""
+    """Return the curated environment being built, as shown to all users, or None."""
     pending = (
         Environment.objects.filter(curated=True, enabled=True, kind=Kind.BUILT, current=None)
         .filter(versions__state__in=[VersionState.BUILDING, VersionState.FAILED])

@@ -112,7 +112,7 @@ def reach_of(environment: Environment) -> EnvironmentUsage:
     """Return the current users."""
     rows = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
-        .exclude(workspaces__state__in=selectors.WORKSPACES_OVER)
+        .exclude(workspaces__state__in=selectors.HIDDEN_STATES)
         .values("workspaces__state")
         .annotate(count=Count("workspaces"))
         .order_by()
@@ -150,12 +150,12 @@ def _changes(
     requirements = sources.requirements_in(kind, build_text)
     lines += filter(None, (_line(requirement, has, python) for requirement in requirements))
     now = {canonicalize_name(name) for name in sources.package_names(kind, build_text)}
-    gone = [
+    dropped = [
         name
         for name in sources.package_names(present.source_kind, before)
         if canonicalize_name(name) not in now
     ]
-    lines += [_("%(name)s no longer requested") % {"name": name} for name in gone]
+    lines += [_("%(name)s no longer requested") % {"name": name} for name in dropped]
     new_programs = [
         name
         for name in sources.package_names(kind, build_text)
@@ -176,8 +176,8 @@ def _line(requirement: Requirement, has: dict[str, str], python: str) -> str:
         return _("%(name)s added") % {"name": requirement.name}
     if requirement.specifier.contains(version, prereleases=True):
         return ""
-    named = {"name": requirement.name, "version": version, "wanted": str(requirement.specifier)}
-    return _("%(name)s %(version)s → %(wanted)s") % named
+    params = {"name": requirement.name, "version": version, "wanted": str(requirement.specifier)}
+    return _("%(name)s %(version)s → %(wanted)s") % params
 
 
 def _when(environment: Environment, reach: EnvironmentUsage) -> list[str]:

@@ -56,7 +56,7 @@ CODES = {
     BuildFailure.BUILD_FAILED: EnvironmentCode.BUILD_FAILED,
     BuildFailure.UNFORESEEN: EnvironmentCode.BUILD_UNFORESEEN,
 }
-LOG_LINE_APART = frozenset({EnvironmentCode.BUILD_NO_SUCH_PACKAGE})
+WITH_SEPARATE_LOG_LINE = frozenset({EnvironmentCode.BUILD_NO_SUCH_PACKAGE})
 """Failures whose text does not have the line of the log."""
 LIST_AT_FAULT = frozenset(
     {
@@ -249,7 +249,7 @@ def _apply_failure(build: EnvironmentBuild, version: EnvironmentVersion, reason:
     wait = builds.backoff(failures)
     close(build, BuildState.FAILED, failure=reason.as_json(), retry_at=now + wait)
     if version.state == VersionState.READY:
-        _tell_operators(build, version, reason)
+        _notify_operators(build, version, reason)
         return
     version.builds_failed += 1
     version.state, version.failure = VersionState.FAILED, reason.as_json()
@@ -263,12 +263,12 @@ def _apply_failure(build: EnvironmentBuild, version: EnvironmentVersion, reason:
         code=reason.code.value,
     )
     if final:
-        _tell_maker(version, reason)
+        _notify_creator(version, reason)
     else:
-        _tell_operators(build, version, reason)
+        _notify_operators(build, version, reason)
 
 
-def _tell_maker(version: EnvironmentVersion, reason: Reason) -> None:
+def _notify_creator(version: EnvironmentVersion, reason: Reason) -> None:
     maker = version.created_by
     if maker is not None and reason.code != EnvironmentCode.BUILD_CANCELLED:
         notify(
@@ -280,7 +280,7 @@ def _tell_maker(version: EnvironmentVersion, reason: Reason) -> None:
         )
 
 
-def _tell_operators(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
+def _notify_operators(build: EnvironmentBuild, version: EnvironmentVersion, reason: Reason) -> None:
     """Notify operators only: users are unaffected, and the build is retried."""
     if reason.code in FINAL and version.state != VersionState.READY:
         return

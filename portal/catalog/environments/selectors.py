@@ -31,7 +31,7 @@ from portal.people.accounts.models import Team, User
 
 LONG = ("source", "lock", "packages", "programs")
 """Large columns of a version that lists do not need."""
-WORKSPACES_OVER = ("terminated",)
+HIDDEN_STATES = ("terminated",)
 """States of workspaces that no longer need their environment, as named by `portal.workspaces`."""
 
 
@@ -117,7 +117,7 @@ def users_of(environment: Environment) -> tuple[list[str], list[str]]:
     """Return names of live workspaces and of templates that use it, up to 50 each."""
     workspaces = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
-        .exclude(workspaces__state__in=WORKSPACES_OVER)
+        .exclude(workspaces__state__in=HIDDEN_STATES)
         .order_by("workspaces__name")
         .values_list("workspaces__name", flat=True)
     )
@@ -134,7 +134,7 @@ def versions_in_use() -> QuerySet[EnvironmentVersion]:
     """Return ready versions for nodes to keep: current ones of enabled environments, and those in use."""
     current = Environment.objects.filter(current=OuterRef("pk"), enabled=True)
     live = EnvironmentVersion.objects.filter(pk=OuterRef("pk"), workspaces__isnull=False).exclude(
-        workspaces__state__in=WORKSPACES_OVER
+        workspaces__state__in=HIDDEN_STATES
     )
     return EnvironmentVersion.objects.filter(Exists(current) | Exists(live), state=VersionState.READY)
 

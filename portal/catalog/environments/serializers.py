@@ -87,7 +87,7 @@ class VersionDetailSerializer(VersionSerializer):
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
-    """A software environment. `team` is null if it is for everybody; `current` is for new workspaces."""
+    """A software environment. `team` is null if it is for all teams; `current` is for new workspaces."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     kind = serializers.ChoiceField(

@@ -1,4 +1,4 @@
-"""Writes of environments. See `builds` for builds and `results` for nodes' answers."""
+"""Services that change environments. See `builds` for builds and `results` for nodes' answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def create(
     build: bool = True,
     anywhere: bool = False,
 ) -> Environment:
-    """Create an environment for a team, or for everybody without one, and build its first version.
+    """Create an environment for a team, or for all teams without one, and build its first version.
 
     Without `python`, the portal's own version is used. Without `build`, it is built on demand. A folder on
     nodes can be named by operators only, and must exist on a node unless `anywhere` is set. Raises
@@ -307,7 +307,7 @@ def make_version(
     )
     _record(
         actor,
-        AuditKind.ENVIRONMENT_VERSION_MADE,
+        AuditKind.ENVIRONMENT_VERSION_CREATED,
         environment,
         f"created version {version.number} of {environment.slug}",
         version=version.number,
@@ -343,10 +343,10 @@ def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -
 def usable_folder(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
     """Return a usable folder on nodes. Raises `NotAllowed`, and `InvalidInput` with the existing folders."""
     accounts.require_operator(actor)
-    there = selectors.existing_folders()
-    folder = next((folder for folder in there if folder.path == path), None)
+    folders = selectors.existing_folders()
+    folder = next((folder for folder in folders if folder.path == path), None)
     if folder is None:
-        paths = [folder.path for folder in there[:10]]
+        paths = [folder.path for folder in folders[:10]]
         reason = Reason(EnvironmentCode.FOLDER_NOT_THERE, {"folder": path, "known": paths})
         raise InvalidInput(reason, errors={"source": [reason]})
     return folder

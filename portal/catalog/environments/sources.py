@@ -201,8 +201,8 @@ def source_to_build(kind: str, text: str, *, notebook: bool) -> str:
     """Return the source to build: with the notebook packages added, if wanted and possible."""
     if not notebook or kind not in (SourceKind.PACKAGES, SourceKind.REQUIREMENTS):
         return text
-    there = {name.lower() for name in package_names(kind, text)}
-    missing = [name for name in NOTEBOOK_PACKAGES if name not in there]
+    present = {name.lower() for name in package_names(kind, text)}
+    missing = [name for name in NOTEBOOK_PACKAGES if name not in present]
     return text.rstrip("\n") + "\n" + "".join(f"{name}\n" for name in missing)
 
 

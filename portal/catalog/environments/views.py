@@ -52,7 +52,7 @@ def environment_list(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """Create an environment for one of the user's teams, or for everybody."""
+    """Create an environment for one of the user's teams, or for all teams."""
     operates = request.user.operates
     owned = Team.objects.filter(memberships__user=request.user, memberships__role=Role.OWNER)
     teams = accounts.teams_for(request.user) if operates else owned.order_by("name")
@@ -94,9 +94,9 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
     """Change its fields, or create another version."""
     environment = selectors.environment_by_slug(request.user, slug)
     policies.require_manage(request.user, environment.team)
-    about, source = _forms(request, environment)
+    about_form, source = _forms(request, environment)
     action = request.POST.get("do", "") if request.method == "POST" else ""
-    sent: Any = source if action in OF_SOURCE else about if action == "about" else None
+    sent: Any = source if action in OF_SOURCE else about_form if action == "about" else None
     error: PortalError | None = None
     preview: previews.Preview | None = None
     if action == "preview" and source.is_valid():
@@ -123,7 +123,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
             return redirect("environments:detail", slug)
     context = {
         "environment": environment,
-        "about": about,
+        "about": about_form,
         "source": source,
         "version": version_of(environment),
         "built": selectors.is_built(environment),
@@ -138,7 +138,7 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
     action = request.POST.get("do", "")
     others = selectors.environments_for(request.user).exclude(pk=environment.pk)
     newest = selectors.newest_version(environment)
-    about = AboutForm(
+    about_form = AboutForm(
         request.POST if action == "about" else None,
         successors=truncate_options(
             (environment.slug, environment.name) for environment in others[: MAX_OPTIONS + 1]
@@ -163,7 +163,7 @@ def _forms(request: SignedInRequest, environment: Environment) -> tuple[AboutFor
             "python": environment.python,
         },
     )
-    return about, source
+    return about_form, source
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

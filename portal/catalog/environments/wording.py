@@ -87,15 +87,17 @@ def _conda_packages(params: Params) -> Params:
 def _folders(params: Params) -> Params:
     """Add `there`: the folders on nodes."""
     folders = list(params.get("known", ()))
-    there = gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
-    return {**params, "there": there}
+    folders_text = (
+        gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
+    )
+    return {**params, "there": folders_text}
 
 
 def _limit(params: Params) -> Params:
     return {**params, "limit": format_memory(params["limit_mib"])}
 
 
-_AGAIN = _("The portal retries automatically.")
+_RETRIED = _("The portal retries automatically.")
 _MEND = _("Correct the package list and build again.")
 
 TEXTS: dict[StrEnum, Text] = {
@@ -138,14 +140,14 @@ TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.BUILD_RESOLUTION_FAILED: Text(
         _("The package requirements conflict%(where)s%(said)s"), _MEND, prepare=_source_line
     ),
-    EnvironmentCode.BUILD_TIMED_OUT: Text(_("The build exceeded its time limit."), _AGAIN),
+    EnvironmentCode.BUILD_TIMED_OUT: Text(_("The build exceeded its time limit."), _RETRIED),
     EnvironmentCode.BUILD_TOO_LARGE: Text(
         _("The environment exceeds the size limit of %(limit)s."),
         _("Remove packages, or ask an operator to raise BERTH_ENVIRONMENT_MAX_MIB."),
         prepare=_limit,
     ),
     EnvironmentCode.BUILD_UNFORESEEN: Text(
-        _("The build failed on %(node)s with an unexpected error%(said)s"), _AGAIN, prepare=_source_line
+        _("The build failed on %(node)s with an unexpected error%(said)s"), _RETRIED, prepare=_source_line
     ),
     EnvironmentCode.BUILD_UNSOUND: Text(
         _("%(node)s reported a different build from the one requested."),
@@ -223,7 +225,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("The lock file contains no packages."), _("Paste the complete lock file.")
     ),
     EnvironmentCode.NAME_TAKEN: Text(_("Slug “%(slug)s” already in use."), _("Choose another name.")),
-    EnvironmentCode.NODE_DID_NOT_ANSWER: Text(_("%(node)s did not respond during the build."), _AGAIN),
+    EnvironmentCode.NODE_DID_NOT_ANSWER: Text(_("%(node)s did not respond during the build."), _RETRIED),
     EnvironmentCode.NOTHING_ASKED_FOR: Text(_("The package list is empty."), _("Enter at least 1 package.")),
     EnvironmentCode.NOTHING_TO_CANCEL: Text(
         _("The build has already ended."), _("Open the build to see its result.")

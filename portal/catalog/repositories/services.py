@@ -1,4 +1,4 @@
-"""Writes of users' dotfiles."""
+"""Services that change users' dotfiles."""
 
 from __future__ import annotations
 

@@ -22,6 +22,6 @@ class Packages(Resource):
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset", "cancel"))
 
     def save(self, workspace_id: str, *, name: str, everybody: bool = False) -> JsonObject:
-        """Create an environment from the packages, for the workspace's team or for everybody."""
+        """Create an environment from the packages, for the workspace's team or for all teams."""
         body = {"name": name, "everybody": everybody}
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "save"), body)

@@ -35,8 +35,8 @@ class AuditFilter(filters.FilterSet):
         return queryset.filter(kind__startswith=value) if value.endswith(".") else queryset.filter(kind=value)
 
     def of_object(self, queryset: QuerySet[Event], _name: str, value: str) -> QuerySet[Event]:
-        about = EventTarget.objects.filter(key=value).values("event")
-        condition = Q(pk__in=about) | Q(team__slug=value) | Q(pool__slug=value) | Q(workspace__name=value)
+        event_ids = EventTarget.objects.filter(key=value).values("event")
+        condition = Q(pk__in=event_ids) | Q(team__slug=value) | Q(pool__slug=value) | Q(workspace__name=value)
         # Deleted teams have another slug, which begins with the former one.
         condition |= Q(team__slug__startswith=f"{value[:31]}_", team__deleted_at__isnull=False)
         with contextlib.suppress(ValueError):

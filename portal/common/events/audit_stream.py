@@ -1,7 +1,7 @@
 """Streams the audit log, in order, to a syslog server and to a URL.
 
 A cursor in the database advances after a receiver has accepted a batch, so delivery is at least once. An
-unavailable receiver is retried with increasing delays; entries wait in the database and block nobody.
+unavailable receiver is retried with increasing delays; entries wait in the database and block no other work.
 """
 
 from __future__ import annotations

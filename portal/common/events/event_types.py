@@ -56,7 +56,7 @@ def _types() -> Iterable[EventType]:
     )
     yield EventType(
         "workspace.ended",
-        (K.WORKSPACE_GONE, K.WORKSPACE_CANCEL),
+        (K.WORKSPACE_TERMINATED, K.WORKSPACE_CANCEL),
         team,
         _("All resources of a workspace were released after a failure or deletion."),
     )

@@ -146,13 +146,13 @@ class EventHub:
         present: set[str] = set()
         while self._readers:
             self._channels_changed.clear()
-            wanted = set(self._readers)
+            readers = set(self._readers)
             async with asyncio.timeout(COMMAND_S):
-                if added := wanted - present:
+                if added := readers - present:
                     await pubsub.subscribe(*added)
-                if removed := present - wanted:
+                if removed := present - readers:
                     await pubsub.unsubscribe(*removed)
-            present = wanted
+            present = readers
             try:
                 async with asyncio.timeout(PING_S):
                     await self._channels_changed.wait()

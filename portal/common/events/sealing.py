@@ -183,8 +183,8 @@ def _digest_of(first_id: int, last_id: int) -> tuple[str, int]:
 
 def _lines(first_id: int, last_id: int) -> Iterator[str]:
     targets: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    about = EventTarget.objects.filter(event__gte=first_id, event__lte=last_id)
-    for event, kind, key in about.order_by("kind", "key").values_list("event_id", "kind", "key"):
+    event_targets = EventTarget.objects.filter(event__gte=first_id, event__lte=last_id)
+    for event, kind, key in event_targets.order_by("kind", "key").values_list("event_id", "kind", "key"):
         targets[event].append((kind, key))
     rows = Event.objects.filter(pk__gte=first_id, pk__lte=last_id).order_by("pk")
     for row in rows.values_list(*COLUMNS).iterator():

@@ -152,18 +152,18 @@ def notify(
     Runs in the caller's transaction. `url` is the portal path of the suggested next action. An e-mail follows
     if mail is configured and the user has an address and wants e-mail.
     """
-    wanted = {user.pk: user for user in users if user.is_active}
-    if not wanted:
+    recipients = {user.pk: user for user in users if user.is_active}
+    if not recipients:
         return []
     now = timezone.now()
     title, body = " ".join(strip_nul(title).split())[:200], strip_nul(body)
     notified = set(
         Notification.objects.filter(
-            user__in=wanted, kind=kind, title=title, url=url, read_at=None, at__gte=now - SAME_NOTICE
+            user__in=recipients, kind=kind, title=title, url=url, read_at=None, at__gte=now - SAME_NOTICE
         ).values_list("user_id", flat=True)
     )
     if fold is not None:
-        notified |= _fold_unread(wanted, kind, now - fold)
+        notified |= _fold_unread(recipients, kind, now - fold)
     notices = Notification.objects.bulk_create(
         Notification(
             user=user,
@@ -174,7 +174,7 @@ def notify(
             url=url,
             mail_due_at=now if settings.BERTH_MAIL and user.email and user.mail_notices else None,
         )
-        for user in wanted.values()
+        for user in recipients.values()
         if user.pk not in notified
     )
     for notice in notices:
@@ -202,7 +202,7 @@ def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
             user__in={note.user.pk for note in notes}, kind=kind, read_at=None, at__gte=now - SAME_NOTICE
         ).values_list("user_id", "title", "url")
     )
-    wanted = [
+    candidates = [
         Notification(
             user=note.user,
             at=now,
@@ -216,7 +216,7 @@ def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
         if note.user.is_active
     ]
     notices = Notification.objects.bulk_create(
-        notice for notice in wanted if (notice.user_id, notice.title, notice.url) not in notified
+        notice for notice in candidates if (notice.user_id, notice.title, notice.url) not in notified
     )
     for user in {notice.user_id for notice in notices}:
         transaction.on_commit(partial(live.publish_to, user, kind))

@@ -35,8 +35,8 @@ class BatchRejected(Exception):
 
 def message(*, at: datetime, host: str, message_id: str, text: str) -> bytes:
     """Return one message. `text` must be ASCII, such as JSON with escapes."""
-    when = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    header = f"<{PRIORITY}>1 {when} {_name(host, 255)} {APP_NAME} - {_name(message_id, 32)} -"
+    timestamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    header = f"<{PRIORITY}>1 {timestamp} {_name(host, 255)} {APP_NAME} - {_name(message_id, 32)} -"
     return f"{header} {text}".encode("ascii", "backslashreplace")
 
 

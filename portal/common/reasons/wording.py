@@ -120,10 +120,10 @@ _CHOICES = {
 
 def _parameters(params: Params) -> Params:
     names = ", ".join(params["known"])
-    known = (
+    texts = (
         gettext("Use one of: %(names)s.") % {"names": names} if names else gettext("Remove all parameters.")
     )
-    return {"known": known}
+    return {"known": texts}
 
 
 TEXTS: dict[StrEnum, Text] = {

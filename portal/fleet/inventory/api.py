@@ -98,7 +98,7 @@ class PoolViewSet(TaggedViewSet, ReadViewSet):
         require_operator(request.user)
         body = body_of(request, PoolChangeSerializer, partial=True)
         expected = etags.expected_versions(request)
-        pools.change(actor=request.user, pool=self.get_object(), given=body, expected=expected)
+        pools.change(actor=request.user, pool=self.get_object(), fields=body, expected=expected)
         return self.answer(self.get_object())
 
     @operation(
@@ -195,7 +195,7 @@ class NodeViewSet(TaggedViewSet, ReadViewSet):
         require_operator(request.user)
         body = body_of(request, NodeChangeSerializer, partial=True)
         expected = etags.expected_versions(request)
-        locations.set_location(actor=request.user, node_id=node_id, given=body, expected=expected)
+        locations.set_location(actor=request.user, node_id=node_id, labels=body, expected=expected)
         return self.answer(self.get_object())
 
     def _set_cordon(self, cordoned: bool) -> Response:

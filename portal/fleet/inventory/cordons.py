@@ -70,10 +70,10 @@ def cordon_device(
     if cause == CordonCause.OPERATOR:
         # Findings of a check stay valid.
         recovery = recovery or device.recovery
-    wanted = (True, reason, cause, recovery)
-    if (device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted:
+    target = (True, reason, cause, recovery)
+    if (device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == target:
         return device
-    device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = wanted
+    device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = target
     device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery"])
     emit(NodesChanged((device.node_id,)))
     events.record(

@@ -51,7 +51,7 @@ class _InventoryChanges:
     ill: list[DeviceInfo] = field(default_factory=list)
     well: list[DeviceInfo] = field(default_factory=list)
     other: list[DeviceInfo] = field(default_factory=list)
-    gone: list[Device] = field(default_factory=list)
+    missing: list[Device] = field(default_factory=list)
     unseen: list[Device] = field(default_factory=list)
     write: list[DeviceInfo] = field(default_factory=list)
     reported: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ class _InventoryChanges:
     @property
     def uncovered_devices(self) -> list[Device]:
         """Missing devices that no other event covers."""
-        return [row for row in self.gone if row.uuid not in self.reported]
+        return [row for row in self.missing if row.uuid not in self.reported]
 
 
 def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
@@ -80,8 +80,10 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
     notices.devices_out(
         pool, "unseen", [(change.node, len(change.unseen)) for change in changes if change.unseen]
     )
-    gone_of = [(change.node, len(change.uncovered_devices)) for change in changes if change.uncovered_devices]
-    notices.devices_out(pool, "disappeared", gone_of)
+    missing_from = [
+        (change.node, len(change.uncovered_devices)) for change in changes if change.uncovered_devices
+    ]
+    notices.devices_out(pool, "disappeared", missing_from)
 
 
 def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _InventoryChanges:
@@ -107,7 +109,7 @@ def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[s
         # The driver reported nothing. Devices are marked unhealthy, not missing, until it answers.
         changes.unseen = [row for row in missing if row.healthy]
         return changes
-    changes.gone = missing
+    changes.missing = missing
     _find_replaced(changes, rows, present, all_seen)
     _find_split(changes, rows_by_uuid, info)
     return changes
@@ -173,14 +175,14 @@ def _move_to_returned(changes: Sequence[_InventoryChanges]) -> None:
 
 
 def _write(changes: Sequence[_InventoryChanges]) -> None:
-    gone = {row.pk for change in changes for row in change.gone}
-    touched = Q(pk__in=gone | {row.pk for change in changes for row in change.unseen})
+    missing_pks = {row.pk for change in changes for row in change.missing}
+    touched = Q(pk__in=missing_pks | {row.pk for change in changes for row in change.unseen})
     touched |= Q(uuid__in=[info.uuid for change in changes for info in change.write])
-    if any(change.gone or change.unseen or change.write for change in changes):
+    if any(change.missing or change.unseen or change.write for change in changes):
         # In the lock order that all code uses for devices.
         list(Device.objects.filter(touched).select_for_update().order_by("pk").values_list("pk"))
-    if gone:
-        Device.objects.filter(pk__in=gone).update(present=False)
+    if missing_pks:
+        Device.objects.filter(pk__in=missing_pks).update(present=False)
     for change in changes:
         if change.unseen:
             note = change.node.accelerator_note or "The driver did not answer."
@@ -221,26 +223,27 @@ def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
     if appeared:
         record_change("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
     if changes.returned:
-        which = _format_devices(changes.returned)
-        record_change("returned", f"finds {which} of {name} again", changes.returned)
+        devices = _format_devices(changes.returned)
+        record_change("returned", f"finds {devices} of {name} again", changes.returned)
     if changes.replaced:
-        which = _format_devices([new for new, _ in changes.replaced])
+        devices = _format_devices([new for new, _ in changes.replaced])
         record_change(
             "replaced",
-            f"finds other devices as {which} of {name} than before"
+            f"finds other devices as {devices} of {name} than before"
             if len(changes.replaced) > 1
-            else f"finds another device as {which} of {name}: {changes.replaced[0][0].uuid}, "
+            else f"finds another device as {devices} of {name}: {changes.replaced[0][0].uuid}, "
             f"{changes.replaced[0][1].uuid} before",
             [device for pair in changes.replaced for device in pair],
             before={new.uuid: old.uuid for new, old in changes.replaced},
         )
     if changes.split:
         _, parts, were = changes.split[0]
-        how = f": {_layout(parts)}, {_layout(were)} before" if len(changes.split) == 1 else ""
+        detail = f": {_layout(parts)}, {_layout(were)} before" if len(changes.split) == 1 else ""
+        gpus = [gpu for gpu, _, _ in changes.split]
         record_change(
             "mig_changed",
-            f"finds {_format_devices([gpu for gpu, _, _ in changes.split])} of {name} partitioned again{how}",
-            [gpu for gpu, _, _ in changes.split],
+            f"finds {_format_devices(gpus)} of {name} partitioned again{detail}",
+            gpus,
             layouts={gpu.uuid: [part.mig_profile for part in new] for gpu, new, _ in changes.split},
         )
     if changes.ill:
@@ -261,9 +264,9 @@ def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
         record_change(
             "unseen", f"cannot see {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
         )
-    gone = changes.uncovered_devices
-    if gone:
-        record_change("disappeared", f"no longer finds {_count_and_model(gone)} on {name}", gone)
+    uncovered = changes.uncovered_devices
+    if uncovered:
+        record_change("disappeared", f"no longer finds {_count_and_model(uncovered)} on {name}", uncovered)
 
 
 def _count_and_model(rows: Sequence[Device]) -> str:
@@ -275,8 +278,8 @@ def _format_devices(devices: Sequence[DeviceInfo]) -> str:
     numbers = sorted({device.index for device in devices})
     if len(numbers) > MAX_NAMED:
         return f"{len(numbers)} GPUs"
-    *most, last = map(str, numbers)
-    return f"GPU {', '.join(most)} and {last}" if most else f"GPU {last}"
+    *leading, last = map(str, numbers)
+    return f"GPU {', '.join(leading)} and {last}" if leading else f"GPU {last}"
 
 
 def _layout(parts: Sequence[DeviceInfo | Device]) -> str:

@@ -41,10 +41,10 @@ def set_location(
     *,
     actor: User | SystemActor,
     node_id: UUID,
-    given: Mapping[str, str],
+    labels: Mapping[str, str],
     expected: frozenset[str] = etags.ANY,
 ) -> Node:
-    """Set the rack and block in `given`; an empty value means unknown. Idempotent.
+    """Set the rack and block in `labels`; an empty value means unknown. Idempotent.
 
     Raises `NotAllowed`, `NotFound`, `InvalidInput` and `PreconditionFailed`.
     """
@@ -56,7 +56,7 @@ def set_location(
     etags.require_expected(expected, node, name=node.name)
     before = document_of(node)
     for name in FIELDS:
-        setattr(node, name, given.get(name, before[name]))
+        setattr(node, name, labels.get(name, before[name]))
     try:
         node.clean_fields(exclude={field.name for field in Node._meta.fields} - set(FIELDS))
     except ValidationError as error:

@@ -13,11 +13,11 @@ from portal.fleet.inventory import maintenance
 from portal.fleet.inventory.models import MAX_REASON, Maintenance, Pool
 from portal.fleet.inventory.selectors import pool_by_slug
 
-SET_SAYS = (
+SET_DESCRIPTION = (
     "For operators. Replaces begin, end and reason. From the begin to the planned end no new work starts: "
     "creating and starting workspaces is denied, and queued ones wait. Running work continues."
 )
-END_SAYS = "For operators. Ends maintenance in progress, or cancels planned maintenance."
+END_DESCRIPTION = "For operators. Ends maintenance in progress, or cancels planned maintenance."
 
 
 class MaintenanceSerializer(serializers.ModelSerializer[Maintenance]):
@@ -84,7 +84,7 @@ class SiteMaintenance(ApiView):
 
     @operation(
         "Set maintenance of the site",
-        description=SET_SAYS,
+        description=SET_DESCRIPTION,
         request=MaintenanceChangeSerializer,
         responses={200: MaintenanceSerializer},
         parameters=[IF_MATCH],
@@ -95,7 +95,7 @@ class SiteMaintenance(ApiView):
 
     @operation(
         "End maintenance of the site",
-        description=END_SAYS,
+        description=END_DESCRIPTION,
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 412],
@@ -126,7 +126,7 @@ class PoolMaintenance(ApiView):
 
     @operation(
         "Set maintenance of a pool",
-        description=SET_SAYS,
+        description=SET_DESCRIPTION,
         request=MaintenanceChangeSerializer,
         responses={200: MaintenanceSerializer},
         parameters=[IF_MATCH],
@@ -137,7 +137,7 @@ class PoolMaintenance(ApiView):
 
     @operation(
         "End maintenance of a pool",
-        description=END_SAYS,
+        description=END_DESCRIPTION,
         responses={204: None},
         parameters=[IF_MATCH],
         errors=[404, 412],

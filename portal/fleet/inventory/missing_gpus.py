@@ -41,21 +41,26 @@ def missing_gpus_of(node: Node, devices: Iterable[Device]) -> tuple[MissingGpu, 
     """
     gpus = [device for device in devices if device.kind != DeviceKind.MIG]
     taken = {_slot(device) for device in gpus if device.present}
-    named = node.facts.get(FACT)
-    on_pci = [bus for bus in named if isinstance(bus, str)] if isinstance(named, list) else []
-    had: dict[str, Device] = {}
+    listed = node.facts.get(FACT)
+    on_pci = [bus for bus in listed if isinstance(bus, str)] if isinstance(listed, list) else []
+    known_devices: dict[str, Device] = {}
     for device in gpus:
         slot = _slot(device)
         if slot and slot not in taken and not device.present:
-            had.setdefault(slot, device)
+            known_devices.setdefault(slot, device)
     missing = [
-        MissingGpu(bus, had[bus].uuid if bus in had else "", had[bus].model if bus in had else "", True)
+        MissingGpu(
+            bus,
+            known_devices[bus].uuid if bus in known_devices else "",
+            known_devices[bus].model if bus in known_devices else "",
+            True,
+        )
         for bus in on_pci
         if bus not in taken
     ]
     missing += [
         MissingGpu(slot, device.uuid, device.model, False)
-        for slot, device in had.items()
+        for slot, device in known_devices.items()
         if slot not in on_pci and not _is_decided(device)
     ]
     return tuple(sorted(missing, key=lambda gpu: gpu.pci_bus_id))

@@ -97,8 +97,8 @@ def _messages_dropped(reason: str, queue: str) -> None:
     else:
         title = _("Unreadable messages in queue %(queue)s were dropped") % {"queue": queue}
         body = _(
-            "Berth does not send such messages. A node may be compromised, or somebody else may know a "
-            "password of Redis. The logs of the workers count the messages."
+            "Berth does not send such messages. A node may be compromised, or a Redis password "
+            "may have leaked. The logs of the workers count the messages."
         )
     _tell_operators("node.message_refused", title, body)
 
@@ -117,8 +117,8 @@ def redis_nearly_full(used_mib: int, limit_mib: int) -> None:
     """Redis has little memory left, and no node is the cause."""
     title = _("Redis is nearly full")
     body = _(
-        "%(used)d of %(limit)d MiB are in use. Once it is full, nobody can open a workspace, and commands "
-        "wait. Sessions are kept. Increase the memory of Redis, or find what fills it."
+        "%(used)d of %(limit)d MiB are in use. Once it is full, workspaces cannot be opened, and "
+        "commands wait. Sessions are kept. Increase the memory of Redis, or find what fills it."
     ) % {"used": used_mib, "limit": limit_mib}
     _tell_operators("redis.nearly_full", title, body)
 

@@ -49,11 +49,11 @@ def change(
     *,
     actor: User | SystemActor,
     pool: Pool,
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
     expected: frozenset[str] = etags.ANY,
     restored_from: int | None = None,
 ) -> Pool:
-    """Change the fields in `given`.
+    """Change the `fields`.
 
     With `retiring`, nothing new is placed there; running workspaces continue. Raises `NotAllowed`,
     `InvalidInput`, `PreconditionFailed`, `NotFound`.
@@ -63,12 +63,12 @@ def change(
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
     before, before_at = document_of(row), row.updated_at
     for name in FIXED:
-        if name in given and given[name] != before[name]:
+        if name in fields and fields[name] != before[name]:
             reason = Reason(InventoryCode.POOL_FIELD_FIXED, {"field": name})
             raise InvalidInput(reason, errors={name: [reason]})
     for name in FIELDS:
-        if name in given:
-            setattr(row, name, given[name])
+        if name in fields:
+            setattr(row, name, fields[name])
     try:
         row.full_clean(validate_constraints=False)
     except ValidationError as error:
@@ -98,7 +98,7 @@ def restore(
     """Restore an earlier version as a new change. Raises like `change`."""
     require_operator(actor)
     revision = history.revision(SubjectKind.POOL, pool.pk, number)
-    return change(actor=actor, pool=pool, given=revision.data, expected=expected, restored_from=number)
+    return change(actor=actor, pool=pool, fields=revision.data, expected=expected, restored_from=number)
 
 
 @transaction.atomic
@@ -155,8 +155,8 @@ def require_driver(pool: Pool, before: Collection[str] = ()) -> None:
     names = driver_class(pool.driver).settings
     unknown = sorted(set(pool.config) - set(before) - names) if names else []
     if unknown:
-        named = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(names)}
-        reason = Reason(InventoryCode.POOL_HAS_NO_SETTING, named)
+        params = {"driver": pool.driver, "name": unknown[0][:60], "known": sorted(names)}
+        reason = Reason(InventoryCode.POOL_HAS_NO_SETTING, params)
         raise InvalidInput(reason, errors={"config": [reason]})
     try:
         if not scalar:

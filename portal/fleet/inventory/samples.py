@@ -207,8 +207,8 @@ def _minute_of(rollup: Rollup, now_s: float) -> DeviceMinute | None:
         raise InvalidRollup("it is older than minutes are kept: set the node's clock (NTP)")
     if not 1 <= step <= MINUTE_S or MINUTE_S % step:
         raise InvalidRollup("the interval does not divide a minute")
-    most = MINUTE_S // step
-    if not 0 <= rollup.n <= most or not 0 <= rollup.throttle_n <= rollup.n:
+    samples_per_minute = MINUTE_S // step
+    if not 0 <= rollup.n <= samples_per_minute or not 0 <= rollup.throttle_n <= rollup.n:
         raise InvalidRollup("more samples than there can be")
     if rollup.n == 0:
         return None
@@ -285,15 +285,15 @@ def roll_up_hours() -> int:
 
 
 def _roll(chunk: Sequence[DeviceSeries]) -> int:
-    wanted = Q()
+    due_rows = Q()
     by_due: dict[int, list[int]] = defaultdict(list)
     for series in chunk:
         if series.due_s is not None:
             by_due[series.due_s].append(series.pk)
     for due_s, keys in by_due.items():
-        wanted |= Q(series__in=keys, start_s__gte=due_s)
+        due_rows |= Q(series__in=keys, start_s__gte=due_s)
     hours: dict[tuple[int, int], _Hour] = {}
-    rows = DeviceMinute.objects.filter(wanted).values_list("series_id", "start_s", "gpu_bins", *COLUMNS)
+    rows = DeviceMinute.objects.filter(due_rows).values_list("series_id", "start_s", "gpu_bins", *COLUMNS)
     for series_id, start_s, bins, *values in rows.iterator(chunk_size=2000):
         key = (series_id, start_s - start_s % HOUR_S)
         hour = hours.get(key)
@@ -381,23 +381,23 @@ def forget_old(*, now_s: float | None = None) -> int:
     now_s = time.time() if now_s is None else now_s
     minutes_s = oldest_kept_hour_s(now_s)
     hours_s = int(now_s) - settings.BERTH_KEEP_HOURS_DAYS * DAY_S
-    gone = 0
+    deleted = 0
     keys = list(DeviceSeries.objects.order_by("pk").values_list("pk", flat=True))
     for first in range(0, len(keys), SERIES_AT_ONCE):
         chunk = keys[first : first + SERIES_AT_ONCE]
         rolled = DeviceSeries.objects.filter(Q(due_s=None) | Q(due_s__gte=minutes_s), pk__in=chunk)
-        gone += _forget(DeviceMinute, list(rolled.values_list("pk", flat=True)), minutes_s, DAY_S // 6)
-        gone += _forget(DeviceHour, chunk, hours_s, DAY_S * 60)
-    return gone
+        deleted += _forget(DeviceMinute, list(rolled.values_list("pk", flat=True)), minutes_s, DAY_S // 6)
+        deleted += _forget(DeviceHour, chunk, hours_s, DAY_S * 60)
+    return deleted
 
 
 def _forget(
     model: type[DeviceMinute] | type[DeviceHour], series: Sequence[int], before_s: int, step_s: int
 ) -> int:
     """Delete rows older than `before_s`, in transactions that cover `step_s` seconds each."""
-    gone = 0
+    total = 0
     rows = model.objects.filter(series__in=list(series), start_s__lt=before_s)
     while (oldest_s := rows.aggregate(Min("start_s"))["start_s__min"]) is not None:
         deleted, _ = rows.filter(start_s__lt=oldest_s + step_s).delete()
-        gone += deleted
-    return gone
+        total += deleted
+    return total

@@ -45,7 +45,7 @@ from provisioning.registry import driver_class
 from provisioning.types import Failure, Inventory, NodeInfo
 
 SILENT_AFTER_INVENTORIES = 3
-ASK_AGAIN_S = 10
+POLL_INTERVAL_S = 10
 PLACED_BY = ("cpu_milli", "memory_mib", "programs", "provides", "labels")
 """Attributes of a node used by placement, besides its devices. Free disk space is compared separately."""
 REPORTED = (
@@ -153,7 +153,8 @@ def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
     A GPU reset is not an error: the last inventory stays valid until the node can take another.
     """
     Pool.objects.filter(pk=pool.pk).update(
-        inventory_due_at=timezone.now() + timedelta(seconds=min(ASK_AGAIN_S, settings.INVENTORY_INTERVAL_S))
+        inventory_due_at=timezone.now()
+        + timedelta(seconds=min(POLL_INTERVAL_S, settings.INVENTORY_INTERVAL_S))
     )
     if failure.code != GpuBeingReset.code:
         _set_state(pool, PoolState.UNREACHABLE, failure.message)
@@ -284,7 +285,7 @@ def expect_node(
         node.retired, node.online, node.cordoned, node.cordon_reason = False, False, False, ""
         node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
     if location:
-        node = locations.set_location(actor=actor, node_id=node.pk, given=location)
+        node = locations.set_location(actor=actor, node_id=node.pk, labels=location)
     Pool.objects.filter(pk=pool.pk).update(inventory_due_at=timezone.now())
     emit(CapacityChanged())
     return node

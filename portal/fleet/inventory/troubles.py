@@ -35,8 +35,8 @@ def lost_devices(actor: User) -> QuerySet[Device]:
 
     MIG instances of a failed GPU are not listed separately.
     """
-    gone = Q(present=False) & ~Q(kind=DeviceKind.MIG.value)
-    trouble = FOUND_BAD & Q(present=True) | gone
+    missing = Q(present=False) & ~Q(kind=DeviceKind.MIG.value)
+    trouble = FOUND_BAD & Q(present=True) | missing
     decided = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR) | Q(node__cordoned=True)
     its_gpu = Device.objects.filter(FOUND_BAD, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
     return (

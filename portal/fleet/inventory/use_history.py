@@ -126,10 +126,10 @@ def allocated_use(rows: QuerySet[AllocatedDevice], window: Window) -> MeasuredUs
     for interval in intervals:
         of_device = measured.get(interval.device, {})
         for step, overlap_s in _steps(interval, window):
-            found = of_device.get(step)
-            if found is None:
+            measurement = of_device.get(step)
+            if measurement is None:
                 continue
-            percent_s, seconds, memory_mib = found
+            percent_s, seconds, memory_mib = measurement
             part = min(1.0, overlap_s / window.elapsed_s(step))
             share = part * interval.milli / WHOLE_DEVICE_MILLI
             used_s[step] += (percent_s or 0) / 100 * share
@@ -172,7 +172,7 @@ Measurement = tuple[int | None, int | None, int | None]
 
 
 def _measurements(devices: Iterable[UUID], window: Window) -> dict[UUID, dict[int, Measurement]]:
-    found: dict[UUID, dict[int, Measurement]] = defaultdict(dict)
+    measurements: dict[UUID, dict[int, Measurement]] = defaultdict(dict)
     rows = _model(window).objects.filter(
         series__device__in=list(devices), start_s__gte=window.start_s, start_s__lt=window.end_s
     )
@@ -180,5 +180,5 @@ def _measurements(devices: Iterable[UUID], window: Window) -> dict[UUID, dict[in
         "series__device_id", "start_s", "gpu_pct_s", "gpu_s", "memory_mib"
     ).iterator(chunk_size=5000):
         percent_s, seconds, memory_mib = values
-        found[device][(start_s - window.start_s) // window.step_s] = (percent_s, seconds, memory_mib)
-    return found
+        measurements[device][(start_s - window.start_s) // window.step_s] = (percent_s, seconds, memory_mib)
+    return measurements

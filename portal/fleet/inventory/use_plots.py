@@ -59,7 +59,7 @@ def utilisation_plot(use: MeasuredUse, window: Window) -> Plot | None:
 def memory_plot(use: MeasuredUse, window: Window, *, total_mib: int) -> Plot | None:
     """Return the plot of GPU memory in use, with `total_mib` as its limit; None if nothing was measured."""
     values = tuple(None if mib is None else mib / MIB_PER_GIB for mib in use.memory_mib)
-    peak = plots.most(values)
+    peak = plots.peak(values)
     if peak is None:
         return None
     total = total_mib / MIB_PER_GIB
@@ -119,18 +119,18 @@ def use_plots(
     first: Plot | None, use: MeasuredUse, window: Window, *, total_mib: int, simulated: bool
 ) -> UsePlots:
     """Return a first plot, if any, with those of the measured use, and a note if nothing was measured."""
-    found = (first, utilisation_plot(use, window), memory_plot(use, window, total_mib=total_mib))
+    plots = (first, utilisation_plot(use, window), memory_plot(use, window, total_mib=total_mib))
     measured = any(value is not None for value in (*use.gpu_pct, *use.memory_mib))
     notes: tuple[str, ...] = ()
     if simulated:
         notes = (_("Simulated GPUs are not measured, so there is no GPU use and no GPU memory to show."),)
     elif not measured:
         notes = (_("GPU use and GPU memory were not measured in this period."),)
-    return UsePlots(tuple(plot for plot in found if plot is not None), notes)
+    return UsePlots(tuple(plot for plot in plots if plot is not None), notes)
 
 
 def page_context(
-    found: UsePlots,
+    plots: UsePlots,
     *,
     name: str,
     url: str,
@@ -145,8 +145,8 @@ def page_context(
     The page is refreshed every `every_s` seconds.
     """
     return {
-        "plots": found.plots,
-        "notes": found.notes,
+        "plots": plots.plots,
+        "notes": plots.notes,
         "name": name,
         "url": url,
         "here": here,

@@ -93,7 +93,7 @@ def condition_of(machine: Any, now: datetime) -> Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStanding:
+class NodeState:
     """The state of a node. `age` says since when it is silent, and `cause` why; both empty if it reports."""
 
     condition: Condition
@@ -110,7 +110,7 @@ class NodeStanding:
         return bool(self.age)
 
 
-def standing_of_node(node: Node, machine: Any | None, now: datetime) -> NodeStanding:
+def state_of_node(node: Node, machine: Any | None, now: datetime) -> NodeState:
     """Return the state of a node, with the age of what is known of it. Reads its pool.
 
     `machine` is its machine (`selectors.machines_by_node`), or None if it never joined.
@@ -122,10 +122,10 @@ def standing_of_node(node: Node, machine: Any | None, now: datetime) -> NodeStan
     if condition is Condition.ONLINE and node.cordoned:
         condition = Condition.CORDONED
     if condition is not Condition.OFFLINE:
-        return NodeStanding(condition)
+        return NodeState(condition)
     times = [contact.last, machine.heard_at if machine is not None else None]
     last = max((at for at in times if at is not None), default=None)
-    return NodeStanding(condition, Contact(False, last).age_text(now), contact.cause)
+    return NodeState(condition, Contact(False, last).age_text(now), contact.cause)
 
 
 def notes_of(machine: Any, now: datetime) -> list[str]:

@@ -20,7 +20,7 @@ DOOR_HEADER = "X-Berth-Nodes-Door"
 NODE_HEADER = "X-Berth-From-Node"
 SERIAL_HEADER = "X-Berth-From-Serial"
 PREFIX = "/nodes/v1/"
-ANYBODY = {"GET": f"{PREFIX}authority", "POST": f"{PREFIX}join"}
+PUBLIC_ROUTES = {"GET": f"{PREFIX}authority", "POST": f"{PREFIX}join"}
 OWN_PATHS, AGENT_PATHS = f"^{PREFIX}(rotate|leave|standing)$", "^/agent/v1/[a-z]+$"
 HOME_PATHS = f"^{PREFIX}homes/(ws-[0-9a-f]{{32}})/([A-Za-z0-9_-]{{43}})$"
 MAX_HOME_BODY = 1 << 20
@@ -95,7 +95,7 @@ def caddy_config(
             "handle": to_portal(MAX_NODE_BODY, of_node=False),
             "terminal": True,
         }
-        for method, path in ANYBODY.items()
+        for method, path in PUBLIC_ROUTES.items()
     ]
     for pattern, max_body in ((OWN_PATHS, MAX_NODE_BODY), (AGENT_PATHS, MAX_AGENT_BODY)):
         is_node = {subject: {"name": "node", "pattern": "^CN=node:([a-z0-9-]{1,63})$"}}

@@ -311,7 +311,7 @@ def _signing_key(text: str, *, of: Machine | None = None) -> str:
 
 
 def _is_weak(key: Ed25519PublicKey) -> bool:
-    """Return whether the key is a small-order point, for which anybody can forge signatures."""
+    """Return whether the key is a small-order point, whose signatures can be forged."""
     return key.public_bytes_raw().hex() in _SMALL_ORDER
 
 

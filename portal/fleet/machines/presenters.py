@@ -62,9 +62,9 @@ def command_of(token: str) -> str:
 
 def revoke_question(machine: Any) -> dict[str, Any]:
     """Return the context of the confirmation to revoke a machine."""
-    named = {"node": machine.name}
+    params = {"node": machine.name}
     loses = [
-        _("keys, certificate and password of %(node)s, at once") % named,
+        _("keys, certificate and password of %(node)s, at once") % params,
         _("its connections; later messages are ignored"),
     ]
     if machine.placed:
@@ -77,7 +77,7 @@ def revoke_question(machine: Any) -> dict[str, Any]:
             % {"count": machine.placed}
         )
     return {
-        "title": _("Revoke %(node)s?") % named,
+        "title": _("Revoke %(node)s?") % params,
         "loses": loses,
         "stays": [
             _("home folders on the machine"),
@@ -85,5 +85,5 @@ def revoke_question(machine: Any) -> dict[str, Any]:
             _("audit log entries"),
         ],
         "note": _("For the audit log, and shown on the page of the node."),
-        "yes": _("Revoke %(node)s") % named,
+        "yes": _("Revoke %(node)s") % params,
     }

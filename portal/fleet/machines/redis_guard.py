@@ -64,8 +64,8 @@ class Memory:
 
 def memory(client: redis.Redis) -> Memory:
     """Return the memory of Redis. Raises `RedisError`."""
-    found = cast("dict[str, Any]", client.info("memory"))
-    return Memory(int(found["used_memory"]), int(found["maxmemory"]))
+    memory = cast("dict[str, Any]", client.info("memory"))
+    return Memory(int(memory["used_memory"]), int(memory["maxmemory"]))
 
 
 def delete_floods(client: redis.Redis) -> list[FloodingNode]:
@@ -99,9 +99,9 @@ def _held(client: redis.Redis) -> Counter[str]:
     for first in range(0, len(keys), PAGE):
         _add_sizes(client, sizes, keys[first : first + PAGE])
     replies: Counter[str] = Counter()
-    for found in _replies(client):
-        replies.update(name for name, _ in found)
-        _add_sizes(client, sizes, [item for item in found if replies[item[0]] <= MAX_REPLIES])
+    for reply in _replies(client):
+        replies.update(name for name, _ in reply)
+        _add_sizes(client, sizes, [item for item in reply if replies[item[0]] <= MAX_REPLIES])
     sizes.update((name, math.inf) for name, count in replies.items() if count > MAX_REPLIES)
     return Counter(sizes)
 
@@ -128,8 +128,8 @@ def _replies(client: redis.Redis) -> Iterator[list[tuple[str, str]]]:
 def _delete(client: redis.Redis, name: str) -> None:
     """Delete everything that the node has written. Raises `RedisError`."""
     client.unlink(*(redis_rules.keys_of(name) if name != ENGINE_QUEUE else [KEY_PREFIX + ENGINE_QUEUE]))
-    for found in _replies(client):
-        if keys := [key.encode(errors="surrogateescape") for node, key in found if node == name]:
+    for reply in _replies(client):
+        if keys := [key.encode(errors="surrogateescape") for node, key in reply if node == name]:
             client.unlink(*keys)
 
 

@@ -38,12 +38,12 @@ def sync(names: Iterable[str] | None = None) -> bool:
 
     Returns False if Redis is unavailable; `control.sync_machines` retries.
     """
-    wanted = None if names is None else sorted(names)
+    sorted_names = None if names is None else sorted(names)
     try:
         before: dict[str, tuple[str, ...]] | None = None
         for _try in range(TRIES):
             # Check again after writing, because a row may have changed concurrently.
-            now = _digests(wanted)
+            now = _digests(sorted_names)
             if now == before:
                 return True
             _apply(now, before or {})
@@ -77,8 +77,8 @@ def resume(client: redis.Redis, name: str) -> bool:
 
 def refused_nodes(client: redis.Redis) -> set[str]:
     """Return the nodes whose user is off. Raises `RedisError`."""
-    found: Any = client.acl_list()
-    lines = [line.decode() if isinstance(line, bytes) else line for line in found]
+    rules: Any = client.acl_list()
+    lines = [line.decode() if isinstance(line, bytes) else line for line in rules]
     users = (line.split(" ", 3) for line in lines)
     return {
         user.removeprefix(node_users.PREFIX)
@@ -110,10 +110,10 @@ def _digests(names: list[str] | None) -> dict[str, tuple[str, ...]]:
     return digests
 
 
-def _apply(wanted: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]]) -> None:
-    changed = {name: digests for name, digests in wanted.items() if before.get(name) != digests}
-    gone = [name for name in before if name not in wanted]
-    if not changed and not gone:
+def _apply(target: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]]) -> None:
+    changed = {name: digests for name, digests in target.items() if before.get(name) != digests}
+    surplus = [name for name in before if name not in target]
+    if not changed and not surplus:
         return
     off = refused_nodes(connection())
     pipeline: Any = connection().pipeline(transaction=False)
@@ -125,7 +125,7 @@ def _apply(wanted: dict[str, tuple[str, ...]], before: dict[str, tuple[str, ...]
             )
         else:
             _delete(pipeline, name)
-    for name in gone:
+    for name in surplus:
         _delete(pipeline, name)
     pipeline.execute()
 

@@ -48,7 +48,7 @@ def record_heartbeat(*, name: str, hello: NodeHello) -> None:
 
 @transaction.atomic
 def replaced_identity_shown(*, name: str) -> None:
-    """Record that somebody presented a replaced certificate of the machine."""
+    """Record that a replaced certificate was presented of the machine."""
     machine = Machine.objects.select_for_update().filter(name=name, state=MachineState.ACTIVE).first()
     if machine is not None:
         _note_clone(machine)

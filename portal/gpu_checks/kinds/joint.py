@@ -87,8 +87,8 @@ def _judge_peer(run: GpuCheckRun, peer: Device, part: JointResult) -> None:
     """Record what a peer did, and cordon or warn it after the transaction commits."""
     name = display_name(peer)
     if part.errors or part.blind:
-        what = f"{part.errors} wrong words" if part.errors else "a planted error was not detected"
-        text = f"{what} while all GPUs of {peer.node.name} were busy"
+        error = f"{part.errors} wrong words" if part.errors else "a planted error was not detected"
+        text = f"{error} while all GPUs of {peer.node.name} were busy"
         runs.record(run, peer, "failed", f"found that the joint check of {name} failed: {text}")
         # Locked one at a time, because others lock them in another order.
         transaction.on_commit(partial(_cordon_peer, peer.pk, text))

@@ -108,18 +108,18 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
     if not run.open or not run.report:
         return
     result, change = messages.load(run.report, Repartitioned), change_of(run)
-    named = result.unclean or result.created
-    there = {
+    uuids = result.unclean or result.created
+    rows = {
         device.uuid: device
         for device in Device.objects.select_for_update(of=("self",))
-        .filter(uuid__in=named, parent_uuid=run.device.uuid, node=run.device.node_id, present=True)
+        .filter(uuid__in=uuids, parent_uuid=run.device.uuid, node=run.device.node_id, present=True)
         .order_by("pk")
     }
-    if set(there) != set(named):
+    if set(rows) != set(uuids):
         return
     if result.unclean:
         _fail(run, result.text)
-        for device in there.values():
+        for device in rows.values():
             cordon_device(
                 actor=SYSTEM,
                 device_id=device.pk,
@@ -129,9 +129,9 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
             )
         return
     for uuid, piece in zip(result.created, change.create, strict=True):
-        if (there[uuid].mig_profile, there[uuid].mig_start) != (piece.profile, piece.start):
+        if (rows[uuid].mig_profile, rows[uuid].mig_start) != (piece.profile, piece.start):
             # A retry would give the same result: the instance is not the requested one.
-            _fail(run, f"{uuid} is {there[uuid].mig_profile}, not {piece.profile}.")
+            _fail(run, f"{uuid} is {rows[uuid].mig_profile}, not {piece.profile}.")
             return
     runs.close(
         run,
@@ -143,7 +143,7 @@ def conclude(run: GpuCheckRun, workspace: Workspace | None) -> None:
     if workspace is not None and _still_waits(workspace, run):
         allocation = Allocation.objects.get(workspace=workspace, node=run.device.node_id, released_at=None)
         AllocatedDevice.objects.bulk_create(
-            AllocatedDevice(allocation=allocation, device=there[uuid]) for uuid in result.created
+            AllocatedDevice(allocation=allocation, device=rows[uuid]) for uuid in result.created
         )
         emit(NodesChanged((run.device.node_id,)))
 

@@ -47,7 +47,7 @@ LISTED = 15
 CLAIM = timedelta(seconds=90)
 WAITS_S = (30, 120, 600, 3600, 14_400)
 MAX_ATTEMPTS = len(WAITS_S) + 1
-LEFT_ALONE_S = (10, 30, 60, 300)
+BACKOFF_STEPS_S = (10, 30, 60, 300)
 MAX_PENDING = 500
 MAX_FAILURES = 10
 FAILING_FOR = timedelta(hours=1)
@@ -256,7 +256,7 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: SendOutcome)
     else:
         row.failing_since = row.failing_since or now
         row.failures += 1
-        row.not_before = now + timedelta(seconds=LEFT_ALONE_S[min(row.failures, len(LEFT_ALONE_S)) - 1])
+        row.not_before = now + timedelta(seconds=BACKOFF_STEPS_S[min(row.failures, len(BACKOFF_STEPS_S)) - 1])
     row.save(update_fields=["failing_since", "failures", "not_before"])
     lasting = row.failing_since is not None and row.failing_since <= now - FAILING_FOR
     if not outcome.ok and row.enabled and lasting and row.failures >= MAX_FAILURES:

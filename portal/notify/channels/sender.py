@@ -107,8 +107,8 @@ def _check_open(roots: set[Path], path: Any, flags: Any) -> None:
         return
     if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
         raise ForbiddenOperation("open")
-    wanted = Path(os.path.realpath(os.fsdecode(path)))
-    if str(wanted) != os.devnull and not any(wanted.is_relative_to(root) for root in roots):
+    target = Path(os.path.realpath(os.fsdecode(path)))
+    if str(target) != os.devnull and not any(target.is_relative_to(root) for root in roots):
         raise ForbiddenOperation("open")
 
 

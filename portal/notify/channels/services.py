@@ -77,9 +77,9 @@ def change(
     Raises like `create`, and `PreconditionFailed`.
     """
     policies.require_channel(actor, channel)
-    wanted = Channel(user=channel.user, team=channel.team, url=channel.url, service=channel.service)
+    target = Channel(user=channel.user, team=channel.team, url=channel.url, service=channel.service)
     _set_fields(
-        wanted,
+        target,
         name=channel.name if name is None else name,
         kinds=channel.kinds if kinds is None else kinds,
         url=url or None,
@@ -91,12 +91,12 @@ def change(
         changed = [
             field_name
             for field_name in ("name", "kinds")
-            if getattr(row, field_name) != getattr(wanted, field_name)
+            if getattr(row, field_name) != getattr(target, field_name)
         ]
-        row.name, row.kinds = wanted.name, wanted.kinds
+        row.name, row.kinds = target.name, target.kinds
         if url:
             changed.append("url")
-            row.url, row.service = wanted.url, wanted.service
+            row.url, row.service = target.url, target.service
         if enabled is not None and enabled != row.enabled:
             changed.append("enabled")
             row.enabled = enabled

@@ -44,7 +44,7 @@ SLOW_MS = 2000
 WAITS_S = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
 """Delays between attempts, in seconds; about a day in total."""
 MAX_ATTEMPTS = len(WAITS_S) + 1
-LEFT_ALONE_S = (5, 10, 30, 60, 120, 300)
+BACKOFF_STEPS_S = (5, 10, 30, 60, 120, 300)
 GONE = 410
 UNREADABLE = "secret_unreadable"
 
@@ -219,14 +219,14 @@ def _finish(endpoint: Endpoint, delivery: Delivery, outcome: _Outcome) -> Endpoi
     else:
         row.failing_since = row.failing_since or now
         row.timeouts = row.timeouts + 1 if outcome.cost_time else 0
-        rest = LEFT_ALONE_S[min(row.timeouts, len(LEFT_ALONE_S)) - 1] if row.timeouts else 0
+        rest = BACKOFF_STEPS_S[min(row.timeouts, len(BACKOFF_STEPS_S)) - 1] if row.timeouts else 0
         row.not_before = now + timedelta(seconds=rest) if rest else None
     row.save(update_fields=["served_at", "slow", "failing_since", "timeouts", "not_before"])
     if not outcome.delivered and row.enabled and not delivery.is_test:
-        gone = outcome.answer is not None and outcome.answer.status == GONE
+        receiver_gone = outcome.answer is not None and outcome.answer.status == GONE
         days = timedelta(days=settings.BERTH_WEBHOOK_DISABLE_DAYS)
-        if gone or (row.failing_since and row.failing_since < now - days):
-            troubles.disable(row, gone=gone)
+        if receiver_gone or (row.failing_since and row.failing_since < now - days):
+            troubles.disable(row, receiver_gone=receiver_gone)
     return row
 
 

@@ -45,7 +45,7 @@ def require_see_endpoint(actor: User, endpoint: Endpoint) -> None:
 def require_endpoint(actor: User | SystemActor, endpoint: Endpoint) -> None:
     """Require permission to manage the endpoint, including all its event types. Raises `NotAllowed`.
 
-    Otherwise somebody could redirect events that they may not receive.
+    Otherwise a user could redirect events that they may not receive.
     """
     require_manage(actor, endpoint.team)
     require_types(actor, endpoint.types)

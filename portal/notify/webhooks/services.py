@@ -105,15 +105,15 @@ def change(
     endpoint = _locked_endpoint(endpoint)
     policies.require_endpoint(actor, endpoint)
     etags.require_expected(expected, endpoint, name=endpoint.name)
-    wanted = _validated_columns(
+    columns = _validated_columns(
         actor,
         endpoint.team,
         endpoint.name if name is None else name,
         endpoint.url if url is None else url,
         endpoint.types if types is None else types,
     )
-    changed = sorted(field for field, value in wanted.items() if getattr(endpoint, field) != value)
-    for attribute, value in wanted.items():
+    changed = sorted(field for field, value in columns.items() if getattr(endpoint, field) != value)
+    for attribute, value in columns.items():
         setattr(endpoint, attribute, value)
     if enabled is not None and enabled != endpoint.enabled:
         endpoint.enabled = enabled

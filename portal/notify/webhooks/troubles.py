@@ -19,8 +19,8 @@ from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import User
 
 
-def disable(endpoint: Endpoint, *, gone: bool) -> None:
-    """Disable a locked endpoint in the caller's transaction. `gone`: the receiver answered 410."""
+def disable(endpoint: Endpoint, *, receiver_gone: bool) -> None:
+    """Disable a locked endpoint in the caller's transaction. `receiver_gone`: the receiver answered 410."""
     endpoint.enabled, endpoint.disabled_at = False, timezone.now()
     endpoint.save(update_fields=["enabled", "disabled_at"])
     events.record(
@@ -28,12 +28,12 @@ def disable(endpoint: Endpoint, *, gone: bool) -> None:
         kind=AuditKind.WEBHOOK_DISABLED,
         team=endpoint.team,
         message=f"disabled the webhook “{endpoint.name}”",
-        data={"webhook": str(endpoint.pk), "gone": gone},
+        data={"webhook": str(endpoint.pk), "gone": receiver_gone},
     )
     days = settings.BERTH_WEBHOOK_DISABLE_DAYS
     why = (
         _("The receiver responded that it is gone (410).")
-        if gone
+        if receiver_gone
         else ngettext(
             "Deliveries have failed for %(count)d day.", "Deliveries have failed for %(count)d days.", days
         )

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def announce() -> None:
-    """Invalidate the cache on commit. Without Redis the gateway admits nobody."""
+    """Invalidate the cache on commit. Without Redis the gateway admits no users."""
     transaction.on_commit(_announce)
 
 

@@ -113,7 +113,7 @@ def revoke_tokens(user: User) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipHandover:
-    """Outcome for one ownership: `new_owner` takes over, or there are other owners, or nobody is left."""
+    """Outcome for one ownership: `new_owner` takes over, or there are other owners, or no member is left."""
 
     membership: Membership
     new_owner: User | None = None
@@ -144,7 +144,7 @@ def planned_handovers(actor: User | SystemActor, user: User) -> list[OwnershipHa
 def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
     """Remove the user as owner of all teams and appoint new owners. Returns the affected teams.
 
-    If nobody can take over, as when the user or the portal acts, the user stays the owner.
+    If no member can take over, as when the user or the portal acts, the user stays the owner.
     """
     passed = []
     for handover in planned_handovers(actor, user):

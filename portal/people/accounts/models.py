@@ -122,7 +122,7 @@ class User(AbstractUser):
     and membership only in that team. It never signs in: programs authenticate by its tokens
     (docs/adr/0022-service-accounts.md).
 
-    The row of a deleted account stays, so that records can name it and nobody else gets the name and its
+    The row of a deleted account stays, so that records can name it and no new account gets the name and its
     homes.
 
     - `session_salt`: part of the signature of sessions and links. A new salt invalidates them all.

@@ -171,7 +171,7 @@ def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
     """Remove a user from a team immediately, by the source that added them. Returns False if they stay.
 
     Their workspaces there stop and cannot start again. If the user is the only owner, the longest-standing
-    member becomes one. If nobody else is in the team, the user stays.
+    member becomes one. If the team has no other members, the user stays.
     """
     Team.objects.select_for_update().get(pk=team.pk)
     membership = Membership.objects.filter(team=team, user=user).first()

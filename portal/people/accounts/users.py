@@ -309,7 +309,7 @@ def delete(
 
     For the manager of the account, and for its user where the site allows it. Homes are kept unless
     `delete_homes`. Raises `NotAllowed`, and `StateConflict` if there are workspaces without
-    `delete_workspaces`, or if nobody else could administer the site or own the user's teams.
+    `delete_workspaces`, or if no other user could administer the site or own the user's teams.
     """
     user = deactivation.lock_user(user)
     if user.deleted_at is not None:

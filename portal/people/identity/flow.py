@@ -97,7 +97,7 @@ def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: b
 def _store_test_result(
     request: HttpRequest, provider: Provider, claims: Mapping[str, Any], data: Mapping[str, Any]
 ) -> HttpResponse:
-    """Store the result of a test for its administrator. Nobody is signed in."""
+    """Store the result of a test for its administrator. Does not sign in."""
     user = get_user(request)
     if not isinstance(user, User) or not user.administers or str(user.pk) != data[TEST]:
         return failed(request, provider, Reason(IdentityCode.TEST_NOT_YOURS))

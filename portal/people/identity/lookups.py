@@ -35,7 +35,7 @@ class LookUpResult:
 
 
 def look_up(*, actor: User, provider: Provider, username: str) -> LookUpResult:
-    """Look up a user through the directory's search account. Signs nobody in and changes nothing.
+    """Look up a user through the directory's search account. Does not sign in, and changes nothing.
 
     The lookup is recorded in the audit log. Raises `NotAllowed` unless an administrator, `StateConflict` (not
     a directory), `InvalidInput` (no match, or several) and `Unavailable`.

@@ -1,4 +1,4 @@
-"""Writes of sign-ins by providers: creates and links accounts, and applies rules."""
+"""Services for sign-ins by providers: create and link accounts, and apply rules."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
 
 @transaction.atomic
 def record_test(*, actor: User, provider: Provider, username: str = "") -> None:
-    """Record that an administrator has tested a provider, and for which name. Nobody was signed in."""
+    """Record that an administrator has tested a provider, and for which name. The test did not sign in."""
     require_administrator(actor)
     events.record(
         actor=actor,

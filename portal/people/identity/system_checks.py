@@ -42,7 +42,7 @@ def _missing_library(providers: Sequence[Provider]) -> list[CheckMessage]:
 def _open_to_everybody(providers: Sequence[Provider]) -> list[CheckMessage]:
     return [
         Warning(
-            f"Sign-in providers: {provider.id} lets everybody in whom it knows.",
+            f"Sign-in providers: {provider.id} admits every user of the provider.",
             hint="Say with `require` who may sign in, unless the provider itself does.",
             id="identity.W001",
         )
@@ -51,7 +51,7 @@ def _open_to_everybody(providers: Sequence[Provider]) -> list[CheckMessage]:
     ]
 
 
-# Issuers where anybody can get an account.
+# Issuers with public sign-up.
 _PUBLIC = frozenset(
     {
         "https://accounts.google.com",

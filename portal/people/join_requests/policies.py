@@ -40,7 +40,7 @@ def filter_decidable(actor: User) -> Q:
 
 
 def may_decide(actor: User, request: JoinRequest) -> bool:
-    """Return whether the actor may decide this request while it is open. Nobody decides their own."""
+    """Return whether the actor may decide this request while it is open. Own requests cannot be decided."""
     return (
         request.team is not None
         and actor.is_active

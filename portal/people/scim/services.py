@@ -1,4 +1,4 @@
-"""Writes of SCIM: accounts, through the services of `accounts`, groups and their grants.
+"""Services for SCIM: accounts, through the services of `accounts`, groups and their grants.
 
 The API has checked permission: a token with scope `scim` of an administrator. The actor is the provider, in
 the name of that token.

@@ -1,4 +1,4 @@
-"""Writes of GPU-hour ledgers: opened and credited by users, spent over time. Units as in `accounting`."""
+"""Services for GPU-hour ledgers: opened and credited by users, spent over time. Units as in `accounting`."""
 
 from __future__ import annotations
 

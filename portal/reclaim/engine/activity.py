@@ -199,9 +199,9 @@ def terminal_signal(report: AgentReport, before: AgentReport) -> Signal | None:
 
 
 def job_signal(report: AgentReport, before: AgentReport) -> Signal:
-    """Return the job signal: commands of shells, in foreground or background.
+    """Return the job signal: commands of shells that work or have waited for less than `WAITING_S`.
 
-    They work, or have waited for less than `WAITING_S`. Short ones, as in a loop of a shell, may have ended.
+    Short commands, as in a loop of a shell, may have ended.
     """
     if report.jobs is None:
         return _unknown(SignalKind.JOBS, 1)
@@ -223,7 +223,7 @@ def _use_of_jobs(report: AgentReport, before: AgentReport) -> tuple[float | None
 
 
 def edit_signal(report: AgentReport, before: AgentReport) -> Signal | None:
-    """Return the edit signal: somebody has saved something in an editor since the last observation."""
+    """Return the edit signal: a file was saved in an editor since the last observation."""
     if report.edited_at is None:
         return None
     saved = report.edited_at > (before.edited_at or "")

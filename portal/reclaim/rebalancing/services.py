@@ -1,4 +1,4 @@
-"""Writes of proposals: apply, dismiss and take back."""
+"""Services for proposals: apply, dismiss and revert."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ class EnvironmentChoice:
     """An environment that a template may use; `drivers` names pools with too old drivers, or is empty."""
 
     environment: Environment
-    standing: str
+    state_text: str
     drivers: str
 
     @property
     def label(self) -> str:
         """Name, state, CUDA version, and pools with too old drivers."""
-        parts = [self.environment.name, self.standing]
+        parts = [self.environment.name, self.state_text]
         if self.environment.current is not None and self.environment.current.cuda:
             parts.append(f"CUDA {self.environment.current.cuda}")
         return " · ".join(part for part in [*parts, self.drivers] if part)
@@ -42,11 +42,11 @@ def choices(actor: User, team: Team | None, present: Environment | None = None) 
     environments = list(rows[: MAX_OPTIONS + 1])
     if present is not None and all(environment.pk != present.pk for environment in environments):
         environments.append(present)
-    standings, drivers = selectors.newest_progress(environments), pool_drivers()
+    states, drivers = selectors.newest_progress(environments), pool_drivers()
     return [
         EnvironmentChoice(
             environment,
-            environment_state_text(environment, standings.get(environment.pk)),
+            environment_state_text(environment, states.get(environment.pk)),
             pools_with_old_drivers(environment, drivers),
         )
         for environment in environments
@@ -94,12 +94,14 @@ def pool_drivers() -> list[tuple[str, str]]:
 
 def pools_with_old_drivers(environment: Environment, drivers: Sequence[tuple[str, str]]) -> str:
     """Return which pools' drivers are too old for the environment's CUDA version, or an empty string."""
-    wanted = parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
-    if wanted is None:
+    required_cuda = (
+        parse_version(driver_for(environment.current.cuda)) if environment.current is not None else None
+    )
+    if required_cuda is None:
         return ""
     old = [
         f"{pool} ({cuda})"
         for pool, cuda in drivers
-        if (driver_cuda := parse_version(cuda)) and driver_cuda < wanted
+        if (driver_cuda := parse_version(cuda)) and driver_cuda < required_cuda
     ]
     return _("newer than the drivers of %(pools)s") % {"pools": ", ".join(old)} if old else ""

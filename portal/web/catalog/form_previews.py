@@ -35,7 +35,7 @@ class FormPreview:
 
 
 def form_preview(form: EntryForm) -> FormPreview:
-    """Return the preview of a form as it stands, with or without errors."""
+    """Return the preview of a form with its current values, with or without errors."""
     values = current_values(form)
     name = str(values.get("name") or _("No name yet"))
     if not isinstance(form, TemplateForm):

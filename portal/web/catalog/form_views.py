@@ -67,8 +67,8 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         return redirect(f"{request.path}?team={own.slug}")
     else:
         require_operator(request.user)
-    wanted = _environment_wanted(request, team) if kind == "template" else None
-    initial, of, preset = _initial_of_new(request, kind, wanted)
+    requested_environment = _requested_environment(request, team) if kind == "template" else None
+    initial, of, preset = _initial_of_new(request, kind, requested_environment)
     form = _form(request, kind, team=team, initial=initial)
 
     def save(values: dict[str, Any]) -> Any:
@@ -82,7 +82,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         "preset": preset,
         "presets": presets.PRESETS if kind == "template" else (),
         "bases": presenters.bases(request.user, kind),
-        "wanted": wanted,
+        "requested_environment": requested_environment,
         "back": reverse(f"catalog_pages:{kind}s"),
     }
     return _answer(request, FormPage(kind, form, team, save), more)
@@ -170,7 +170,7 @@ def _form(
 
 
 def _initial_of_new(
-    request: SignedInRequest, kind: str, wanted: Environment | None
+    request: SignedInRequest, kind: str, requested_environment: Environment | None
 ) -> tuple[dict[str, Any], str, str]:
     """Return the initial values of a new entry, and the copied entry or the preset in the URL."""
     blank = sections.new_document(kind)
@@ -179,20 +179,20 @@ def _initial_of_new(
     initial = initial_values(blank)
     if preset is not None:
         of, initial = "", initial_values({**blank, **preset.document})
-    elif wanted is not None and "of" not in request.GET:
+    elif requested_environment is not None and "of" not in request.GET:
         # Most users want a notebook, so start from a copy of its template.
-        of = presenters.first_matching_template(request.user, wanted)
+        of = presenters.first_matching_template(request.user, requested_environment)
     if of:
         source = entry_of(request, kind, of)
         if isinstance(source, Template) and not policies.may_see_command(request.user, source):
             policies.require_keep(request.user, source)
         initial = initial_values(documents.document_of(source)) | {"slug": "", "name": ""}
-    if wanted is not None:
-        initial["environment"] = wanted.slug
+    if requested_environment is not None:
+        initial["environment"] = requested_environment.slug
     return initial, of, preset.key if preset is not None else ""
 
 
-def _environment_wanted(request: SignedInRequest, team: Team | None) -> Environment | None:
+def _requested_environment(request: SignedInRequest, team: Team | None) -> Environment | None:
     """Return the environment in the URL for a new template, if it is usable there."""
     slug = strip_nul(request.GET.get("environment", ""))
     return environment_selectors.usable_by(request.user, team).filter(slug=slug).first() if slug else None

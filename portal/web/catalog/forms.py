@@ -137,18 +137,22 @@ def _json(text: str) -> Any:
 
 
 def _integer(
-    label: Any, least: int, most: int, hint: Any = "", *, required: bool = True
+    label: Any, minimum: int, maximum: int, hint: Any = "", *, required: bool = True
 ) -> forms.IntegerField:
     field = forms.IntegerField(
-        label=label, min_value=least, max_value=most, help_text=hint, required=required
+        label=label, min_value=minimum, max_value=maximum, help_text=hint, required=required
     )
     field.widget = forms.TextInput(attrs={"inputmode": "numeric", **PLAIN})
     return field
 
 
-def _text(label: Any, most: int, hint: Any = "", *, required: bool = False) -> forms.CharField:
+def _text(label: Any, maximum: int, hint: Any = "", *, required: bool = False) -> forms.CharField:
     return forms.CharField(
-        label=label, max_length=most, required=required, help_text=hint, widget=forms.TextInput(attrs=PLAIN)
+        label=label,
+        max_length=maximum,
+        required=required,
+        help_text=hint,
+        widget=forms.TextInput(attrs=PLAIN),
     )
 
 

@@ -111,7 +111,7 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
-    standings = environment_states(candidate for candidate in entries if isinstance(candidate, Template))
+    state_texts = environment_states(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
     catalog_rows = []
     for entry in entries:
@@ -120,7 +120,7 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
         text = message_of(blocker) if blocker else ""
         runs = ""
         if isinstance(entry, Template) and entry.environment is not None:
-            runs = f"{entry.environment.name} · {standings[entry.environment.slug]}"
+            runs = f"{entry.environment.name} · {state_texts[entry.environment.slug]}"
         catalog_rows.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), text, runs))
     return catalog_rows
 
@@ -213,8 +213,12 @@ def _environment_names(differences: Iterable[history.Difference]) -> dict[str, s
         if difference.field == "environment"
         for slug in (difference.before, difference.after)
     }
-    wanted = [slug for slug in slugs if slug]
-    return dict(Environment.objects.filter(slug__in=wanted).values_list("slug", "name")) if wanted else {}
+    named_slugs = [slug for slug in slugs if slug]
+    return (
+        dict(Environment.objects.filter(slug__in=named_slugs).values_list("slug", "name"))
+        if named_slugs
+        else {}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,7 @@ class TemplateEnvironment:
     """The environment of a template: its state, and pools whose drivers are too old. `url` is its page."""
 
     name: str
-    standing: str
+    state_text: str
     drivers: str
     url: str
 

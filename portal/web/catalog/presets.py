@@ -35,8 +35,8 @@ class Preset:
 
 def _shipped(slug: str) -> Preset:
     document = next(template for template in TEMPLATES if template["slug"] == slug)
-    kept = {name: value for name, value in document.items() if name not in ("slug", "position")}
-    return Preset(slug, document["name"], kept)
+    fields = {name: value for name, value in document.items() if name not in ("slug", "position")}
+    return Preset(slug, document["name"], fields)
 
 
 PRESETS = (_shipped("jupyterlab"), _shipped("vscode"), Preset("web-app", _("Web app on a port"), WEB_APP))

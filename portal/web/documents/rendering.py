@@ -131,11 +131,11 @@ def _link_to_portal(children: Sequence[Token], document: Document) -> list[Token
     """Return links and images with portal URLs. Links without a target in the portal become text."""
     ready: list[Token] = []
     dropped: list[bool] = []
-    named = ""
+    page = ""
     for token in children:
-        if token.type == "text" and named and token.content == named:
-            token.content = documents()[document.target(named).removesuffix(".md")].title
-        named = ""
+        if token.type == "text" and page and token.content == page:
+            token.content = documents()[document.target(page).removesuffix(".md")].title
+        page = ""
         if token.type == "link_open":
             address = _address(str(token.attrGet("href") or ""), document)
             dropped.append(not address)
@@ -143,7 +143,7 @@ def _link_to_portal(children: Sequence[Token], document: Document) -> list[Token
                 continue
             target = str(token.attrGet("href") or "").partition("#")[0]
             # A link text that is only the file name is replaced by the document's title.
-            named = target if document.target(target).removesuffix(".md") in documents() else ""
+            page = target if document.target(target).removesuffix(".md") in documents() else ""
             token.attrSet("href", address)
         elif token.type == "link_close":
             if dropped.pop():

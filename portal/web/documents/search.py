@@ -71,7 +71,7 @@ class Index:
                 self._with[term].append(at)
         self._terms = sorted(self._with)
 
-    def search(self, query: str, most: int = MAX_FOUND) -> list[SearchResult]:
+    def search(self, query: str, limit: int = MAX_FOUND) -> list[SearchResult]:
         """Return the best matching sections, best first."""
         query = query[:MAX_QUERY_CHARACTERS]
         query_terms = self._complete_prefix(words.query_stems(query))
@@ -89,7 +89,7 @@ class Index:
                 covered[at] += weight
         for at in scores:
             scores[at] *= self.entries[at].weight * (0.3 + 0.7 * min(1.0, covered[at] / total_weight))
-        best = sorted(scores, key=lambda at: (-scores[at], at))[:most]
+        best = sorted(scores, key=lambda at: (-scores[at], at))[:limit]
         stems = {term for term, _ in query_terms}
         return [self._result(self.entries[at], stems, scores[at]) for at in best]
 
@@ -170,8 +170,8 @@ def _rows(section: library.Section) -> Iterator[library.Section]:
 
 def _readable(lines: tuple[str, ...]) -> str:
     """Return lines of Markdown as one text, with table cells separated by dots."""
-    kept = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
-    cells = (_joined_cells(line) if line.startswith("|") else line for line in kept)
+    text_lines = [line.strip() for line in lines if not re.fullmatch(r"[|:\- ]*", line.strip())]
+    cells = (_joined_cells(line) if line.startswith("|") else line for line in text_lines)
     return " ".join(library.strip_markup(re.sub(r"^(?:[-*>]|\d+\.) +", "", line)) for line in cells)
 
 

@@ -81,7 +81,7 @@ class LocationForm(forms.Form):
         widget=forms.TextInput(attrs=PLAIN),
     )
 
-    def given(self) -> dict[str, str]:
+    def labels(self) -> dict[str, str]:
         """Return the arguments for services."""
         return {name: self.cleaned_data[name] for name in ("rack", "block")}
 

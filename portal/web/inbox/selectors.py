@@ -65,9 +65,9 @@ def keys(
     return sorted(key for source in sources for key in source.keys(actor, now))
 
 
-def items(actor: User, wanted: Sequence[SortKey]) -> list[Item]:
+def items(actor: User, keys: Sequence[SortKey]) -> list[Item]:
     """Return the items of these keys in order, without those decided meanwhile."""
     items_by_key: dict[SortKey, Item] = {}
     for source in SOURCES:
-        items_by_key |= source.items(actor, (key for key in wanted if key.source == source.name))
-    return [items_by_key[key] for key in wanted if key in items_by_key]
+        items_by_key |= source.items(actor, (key for key in keys if key.source == source.name))
+    return [items_by_key[key] for key in keys if key in items_by_key]

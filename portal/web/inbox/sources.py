@@ -78,11 +78,11 @@ class Source(ABC):
 
     def items(self, actor: User, keys: Iterable[SortKey]) -> dict[SortKey, Item]:
         """Return the items of these keys that still exist, with one query."""
-        wanted = {key.pk: key for key in keys}
-        if not wanted:
+        keys_by_pk = {key.pk: key for key in keys}
+        if not keys_by_pk:
             return {}
-        rows = self.rows(actor).filter(pk__in=list(wanted))
-        return {(key := wanted[str(row.pk)]): self.item(actor, key, row) for row in rows}
+        rows = self.rows(actor).filter(pk__in=list(keys_by_pk))
+        return {(key := keys_by_pk[str(row.pk)]): self.item(actor, key, row) for row in rows}
 
 
 def _is_soon(moment: datetime | None, now: datetime) -> bool:
@@ -125,8 +125,8 @@ class QuotaSource(Source):
             key,
             self.kind,
             row.requester.username,
-            _("requests %(wanted)s more for %(whose)s")
-            % {"wanted": summary.requested_text, "whose": summary.limit_text},
+            _("requests %(requested)s more for %(whose)s")
+            % {"requested": summary.requested_text, "whose": summary.limit_text},
             detail,
             why,
             row.until,

@@ -73,16 +73,16 @@ def find(user: User, text: str) -> list[ResultGroup]:
 def _pages(user: User, query: str) -> list[Result]:
     """Pages whose label begins with the query first, then those with all of its words."""
     words = query.lower().split()
-    found: list[tuple[bool, Result]] = []
+    results: list[tuple[bool, Result]] = []
     for page in menu.pages_for(user):
         label = str(page.label).lower()
-        known = f"{label} {page.keywords}".split()
-        if all(any(one.startswith(word) for one in known) for word in words):
-            found.append(
+        terms = f"{label} {page.keywords}".split()
+        if all(any(one.startswith(word) for one in terms) for word in words):
+            results.append(
                 (not label.startswith(query.lower()), Result(page.label, reverse(page.url), page.icon))
             )
-    found.sort(key=lambda one: one[0])
-    return [result for _late, result in found][: MAX_FOUND if words else None]
+    results.sort(key=lambda one: one[0])
+    return [result for _late, result in results][: MAX_FOUND if words else None]
 
 
 def _workspaces(user: User, query: str) -> list[Result]:
@@ -93,7 +93,7 @@ def _workspaces(user: User, query: str) -> list[Result]:
     rows = workspaces.rows_for(user).exclude(state=State.TERMINATED).filter(name__icontains=name)
     own = list(rows.filter(owner=user).select_related("team", "owner").order_by("name", "pk")[:MAX_FOUND])
     others = rows.exclude(owner=user).select_related("team", "owner").order_by("name", "pk")
-    found = [*own, *others[: MAX_FOUND - len(own)]]
+    results = [*own, *others[: MAX_FOUND - len(own)]]
     return [
         Result(
             f"{verb.capitalize()} {row.name}" if act else row.name,
@@ -101,7 +101,7 @@ def _workspaces(user: User, query: str) -> list[Result]:
             "notebook",
             " · ".join((look_of(row.state).word, row.team.name, row.owner.username)),
         )
-        for row in found
+        for row in results
     ]
 
 
@@ -140,6 +140,6 @@ def _machines(user: User, query: str) -> list[Result]:
 
 def _documents(_user: User, query: str) -> list[Result]:
     return [
-        Result(found.title, found.url, "file-text", " › ".join(found.path))
-        for found in documents.index().search(query, MAX_FOUND)
+        Result(match.title, match.url, "file-text", " › ".join(match.path))
+        for match in documents.index().search(query, MAX_FOUND)
     ]

@@ -94,7 +94,7 @@ def _list_choices_once(schemas: dict[str, Any]) -> None:
 def _need_values(result: dict[str, Any]) -> None:
     """Say that parameters of texts need at least one character (`ApiView.may_be_empty`)."""
     for methods in result["paths"].values():
-        for parameter in (each for operation in methods.values() for each in operation.get("parameters", ())):
+        for parameter in (item for operation in methods.values() for item in operation.get("parameters", ())):
             schema = parameter["schema"]
             if (
                 parameter["in"] == "query"

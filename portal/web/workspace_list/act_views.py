@@ -28,7 +28,7 @@ from portal.workspaces import extending, owner_messages
 from portal.workspaces.bulk import MAX_AT_ONCE
 from portal.workspaces.codes import WorkspaceCode
 
-ONCE_MAX = 64
+MAX_NONCE_LENGTH = 64
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -68,7 +68,7 @@ def _preview(
         "text": strip_nul(request.POST.get("text", "")),
         "max_text": owner_messages.MAX_TEXT,
         "problem": error.sentence if error is not None else "",
-        "once": strip_nul(request.POST.get("once", ""))[:ONCE_MAX] or uuid4().hex,
+        "once": strip_nul(request.POST.get("once", ""))[:MAX_NONCE_LENGTH] or uuid4().hex,
         "more": takes_all and selection_of(request.user, request.GET).count() > len(ids),
         "max_at_once": MAX_AT_ONCE,
         "back": back,
@@ -85,7 +85,7 @@ def _confirm(request: SignedInRequest, act: Act, back: str) -> HttpResponse:
             seen,
             seconds=_seconds(request.POST.get("hours", "")) if act == Act.EXTEND else 0,
             text=request.POST.get("text", ""),
-            once=strip_nul(request.POST.get("once", ""))[:ONCE_MAX] or uuid4().hex,
+            once=strip_nul(request.POST.get("once", ""))[:MAX_NONCE_LENGTH] or uuid4().hex,
         )
     except PortalError as error:
         # Nothing was done: the form comes back with the reason and what was entered.

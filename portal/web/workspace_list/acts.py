@@ -71,8 +71,8 @@ def plan(actor: User, act: Act, workspaces: Iterable[UUID], *, seconds: int) -> 
     rows = bulk.visible(actor, ids)
     planned = [_planned(actor, act, rows[key], seconds) for key in ids if key in rows]
     return Plan(
-        done=[each for each in planned if not each.refusal],
-        refused=[each for each in planned if each.refusal],
+        done=[step for step in planned if not step.refusal],
+        refused=[step for step in planned if step.refusal],
         hidden=len(ids) - len(planned),
     )
 

@@ -28,7 +28,7 @@ ROWS_PER_PAGE = 50
 MAX_COUNTED = 1000
 """Rows are counted up to here, so that a page costs the same whatever its filters select."""
 FILTERS = ("q", "state", "team", "owner", "flavor", "pool")
-EXPORTED_AT_ONCE = 500
+EXPORT_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Selection:
     def all(self) -> Iterator[Workspace]:
         """Yield all rows in order, with their columns, in chunks."""
         ordered = self.order.annotated(with_columns(self.rows())).order_by(*self.order.fields)
-        return ordered.iterator(chunk_size=EXPORTED_AT_ONCE)
+        return ordered.iterator(chunk_size=EXPORT_BATCH)
 
 
 def selection_of(actor: User, data: Mapping[str, str]) -> Selection:
@@ -91,9 +91,9 @@ def selection_of(actor: User, data: Mapping[str, str]) -> Selection:
 
 def with_columns(rows: QuerySet[Workspace]) -> QuerySet[Workspace]:
     """Return the rows with what the table shows: `idle_s`, `stops_at`, `held` allocations, related rows."""
-    held = Allocation.objects.filter(released_at=None).select_related("node").order_by("node__name")
+    allocations = Allocation.objects.filter(released_at=None).select_related("node").order_by("node__name")
     return (
         rows.annotate(idle_s=overview.idle_s(timezone.now()), stops_at=overview.stops_at())
         .select_related("owner", "team", "flavor", "flavor__pool", "pool")
-        .prefetch_related(Prefetch("allocations", held, to_attr="held"))
+        .prefetch_related(Prefetch("allocations", allocations, to_attr="held"))
     )

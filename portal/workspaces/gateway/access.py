@@ -32,7 +32,7 @@ STORE_TIMEOUT_S = 2.0
 # Seconds before the end of a token's pass at which the token is checked again.
 AHEAD_S = 0.5 * BELIEVED_S
 # Maximum number of tokens that are checked in the background at the same time.
-MAX_GOING_ON = 64
+MAX_CONCURRENT = 64
 
 # Returns each value and its remaining seconds. One script is cheaper for the client than a pipeline.
 _READ = """
@@ -227,7 +227,7 @@ class AccessRules:
     def _go_on(self, left: Pass, client: ClientRequest) -> None:
         """Keep a token's pass alive, so that its requests do not all wait for a check each second."""
         place = (left.workspace, left.credential)
-        if self.passes is None or place in self._going_on or len(self._going_on) >= MAX_GOING_ON:
+        if self.passes is None or place in self._going_on or len(self._going_on) >= MAX_CONCURRENT:
             return
         task = asyncio.get_running_loop().create_task(
             self._prolong(self.passes, left, client), name="berth-token"
@@ -299,11 +299,11 @@ class AccessRules:
         Reads memory, or Redis with one call.
         """
         keys = [tickets.session_key(cookie) for cookie in cookies]
-        wanted = [workspace_views.key(name), *keys]
+        cache_keys = [workspace_views.key(name), *keys]
         self.memory.start()
-        entries = [self.memory.get(key) for key in wanted] if await self.memory.fresh() else [None]
+        entries = [self.memory.get(key) for key in cache_keys] if await self.memory.fresh() else [None]
         if None in entries:
-            entries = await self._ask(wanted)
+            entries = await self._ask(cache_keys)
         view = entries[0][0] if entries[0] is not None else None
         sessions = [
             (key, entry[0], int(entry[1]))

@@ -62,7 +62,7 @@ class BearerTokens:
     async def refresh(self, token: str, name: str) -> str | None:
         """Look up the token again, even if a result is cached. Raises the same errors as `ask`."""
         key, began = _key(name, token), time.monotonic()
-        asking = asyncio.get_running_loop().create_task(self._ask_and_keep(key, began, token, name))
+        asking = asyncio.get_running_loop().create_task(self._fetch_and_cache(key, began, token, name))
         self._asking[key] = (began, asking)
         try:
             # Other requests may wait for the same lookup after this one was cancelled.
@@ -71,7 +71,7 @@ class BearerTokens:
             asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise
 
-    async def _ask_and_keep(self, key: bytes, began: float, token: str, name: str) -> str | None:
+    async def _fetch_and_cache(self, key: bytes, began: float, token: str, name: str) -> str | None:
         this = asyncio.current_task()
         try:
             user = await self._ask(token, name)

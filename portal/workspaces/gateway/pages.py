@@ -212,7 +212,7 @@ def foreign_origin_notice(page_url: str) -> Notice:
 
 
 def forbidden_notice(portal_url: str) -> Notice:
-    """Reply for a workspace that does not exist or belongs to somebody else, so that the two look alike."""
+    """Reply for a workspace that does not exist or belongs to another user, so that the two look alike."""
     return Notice(
         403,
         "forbidden",

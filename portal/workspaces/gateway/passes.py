@@ -28,7 +28,7 @@ RETRY_S = 0.05
 BROKEN_S = 5.0
 MAX_HELD = 4096
 MAX_PER_WORKSPACE = 32
-_ALONE, _SHARED = 0o700, 0o750
+_PRIVATE, _SHARED = 0o700, 0o750
 """Modes of the folders."""
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Passes:
         self._folder = folder
         self._key = key
         self._fresh = fresh
-        self._mode = _SHARED if shared else _ALONE
+        self._mode = _SHARED if shared else _PRIVATE
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._home = self._held = -1
@@ -143,13 +143,13 @@ class Passes:
         extended.
         """
         place = (left.workspace, left.credential)
-        standing = self._passes.get(place)
+        active = self._passes.get(place)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + for_s
-        if standing is None or standing.left != left or ends_at > standing.at_most:
+        if active is None or active.left != left or ends_at > active.at_most:
             return False
-        standing.timer.cancel()
-        standing.timer = loop.call_at(ends_at, self._end, place)
+        active.timer.cancel()
+        active.timer = loop.call_at(ends_at, self._end, place)
         return True
 
     def end(self, left: Pass) -> None:
@@ -217,7 +217,7 @@ class Passes:
             status = os.fstat(folder)
             opened = status.st_mode & 0o077 & ~self._mode
             foreign = status.st_uid != os.geteuid() or (
-                self._mode != _ALONE and status.st_gid != os.getegid()
+                self._mode != _PRIVATE and status.st_gid != os.getegid()
             )
             if foreign or opened:
                 raise PermissionError(errno.EPERM, "is not this user's alone", str(self._folder))
@@ -259,8 +259,8 @@ class Passes:
 
     def _end_all(self) -> None:
         """End all passes at once. The links of the seconds go first, which disables every pass."""
-        for standing in self._passes.values():
-            standing.timer.cancel()
+        for active in self._passes.values():
+            active.timer.cancel()
         self._passes.clear()
         self._by_key.clear()
         self._of_workspace.clear()

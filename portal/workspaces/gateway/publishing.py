@@ -66,21 +66,21 @@ def view_of(workspace: Workspace) -> WorkspaceView:
     if machine is not None and machine.state != MachineState.ACTIVE:
         # A machine that is no longer trusted gets no traffic.
         socket = ""
-    elsewhere = machine if socket else None
+    remote_machine = machine if socket else None
     # An address chosen by another machine could be one of this machine's own services.
-    named = "" if socket or machine is not None else workspace.endpoint
+    endpoint = "" if socket or machine is not None else workspace.endpoint
     return WorkspaceView(
         external_name=workspace.external_name,
         name=workspace.name,
         state=workspace.state,
-        # A deactivated account admits nobody, whatever cookies or tickets exist.
+        # A deactivated account has no access, even with valid cookies or tickets.
         user_ids=frozenset({str(workspace.owner_id)} if workspace.owner.is_active else ()),
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,
         socket=socket,
-        gateway=elsewhere.gateway if elsewhere else "",
-        node=elsewhere.name if elsewhere else "",
-        endpoint="" if host_and_port(named) is None else named,
+        gateway=remote_machine.gateway if remote_machine else "",
+        node=remote_machine.name if remote_machine else "",
+        endpoint="" if host_and_port(endpoint) is None else endpoint,
         service_workers=workspace.template.service_workers,
         revision=int(workspace.state_since.timestamp() * 1000),
     )
@@ -100,8 +100,8 @@ def state_changed(event: StateChanged) -> None:
 
 def machine_ended(event: MachineEnded) -> None:
     """Close access at once to workspaces on a machine that is no longer trusted."""
-    there = Q(allocations__node__name=event.name, allocations__released_at=None)
-    for workspace in _base_queryset().filter(there, pool=event.pool_id, state__in=STARTED).distinct():
+    on_node = Q(allocations__node__name=event.name, allocations__released_at=None)
+    for workspace in _base_queryset().filter(on_node, pool=event.pool_id, state__in=STARTED).distinct():
         publish(workspace)
 
 

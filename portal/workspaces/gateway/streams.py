@@ -33,7 +33,7 @@ Reauthorize = Callable[[str, ClientRequest], Awaitable[UpstreamHeaders | None]]
 Raises `EntryRefused`.
 """
 
-COME_S = 10.0
+CLIENT_CONNECT_S = 10.0
 """Seconds within which the front door has to present its token and the complete request head."""
 TOKEN_RECHECK_S = 1.0
 SESSION_RECHECK_S = 30.0
@@ -116,7 +116,7 @@ class Streams:
             raise ConnectionLimitReached(name)
         await self._start()
         token = secrets.token_hex(32)
-        timer = asyncio.get_running_loop().call_later(COME_S, self._forget, token)
+        timer = asyncio.get_running_loop().call_later(CLIENT_CONNECT_S, self._forget, token)
         self._coming[token] = (_Connection(name, client, upstream_headers, frozenset(keys)), timer)
         self._of_workspace[name] += 1
         return [
@@ -200,7 +200,7 @@ class Streams:
     async def _join(self, connection: _Connection, near: _ClientSide, first: bytes) -> None:
         far = _Side(self)
         try:
-            async with asyncio.timeout(COME_S):
+            async with asyncio.timeout(CLIENT_CONNECT_S):
                 await asyncio.get_running_loop().create_connection(lambda: far, *self._door)
         except (OSError, TimeoutError) as error:
             log.warning("no answer from the front door about an open connection: %r", error)
@@ -349,7 +349,7 @@ class _ClientSide(_Side):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._timer = asyncio.get_running_loop().call_later(COME_S, self.transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(CLIENT_CONNECT_S, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -377,10 +377,10 @@ class _ClientSide(_Side):
 def _descriptors() -> int:
     """Raise the limit of open file descriptors, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft != resource.RLIM_INFINITY and soft < target:
         # The operator may have forbidden a higher limit.
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+            soft = target
     return 65_536 if soft == resource.RLIM_INFINITY else soft

@@ -197,8 +197,8 @@ def renewal_s(session: Session, ttl_s: int, now: float) -> int:
     `SESSION_MAX_S` after the ticket was exchanged.
     """
     longest = int(session.since + SESSION_MAX_S - now)
-    wanted = min(SESSION_TTL_S, longest)
-    return wanted if wanted > 0 and wanted - ttl_s >= RENEW_AFTER_S else 0
+    session_ttl_s = min(SESSION_TTL_S, longest)
+    return session_ttl_s if session_ttl_s > 0 and session_ttl_s - ttl_s >= RENEW_AFTER_S else 0
 
 
 def _digest(secret: str) -> str:

@@ -126,19 +126,19 @@ def total_size_text(archives: Sequence[HomeArchive]) -> str:
 
 def restore_question(workspace: Workspace, archive: HomeArchive) -> dict[str, Any]:
     """Return the context of the confirmation page for restoring a home."""
-    named = {"name": archive.name, "team": archive.team.name, "node": archive.node_name}
+    params = {"name": archive.name, "team": archive.team.name, "node": archive.node_name}
     refusals = []
     reason = home_archives.archiving_obstacle(workspace)
     if reason is not None:
         refusals.append(sentence_of(reason))
     return {
-        "title": _("Restore your home folder from “%(name)s”?") % named,
+        "title": _("Restore your home folder from “%(name)s”?") % params,
         "loses": [
             _(
                 "everything now in your home folder in %(team)s, permanently, including changes "
                 "since the archive"
             )
-            % named,
+            % params,
             _("starts of workspaces that use it, which wait until this is complete"),
         ],
         "stays": [
@@ -153,10 +153,10 @@ def restore_question(workspace: Workspace, archive: HomeArchive) -> dict[str, An
 
 def delete_question(archive: HomeArchive) -> dict[str, Any]:
     """Return the context of the confirmation page for deleting an archive."""
-    named = {"name": archive.name}
+    params = {"name": archive.name}
     return {
-        "title": _("Delete the archive “%(name)s”?") % named,
-        "loses": [_("“%(name)s”, permanently") % named],
+        "title": _("Delete the archive “%(name)s”?") % params,
+        "loses": [_("“%(name)s”, permanently") % params],
         "stays": [_("your current home folder"), _("other archives")],
         "yes": _("Delete archive"),
     }

@@ -143,9 +143,9 @@ def make_folder(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     workspace = _home_of(request, workspace_id)
     path = _path(request)
     if request.method == "POST":
-        wanted = services.join_path(path, strip_nul(request.POST.get("name", "")))
+        new_path = services.join_path(path, strip_nul(request.POST.get("name", "")))
         try:
-            services.make_folder(actor=request.user, workspace=workspace, path=wanted)
+            services.make_folder(actor=request.user, workspace=workspace, path=new_path)
         except PortalError as error:
             return _redirect_with_error(request, workspace, path, error)
         messages.success(request, _("Folder created."))
@@ -184,11 +184,11 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
             return _redirect_with_error(request, workspace, _parent(path), error)
         messages.success(request, _("“%(name)s” deleted.") % {"name": services.name_of(path)})
         return redirect(back)
-    named = {"name": services.name_of(path)}
+    params = {"name": services.name_of(path)}
     url = reverse("home_files:delete", args=[workspace.pk])
     context = {
-        "title": _("Delete “%(name)s”?") % named,
-        "loses": [_("“%(name)s” and all its contents, permanently") % named],
+        "title": _("Delete “%(name)s”?") % params,
+        "loses": [_("“%(name)s” and all its contents, permanently") % params],
         "stays": [_("all other files"), _("the workspace")],
         "yes": _("Delete"),
         "action": url,

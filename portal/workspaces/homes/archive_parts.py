@@ -34,7 +34,10 @@ def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
     archive.reason, archive.next_at = {}, timezone.now()
     archive.save()
     record(
-        archive, actor, AuditKind.USER_HOME_RESTORE_ASKED, f"requested to restore {archive_label(archive)}"
+        archive,
+        actor,
+        AuditKind.USER_HOME_RESTORE_REQUESTED,
+        f"requested to restore {archive_label(archive)}",
     )
     home_use.notify_scheduler(archive.owner_id, archive.team_id)
     process_on_commit()

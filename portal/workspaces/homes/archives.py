@@ -61,7 +61,7 @@ from provisioning import messages
 from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
 
 LEASE_S = 60
-AGAIN_S = 10
+RETRY_STEP_S = 10
 LATER_S = 30
 MAX_RETRY_S = 600
 MAX_FAILURES = 60
@@ -212,9 +212,9 @@ def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> 
 
 def _counted_archives(owner_id: UUID, team_id: UUID) -> QuerySet[HomeArchive]:
     """Return the archives that count towards the limits of number and size."""
-    gone = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
-    gone |= Q(empties=True) | Q(away_at__isnull=False)  # they replace the home
-    return HomeArchive.objects.filter(owner=owner_id, team=team_id).exclude(gone)
+    excluded = Q(state=HomeArchiveState.FAILED) | Q(node=None) | Q(node__retired=True)
+    excluded |= Q(empties=True) | Q(away_at__isnull=False)  # they replace the home
+    return HomeArchive.objects.filter(owner=owner_id, team=team_id).exclude(excluded)
 
 
 def room_bytes(archive: HomeArchive) -> int:
@@ -348,13 +348,13 @@ def apply(answer: HomeArchived) -> bool:
 
 def _record_progress(archive: HomeArchive, answer: HomeArchived) -> None:
     """Record progress. Less progress than before means that the process was killed and has restarted."""
-    was = (archive.state == HomeArchiveState.CHECKING, archive.bytes_done)
+    previous = (archive.state == HomeArchiveState.CHECKING, archive.bytes_done)
     archive.failures, archive.reason = 0, {}
     if archive.state != HomeArchiveState.RESTORING:
         archive.state = HomeArchiveState.CHECKING if answer.checking else HomeArchiveState.MAKING
         archive.stream_bytes = max(archive.stream_bytes, answer.bytes_done)
     archive.bytes_done = answer.bytes_done
-    if (answer.checking, answer.bytes_done) < was:
+    if (answer.checking, answer.bytes_done) < previous:
         archive.restarts += 1
         if archive.restarts >= MAX_RESTARTS:
             _fail(archive, Reason(ArchiveCode.KEEPS_ENDING, {"node": archive.node_name}))
@@ -421,7 +421,7 @@ def _record_trouble(archive: HomeArchive, answer: HomeArchived) -> None:
         return
     if archive.failures > 1:
         archive.reason = reason.as_json()
-        archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, 60))
+        archive.next_at = timezone.now() + timedelta(seconds=min(RETRY_STEP_S * archive.failures, 60))
     archive.save()
 
 
@@ -453,7 +453,7 @@ def _apply_cleanup(archive: HomeArchive, answer: HomeArchived) -> None:
         home_use.notify_scheduler(archive.owner_id, archive.team_id)
     if answer.failure is not None or answer.refused:
         archive.failures += 1
-        wait_s = min(AGAIN_S * 2 ** min(archive.failures, 10), MAX_RETRY_S)
+        wait_s = min(RETRY_STEP_S * 2 ** min(archive.failures, 10), MAX_RETRY_S)
         archive.next_at = timezone.now() + timedelta(seconds=wait_s)
     elif answer.done and answer.do is ArchiveCommand.DELETE and archive.state == HomeArchiveState.DELETING:
         archive.delete()

@@ -49,11 +49,11 @@ from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace, W
 from provisioning.home_messages import ArchiveCommand, HomeArchived
 from provisioning.version import VERSION, is_compatible
 
-AGAIN_S = 10
+RETRY_STEP_S = 10
 MAX_RETRY_S = 60
 MAX_FAILURES = 20
 """Failed commands to empty the home before it is left as it is."""
-TRIED_AGAIN = timedelta(hours=1)
+RETRY_AFTER = timedelta(hours=1)
 """Time after a failed restore until it is retried for a waiting workspace."""
 MAX_REASON = 200
 AT_ONCE = 50
@@ -208,7 +208,9 @@ def apply_emptying_answer(archive: HomeArchive, answer: HomeArchived) -> None:
             text = strip_nul(failure.message)[:1000] if failure is not None else answer.refused
             leave_home(archive, Reason(ArchiveCode.REPORTED, {"code": "not_emptied", "text": text}))
             return
-        archive.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * archive.failures, MAX_RETRY_S))
+        archive.next_at = timezone.now() + timedelta(
+            seconds=min(RETRY_STEP_S * archive.failures, MAX_RETRY_S)
+        )
         archive.save()
     elif answer.done and answer.do is ArchiveCommand.LEAVE:
         end_unchanged(archive, Reason.from_json(archive.reason) if archive.reason else None)
@@ -262,12 +264,12 @@ def restore_awaited_homes() -> int:
         team=OuterRef("team"),
         state=State.PENDING,
     )
-    tried = Q(reason={}) | Q(next_at__lte=now - TRIED_AGAIN) | Q(next_at__gt=now + TRIED_AGAIN)
-    wanted = archives_with_only_copy().filter(Exists(waits), tried, state=HomeArchiveState.READY, open=False)
-    return sum(_restore_wanted(pk) for pk in wanted.values_list("pk", flat=True)[:AT_ONCE])
+    tried = Q(reason={}) | Q(next_at__lte=now - RETRY_AFTER) | Q(next_at__gt=now + RETRY_AFTER)
+    needed = archives_with_only_copy().filter(Exists(waits), tried, state=HomeArchiveState.READY, open=False)
+    return sum(_restore_needed(pk) for pk in needed.values_list("pk", flat=True)[:AT_ONCE])
 
 
-def _restore_wanted(archive_id: UUID) -> bool:
+def _restore_needed(archive_id: UUID) -> bool:
     try:
         with transaction.atomic():
             archive = lock_archive(archive_id)

@@ -46,7 +46,7 @@ from provisioning.types import HomeDeletion as Order
 
 log = logging.getLogger(__name__)
 MAX_BACKOFF_S = 3600
-TOLD_AFTER = 8
+NOTIFY_AFTER = 8
 """Failed commands, over about two hours, before the administrators are notified."""
 BATCH = 50
 
@@ -63,7 +63,7 @@ def account_deleted(event: UserDeleted) -> None:
     if not event.delete_homes:
         kind, message = AuditKind.USER_HOMES_KEPT, f"kept the home folders of {event.user.username}"
     else:
-        kind = AuditKind.USER_HOMES_DELETE_ASKED
+        kind = AuditKind.USER_HOMES_DELETE_REQUESTED
         message = f"requested the deletion of the home folders of {event.user.username}"
         now = timezone.now()
         HomeDeletion.objects.bulk_create(
@@ -109,8 +109,8 @@ def homes_of_team(team: Team) -> set[tuple[UUID, UUID]]:
     archived = HomeArchive.objects.filter(team=team, node__isnull=False)
     homes |= {(owner, node) for owner, node in archived.values_list("owner_id", "node_id") if node}
     removed = Node.objects.filter(pk__in={node for _owner, node in homes}, retired=True)
-    gone = set(removed.values_list("pk", flat=True))
-    return {(owner, node) for owner, node in homes if node not in gone}
+    deleted_nodes = set(removed.values_list("pk", flat=True))
+    return {(owner, node) for owner, node in homes if node not in deleted_nodes}
 
 
 def team_deletion_started(event: TeamDeletionStarted) -> None:
@@ -193,7 +193,7 @@ def _send(pk: int) -> None:
     )
     queue = node_commands.queue_of(deletion.node.pool, deletion.node.name)
     transaction.on_commit(partial(node_commands.send, "node.delete_home", queue, order=messages.dump(order)))
-    if deletion.attempts > TOLD_AFTER and not deletion.problem:
+    if deletion.attempts > NOTIFY_AFTER and not deletion.problem:
         _report_trouble(deletion, Reason(WorkspaceCode.NODE_SILENT))
 
 
@@ -248,11 +248,11 @@ def _finish(deletion: HomeDeletion) -> None:
 def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
     reason = Reason(WorkspaceCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)})
     if not failure.retryable and failure.code != "stale":
-        # Somebody has to act first: retry in an hour, and notify once.
-        deletion.attempts = max(deletion.attempts, TOLD_AFTER)
+        # A person has to act first: retry in an hour, and notify once.
+        deletion.attempts = max(deletion.attempts, NOTIFY_AFTER)
         deletion.next_at = timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
         deletion.save(update_fields=["attempts", "next_at"])
-    if deletion.attempts >= TOLD_AFTER and not deletion.problem:
+    if deletion.attempts >= NOTIFY_AFTER and not deletion.problem:
         _report_trouble(deletion, reason)
 
 

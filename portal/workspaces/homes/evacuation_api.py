@@ -58,11 +58,11 @@ class HomesThereSerializer(serializers.Serializer[NodeHomeCounts]):
     message = serializers.SerializerMethodField(help_text="Reason, as a sentence; empty for none.")
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
-    def get_reason(self, there: NodeHomeCounts) -> dict[str, Any] | None:
-        return there.refused.as_json() if there.refused is not None else None
+    def get_reason(self, counts: NodeHomeCounts) -> dict[str, Any] | None:
+        return counts.refused.as_json() if counts.refused is not None else None
 
-    def get_message(self, there: NodeHomeCounts) -> str:
-        return message_of(there.refused) if there.refused is not None else ""
+    def get_message(self, counts: NodeHomeCounts) -> str:
+        return message_of(counts.refused) if counts.refused is not None else ""
 
 
 class MoveHomesSerializer(StrictSerializer):

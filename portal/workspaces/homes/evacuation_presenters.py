@@ -17,7 +17,7 @@ from portal.workspaces.homes.evacuations import NodeHomeCounts
 from portal.workspaces.models import HomeEvacuation, HomeMove, HomeMoveState
 from portal.workspaces.troubles import stored_sentence
 
-STAYED_SHOWN = 50
+MAX_STAYED_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Progress:
 class NodeHomes:
     """The homes on a node; `keeps` are sentences about those that cannot be moved now."""
 
-    there: NodeHomeCounts
+    counts: NodeHomeCounts
     text: str
     keeps: tuple[str, ...]
     refused: str
@@ -60,58 +60,60 @@ class NodeHomes:
 
 def page(actor: User, node: Node) -> NodeHomes:
     """Return the page's data, for operators and auditors. Raises `NotAllowed`."""
-    there = evacuations.homes_on_node(actor, node)
+    counts = evacuations.homes_on_node(actor, node)
     last = evacuations.latest_evacuation(actor, node)
     return NodeHomes(
-        there=there,
-        text=homes_text(there),
-        keeps=tuple(_keeps(there)),
-        refused=sentence_of(there.refused) if there.refused is not None else "",
+        counts=counts,
+        text=homes_text(counts),
+        keeps=tuple(_keeps(counts)),
+        refused=sentence_of(counts.refused) if counts.refused is not None else "",
         last=_progress(last) if last is not None else None,
         may=actor.operates,
     )
 
 
-def homes_text(there: NodeHomeCounts) -> str:
+def homes_text(counts: NodeHomeCounts) -> str:
     """Return number and size of the homes as text."""
-    count = ngettext("%(count)d home folder", "%(count)d home folders", there.homes) % {"count": there.homes}
-    if not there.measured:
+    count = ngettext("%(count)d home folder", "%(count)d home folders", counts.homes) % {
+        "count": counts.homes
+    }
+    if not counts.measured:
         return count
-    if there.measured == there.homes:
-        return _("%(homes)s, %(size)s") % {"homes": count, "size": format_memory(there.used_mib)}
+    if counts.measured == counts.homes:
+        return _("%(homes)s, %(size)s") % {"homes": count, "size": format_memory(counts.used_mib)}
     return _("%(homes)s, %(size)s in %(measured)d measured") % {
         "homes": count,
-        "size": format_memory(there.used_mib),
-        "measured": there.measured,
+        "size": format_memory(counts.used_mib),
+        "measured": counts.measured,
     }
 
 
-def _keeps(there: NodeHomeCounts) -> list[str]:
+def _keeps(counts: NodeHomeCounts) -> list[str]:
     lines = []
-    if there.in_use:
+    if counts.in_use:
         lines.append(
             ngettext(
                 "%(count)d is in use. It is moved when its workspaces have stopped.",
                 "%(count)d are in use. They are moved when their workspaces have stopped.",
-                there.in_use,
+                counts.in_use,
             )
-            % {"count": there.in_use}
+            % {"count": counts.in_use}
         )
-    if there.moving:
+    if counts.moving:
         text = ngettext(
             "%(count)d is already being moved or archived.",
             "%(count)d are already being moved or archived.",
-            there.moving,
+            counts.moving,
         )
-        lines.append(text % {"count": there.moving})
-    if there.kept:
+        lines.append(text % {"count": counts.moving})
+    if counts.kept:
         lines.append(
             ngettext(
                 "%(count)d of a deleted account is not moved.",
                 "%(count)d of deleted accounts are not moved.",
-                there.kept,
+                counts.kept,
             )
-            % {"count": there.kept}
+            % {"count": counts.kept}
         )
     return lines
 
@@ -125,7 +127,7 @@ def _progress(row: HomeEvacuation) -> Progress:
     if stayed:
         text = ngettext("%(count)d not moved", "%(count)d not moved", stayed)
         facts.append(text % {"count": stayed})
-    rows = list(evacuations.unsuccessful_moves(row)[:STAYED_SHOWN]) if stayed else []
+    rows = list(evacuations.unsuccessful_moves(row)[:MAX_STAYED_SHOWN]) if stayed else []
     return Progress(
         row=row,
         moved=moved,

@@ -52,7 +52,7 @@ from portal.workspaces.models import (
 
 AT_ONCE = 2
 """Concurrent moves of one evacuation: one is copied while the next is requested."""
-AGAIN_S = 10
+RETRY_STEP_S = 10
 BATCH = 20
 ENDED_ELSEWHERE = (HomeMoveState.FAILED, HomeMoveState.CANCELLED)
 
@@ -119,15 +119,15 @@ def homes_on_node(actor: User, node: Node) -> NodeHomeCounts:
 
 def _refusal(node: Node, homes: int, targets: Iterable[str]) -> Reason | None:
     """Return why no home can be moved from the node, or `None`."""
-    named = {"node": node.name}
+    params = {"node": node.name}
     if not has_separate_homes(node.pool):
         return Reason(HomeMoveCode.HOMES_NOT_APART, {"pool": node.pool.name})
     if node.retired or not home_use.is_node_trusted(node.pool, node.name):
-        return Reason(HomeMoveCode.NODE_GONE, named)
+        return Reason(HomeMoveCode.NODE_GONE, params)
     if not homes:
-        return Reason(HomeMoveCode.NO_HOMES_THERE, named)
+        return Reason(HomeMoveCode.NO_HOMES_THERE, params)
     if not list(targets):
-        return Reason(HomeMoveCode.NO_TARGETS, {"pool": node.pool.name, **named})
+        return Reason(HomeMoveCode.NO_TARGETS, {"pool": node.pool.name, **params})
     return None
 
 
@@ -165,7 +165,7 @@ def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
         team=OuterRef("team"),
         state__in=ENDED_ELSEWHERE,
     )
-    there = (
+    homes = (
         HomePlace.objects.filter(~Exists(stayed), node=OuterRef("source"), owner__deleted_at=None)
         .order_by()
         .values("node")
@@ -177,7 +177,7 @@ def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
         stayed=Count("moves", filter=Q(moves__state__in=ENDED_ELSEWHERE)),
         under_way=Count("moves", filter=Q(moves__state__in=ACTIVE_MOVES)),
         bytes_done=Coalesce(Sum("moves__bytes_done"), 0),
-        left=Coalesce(Subquery(there), 0),
+        left=Coalesce(Subquery(homes), 0),
     )
     return rows if actor.sees_all else rows.none()
 
@@ -206,10 +206,10 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
         if going.target_name == to:
             return going
         raise _conflict(Reason(HomeMoveCode.ALREADY_EVACUATED, {"node": node.name, "to": going.target_name}))
-    there = homes_on_node(actor, node)
-    if there.refused is not None:
-        raise _conflict(there.refused)
-    target = Node.objects.filter(pool=node.pool, name=to).first() if to in there.targets else None
+    counts = homes_on_node(actor, node)
+    if counts.refused is not None:
+        raise _conflict(counts.refused)
+    target = Node.objects.filter(pool=node.pool, name=to).first() if to in counts.targets else None
     if target is None or not home_use.is_node_trusted(node.pool, to):
         reason = Reason(HomeMoveCode.NO_SUCH_TARGET, {"node": strip_nul(to)[:63]})
         raise InvalidInput(reason, errors={"to": [reason]})
@@ -220,9 +220,9 @@ def evacuate(*, actor: User, node_id: UUID, to: str) -> HomeEvacuation:
     now = timezone.now()
     evacuation = HomeEvacuation.objects.create(
         pool=node.pool, source=node, target=target, source_name=node.name, target_name=target.name,
-        homes=there.homes - there.kept, requester=actor, asked_at=now, next_at=now,
+        homes=counts.homes - counts.kept, requester=actor, asked_at=now, next_at=now,
     )  # fmt: skip
-    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_ASKED, f"requested {_label(evacuation)}")
+    _record(evacuation, actor, AuditKind.NODE_HOMES_MOVE_REQUESTED, f"requested {_label(evacuation)}")
     home_moves.process_on_commit()
     return evacuation
 
@@ -298,7 +298,7 @@ def _step(pk: UUID) -> None:
             return
         why = why or Reason(HomeMoveCode.HOMES_IN_USE, {"count": count})
     evacuation.reason = why.as_json() if why is not None else {}
-    evacuation.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
+    evacuation.next_at = timezone.now() + timedelta(seconds=RETRY_STEP_S)
     evacuation.save()
 
 
@@ -312,7 +312,7 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
     evacuation.state = EvacuationState.DONE if is_complete else EvacuationState.INCOMPLETE
     evacuation.ended_at, evacuation.reason = timezone.now(), why.as_json() if why is not None else {}
     evacuation.save()
-    named = {"from": evacuation.source_name, "to": evacuation.target_name}
+    params = {"from": evacuation.source_name, "to": evacuation.target_name}
     _record(
         evacuation,
         SYSTEM,
@@ -345,7 +345,7 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
     events.notify(
         [evacuation.requester],
         "node.homes_moved",
-        title % named,
+        title % params,
         " ".join(body),
         f"/homes/nodes/{evacuation.source.pk}/",
     )

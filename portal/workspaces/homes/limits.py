@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 STEPS = (100, 90, 80)
 CALMER = 5
 """Percentage points below a threshold at which it is reset, so that it can notify again."""
-FAR_OVER = 110
+SEVERE_PERCENT = 110
 """Percent of the limit; also the kernel's limit."""
-KERNEL_MISSED = FAR_OVER + 1
+KERNEL_MISSED = SEVERE_PERCENT + 1
 """A home that grows above this is not limited by the kernel, regardless of what its node reports."""
 GROWING_GRACE = timedelta(minutes=1)
 HOME_RULE = StopRule("home_limit_mib", "settings")
@@ -124,7 +124,7 @@ def _grace(seen: Measured, before: tuple[int, int] | None, *, held: bool) -> tim
     if seen.disk_low and _grew_above(STEPS[0], seen, before):
         return timedelta(0)
     whole = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
-    return min(GROWING_GRACE, whole) if _grew_above(FAR_OVER, seen, before) else whole
+    return min(GROWING_GRACE, whole) if _grew_above(SEVERE_PERCENT, seen, before) else whole
 
 
 def _grew_above(percent: int, seen: Measured, before: tuple[int, int] | None) -> bool:
@@ -252,14 +252,14 @@ def _left(row: HomeUsage, workspace: Workspace) -> timedelta:
 
 def _sentence(row: HomeUsage, left: timedelta) -> str:
     if row.hidden:
-        found = _("Folders in this home folder are nested too deeply to measure. Delete them.")
-        return f"{found} {_what_follows(row, left)}"
+        problem = _("Folders in this home folder are nested too deeply to measure. Delete them.")
+        return f"{problem} {_what_follows(row, left)}"
     if row.percent < STEPS[0]:
         return _("The home folder uses %(amounts)s. Delete files that you no longer need.") % {
             "amounts": amounts(row)
         }
-    found = _("The home folder holds %(amounts)s. Delete files.") % {"amounts": amounts(row)}
-    return f"{found} {_what_follows(row, left)}"
+    problem = _("The home folder holds %(amounts)s. Delete files.") % {"amounts": amounts(row)}
+    return f"{problem} {_what_follows(row, left)}"
 
 
 def _what_follows(row: HomeUsage, left: timedelta) -> str:
@@ -267,10 +267,10 @@ def _what_follows(row: HomeUsage, left: timedelta) -> str:
     if _held(row.node):
         if _files_fill(row):
             return _("Above %(limit)s files, no file can be created. Workspaces go on.") % {
-                "limit": format_number(row.most_files * FAR_OVER // 100)
+                "limit": format_number(row.most_files * SEVERE_PERCENT // 100)
             }
         return _("Above %(limit)s, writes fail. Workspaces go on.") % {
-            "limit": format_memory(settings.BERTH_HOME_LIMIT_MIB * FAR_OVER // 100)
+            "limit": format_memory(settings.BERTH_HOME_LIMIT_MIB * SEVERE_PERCENT // 100)
         }
     sentences = [
         _("Workspaces that use it stop in %(grace)s. Files are kept.")
@@ -288,11 +288,11 @@ def _notify(row: HomeUsage) -> None:
     """Notify the owner about the reached threshold."""
     full = row.percent == STEPS[0]
     grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
-    named = {"team": row.team.name, "percent": row.percent}
+    params = {"team": row.team.name, "percent": row.percent}
     title = (
-        _("Your home folder in %(team)s is full") % named
+        _("Your home folder in %(team)s is full") % params
         if full
-        else _("Your home folder in %(team)s is %(percent)s %% full") % named
+        else _("Your home folder in %(team)s is %(percent)s %% full") % params
     )
     notify(
         [row.owner],

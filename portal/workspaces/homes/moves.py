@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 LEASE_S = 60
 """Seconds; longer than a step, which takes a node about 10 seconds."""
 OFFER_S = 3600
-AGAIN_S = 10
+RETRY_STEP_S = 10
 LATER_S = 30
 MAX_RETRY_S = 600
 MAX_FAILURES = 60
@@ -152,7 +152,7 @@ def begin(
         requester=None if isinstance(requester, SystemActor) else requester,
         bytes_total=used.used_mib << 20 if used is not None else 0,
     )  # fmt: skip
-    records.record(move, actor, AuditKind.USER_HOME_MOVE_ASKED, f"requested {records.label_of(move)}")
+    records.record(move, actor, AuditKind.USER_HOME_MOVE_REQUESTED, f"requested {records.label_of(move)}")
     home_use.notify_scheduler(move.owner_id, move.team_id)
     process_on_commit()
     return move
@@ -324,7 +324,7 @@ def _publish_ticket(move: HomeMove) -> None:
         move.state = HomeMoveState.COPYING
         move.started_at = move.started_at or timezone.now()
     else:
-        move.next_at = timezone.now() + timedelta(seconds=AGAIN_S)
+        move.next_at = timezone.now() + timedelta(seconds=RETRY_STEP_S)
     move.save()
 
 
@@ -377,10 +377,10 @@ def _change_place(move: HomeMove) -> None:
 def _apply_failure(move: HomeMove, answer: HomeMoved) -> None:
     failure = answer.failure
     assert failure is not None
-    named = {"node": move.target_name}
+    params = {"node": move.target_name}
     if failure.code == "no_room_for_home":
-        named |= {"needed_mib": answer.needed >> 20, "free_mib": answer.free >> 20}  # type: ignore[dict-item]
-        reason = Reason(HomeMoveCode.NO_ROOM, named)
+        params |= {"needed_mib": answer.needed >> 20, "free_mib": answer.free >> 20}  # type: ignore[dict-item]
+        reason = Reason(HomeMoveCode.NO_ROOM, params)
     else:
         text = {"code": failure.code, "text": strip_nul(failure.message)[:1000]}
         reason = Reason(HomeMoveCode.REPORTED, text)
@@ -392,7 +392,7 @@ def _apply_failure(move: HomeMove, answer: HomeMoved) -> None:
         move.state = HomeMoveState.ASKED
     if move.failures > 1:
         move.reason = reason.as_json()
-        move.next_at = timezone.now() + timedelta(seconds=min(AGAIN_S * move.failures, 60))
+        move.next_at = timezone.now() + timedelta(seconds=min(RETRY_STEP_S * move.failures, 60))
     move.save()
 
 
@@ -408,9 +408,9 @@ def _give_up(move: HomeMove, state: HomeMoveState, actor: User | SystemActor, re
         move, actor, AuditKind.USER_HOME_MOVE_FAILED, f"could not move {records.home_of(move)}", reason
     )
     # The requester of an evacuation is notified once, at its end.
-    asker = move.requester if move.evacuation_id is None else None
+    requester = move.requester if move.evacuation_id is None else None
     events.notify(
-        {user.pk: user for user in (move.owner, asker) if user is not None}.values(),
+        {user.pk: user for user in (move.owner, requester) if user is not None}.values(),
         "home.move_failed",
         _("The home folder %(home)s was not moved") % {"home": records.home_of(move)},
         sentence_of(reason),
@@ -455,7 +455,7 @@ def _clean(move: HomeMove) -> None:
 def _apply_cleanup(move: HomeMove, answer: HomeMoved) -> None:
     if answer.failure is not None:
         move.failures += 1
-        wait_s = min(AGAIN_S * 2 ** min(move.failures, 10), MAX_RETRY_S)
+        wait_s = min(RETRY_STEP_S * 2 ** min(move.failures, 10), MAX_RETRY_S)
         move.next_at = timezone.now() + timedelta(seconds=wait_s)
     elif answer.done and answer.do is (MoveCommand.REMOVE if move.left == "source" else MoveCommand.DISCARD):
         move.left, move.open = "", False

@@ -202,17 +202,17 @@ def record_places(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
     homes = home_places_by_user(
         [(workspace.owner_id, workspace.team_id) for workspace, _pool, _node in apart]
     )
-    elsewhere: set[UUID] = set()
+    other_nodes: set[UUID] = set()
     fresh: list[tuple[Workspace, Pool, str]] = []
     for workspace, pool, node in apart:
         home = homes.setdefault((workspace.owner_id, workspace.team_id), {})
         at = home.setdefault(pool.pk, HomeLocation(node))
         if at.node != node or not at.usable:
-            elsewhere.add(workspace.pk)
+            other_nodes.add(workspace.pk)
         else:
             fresh.append((workspace, pool, node))
     _note(fresh)
-    return elsewhere
+    return other_nodes
 
 
 def _note(placed: Sequence[tuple[Workspace, Pool, str]]) -> None:

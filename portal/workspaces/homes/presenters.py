@@ -180,15 +180,15 @@ def _size(mib: int | None) -> str:
 
 def recreate_question(lost: LostHome) -> dict[str, Any]:
     """Return the context of the confirmation page for a new, empty home."""
-    named = {"node": lost.node, "team": lost.team.name, "user": lost.owner.username, "pool": lost.pool.name}
+    params = {"node": lost.node, "team": lost.team.name, "user": lost.owner.username, "pool": lost.pool.name}
     return {
         "title": _("Create an empty home folder?"),
         "loses": [
-            _("access to the old files of %(user)s in %(team)s, which are on %(node)s") % named,
+            _("access to the old files of %(user)s in %(team)s, which are on %(node)s") % params,
         ],
         "stays": [
-            _("the files on the disk of %(node)s, still shown in this list") % named,
-            _("workspaces that wait for a home folder in %(pool)s; they then start") % named,
+            _("the files on the disk of %(node)s, still shown in this list") % params,
+            _("workspaces that wait for a home folder in %(pool)s; they then start") % params,
         ],
         "yes": _("Create home folder"),
     }
@@ -197,16 +197,16 @@ def recreate_question(lost: LostHome) -> dict[str, Any]:
 def remove_question(losses: RemovalLosses) -> dict[str, Any]:
     """Return the context of the confirmation page for removing a machine, with everything that is lost."""
     machine = losses.machine
-    named = {"node": machine.name}
+    params = {"node": machine.name}
     question: dict[str, Any] = {
-        "title": _("Remove %(node)s?") % named,
+        "title": _("Remove %(node)s?") % params,
         "loses": [_("its entry in the list of machines"), *_loss_lines(losses)],
         "stays": [
             _("the name, which another machine can use"),
             _("all data on its disk"),
             _("audit log entries"),
         ],
-        "yes": _("Remove %(node)s") % named,
+        "yes": _("Remove %(node)s") % params,
         "note": _("For the audit log."),
         "typed": machine.name if losses.any else "",
     }
@@ -214,7 +214,7 @@ def remove_question(losses: RemovalLosses) -> dict[str, Any]:
         question["stays"].append(_archived(losses))
     if machine.state == MachineState.ACTIVE:
         question["refusals"] = [
-            _("%(node)s is still joined. Revoke the machine, or run “berth node leave” on it first.") % named
+            _("%(node)s is still joined. Revoke the machine, or run “berth node leave” on it first.") % params
         ]
         question["typed"] = question["reason"] = ""
     return question

@@ -49,7 +49,7 @@ def require_not_archived(owner_id: UUID, team_id: UUID, pool: Pool, node: str) -
 
 
 def note_used(owner_id: UUID, team_id: UUID) -> None:
-    """Record that somebody uses the files of the home."""
+    """Record use of the home's files."""
     now = timezone.now()
     stale = Q(used_at=None) | Q(used_at__lt=now - NOTED) | Q(used_at__gt=now)
     HomePlace.objects.filter(stale, owner=owner_id, team=team_id).update(used_at=now)

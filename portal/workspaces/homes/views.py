@@ -114,12 +114,12 @@ def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     back = reverse("machines:list", args=[losses.machine.pool.slug])
     if request.method != "POST":
         return _ask(request, losses, back)
-    named = losses.machine.name
+    machine_name = losses.machine.name
     try:
         machine_removal.remove(
             actor=request.user,
             machine_id=machine_id,
-            confirm=request.POST.get("confirm", "") if losses.any else named,
+            confirm=request.POST.get("confirm", "") if losses.any else machine_name,
             reason=strip_nul(request.POST.get("note", "")),
         )
     except InvalidInput as error:
@@ -127,7 +127,7 @@ def machine_remove(request: SignedInRequest, machine_id: UUID) -> HttpResponse:
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, _("%(node)s removed.") % {"node": named})
+        messages.success(request, _("%(node)s removed.") % {"node": machine_name})
     return redirect(back)
 
 

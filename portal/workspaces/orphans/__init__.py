@@ -1,1 +1,1 @@
-"""Orphans: processes, folders and homes on nodes that belong to nobody."""
+"""Orphans: processes, folders and homes on nodes that have no owner."""

@@ -71,17 +71,17 @@ def policy() -> list[str]:
 
 def remove_question(orphan: Orphan) -> dict[str, Any]:
     """Return the context of the confirmation page for removing an orphan."""
-    named = {"name": orphan.name, "node": orphan.node}
+    params = {"name": orphan.name, "node": orphan.node}
     home = orphan.kind == OrphanKind.HOME
     size = f" ({format_memory(orphan.size_mib)})" if orphan.size_mib is not None else ""
-    label = _("%(name)s on %(node)s") % named
+    label = _("%(name)s on %(node)s") % params
     return {
-        "title": _("Delete %(name)s?") % named,
+        "title": _("Delete %(name)s?") % params,
         "loses": [
             label + size,
             *([_("all files in it, permanently")] if home else []),
         ],
-        "stays": [_("everything with an owner; %(node)s checks again before the deletion") % named],
+        "stays": [_("everything with an owner; %(node)s checks again before the deletion") % params],
         "yes": _("Delete orphan"),
         "typed": orphan.name if home else "",
     }

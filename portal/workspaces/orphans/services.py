@@ -124,7 +124,7 @@ def _note(pool: Pool, node: str, leftovers: Sequence[Leftover], now: datetime) -
             row.save(update_fields=["seen_at", "detail", "size_mib"])
 
 
-def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
+def _note_removed(pool: Pool, node: str, deleted: Sequence[Leftover]) -> None:
     """Record once what a node has removed by itself; nodes report it repeatedly."""
     known_keys = set(
         Orphan.objects.filter(pool=pool, node=node, state=OrphanState.REMOVED, kind__in=LISTED).values_list(
@@ -132,7 +132,7 @@ def _note_removed(pool: Pool, node: str, gone: Sequence[Leftover]) -> None:
         )
     )
     since = timezone.now() - timedelta(days=settings.BERTH_ORPHAN_KEEP_DAYS)
-    for leftover in gone:
+    for leftover in deleted:
         at = min(datetime.fromtimestamp(leftover.removed_at, UTC), timezone.now())
         if (leftover.kind.value, leftover.name) not in known_keys and at > since:
             Orphan.objects.create(
@@ -195,7 +195,7 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
         raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
     row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
     _order(row)
-    _record(actor, AuditKind.ORPHAN_REMOVAL_ASKED, row, f"requested the removal of {_label(row)}")
+    _record(actor, AuditKind.ORPHAN_REMOVAL_REQUESTED, row, f"requested the removal of {_label(row)}")
     return row
 
 

@@ -23,11 +23,11 @@ def sweep_leftovers() -> None:
 
 
 @app.task(name="control.apply_leftovers", from_nodes=True)
-def apply_leftovers(pool: str, node: str, found: list[Any]) -> None:
+def apply_leftovers(pool: str, node: str, leftovers: list[Any]) -> None:
     of = Pool.objects.filter(slug=pool, deleted_at=None).first()
     if of is None or not node_messages.is_from_pool_node(of, [node]):
         return
-    seen = received(found, list[Leftover], of=f"the node {node} of {pool}")
+    seen = received(leftovers, list[Leftover], of=f"the node {node} of {pool}")
     if seen is not None:
         services.apply_listing(pool=of, node=node, leftovers=seen)
 

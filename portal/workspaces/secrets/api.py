@@ -204,7 +204,7 @@ class OwnSecretViewSet(SecretViewSet):
 
 @documented(
     list="List a team's secrets",
-    of="For everybody who can see the team. Owners and operators write them.",
+    of="Visible to users who can see the team. Owners and operators write them.",
     retrieve="Read a secret of a team",
     errors=[404],
 )
@@ -223,7 +223,7 @@ class TeamSecretViewSet(SecretViewSet):
 
 @documented(
     list="List a template's secrets",
-    of="For everybody who can see the template. Users who can edit it write them.",
+    of="Visible to users who can see the template. Users who can edit it write them.",
     retrieve="Read a secret of a template",
     errors=[404],
 )

@@ -40,19 +40,19 @@ class AvailableSecrets:
 
     by_name: dict[str, list[Secret]]
 
-    def selection(self, named: Collection[str]) -> list[Secret]:
+    def selection(self, names: Collection[str]) -> list[Secret]:
         """Return the secrets for a workspace that names these, sorted by name."""
-        wanted = set(named)
+        requested = set(names)
         offered = []
         for name, rows in sorted(self.by_name.items()):
-            row = next((row for row in rows if name in wanted or is_automatic(row)), None)
+            row = next((row for row in rows if name in requested or is_automatic(row)), None)
             if row is not None:
                 offered.append(row)
         return offered
 
-    def missing(self, named: Collection[str]) -> list[str]:
+    def missing(self, names: Collection[str]) -> list[str]:
         """Return the names without a secret."""
-        return sorted(set(named) - set(self.by_name))
+        return sorted(set(names) - set(self.by_name))
 
 
 def is_automatic(secret: Secret) -> bool:
@@ -77,8 +77,8 @@ def holders_among(
     owners: Collection[object], teams: Collection[object], templates: Collection[object]
 ) -> Holders:
     """Return those with any secret, by primary key, with one query."""
-    which = Q(user__in=owners) | Q(team__in=teams) | Q(template__in=templates)
-    rows = list(Secret.objects.filter(which).values_list("user_id", "team_id", "template_id").distinct())
+    condition = Q(user__in=owners) | Q(team__in=teams) | Q(template__in=templates)
+    rows = list(Secret.objects.filter(condition).values_list("user_id", "team_id", "template_id").distinct())
     return Holders(*(frozenset(row[column] for row in rows) for column in range(3)))
 
 
@@ -98,21 +98,21 @@ def available_secrets(owner: User, team: Team | None, template: Template | None)
     return AvailableSecrets(by_name)
 
 
-def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
+def require_known(owner: User, team: Team, template: Template, names: Sequence[str]) -> list[str]:
     """Return the distinct names, sorted. Raises `InvalidInput` for unknown names or too much data."""
-    wanted = sorted({str(name) for name in named})
+    requested = sorted({str(name) for name in names})
     offer = available_secrets(owner, team, template)
-    unknown = offer.missing(wanted)
+    unknown = offer.missing(requested)
     reason = None
-    if len(wanted) > MAX_NAMED:
+    if len(requested) > MAX_NAMED:
         reason = Reason(SecretCode.TOO_MANY_NAMED, {"limit": MAX_NAMED})
     elif unknown:
         reason = Reason(SecretCode.UNKNOWN_NAMED, {"names": [name[:64] for name in unknown[:10]]})
-    elif _total_bytes(offer.selection(wanted)) > MAX_TOTAL_BYTES:
+    elif _total_bytes(offer.selection(requested)) > MAX_TOTAL_BYTES:
         reason = Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES})
     if reason is not None:
         raise InvalidInput(reason, errors={"secrets": [reason]})
-    return wanted
+    return requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +131,17 @@ Fetched = dict[UUID, VaultValue | PortalError]
 
 def fetch(rows: Iterable[Secret]) -> Fetched:
     """Read the secrets stored in Vault, once per path. May take seconds: do not call it in a transaction."""
-    wanted = [row for row in rows if row.in_vault]
-    if not wanted:
+    vault_rows = [row for row in rows if row.in_vault]
+    if not vault_rows:
         return {}
     # Imported here, so that only sites with secrets in Vault load its client's libraries.
     from portal.workspaces.secrets import vault
 
     # Never request a path that is not, or no longer, allowed for the holder.
-    allowed = {row.pk: places.is_below(row.vault_path, folders_of(row.holder)) for row in wanted}
-    entries = vault.read(row.vault_path for row in wanted if allowed[row.pk])
+    allowed = {row.pk: places.is_below(row.vault_path, folders_of(row.holder)) for row in vault_rows}
+    entries = vault.read(row.vault_path for row in vault_rows if allowed[row.pk])
     fetched: Fetched = {}
-    for row in wanted:
+    for row in vault_rows:
         entry = entries.get(row.vault_path) if allowed[row.pk] else None
         if entry is None:
             params = {"path": row.vault_path, "name": row.name}

@@ -1,4 +1,4 @@
-"""Permissions for secrets. Nobody can read a value."""
+"""Permissions for secrets. Values cannot be read."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def available_names(owner: User, team: Team | None, template: Template | None) -
 
 
 def choices(
-    owner: User, team: Team | None, template: Template | None, named: Collection[str]
+    owner: User, team: Team | None, template: Template | None, names: Collection[str]
 ) -> list[SecretChoice]:
     """Return the secrets for the form of a new workspace: optional ones first, then automatic ones."""
     offer = available_secrets(owner, team, template)
@@ -114,7 +114,7 @@ def choices(
                     source=str(OF[row.source]),
                     hides=str(OF[below[0].source]) if below else "",
                     automatic=row is anyway,
-                    chosen=row is not anyway and name in named,
+                    chosen=row is not anyway and name in names,
                 )
             )
     return sorted(options, key=lambda option: (option.automatic, option.name))

@@ -29,8 +29,8 @@ def template_of(actor: User, slug: str) -> Holder:
 def secrets_of(holder: Holder) -> QuerySet[Secret]:
     """Return the holder's secrets by name, without values. The caller has checked permissions."""
     rows = Secret.objects.filter(**columns_of(holder)).defer("sealed")
-    beside = ("user", "team", "template", "created_by", "changed_by", "delivered_to")
-    return rows.select_related(*beside).order_by("name", "pk")
+    related = ("user", "team", "template", "created_by", "changed_by", "delivered_to")
+    return rows.select_related(*related).order_by("name", "pk")
 
 
 def secret_named(holder: Holder, name: str) -> Secret:
@@ -43,8 +43,8 @@ def secret_named(holder: Holder, name: str) -> Secret:
 
 def secret_by_id(actor: User, secret_id: UUID) -> Secret:
     """Return a secret whose holder is visible to the actor. Raises `NotFound`."""
-    beside = ("user", "team", "template__team", "created_by", "changed_by", "delivered_to")
-    secret = Secret.objects.filter(pk=secret_id).defer("sealed").select_related(*beside).first()
+    related = ("user", "team", "template__team", "created_by", "changed_by", "delivered_to")
+    secret = Secret.objects.filter(pk=secret_id).defer("sealed").select_related(*related).first()
     if secret is not None:
         match secret.holder:
             case User() as user:

@@ -93,10 +93,10 @@ def put_secret(
         row.description = row.description if description is None else _one_line(description)
         row.everywhere = row.everywhere if everywhere is None else everywhere
         row.save(force_insert=created)
-        did = "created" if created else "changed the value of"
+        verb = "created" if created else "changed the value of"
         audit_kind = AuditKind.SECRET_CREATED if created else AuditKind.SECRET_CHANGED
         where: dict[str, object] = {"vault_path": vault_path, "vault_key": vault_key} if vault_path else {}
-        _record(actor, audit_kind, row, f"{did} the secret {name} of {_holder_label(holder)}", **where)
+        _record(actor, audit_kind, row, f"{verb} the secret {name} of {_holder_label(holder)}", **where)
     return SavedSecret(row, created)
 
 
@@ -113,15 +113,15 @@ def change(
     with transaction.atomic():
         row = _locked(secret)
         _expect(expected, row)
-        wanted = {
+        columns = {
             "description": None if description is None else _one_line(description),
             "everywhere": everywhere,
         }
         changed = [
-            name for name, value in wanted.items() if value is not None and value != getattr(row, name)
+            name for name, value in columns.items() if value is not None and value != getattr(row, name)
         ]
         for name in changed:
-            setattr(row, name, wanted[name])
+            setattr(row, name, columns[name])
         if changed:
             row.updated_at = timezone.now()
             row.save(update_fields=[*changed, "updated_at"])

@@ -152,13 +152,13 @@ def _token(session: requests.Session) -> tuple[str, bool]:
     """Return the portal's token, and whether it was just issued."""
     if settings.BERTH_VAULT_TOKEN_FILE:
         return _file(settings.BERTH_VAULT_TOKEN_FILE), True
-    mine = (
+    own = (
         *(settings.BERTH_VAULT_ADDR, settings.BERTH_VAULT_NAMESPACE),
         *(settings.BERTH_VAULT_APPROLE_MOUNT, settings.BERTH_VAULT_ROLE_ID),
     )
     with _lock:
         now = time.monotonic()
-        if _kept.token and _kept.settings == mine and now < _kept.until:
+        if _kept.token and _kept.settings == own and now < _kept.until:
             return _kept.token, False
         try:
             answer = _client(session, "").auth.approle.login(
@@ -174,7 +174,7 @@ def _token(session: requests.Session) -> tuple[str, bool]:
         except (KeyError, TypeError, ValueError):
             log.error("Vault's answer to the AppRole login has no token")
             raise StateConflict(Reason(SecretCode.VAULT_LOGIN_REFUSED)) from None
-        _kept.token, _kept.settings = token, mine
+        _kept.token, _kept.settings = token, own
         _kept.until = now + min(lasts_s * 0.8 or MAX_TOKEN_S, MAX_TOKEN_S)
         return token, True
 

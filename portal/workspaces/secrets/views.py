@@ -105,7 +105,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
         initial=initial,
     )
     if request.method == "POST" and form.is_valid():
-        wanted, cleaned = form.service_arguments(), form.value_or_place()
+        arguments, cleaned = form.service_arguments(), form.value_or_place()
         # Leave an unchanged place out if there is a new value. An emptied place without a value is an error.
         if cleaned["value"] and {name: cleaned[name] for name in place} == place:
             cleaned |= dict.fromkeys(place, "")
@@ -118,10 +118,10 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
                     name=secret.name,
                     expected=expected,
                     **cleaned,
-                    **wanted,
+                    **arguments,
                 )
             else:
-                services.change(actor=request.user, secret=secret, expected=expected, **wanted)
+                services.change(actor=request.user, secret=secret, expected=expected, **arguments)
         except PortalError as error:
             add_problems(form, error.field_errors, error.sentence)
         else:

@@ -26,10 +26,10 @@ register = template.Library()
 def unreachable(context: dict[str, Any]) -> dict[str, Any]:
     """Render the note for browsers that cannot reach workspaces. Hidden until a script has found that out."""
     request: HttpRequest = context["request"]
-    here = f"{request.scheme}://{request.get_host()}"
+    origin = f"{request.scheme}://{request.get_host()}"
     return {
-        "here": here,
-        "elsewhere": here.lower() != settings.BERTH_PUBLIC_ORIGIN.lower(),
+        "here": origin,
+        "elsewhere": origin.lower() != settings.BERTH_PUBLIC_ORIGIN.lower(),
         "local": settings.BERTH_DOMAIN == "localhost",
         "port": urlsplit(settings.BERTH_PUBLIC_ORIGIN).port or 80,
         "domain": settings.BERTH_DOMAIN,

@@ -13,11 +13,11 @@ from portal.workspaces.codes import GitCode
 
 def _blocked(params: Params) -> Params:
     """Add the blocking `setting`, the `target`, `who` may allow it, and what to `allow`."""
-    named = {"name": params.get("name", "")}
+    names = {"name": params.get("name", "")}
     settings = {
-        "template": gettext("the network setting of the template “%(name)s”") % named,
-        "team": gettext("the network setting of the team “%(name)s”") % named,
-        "pool": gettext("the network setting of the pool “%(name)s”") % named,
+        "template": gettext("the network setting of the template “%(name)s”") % names,
+        "team": gettext("the network setting of the team “%(name)s”") % names,
+        "pool": gettext("the network setting of the pool “%(name)s”") % names,
     }
     rule, host, address = params.get("rule", ""), params["host"], params.get("address", "")
     operator = gettext("an operator")

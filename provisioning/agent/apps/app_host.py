@@ -90,15 +90,15 @@ def fork_kernel_server(kernels: Any, control: socket.socket) -> tuple[int, socke
     """Fork a process that forks kernels; return its PID and the link to it."""
     gc.collect()
     gc.freeze()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid:
-        theirs.close()
-        return pid, ours
+        child_end.close()
+        return pid, parent_end
     control.close()
-    ours.close()
+    parent_end.close()
     os.setsid()
-    kernels.serve(theirs)
+    kernels.serve(child_end)
     sys.exit(0)
 
 

@@ -62,7 +62,7 @@ def serve(link: socket.socket) -> None:
         for descriptor, _ in poller.poll():
             if descriptor in kernels:
                 poller.unregister(descriptor)
-                _tell_end(descriptor, *kernels.pop(descriptor))
+                _report_exit(descriptor, *kernels.pop(descriptor))
                 continue
             data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 1)
             if not data:
@@ -95,7 +95,7 @@ def _register(
     poller.register(descriptor, select.POLLIN)
 
 
-def _tell_end(descriptor: int, pid: int, status: socket.socket) -> None:
+def _report_exit(descriptor: int, pid: int, status: socket.socket) -> None:
     os.close(descriptor)
     _, code = os.waitpid(pid, 0)
     with contextlib.suppress(OSError), status:
@@ -178,14 +178,14 @@ def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | N
     request = json.dumps({"arguments": arguments, "env": env, "cwd": cwd}).encode()
     if len(request) > MAX_REQUEST_BYTES:
         return None
-    ours, theirs = socket.socketpair()
+    parent_end, child_end = socket.socketpair()
     try:
-        with theirs:
-            socket.send_fds(_link, [request], [theirs.fileno()])
-        ours.settimeout(ANSWER_TIMEOUT_S)
-        return ForkedKernel(int(_line(ours)), ours)
+        with child_end:
+            socket.send_fds(_link, [request], [child_end.fileno()])
+        parent_end.settimeout(ANSWER_TIMEOUT_S)
+        return ForkedKernel(int(_line(parent_end)), parent_end)
     except (OSError, ValueError):
-        ours.close()  # also ends a kernel that is forked late
+        parent_end.close()  # also ends a kernel that is forked late
         return None
 
 

@@ -78,8 +78,8 @@ class Receiver:
     def next(self) -> dict[str, Any]:
         """Return the next requirement: `{"need": "manifest" | "files" | "check" | "time" | "nothing", …}`.
 
-        Includes the parameters of the request; `time` means to call again. Idempotent until a stream is taken
-        in.
+        Includes the parameters of the request; `time` means to call again. Idempotent until a stream is
+        received.
 
         Raises `DiskFull`, and `BadStream` if the source keeps changing.
         """

@@ -66,8 +66,8 @@ def write_zip(files: Any, path: str, top: str, out: Any) -> None:
                 entry.filename += "/"
                 archive.writestr(entry, b"")
             elif stat.S_ISREG(info.st_mode) and (file := open_regular(folder, name)):
-                with file, archive.open(entry, "w", force_zip64=True) as into:
-                    shutil.copyfileobj(file, into, PIECE)
+                with file, archive.open(entry, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(file, target, PIECE)
 
 
 def open_regular(folder: int, name: str) -> BinaryIO | None:

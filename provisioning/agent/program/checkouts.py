@@ -42,7 +42,7 @@ SCRIPTS = (
 NEVER_LINKED = frozenset({".git", ".gitignore", ".gitattributes", ".gitmodules", ".github", ".gitlab-ci.yml"})
 MAX_LINKS = 500
 POLL_INTERVAL_S = 0.5
-SAY_S = 3.0
+REPORT_EVERY_S = 3.0
 WEIGH_S = 2.0
 WEIGHED = 200000
 DETAIL = 600
@@ -298,7 +298,7 @@ class CheckoutRun:
             now = self.clock()
             if now > deadline:
                 trouble = "timed_out" if watch else "script_timed_out"
-            elif watch and now - self.reported_at > SAY_S:
+            elif watch and now - self.reported_at > REPORT_EVERY_S:
                 self.progress(errors, now)
             if watch and limit and now - weighed > WEIGH_S:
                 weighed = now

@@ -77,9 +77,9 @@ class CloneRun:
                 if report.get("detail"):
                     report["detail"] = self.log.redact(str(report["detail"]))
                     self.log.note_unheld(report["detail"])
-                self.tell(report)
+                self.send_report(report)
 
-    def tell(self, report: Config) -> None:
+    def send_report(self, report: Config) -> None:
         """Report a step. Final states are retried for a while, intermediate ones are sent once."""
         wait_s = 0.2
         for _ in range(6 if report.get("state") not in ("cloning", "installing") else 1):

@@ -101,8 +101,8 @@ class Gpus:
         import ctypes
 
         handle = ctypes.c_void_p()
-        found = self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0
-        return handle if found else None
+        is_present = self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) == 0
+        return handle if is_present else None
 
     def _device(
         self, uuid: str, handle: ctypes.c_void_p | None, own: dict[str, int | None]

@@ -44,7 +44,7 @@ def jupyter_activity(port: int, token: str) -> dict[str, Any]:
 def _is_busy(kernel: dict[str, Any], now: float) -> bool:
     """Return whether a kernel runs a cell, or changed to a state other than `idle` or `dead` recently.
 
-    A kernel that restarts while nobody is connected stays `starting`: nobody reads its messages.
+    A kernel that restarts without a connected client stays `starting`: its messages are not read.
     """
     state = kernel.get("execution_state")
     if state == "busy":

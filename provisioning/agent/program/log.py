@@ -34,15 +34,15 @@ class Log:
 
     def _mark(self) -> None:
         """Record the start offset and the inode of the current file, for readers that continue."""
-        beside = self.path + ".start"
+        head_path = self.path + ".start"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            descriptor = os.open(beside + ".new", flags, 0o600)
+            descriptor = os.open(head_path + ".new", flags, 0o600)
             try:
                 os.write(descriptor, b"%d %d\n" % (os.fstat(self.descriptor).st_ino, self.begins))
             finally:
                 os.close(descriptor)
-            os.replace(beside + ".new", beside)
+            os.replace(head_path + ".new", head_path)
             self.marked = True
         except OSError:
             pass  # a full disk: retried with the next write

@@ -90,12 +90,12 @@ class OwnUse:
 
     def percents(self, handles: dict[str, c_void_p]) -> dict[str, int | None]:
         """Return the use in percent of those of these devices that are shared or MIG instances."""
-        wanted = [uuid for uuid in handles if uuid in self.shared or uuid.startswith("MIG-")]
-        if not wanted:
+        uuids = [uuid for uuid in handles if uuid in self.shared or uuid.startswith("MIG-")]
+        if not uuids:
             return {}
         present = holders()
         listed = {uuid: self._listed(handle) for uuid, handle in handles.items()}
-        return {uuid: self._percent(uuid, handles[uuid], present, listed) for uuid in wanted}
+        return {uuid: self._percent(uuid, handles[uuid], present, listed) for uuid in uuids}
 
     def _percent(
         self,
@@ -110,9 +110,9 @@ class OwnUse:
         on_device = listed[uuid]
         if on_device is None:
             return busy
-        known = set().union(*(pids for pids in listed.values() if pids is not None))
+        known_pids = set().union(*(pids for pids in listed.values() if pids is not None))
         own = on_device & (present.cuda | present.others)
-        if present.cuda and not known & present.cuda:
+        if present.cuda and not known_pids & present.cuda:
             # The list hides this workspace's processes, or has other numbers for them.
             return busy
         if not own:
@@ -134,10 +134,10 @@ class OwnUse:
         pids: set[int] = set()
         for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
             count = ctypes.c_uint(MAX_PROCESSES)
-            found = (Process * MAX_PROCESSES)()
-            if self._call(name, handle, ctypes.byref(count), found) != SUCCESS:
+            processes = (Process * MAX_PROCESSES)()
+            if self._call(name, handle, ctypes.byref(count), processes) != SUCCESS:
                 return None
-            pids.update(process.pid for process in found[: count.value])
+            pids.update(process.pid for process in processes[: count.value])
         return pids
 
     def _processes_percent(self, uuid: str, handle: c_void_p, own: set[int]) -> int | None:

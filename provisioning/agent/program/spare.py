@@ -29,12 +29,12 @@ class Spare:
         self.owner = owner
         self.folder = folder
         # The program inherits only the other end.
-        self.control, theirs = socket.socketpair()
-        theirs.set_inheritable(True)
-        argv = [argument.replace("{control}", str(theirs.fileno())) for argument in command]
+        self.control, child_end = socket.socketpair()
+        child_end.set_inheritable(True)
+        argv = [argument.replace("{control}", str(child_end.fileno())) for argument in command]
         env = {key: value for key, value in os.environ.items() if key != "BERTH_ROLE"}
         self.app = execute(argv[0], argv, env, "/", 0)
-        theirs.close()
+        child_end.close()
 
     def wait(self) -> Config | None:
         """Return the configuration of the claiming workspace; None if there will be none."""

@@ -112,21 +112,21 @@ def copies_of(mounts: list[dict[str, Any]]) -> list[int]:
         pass
     import socket  # 7 ms that root can save
 
-    ours, theirs = socket.socketpair()
+    parent_end, child_end = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
-            socket.send_fds(theirs, [b"x"], [copy_of(mount) for mount in mounts])
+            socket.send_fds(child_end, [b"x"], [copy_of(mount) for mount in mounts])
             code = 0
         except OSError as error:
             print(error, file=sys.stderr)
         finally:
             sys.stderr.flush()
             os._exit(code)
-    theirs.close()
-    _, trees, _, _ = socket.recv_fds(ours, 1, len(mounts))
+    child_end.close()
+    _, trees, _, _ = socket.recv_fds(parent_end, 1, len(mounts))
     os.waitpid(pid, 0)
     if len(trees) != len(mounts):
         raise PermissionError(errno.EPERM, "could not copy mounts")

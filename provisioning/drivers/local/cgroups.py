@@ -324,8 +324,8 @@ def _candidates_v1(root: Path) -> list[CgroupHost]:
         return []
     own = delegation.own_paths()
     tops = CgroupHost(1, tuple(root / name for name in mounted))
-    ours = CgroupHost(1, tuple(root / name / own.get(name, "/").lstrip("/") for name in mounted))
-    return [tops, ours]
+    host = CgroupHost(1, tuple(root / name / own.get(name, "/").lstrip("/") for name in mounted))
+    return [tops, host]
 
 
 def _make_group(version: int, group: Path) -> None:

@@ -61,9 +61,9 @@ def warning(homes: Path) -> str:
 
 def require_room(homes: Path) -> None:
     """Raise `NoCapacity` if a start would use the reserve. Raises `OSError`."""
-    if complaint := warning(homes):
+    if problem := warning(homes):
         raise NoCapacity(
             "The disk for homes on this node is nearly full, so the workspace waits. Delete unneeded files "
             "in running workspaces, or ask an operator.",
-            detail=complaint,
+            detail=problem,
         )

@@ -26,7 +26,7 @@ from provisioning.drivers.local.state import write_atomically
 from provisioning.errors import Blame, ProvisioningError
 from provisioning.types import home_key
 
-COMING, PLACING, PLACED = "coming", "placing", "placed"
+INCOMING, PLACING, PLACED = "coming", "placing", "placed"
 RECORDS = ".moves"
 
 
@@ -64,7 +64,7 @@ class HomeMoves:
             record = {}
         if (
             record
-            and record["state"] != COMING
+            and record["state"] != INCOMING
             and self._path(home).is_dir()
             and not self._received_home(home).exists()
         ):
@@ -82,7 +82,7 @@ class HomeMoves:
                         "Check its files on the machine, then move the folder away.",
                         detail=str(self._path(home)),
                     ) from error
-            self._save_record(home, move, COMING)
+            self._save_record(home, move, INCOMING)
         for path in (self.servers.homes, self._path(home).parent, self._incoming_path(home)):
             path.mkdir(mode=0o700, exist_ok=True)
         return False
@@ -108,7 +108,11 @@ class HomeMoves:
         record = self._record(home)
         if not record or record["move"] != move:
             return True
-        if record["state"] != COMING and self._path(home).is_dir() and not self._received_home(home).exists():
+        if (
+            record["state"] != INCOMING
+            and self._path(home).is_dir()
+            and not self._received_home(home).exists()
+        ):
             self.servers.end(home)
             self._incoming_path(home).mkdir(mode=0o700, exist_ok=True)
             self._path(home).rename(self._received_home(home))

@@ -68,7 +68,7 @@ def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bo
                 if not names:
                     break
                 for name in names:
-                    if not _take_apart(trash, name, until) or time.monotonic() >= until:
+                    if not _split_name(trash, name, until) or time.monotonic() >= until:
                         return _remove_if_empty(place, aside)
         return _remove_if_empty(place, aside)
 
@@ -90,7 +90,7 @@ def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
     return True
 
 
-def _take_apart(trash: int, name: str, until: float) -> bool:
+def _split_name(trash: int, name: str, until: float) -> bool:
     """Delete one entry of the folder `trash`, moving its subfolders up; returns False on timeout."""
     if not _is_folder(trash, name):
         with contextlib.suppress(FileNotFoundError):

@@ -109,11 +109,11 @@ def probe(base: Path | None = None) -> SandboxProbe:
         scratch.sweep(base)
     result = _try(path, base)
     if result.bwrap and uid_range is not None:
-        complaint = _try_user(result, uid_range.owners.stop - 1, base)
-        result = replace(result, uids=None if complaint else uid_range, uids_reason=complaint)
+        error = _try_user(result, uid_range.owners.stop - 1, base)
+        result = replace(result, uids=None if error else uid_range, uids_reason=error)
     if result.bwrap:
-        path_of_runsc, complaint = gvisor.probe(result.bwrap, system_folders(), base)
-        result = replace(result, gvisor=path_of_runsc, gvisor_reason=complaint)
+        path_of_runsc, error = gvisor.probe(result.bwrap, system_folders(), base)
+        result = replace(result, gvisor=path_of_runsc, gvisor_reason=error)
     else:
         result = replace(result, gvisor_reason=result.reason)
     _known[path, uid_range] = (time.monotonic(), result)
@@ -152,14 +152,14 @@ def _try(path: str, base: Path) -> SandboxProbe:
             continue
         if process.returncode == 0:
             tools = network.tools()
-            complaint = tools if isinstance(tools, str) else _try_network(path, disable_userns, tools, base)
-            usable_tools = None if complaint or isinstance(tools, str) else tools
+            problem = tools if isinstance(tools, str) else _try_network(path, disable_userns, tools, base)
+            usable_tools = None if problem or isinstance(tools, str) else tools
             seccomp, unfiltered = _try_filter(path, disable_userns)
             return SandboxProbe(
                 path,
                 disable_userns,
                 network=usable_tools,
-                network_reason=complaint,
+                network_reason=problem,
                 seccomp=seccomp,
                 seccomp_reason=unfiltered,
             )

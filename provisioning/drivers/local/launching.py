@@ -41,11 +41,11 @@ def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
         ) as process:
             os.close(status_write)
             status_write = -1
-            _, complaint = process.communicate(json.dumps(plan).encode(), timeout=LAUNCH_TIMEOUT_S)
+            _, stderr = process.communicate(json.dumps(plan).encode(), timeout=LAUNCH_TIMEOUT_S)
         if process.returncode != 0:
             raise StartFailed(
                 "The workspace could not be launched. Ask an operator to check the node worker's log.",
-                detail=complaint.decode("utf-8", "replace")[-2000:],
+                detail=stderr.decode("utf-8", "replace")[-2000:],
             )
         report = _read_all(status_read)
     except subprocess.TimeoutExpired as error:

@@ -55,7 +55,7 @@ def require(host: CgroupHost, home_limit_mib: int) -> None:
     """Raise `LimitsRequired` or `HomesUnlimited` if one of several users could exhaust the machine."""
     if not several_users():
         return
-    if complaint := warning(host):
-        raise LimitsRequired(f"Several users share this machine, so limits are required. {complaint}")
+    if problem := warning(host):
+        raise LimitsRequired(f"Several users share this machine, so limits are required. {problem}")
     if not home_limit_mib:
         raise HomesUnlimited(NO_HOME_LIMIT)

@@ -102,8 +102,8 @@ class LocalMachine(Driver):
 
     def _require_gvisor(self, sandbox: SandboxProbe) -> None:
         """Raise `MissingDependency` if this pool requires gVisor and it is unavailable."""
-        if self.sandbox_mode == GVISOR and (complaint := sandbox.no_gvisor):
-            raise MissingDependency(complaint)
+        if self.sandbox_mode == GVISOR and (problem := sandbox.no_gvisor):
+            raise MissingDependency(problem)
 
     def _own_folders(self) -> tuple[Path, ...]:
         """Return the folders of Berth's state and of homes, which are hidden from workspaces."""

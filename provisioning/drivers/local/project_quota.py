@@ -1,7 +1,7 @@
 """Kernel project quotas (ext4, XFS) by system calls; no program is needed.
 
 New files in a project's folder with `PROJINHERIT` belong to the same project. The file system counts and
-limits a project's use, whoever writes. See quotactl_fd(2) of Linux 5.14, and ioctl_xfs_fsgetxattr(2).
+limits a project's use for all writers. See quotactl_fd(2) of Linux 5.14, and ioctl_xfs_fsgetxattr(2).
 """
 
 from __future__ import annotations

@@ -107,10 +107,10 @@ class Shares:
         """Return by name what each holder uses of the device in this sample; empty if unknown."""
         if sample.processes is None:
             return {}
-        theirs = self._processes_by_holder(uuid, sample.processes)
+        by_holder = self._processes_by_holder(uuid, sample.processes)
         device_holders = [holder for holder in holders if holder.share.uuid == uuid]
         use_by_name = {
-            holder.name: ShareUse(holder.share.part_mib, tuple(theirs.get(holder.name, ())))
+            holder.name: ShareUse(holder.share.part_mib, tuple(by_holder.get(holder.name, ())))
             for holder in device_holders
         }
         if not device_holders or not is_full(device_holders[0].share.device_mib, sample.memory_used_mib):

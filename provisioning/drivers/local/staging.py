@@ -16,7 +16,7 @@ Mount = dict[str, Any]
 
 AS_USER = Path(__file__).resolve().with_name("as_user.py")
 PROBE_TIMEOUT_S = 10
-SOMEBODY = 65534
+NOBODY_UID = 65534
 STAGES = ("/mnt", "/media", "/srv", "/opt", "/var")
 STAGE = next((path for path in STAGES if Path(path).is_dir()), STAGES[0])
 """A folder that exists on every machine and is hidden from sandboxes."""
@@ -40,8 +40,8 @@ def can_show_owners(folder: Path) -> bool:
     """Return whether files in the folder support id-mapped mounts, as spares need. Root only."""
     device = folder.stat().st_dev
     if device not in _owners_shown:
-        mapped_mount = {**mount(str(folder), "0"), "owners": [0, SOMEBODY]}
-        plan = {"user": user(SOMEBODY, [mapped_mount]), "argv": ["/bin/true"]}
+        mapped_mount = {**mount(str(folder), "0"), "owners": [0, NOBODY_UID]}
+        plan = {"user": user(NOBODY_UID, [mapped_mount]), "argv": ["/bin/true"]}
         argv = [sys.executable, "-I", "-S", str(AS_USER)]
         try:
             process = subprocess.run(

@@ -72,7 +72,7 @@ class SuspendReport:
     short: room.Shortage | None = None
 
 
-Tell = Callable[[str, int], object]
+ProgressCallback = Callable[[str, int], object]
 
 
 def _ignore_progress(_call: str, _pid: int) -> None:
@@ -89,7 +89,7 @@ class Suspender:
         """Return why this machine must not suspend, from `grant.refusal`; empty if it may."""
         return grant.refusal(grant.load(self.base), driver=driver, instance=self.instance)
 
-    def suspend(self, name: str, *, tell: Tell = _ignore_progress) -> SuspendReport:
+    def suspend(self, name: str, *, on_progress: ProgressCallback = _ignore_progress) -> SuspendReport:
         """Move all its CUDA processes off its GPUs, or leave everything as it was.
 
         Idempotent. Raises `Busy` and `OSError`.
@@ -112,9 +112,9 @@ class Suspender:
             memory_bytes = room.held_bytes(snapshot.before, pids)
             gpus = tuple(snapshot.before.used_by(pids))
             self._save_suspension(folder, gpus, memory_bytes, settled=False)
-            return self._suspend(folder, gpus, memory_bytes, tell)
+            return self._suspend(folder, gpus, memory_bytes, on_progress)
 
-    def resume(self, name: str, *, tell: Tell = _ignore_progress) -> SuspendReport:
+    def resume(self, name: str, *, on_progress: ProgressCallback = _ignore_progress) -> SuspendReport:
         """Move all its CUDA processes back to their GPUs, or leave all suspended.
 
         Idempotent. Raises `Busy` and `OSError`.
@@ -123,7 +123,7 @@ class Suspender:
         with folder.operation():
             if not folder.alive():
                 return SuspendReport(TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
-            return self._resume(folder, tell)
+            return self._resume(folder, on_progress)
 
     def recover(self) -> tuple[SuspendReport, ...]:
         """Resume workspaces whose suspension or resumption was interrupted by a kill.
@@ -194,11 +194,13 @@ class Suspender:
         return None
 
     def _suspend(
-        self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, tell: Tell
+        self, folder: WorkspaceDir, gpus: tuple[str, ...], memory_bytes: int, on_progress: ProgressCallback
     ) -> SuspendReport:
         pids = self._cuda_processes(folder)
         for _ in range(ROUNDS):
-            answer = drive_processes(pids, TargetState.SUSPENDED, memory_bytes=memory_bytes, tell=tell)
+            answer = drive_processes(
+                pids, TargetState.SUSPENDED, memory_bytes=memory_bytes, on_call=on_progress
+            )
             outcome = answer.outcome
             if outcome is None or not outcome.is_reached:
                 return self._report(folder, answer, gpus, memory_bytes)
@@ -231,7 +233,7 @@ class Suspender:
         report = self._report(folder, answer, gpus, memory_bytes)
         return SuspendReport(report.end, problem, held_bytes=memory_bytes, gpus=gpus, states=report.states)
 
-    def _resume(self, folder: WorkspaceDir, tell: Tell) -> SuspendReport:
+    def _resume(self, folder: WorkspaceDir, on_progress: ProgressCallback) -> SuspendReport:
         suspension = load(folder)
         pids = self._cuda_processes(folder)
         gpus, memory_bytes = (suspension.gpus, suspension.held_bytes) if suspension else ((), 0)
@@ -241,7 +243,7 @@ class Suspender:
         self._save_suspension(folder, gpus, memory_bytes, settled=False)
         return self._report(
             folder,
-            drive_processes(pids, TargetState.RUNNING, memory_bytes=memory_bytes, tell=tell),
+            drive_processes(pids, TargetState.RUNNING, memory_bytes=memory_bytes, on_call=on_progress),
             gpus,
             memory_bytes,
         )

@@ -210,9 +210,9 @@ def _attach_process(plan: dict[str, Any]) -> Any:
 
 
 def _wait_for(attaching: subprocess.Popen[bytes]) -> None:
-    _, complaint = attaching.communicate(timeout=ATTACH_TIMEOUT_S)
+    _, stderr = attaching.communicate(timeout=ATTACH_TIMEOUT_S)
     if attaching.returncode != 0:
-        raise OSError(complaint.decode("utf-8", "replace")[-2000:] or "attach.py ended early")
+        raise OSError(stderr.decode("utf-8", "replace")[-2000:] or "attach.py ended early")
 
 
 def _end(taken_spare: ClaimedSpare, folder: WorkspaceDir, spares: Spares) -> None:

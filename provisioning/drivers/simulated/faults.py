@@ -26,7 +26,7 @@ JOINT_HEALTHY, JOINT_SLOW = 97.0, 71.0
 """Speed in percent of that alone, while all devices of the node are busy."""
 GENERATION = 5
 PORT_GB_S = 50.0
-AS_NVML_SAYS = {
+NVML_NAMES = {
     "A100": "A100-SXM4-80GB",
     "A100-40GB": "A100-SXM4-40GB",
     "A100-80GB": "A100-SXM4-80GB",
@@ -247,7 +247,7 @@ def _raw_with_peers(test: Test, peak: Peak, uuids: Sequence[str], faults: frozen
 def _facts(uuid: str, model: str, memory_mib: int) -> Facts:
     """Return facts with the name of a real model, so that its datasheet applies."""
     plain = model.removeprefix("Simulated ")
-    name = AS_NVML_SAYS.get(plain, plain)
+    name = NVML_NAMES.get(plain, plain)
     peak = peak_of(name)
     if peak is None or "fp16" not in peak.tflops:
         # No complete datasheet: judge it like a common model.

@@ -142,13 +142,13 @@ class PoolRows:
         """Return the workspace with this external name, unless it is gone."""
         values = self.connection.execute("SELECT * FROM workspaces WHERE name = ?", (name,)).fetchone()
         row = SimulatedWorkspace(*values) if values else None
-        return None if row is None or self._is_gone(row) else row
+        return None if row is None or self._is_absent(row) else row
 
     def rows(self) -> Iterator[SimulatedWorkspace]:
         """Yield all existing workspaces by name."""
         for values in self.connection.execute("SELECT * FROM workspaces ORDER BY name"):
             row = SimulatedWorkspace(*values)
-            if not self._is_gone(row):
+            if not self._is_absent(row):
                 yield row
 
     def closed_generation(self, name: str) -> int:
@@ -264,7 +264,7 @@ class PoolRows:
         """Record a start that would have allocated something twice."""
         self.connection.execute("INSERT INTO over_grants VALUES (?, ?, ?)", (self.now, name, reason))
 
-    def _is_gone(self, row: SimulatedWorkspace) -> bool:
+    def _is_absent(self, row: SimulatedWorkspace) -> bool:
         return row.state(self.now) is ObservedState.ABSENT and row.name not in self.offline
 
     def _remove(self, name: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from provisioning.gpu.check import joint_load, thresholds, wrong_pairs
-from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test
-from provisioning.gpu.check.standing import MemoryState
+from provisioning.gpu.check.hardware_state import MemoryState
+from provisioning.gpu.check.plan import COLLECTIVE_PROBES, WITH_PEERS, Test
 from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
 
 WATCHDOG = "The display watchdog stopped a kernel. Move the display to another GPU, then check this GPU again"
@@ -91,7 +91,9 @@ def _problem(
     missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
     if test.probe == "burn" and not any(metric.endswith(thresholds.PRODUCT_RATES) for metric in raw.measures):
         missing.append("TFLOP/s")
-    if test.probe in TOGETHER and not any(metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures):
+    if test.probe in COLLECTIVE_PROBES and not any(
+        metric.startswith(thresholds.BUS_GB_S) for metric in raw.measures
+    ):
         missing.append(thresholds.BUS_GB_S)
     if test.probe == joint_load.PROBE and not any(m.startswith(thresholds.JOINT) for m in raw.measures):
         missing.append(thresholds.JOINT)
@@ -103,12 +105,15 @@ def _problem(
             return Status.SKIPPED, f"Only {covered:.1%} of the free memory was tested"
     before = (baseline or {}).get(memory.metric) if memory is not None else None
     if test.probe == "residue" and before is not None and memory is not None:
-        gone = before - raw.measures.get("free_mib", 0.0)
-        if gone > thresholds.LEAK_MIB and memory.display:
+        missing_mib = before - raw.measures.get("free_mib", 0.0)
+        if missing_mib > thresholds.LEAK_MIB and memory.display:
             holders = f"Graphics programs: {memory.holders}" if memory.holders else "A display is active"
-            return Status.WARNED, f"{gone:.0f} MiB less free memory than in the last check. {holders}"
-        if gone > thresholds.LEAK_MIB:
-            return Status.FAILED, f"{gone:.0f} MiB of memory are missing although no process uses the device"
+            return Status.WARNED, f"{missing_mib:.0f} MiB less free memory than in the last check. {holders}"
+        if missing_mib > thresholds.LEAK_MIB:
+            return (
+                Status.FAILED,
+                f"{missing_mib:.0f} MiB of memory are missing although no process uses the device",
+            )
     return None
 
 
@@ -154,7 +159,7 @@ def assess(
     return TestResult(
         name=test.name,
         status=status,
-        required=test.required and not (raw.state == "absent" and test.probe in TOGETHER),
+        required=test.required and not (raw.state == "absent" and test.probe in COLLECTIVE_PROBES),
         text=text,
         duration_ms=raw.duration_ms,
         errors=raw.errors,

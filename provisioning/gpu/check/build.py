@@ -24,7 +24,7 @@ def main() -> int:
     """Write all cubins; returns 1 if one cannot be built or they exceed the size limit."""
     built: dict[str, bytes] = {}
     # Code of the older compiler works with older and newer drivers.
-    oldest = min(compilers(), key=lambda each: each.major, default=None)
+    oldest = min(compilers(), key=lambda compiler: compiler.major, default=None)
     if oldest is None or oldest.major > 12:
         print(
             "NVRTC of CUDA 12 is not installed. Install it: pip install nvidia-cuda-nvrtc-cu12.",

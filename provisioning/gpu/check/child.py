@@ -24,7 +24,7 @@ from provisioning.gpu.check.device import CudaError, Device, GateTimedOut, open_
 from provisioning.gpu.check.nccl import NcclError
 from provisioning.gpu.check.probes import bandwidth, collective, crowd, memory, two_nodes
 from provisioning.gpu.check.probes.base import Bench, NotApplicable, Outcome, Skip, sizes_for
-from provisioning.gpu.check.turns import OVER_PCIE, hold_turns, on_cpus, turns_for
+from provisioning.gpu.check.turns import PCIE_PROBES, hold_turns, on_cpus, turns_for
 from provisioning.gpu.check.wire import LineWriter, die_with_parent
 
 
@@ -168,7 +168,7 @@ def run(out: LineWriter, config: dict[str, Any]) -> None:
     turns = config.get("turns")
     for test in config["tests"]:
         name = test["name"]
-        with _turn(turns, test["probe"]) as mine:
+        with _turn(turns, test["probe"]) as turn:
             out.send("start", test=name)
             begun = time.monotonic()
             if lost:
@@ -176,7 +176,7 @@ def run(out: LineWriter, config: dict[str, Any]) -> None:
                     "state": "skipped",
                     "reason": f"An earlier test lost the CUDA context: {lost}.",
                 }
-            elif not mine:
+            elif not turn:
                 message = {
                     "state": "skipped",
                     "reason": "Other checks on this node did not finish in time. Try again later.",
@@ -198,11 +198,11 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
     if turns is None:
         yield True
         return
-    wanted = turns_for(probe, turns["link"], alone=turns["alone"])
-    with hold_turns(Path(turns["folder"]), wanted) as mine, ExitStack() as stack:
-        if probe in OVER_PCIE:
+    needed_turns = turns_for(probe, turns["link"], alone=turns["alone"])
+    with hold_turns(Path(turns["folder"]), needed_turns) as turn, ExitStack() as stack:
+        if probe in PCIE_PROBES:
             stack.enter_context(on_cpus(turns["cpus"]))
-        yield mine
+        yield turn
 
 
 def _beats(out: LineWriter, name: str) -> Callable[[int, int], None]:

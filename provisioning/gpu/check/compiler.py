@@ -110,18 +110,18 @@ def packaged(unit: str, capability: tuple[int, int]) -> Cubin | None:
     if manifest.get("sources", {}).get(unit) != source_hash(unit):
         return None
     major, minor = capability
-    for known in sorted(ARCHITECTURES, reverse=True):
-        if known[0] != major or known[1] > minor or unit not in units_of(known):
+    for architecture in sorted(ARCHITECTURES, reverse=True):
+        if architecture[0] != major or architecture[1] > minor or unit not in units_of(architecture):
             continue
-        if unit in ONLY_FOR and known != capability:
+        if unit in ONLY_FOR and architecture != capability:
             continue
-        name = f"{unit}.{arch_name(known, unit)}.cubin"
+        name = f"{unit}.{arch_name(architecture, unit)}.cubin"
         try:
             code = (CUBINS / name).read_bytes()
         except OSError:
             continue
         if hashlib.sha256(code).hexdigest() == manifest.get("cubins", {}).get(name):
-            return Cubin(unit, arch_name(known, unit), code, f"packaged (nvrtc {manifest['nvrtc']})")
+            return Cubin(unit, arch_name(architecture, unit), code, f"packaged (nvrtc {manifest['nvrtc']})")
     return None
 
 

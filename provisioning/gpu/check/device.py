@@ -175,8 +175,8 @@ class Device:
             raise CudaError(function, getattr(status, "name", str(status)))
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _attribute(self, which: Any) -> int:
-        return int(self.call("cuDeviceGetAttribute", which, self.handle))
+    def _attribute(self, attribute: Any) -> int:
+        return int(self.call("cuDeviceGetAttribute", attribute, self.handle))
 
     # --- memory ---
     def memory(self) -> tuple[int, int]:
@@ -391,9 +391,9 @@ def uuid_text(raw: bytes) -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:32]))
 
 
-def same_device(wanted: str, opened: str) -> bool:
+def same_device(requested: str, opened: str) -> bool:
     """Return whether NVML's UUID (`GPU-…`, `MIG-…`) is the one that CUDA opened."""
-    return wanted.lower().split("-", 1)[-1] == opened.lower()
+    return requested.lower().split("-", 1)[-1] == opened.lower()
 
 
 def open_driver() -> Any:

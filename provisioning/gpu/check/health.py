@@ -98,10 +98,10 @@ def state(snapshot: Mapping[str, Any]) -> list[Finding]:
         findings.append(
             _failure("sram_threshold", "SRAM errors exceed the vendor's threshold.", Action.REPLACE)
         )
-    wanted = snapshot.get("recovery_action")
-    if wanted is not None and wanted != "none":
-        text = f"The driver requests a recovery action: {wanted.replace('_', ' ')}."
-        findings.append(_failure("recovery_action", text, _RECOVERY.get(wanted, Action.INSPECT)))
+    requested_action = snapshot.get("recovery_action")
+    if requested_action is not None and requested_action != "none":
+        text = f"The driver requests a recovery action: {requested_action.replace('_', ' ')}."
+        findings.append(_failure("recovery_action", text, _RECOVERY.get(requested_action, Action.INSPECT)))
     return findings
 
 

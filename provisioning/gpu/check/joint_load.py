@@ -49,18 +49,18 @@ def results_of(detail: Mapping[str, Any]) -> tuple[JointResult, ...]:
 
 def findings(tests: Sequence[TestResult]) -> list[Finding]:
     """Return notes on peers, which do not count against the checked device."""
-    found = []
+    findings = []
     for test in tests:
         peers = results_of(test.detail)[1:] if test.name == PROBE else ()
         slow = [f"{peer.uuid} ({peer.percent:g} %)" for peer in peers if peer.slow]
         if slow:
             text = f"Slower when all GPUs are busy: {', '.join(slow)}. Check power and cooling of the node."
-            found.append(Finding(SLOW, Severity.INFO, text))
+            findings.append(Finding(SLOW, Severity.INFO, text))
         wrong = [f"{peer.uuid} ({peer.errors})" for peer in peers if peer.errors]
         if wrong:
             text = f"Wrong words on peers when all GPUs are busy: {', '.join(wrong)}. Check each peer."
-            found.append(Finding(WRONG, Severity.INFO, text))
+            findings.append(Finding(WRONG, Severity.INFO, text))
         if blind := [peer.uuid for peer in peers if peer.blind]:
             text = f"A planted error was not detected on peers: {', '.join(blind)}. Check each peer."
-            found.append(Finding(BLIND, Severity.INFO, text))
-    return found
+            findings.append(Finding(BLIND, Severity.INFO, text))
+    return findings

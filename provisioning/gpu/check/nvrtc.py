@@ -62,20 +62,20 @@ class Nvrtc:
 
 def _places(major: int) -> list[str]:
     installed = [Path(entry, LIBRARIES[major]) for entry in sys.path if entry]
-    found = [str(path) for path in installed if path.is_file()]
+    paths = [str(path) for path in installed if path.is_file()]
     # The system's library.
-    return [*found, Path(LIBRARIES[major]).name]
+    return [*paths, Path(LIBRARIES[major]).name]
 
 
 @cache
 def compilers() -> tuple[Nvrtc, ...]:
     """Return all installed versions, newest first."""
-    found = []
+    folders = []
     for major in LIBRARIES:
         for place in _places(major):
             try:
-                found.append(Nvrtc(place))
+                folders.append(Nvrtc(place))
                 break
             except (OSError, AttributeError, CompileError):
                 continue
-    return tuple(found)
+    return tuple(folders)

@@ -24,9 +24,9 @@ SINCE: Mapping[str, tuple[int, int]] = {
     "fp4": (12, 0),
 }
 # Joint tests of several devices, which do not show which of them is at fault.
-TOGETHER = frozenset({"all_reduce"})
+COLLECTIVE_PROBES = frozenset({"all_reduce"})
 # Tests of several devices that hang if any of them does.
-ANY_CAN_HANG = TOGETHER | {"joint_burn"}
+ANY_CAN_HANG = COLLECTIVE_PROBES | {"joint_burn"}
 # Limit for a whole check in seconds; then it is aborted.
 DEADLINE_S: Mapping[Level, float] = {Level.QUICK: 60.0, Level.STANDARD: 300.0, Level.EXTENDED: 2400.0}
 # Probes that need visible peers.

@@ -162,18 +162,18 @@ class Process:
     def end(self, term_s: float = TERM_S, kill_s: float = KILL_S) -> bool:
         """Send SIGTERM to its process group, then SIGKILL. Returns False if it survives and is abandoned."""
         self.finish()
-        gone = self._popen.poll() is not None
+        ended = self._popen.poll() is not None
         for number, seconds in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
             # Signal the group even if its leader is gone: a helper may still hold the device.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
-            gone = gone or self.wait(seconds)
-            if gone and number == signal.SIGTERM:
+            ended = ended or self.wait(seconds)
+            if ended and number == signal.SIGTERM:
                 continue
-        if not gone:
+        if not ended:
             _abandoned.append(self._popen)
         self.release()
-        return gone
+        return ended
 
     def release(self) -> None:
         """Close the pipes of a process that has ended or was abandoned."""

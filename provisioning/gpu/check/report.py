@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check import standing
+from provisioning.gpu.check import hardware_state
 from provisioning.gpu.check.types import (
     EXIT_CODES,
     EXIT_UNAVAILABLE,
@@ -75,12 +75,12 @@ class Report:
         for test in self.tests:
             if "free_mib" in test.measures:
                 values[self._memory_metric] = test.measures["free_mib"]
-        return values | standing.own_figures(self.health_before or {})
+        return values | hardware_state.own_figures(self.health_before or {})
 
     @property
     def _memory_metric(self) -> str:
         ecc = self.facts.ecc if self.facts is not None else None
-        return standing.memory_state(ecc, (self.health_before, self.health_after)).metric
+        return hardware_state.memory_state(ecc, (self.health_before, self.health_after)).metric
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

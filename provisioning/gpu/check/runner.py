@@ -66,19 +66,21 @@ def run_check(
     reap_abandoned()
     started = datetime.now(UTC)
     try:
-        wanted = Level(level)
+        requested_level = Level(level)
     except ValueError:
         return _refusal(uuid, started, f"Unknown level {level!r}. Use quick, standard or extended.")
     if turns is None and simulation is None:
         turns = folder()
-    whole_s = PAIR_DEADLINE_S if meeting is not None else JOINT_DEADLINE_S if joint else DEADLINE_S[wanted]
+    whole_s = (
+        PAIR_DEADLINE_S if meeting is not None else JOINT_DEADLINE_S if joint else DEADLINE_S[requested_level]
+    )
     until = time.monotonic() + (deadline_s or whole_s)
 
     def look(
         of: Sequence[Test] | None, *, alone: bool
     ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
         check = Check(
-            uuid, wanted,
+            uuid, requested_level,
             peers=tuple(peers), peers_required=peers_required, meeting=meeting, joint=joint,
             deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress, simulation=simulation,
             child=child or python("provisioning.gpu.check.child"),
@@ -105,7 +107,7 @@ def run_check(
         summary = summary_of(decided, findings, tests, simulated)
     check.report_progress(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
     return Report(
-        uuid=uuid, level=wanted, verdict=decided, action=action, summary=summary,
+        uuid=uuid, level=requested_level, verdict=decided, action=action, summary=summary,
         findings=tuple(findings), tests=tests, started_at=started, finished_at=datetime.now(UTC),
         nonce=state.nonce, simulated=simulated, abandoned=state.abandoned, unavailable=state.unavailable,
         facts=state.facts if state.before is not None else None,

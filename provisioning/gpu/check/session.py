@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.gpu.check import health, hindrances, meeting_env, standing, thresholds, verdict
+from provisioning.gpu.check import hardware_state, health, hindrances, meeting_env, thresholds, verdict
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.check_state import CheckState
 from provisioning.gpu.check.nccl import ONE_NODE
@@ -143,7 +143,7 @@ class Check:
         """Check the device before any load: one that reports problems or is in use gets none."""
         before = self.state.before or {}
         self.state.findings += health.state(before)
-        self.state.findings += standing.before_load(before, self._last)
+        self.state.findings += hardware_state.before_load(before, self._last)
         self.state.findings += hindrances.before_load(before, instance=self.state.facts.mig)
         self.state.findings += health.foreign_processes(before.get("processes"))
         if before.get("processes") is None and not self.state.facts.vgpu:
@@ -258,9 +258,11 @@ class Check:
         """Handle a closed pipe without an `end` message."""
         child.wait(1.0)
         code = child.code
-        how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
+        cause = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
         cut = " while sending a message," if child.cut_off else ""
-        text = f"The check process ended {how}{cut} before its report was complete. {self._last_words(child)}"
+        text = (
+            f"The check process ended {cause}{cut} before its report was complete. {self._last_words(child)}"
+        )
         self._stop("incomplete", Severity.INCONCLUSIVE, text.strip(), Action.RETRY)
 
     def _check_lost(self) -> None:
@@ -390,7 +392,7 @@ class Check:
         if not thresholds.comparable(baseline_of, software_key(state.facts.driver_version, state.software)):
             baseline = node_median = None
         link = thresholds.judge_link_state(state.facts, state.link)
-        memory = standing.memory_state(state.facts.ecc, (state.before, state.after))
+        memory = hardware_state.memory_state(state.facts.ecc, (state.before, state.after))
         tests = tuple(
             assess(
                 test, state.results.get(test.name), state.facts,
@@ -399,12 +401,12 @@ class Check:
             for test in state.plan
         )  # fmt: skip
         findings = list(state.findings)
-        tests = standing.excuse_lowered_limits(tests, findings)
+        tests = hardware_state.excuse_lowered_limits(tests, findings)
         if state.before is not None and state.after is not None:
             codes = {f.code for f in findings}
             findings += [f for f in health.state(state.after) if f.code not in codes]
             findings += health.changes(state.before, state.after)
-        findings += standing.untested_findings(state.facts.compute_capability)
+        findings += hardware_state.untested_findings(state.facts.compute_capability)
         findings += health.xids(state.xids)
         findings += health.throttling(state.samples)
         if state.ended and not state.samples:

@@ -24,9 +24,9 @@ POLL_INTERVAL_S = 0.05
 MEASURING = frozenset(
     {"copy", "memory", "pcie", "peers", "all_pairs", "all_reduce", "two_nodes", "burn", "joint_burn"}
 )
-OVER_PCIE = frozenset({"pcie", "peers", "two_nodes"})
+PCIE_PROBES = frozenset({"pcie", "peers", "two_nodes"})
 # These load several devices or their links; without NVLink also PCIe links below other switches.
-ALONE = frozenset({"all_pairs", "all_reduce", "joint_burn"})
+EXCLUSIVE_PROBES = frozenset({"all_pairs", "all_reduce", "joint_burn"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def turns_for(probe: str, link: str, *, alone: bool) -> tuple[NamedLock, ...]:
     """
     if probe not in MEASURING:
         return ()
-    turns = [NamedLock("measure", alone or probe in ALONE)]
-    if probe in OVER_PCIE and link:
+    turns = [NamedLock("measure", alone or probe in EXCLUSIVE_PROBES)]
+    if probe in PCIE_PROBES and link:
         turns.append(NamedLock(f"link-{link.replace(':', '_')}", True))
     return tuple(turns)
 
@@ -90,10 +90,10 @@ def hold_turns(where: Path, turns: Sequence[NamedLock], *, wait_s: float = WAIT_
 
 
 def _lock(file: int, alone: bool, until: float) -> bool:
-    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    lock_mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
     while True:
         try:
-            fcntl.flock(file, how | fcntl.LOCK_NB)
+            fcntl.flock(file, lock_mode | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= until:
                 return False
@@ -106,11 +106,11 @@ def _lock(file: int, alone: bool, until: float) -> bool:
 def on_cpus(cpus: Collection[int]) -> Iterator[bool]:
     """Run on these CPUs, if allowed; yields whether that succeeded. Memory is then allocated there too."""
     before = os.sched_getaffinity(0)
-    wanted = set(cpus) & before
+    allowed = set(cpus) & before
     moved = False
-    if wanted:
+    if allowed:
         with suppress(OSError):
-            os.sched_setaffinity(0, wanted)
+            os.sched_setaffinity(0, allowed)
             moved = True
     try:
         yield moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provisioning.gpu.check import joint_load, wrong_pairs
-from provisioning.gpu.check.plan import ANY_CAN_HANG, TOGETHER
+from provisioning.gpu.check.plan import ANY_CAN_HANG, COLLECTIVE_PROBES
 from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
 
 _ORDER = (Severity.INFO, Severity.DEGRADED, Severity.INCONCLUSIVE, Severity.FAIL, Severity.HUNG)
@@ -25,7 +25,7 @@ def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
     for test in tests:
         code = f"test_{test.name}"
         if test.status == Status.FAILED:
-            action = Action.REPLACE if test.errors and test.name not in TOGETHER else Action.INSPECT
+            action = Action.REPLACE if test.errors and test.name not in COLLECTIVE_PROBES else Action.INSPECT
             findings.append(Finding(code, Severity.FAIL, test.text, action))
         elif test.status == Status.HUNG and test.name in ANY_CAN_HANG:
             # Any of the devices may be the cause, so this is neither a failure of this one nor a pass.

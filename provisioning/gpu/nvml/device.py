@@ -376,9 +376,9 @@ class Device:
                 return None
             raise problem_of(error) from error
 
-    def fields(self, wanted: Sequence[int | tuple[int, int]]) -> list[int | None]:
+    def fields(self, field_ids: Sequence[int | tuple[int, int]]) -> list[int | None]:
         """Return the values of NVML fields in the requested order, with one call."""
-        values = ask("nvmlDeviceGetFieldValues", self.handle, list(wanted))
+        values = ask("nvmlDeviceGetFieldValues", self.handle, list(field_ids))
         if values is None:
-            return [None] * len(wanted)
+            return [None] * len(field_ids)
         return [field(value) for value in values]

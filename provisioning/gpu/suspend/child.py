@@ -101,7 +101,7 @@ def _handle(writer: MessageWriter, config: dict[str, Any]) -> None:
         config["pids"],
         TargetState(config["goal"]),
         stop=stop,
-        tell=lambda call, pid: writer.send("step", call=call, pid=pid),
+        on_call=lambda call, pid: writer.send("step", call=call, pid=pid),
     )
     trouble = outcome.trouble
     writer.send(

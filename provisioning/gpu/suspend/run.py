@@ -44,9 +44,9 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
 
     def used_by(self, pids: Iterable[int]) -> dict[str, dict[int, int | None]]:
         """Return the bytes used by these processes, by GPU."""
-        ours = frozenset(pids)
+        pid_set = frozenset(pids)
         usage = {
-            uuid: {pid: used for pid, used in gpu.users or () if pid in ours}
+            uuid: {pid: used for pid, used in gpu.users or () if pid in pid_set}
             for uuid, gpu in self.gpus.items()
         }
         return {uuid: users for uuid, users in usage.items() if users}
@@ -89,30 +89,30 @@ def drive_processes(
     pairs: Mapping[str, str] | None = None,
     memory_bytes: int = 0,
     within_s: float | None = None,
-    tell: StepCallback = lambda _call, _pid: None,
+    on_call: StepCallback = lambda _call, _pid: None,
 ) -> ChildAnswer:
     """Move processes to `goal`, or back on failure; never raises for driver errors.
 
     `memory_bytes` is their approximate GPU memory, which determines the time limit (or `within_s`); going
     back may take twice as long. If a child is killed or hangs, another one resumes the processes.
     """
-    wanted = sorted(set(pids))
+    unique_pids = sorted(set(pids))
     limit_s = WITHIN_S + memory_bytes / BYTES_PER_S if within_s is None else within_s
-    config = {"goal": str(goal), "pids": wanted, "pairs": dict(pairs or {}), "within_s": limit_s}
-    answer = _query(config, limit_s * 3 + QUERY_TIMEOUT_S, tell)
+    config = {"goal": str(goal), "pids": unique_pids, "pairs": dict(pairs or {}), "within_s": limit_s}
+    answer = _query(config, limit_s * 3 + QUERY_TIMEOUT_S, on_call)
     if answer.outcome is not None or answer.trouble not in (HUNG, ENDED, UNREADABLE):
         return answer
-    second = _query({**config, "goal": str(TargetState.RUNNING)}, limit_s * 3 + QUERY_TIMEOUT_S, tell)
+    second = _query({**config, "goal": str(TargetState.RUNNING)}, limit_s * 3 + QUERY_TIMEOUT_S, on_call)
     if second.outcome is None:
         # The state is unknown; the next call finds out.
-        states = dict.fromkeys(wanted, ProcessState.UNKNOWN)
+        states = dict.fromkeys(unique_pids, ProcessState.UNKNOWN)
         outcome = SuspendOutcome(goal, None, states, CallFailure("", 0, answer.trouble))
     else:
         outcome = replace(second.outcome, goal=goal, trouble=CallFailure("", 0, answer.trouble))
     return replace(second, before=answer.before, outcome=outcome)
 
 
-def _query(config: Mapping[str, Any], limit_s: float, tell: StepCallback) -> ChildAnswer:
+def _query(config: Mapping[str, Any], limit_s: float, on_call: StepCallback) -> ChildAnswer:
     if reap_abandoned() >= MAX_ABANDONED:
         return ChildAnswer(trouble=HUNG)
     nonce = secrets.token_hex(16)
@@ -120,14 +120,14 @@ def _query(config: Mapping[str, Any], limit_s: float, tell: StepCallback) -> Chi
         process = Process("suspend", python("provisioning.gpu.suspend.child"), {**config, "nonce": nonce}, {})
     except OSError:
         return ChildAnswer(trouble=ENDED)
-    return _Listener(config, nonce, tell).listen(process, time.monotonic() + limit_s)
+    return _Listener(config, nonce, on_call).listen(process, time.monotonic() + limit_s)
 
 
 class _Listener:
     """Assembles an answer from a child's messages. Only complete ones count."""
 
-    def __init__(self, config: Mapping[str, Any], nonce: str, tell: StepCallback) -> None:
-        self._config, self._nonce, self._tell = config, nonce, tell
+    def __init__(self, config: Mapping[str, Any], nonce: str, on_call: StepCallback) -> None:
+        self._config, self._nonce, self._on_call = config, nonce, on_call
         self._answer = ChildAnswer()
         self._ended = False
 
@@ -168,7 +168,7 @@ class _Listener:
                     else replace(self._answer, after=snapshot)
                 )
             case "step":
-                self._tell(str(message["call"]), int(message["pid"]))
+                self._on_call(str(message["call"]), int(message["pid"]))
             case "unable":
                 self._answer = replace(self._answer, trouble=str(message["name"]))
             case "states":

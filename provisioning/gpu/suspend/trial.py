@@ -41,14 +41,14 @@ class _TrialFailed(Exception):
 
 
 def run_trial(
-    instance: str, uuid: str = "", onto: str = "", *, tell: Callable[[str], object] = lambda _stage: None
+    instance: str, uuid: str = "", onto: str = "", *, on_stage: Callable[[str], object] = lambda _stage: None
 ) -> Trial:
     """Suspend and resume a process on an idle GPU, `uuid` or the first, and `onto` another. Never raises.
 
     Verifies each step: the process holds memory; by NVML, it holds none after suspension; its memory is back
     on the intended GPU; and its bytes are unchanged.
     """
-    tell("looking")
+    on_stage("looking")
     answer = read_states()
     trial = Trial(
         uuid,
@@ -62,7 +62,7 @@ def run_trial(
     try:
         uuid = _choose_idle(answer, uuid, onto)
         trial = replace(trial, uuid=uuid, model=answer.before.gpus[uuid].model)
-        suspend_ms, resume_ms, simulated = _suspend_and_resume(uuid, onto, tell)
+        suspend_ms, resume_ms, simulated = _suspend_and_resume(uuid, onto, on_stage)
     except _TrialFailed as failed:
         return replace(trial, problem=failed.problem)
     return replace(trial, suspend_ms=suspend_ms, resume_ms=resume_ms, simulated=trial.simulated or simulated)
@@ -91,10 +91,10 @@ def _choose_idle(answer: ChildAnswer, uuid: str, onto: str) -> str:
     return chosen
 
 
-def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> tuple[int, int, bool]:
+def _suspend_and_resume(uuid: str, onto: str, on_stage: Callable[[str], object]) -> tuple[int, int, bool]:
     nonce = secrets.token_hex(16)
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(filter(None, (uuid, onto)))}
-    tell("starting")
+    on_stage("starting")
     try:
         subject = Process("subject", python("provisioning.gpu.suspend.subject"), {"nonce": nonce}, visible)
     except OSError as error:
@@ -104,7 +104,7 @@ def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> 
         if message["kind"] != "ready" or message["uuid"].lower() != uuid.lower():
             raise _TrialFailed(SUBJECT, str(message.get("text") or message.get("uuid")))
         pid = subject.pid
-        tell("suspending")
+        on_stage("suspending")
         began = time.monotonic()
         down = drive_processes([pid], TargetState.SUSPENDED, memory_bytes=SIZE)
         suspend_ms = round((time.monotonic() - began) * 1000)
@@ -115,7 +115,7 @@ def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> 
             raise _TrialFailed(NOT_SUSPENDED, _problem_of(down))
         if not _is_free(down.after, uuid, pid, down.before.gpus[uuid].used):
             raise _TrialFailed(STILL_THERE)
-        tell("resuming")
+        on_stage("resuming")
         began = time.monotonic()
         pairs = {uuid: onto, onto: uuid} if onto else {}
         up = drive_processes([pid], TargetState.RUNNING, pairs=pairs, memory_bytes=SIZE)
@@ -124,7 +124,7 @@ def _suspend_and_resume(uuid: str, onto: str, tell: Callable[[str], object]) -> 
             raise _TrialFailed(NOT_RESUMED, _problem_of(up))
         if up.after is None or list(up.after.used_by([pid])) != [onto or uuid]:
             raise _TrialFailed(ELSEWHERE)
-        tell("comparing")
+        on_stage("comparing")
         subject.finish()
         message = _next_message(subject, nonce)
         if not (message["kind"] == "result" and message["kept"] is True and message["works"] is True):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from provisioning.gpu.suspend.states import AFTER, Call, ProcessState, TargetState, end_of, next_calls
 
-AGAIN_S = 0.05
+CHECK_INTERVAL_S = 0.05
 BROKEN_OFF = "broken_off"
 NO_CHANGE = "no_change"
 BAD_STATE = "bad_state"
@@ -65,27 +65,27 @@ def walk(
     goal: TargetState,
     *,
     stop: Callable[[], bool] = lambda: False,
-    tell: Callable[[str, int], object] = lambda _call, _pid: None,
+    on_call: Callable[[str, int], object] = lambda _call, _pid: None,
 ) -> SuspendOutcome:
     """Move all `pids` to `goal`; if a call fails, all to the other state, as far as possible.
 
     Never raises for driver errors. Continues from any partial progress, since the driver reports each state.
     Once `stop` returns True, no step towards the goal starts; going back is limited only by the caller.
     """
-    drive = _Drive(calls, tuple(dict.fromkeys(pids)), tell)
+    drive = _Drive(calls, tuple(dict.fromkeys(pids)), on_call)
     trouble = drive.drive_to(goal, stop=stop, give_up_at_once=True)
     if trouble is not None:
         drive.drive_to(goal.opposite)
         if end_of(drive.states()) is None:
-            # Neither state for all: a running app is better than a suspended one that nobody resumes.
+            # Neither state for all: a running app is better than one that stays suspended.
             drive.drive_to(TargetState.RUNNING)
     states = drive.states()
     return SuspendOutcome(goal, end_of(states), states, trouble)
 
 
 class _Drive:
-    def __init__(self, calls: Calls, pids: tuple[int, ...], tell: Callable[[str, int], object]) -> None:
-        self._calls, self._pids, self._tell = calls, pids, tell
+    def __init__(self, calls: Calls, pids: tuple[int, ...], on_call: Callable[[str, int], object]) -> None:
+        self._calls, self._pids, self._on_call = calls, pids, on_call
 
     def states(self) -> dict[int, ProcessState]:
         return {pid: self._calls.state(pid) for pid in self._pids}
@@ -131,8 +131,8 @@ class _Drive:
         """Return the driver's error name, or None. A process that ended meanwhile is no failure."""
         for attempt in range(2 if again else 1):
             if attempt:
-                time.sleep(AGAIN_S)
-            self._tell(call, pid)
+                time.sleep(CHECK_INTERVAL_S)
+            self._on_call(call, pid)
             try:
                 self._calls.make(call, pid)
             except SuspendCallFailed as failed:

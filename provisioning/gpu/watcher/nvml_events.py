@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 WAIT_MS = 1000
 
 
-def follow(tell: Callable[[XidReport], None], going: Callable[[], bool]) -> None:
-    """Call `tell` for every XID of every GPU while `going()` is true. Raises `NvmlProblem`.
+def follow(on_report: Callable[[XidReport], None], going: Callable[[], bool]) -> None:
+    """Call `on_report` for every XID of every GPU while `going()` is true. Raises `NvmlProblem`.
 
     A device without events does not affect the others.
     """
@@ -28,7 +28,7 @@ def follow(tell: Callable[[XidReport], None], going: Callable[[], bool]) -> None
             while going():
                 report = _next(events, slots)
                 if report is not None:
-                    tell(report)
+                    on_report(report)
         finally:
             events.close()
 

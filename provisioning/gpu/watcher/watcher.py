@@ -21,7 +21,7 @@ from provisioning.gpu.watcher.xid_report import XidDeduplicator, XidReport
 log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 1.0
 RETRY_S = 30.0
-SEND_AGAIN_S = 1.0
+RESEND_S = 1.0
 MAX_WAITING = 64
 
 Sink = Callable[[list[XidReport]], None]
@@ -129,7 +129,7 @@ class Watcher:
                     self._ready.wait(POLL_INTERVAL_S)
                 batch = list(self._waiting)
             if batch and not self._offer(batch):
-                self._end.wait(SEND_AGAIN_S)
+                self._end.wait(RESEND_S)
 
     def _offer(self, batch: list[XidReport]) -> bool:
         try:

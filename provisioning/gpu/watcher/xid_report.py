@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-AGAIN_S = 60.0
+DEDUPLICATION_S = 60.0
 MAX_KEPT = 1024
 
 
@@ -32,7 +32,7 @@ class XidDeduplicator:
         now = self._clock()
         with self._lock:
             before = self._last.get((report.slot, report.xid))
-            if before is not None and now - before < AGAIN_S:
+            if before is not None and now - before < DEDUPLICATION_S:
                 return False
             if len(self._last) >= MAX_KEPT:
                 self._last.clear()

@@ -35,7 +35,7 @@ MODULES = (
     "check.assess",
     "check.types",
     "check.second_look",
-    "check.standing",
+    "check.hardware_state",
     "check.consequences",
     "check.wrong_pairs",
     "check.joint_load",
@@ -53,7 +53,7 @@ TESTS = (
     "tests.gpu.check.test_rules_thresholds",
     "tests.gpu.check.test_rules_verdict",
     "tests.gpu.check.test_second_look",
-    "tests.gpu.check.test_standing",
+    "tests.gpu.check.test_hardware_state",
     "tests.gpu.check.test_consequences",
     "tests.gpu.check.test_report",
     "tests.gpu.check.test_counters",
@@ -181,12 +181,12 @@ def run_tests() -> bool:
     for name in TESTS:
         module = importlib.import_module(name)
         for function in [f for n, f in vars(module).items() if n.startswith("test_") and callable(f)]:
-            wanted = set(inspect.signature(function).parameters)
+            parameters = set(inspect.signature(function).parameters)
             for case in _cases(function):
-                if not wanted - set(case) <= {"monkeypatch"}:
+                if not parameters - set(case) <= {"monkeypatch"}:
                     continue
                 with pytest.MonkeyPatch.context() as patch:
-                    function(**case, **({"monkeypatch": patch} if "monkeypatch" in wanted else {}))
+                    function(**case, **({"monkeypatch": patch} if "monkeypatch" in parameters else {}))
     return True
 
 

@@ -101,12 +101,12 @@ def build(script: dict[str, Any]) -> Library:
     library.gpus += others
     grown = _counter(lambda: library, "ecc_uncorrected")
     corrected = _counter(lambda: library, "ecc_corrected")
-    standing = script.get("ecc_standing", 0)
+    hardware_state = script.get("ecc_standing", 0)
     values["nvmlDeviceGetPcieReplayCounter"] = _counter(lambda: library, "replays")
 
     class ByKind(dict[int, Any]):
         def get(self, kind: int, default: Any = None) -> Any:
-            return corrected() if kind == 0 else grown() + standing
+            return corrected() if kind == 0 else grown() + hardware_state
 
     values["nvmlDeviceGetTotalEccErrors"] = ByKind()
     if script.get("lost"):

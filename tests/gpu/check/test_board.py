@@ -96,7 +96,7 @@ def test_a_display(active: Any, seen: bool | None) -> None:
     assert display(FakeLibrary([gpu]))["display_active"] is seen
 
 
-def test_who_draws_on_it() -> None:
+def test_display_clients_of_a_gpu() -> None:
     gpu = h200()
     gpu.drawing = [812, 77]
     assert display(FakeLibrary([gpu]))["drawing"] == [{"pid": pid, "memory_mib": 0} for pid in (812, 77)]

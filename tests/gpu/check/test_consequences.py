@@ -16,7 +16,7 @@ from provisioning.gpu.check.types import Action
         pytest.param(154, Action.INSPECT, "XID 154: ", id="the driver asks"),
     ],
 )
-def test_what_an_xid_means(xid: int, action: Action, text: str) -> None:
+def test_meanings_of_xids(xid: int, action: Action, text: str) -> None:
     finding = of_xid(xid)
     assert finding is not None and finding.action == action and finding.text.startswith(text)
 
@@ -46,12 +46,12 @@ def test_the_catalog_between_checks(xid: int, action: Action | None) -> None:
     assert (found.action if found is not None else None) == action
 
 
-def test_an_unknown_xid_speaks_against_nobody() -> None:
+def test_unknown_xid_fails_no_device() -> None:
     assert of_xid(5) is None
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68])
-def test_what_an_application_causes_never_speaks_against_a_device(xid: int) -> None:
+def test_application_xids_never_fail_a_device(xid: int) -> None:
     assert of_xid(xid, f"NVRM: Xid (PCI:0000:3b:00): {xid}, recovery action changed from 0x0 to 0x1") is None
 
 
@@ -63,7 +63,7 @@ def test_what_an_application_causes_never_speaks_against_a_device(xid: int) -> N
         ("05", None), ("00000002", Action.REBOOT), ("8", Action.INSPECT), ("ff", Action.INSPECT),
     ],
 )  # fmt: skip
-def test_what_the_driver_asks_for(number: str, action: Action | None) -> None:
+def test_actions_requested_by_the_driver(number: str, action: Action | None) -> None:
     line = (
         "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) "
         f"to 0x{number} (Some Words)"

@@ -109,7 +109,7 @@ def test_the_machine_code_has_the_instructions_that_a_test_is_for(
     assert instruction in {word.rstrip(";") for word in body.split()}
 
 
-def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
+def test_unsupported_architecture_is_reported() -> None:
     if not compiler.nvrtc_version():
         pytest.skip("NVRTC is not installed")
     with pytest.raises(
@@ -157,7 +157,7 @@ def test_without_the_older_compiler_the_packaged_kernels_serve_older_drivers(
         compiler.cubin("scrub", (9, 0), 12040)
 
 
-def test_what_is_no_cubin_has_no_abi() -> None:
+def test_invalid_cubin_has_no_abi() -> None:
     assert compiler.elf_abi(b"") == compiler.elf_abi(b"\x7fELF") == compiler.elf_abi(b"PTX code here") == 0
 
 

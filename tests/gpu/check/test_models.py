@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check import standing, thresholds
+from provisioning.gpu.check import hardware_state, thresholds
 from provisioning.gpu.check.assess import assess
 from provisioning.gpu.check.plan import plan_for
 from provisioning.gpu.check.types import Facts, Level, Raw, Verdict
@@ -131,14 +131,14 @@ def verdict_of(level: Level, name: str, capability: tuple[int, int], situation: 
         driver_version="580.65.06",
     )  # fmt: skip
     facts = replace(facts, **situation.facts)
-    findings = standing.before_load(situation.before) + standing.untested_findings(capability)
-    memory = standing.memory_state(facts.ecc, (situation.before, None))
+    findings = hardware_state.before_load(situation.before) + hardware_state.untested_findings(capability)
+    memory = hardware_state.memory_state(facts.ecc, (situation.before, None))
     baseline = {"free_mib:ecc": 14_000.0, "free_mib:ecc:display": 14_000.0}
     tests: Sequence[Any] = [
         assess(test, raw, facts, baseline=baseline, memory=memory)
         for test, raw in _raws(level, facts, situation)
     ]
-    tests = standing.excuse_lowered_limits(tests, findings)
+    tests = hardware_state.excuse_lowered_limits(tests, findings)
     return decide([*findings, *of_tests(tests)], tests, simulated=False)[0]
 
 

@@ -107,7 +107,7 @@ def test_a_group_is_ended_after_an_error_too() -> None:
 
 
 @pytest.mark.parametrize("asked", [0, 7, 6])
-def test_what_goes_wrong_in_the_background_is_told(asked: int) -> None:
+def test_background_error_is_reported(asked: int) -> None:
     library = Recorder()
     made = Nccl(library)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check import standing
+from provisioning.gpu.check import hardware_state
 from provisioning.gpu.check.nvml_read import DeviceReader
 from tests.gpu.fake_nvml import FakeGpu, FakeLibrary, Link, h200, installed
 
@@ -24,7 +24,7 @@ def seen(tmp_path: Path, *gpus: FakeGpu) -> tuple[int | None, list[str]]:
     """The links of the partners of the first, and the findings about its links."""
     with installed(FakeLibrary(gpus)):
         snapshot = DeviceReader(gpus[0].uuid, root=tmp_path).snapshot()
-    findings = standing.before_load(snapshot)
+    findings = hardware_state.before_load(snapshot)
     return snapshot["nvlinks_of_partners"], [f.severity for f in findings if f.code == "nvlink_missing"]
 
 

@@ -104,8 +104,8 @@ def test_the_schema_knows_no_other_words() -> None:
 )
 def test_exit_codes(verdict: Verdict, code: int) -> None:
     assert report(verdict=verdict).exit_code == code
-    gone = Unavailable("No driver.", "libcuda.so.1", "Install it.")
-    assert report(verdict=verdict, unavailable=gone).exit_code == 4
+    unavailable = Unavailable("No driver.", "libcuda.so.1", "Install it.")
+    assert report(verdict=verdict, unavailable=unavailable).exit_code == 4
 
 
 def test_measures_are_what_a_baseline_needs() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from provisioning.gpu.check import thresholds
 from provisioning.gpu.check.assess import assess, raw_of
+from provisioning.gpu.check.hardware_state import MemoryState
 from provisioning.gpu.check.plan import START_S, Test
-from provisioning.gpu.check.standing import MemoryState
 from provisioning.gpu.check.types import (
     EXIT_UNAVAILABLE,
     EXIT_USAGE,
@@ -56,6 +56,7 @@ def test_a_slow_unit_is_a_warning_and_a_wrong_word_of_it_fails(probe: str, metri
     assert (low.status, low.judgements[0].status) == (Status.WARNED, Status.FAILED)
     assert low.text == f"{metric} 84.9 {unit} is below the node median limit of 85"
     assert status_of(test, Raw("x", "done", 2, {metric: 100.0})) == (Status.FAILED, "2 wrong words")
+    assert status_of(test, Raw("x", "done", 1, {metric: 100.0})) == (Status.FAILED, "1 wrong word")
     assert status_of(test, Raw("x", "done", None, {metric: 1.0})) == (
         Status.SKIPPED,
         "The test compared no data",
@@ -237,7 +238,7 @@ def test_a_result_that_makes_sense() -> None:
     assert (raw.test, raw.errors, raw.measures, raw.device_fault) == ("x", 0, {"a": 0.0}, True)
 
 
-def test_what_no_message_gives_is_zero() -> None:
+def test_defaults_of_messages_are_zero() -> None:
     assert Progress("start") == Progress("start", "", 0, 0, 0, "")
     assert Raw("x", "done").duration_ms == 0
     assert TestResult("x", Status.PASSED, True, "").duration_ms == 0

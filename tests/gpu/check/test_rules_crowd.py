@@ -57,7 +57,7 @@ def test_where_it_is_left_out(level: Level, peers: tuple[str, ...], facts: Facts
         (1.0, {"all_pairs_gb_s:4": 1000.0}, Status.PASSED),
     ],
 )
-def test_what_all_make_together(value: float, known: dict[str, float], status: Status) -> None:
+def test_measures_of_all_devices_together(value: float, known: dict[str, float], status: Status) -> None:
     raw = done(**{ALL: value, "all_pairs_sent_gb_s:GPU-1": 1.0})
     found = assess(CROWD, raw, H200, baseline=known)
     assert found.status == status
@@ -72,7 +72,7 @@ def test_against_the_node(value: float, status: Status) -> None:
     assert status_of(CROWD, done(**{ALL: value}), node_median={ALL: 1000.0})[0] == status
 
 
-def test_without_others_it_is_told() -> None:
+def test_missing_peers_are_reported() -> None:
     found = thresholds.judge(ALL, 1.0, H200)
     assert (found.status, found.advisory, found.unit) == (Status.MEASURED, True, "GB/s")
     assert found.text == "Not judged: no other passed checks to compare with."
@@ -99,7 +99,7 @@ def test_wrong_words_without_pairs() -> None:
     assert status_of(Test("peers", "peers", 1.0), Raw("x", "done", 2))[1] == "2 wrong words"
 
 
-def test_what_is_wrong_between_two_peers_is_told_and_takes_nothing_from_the_verdict() -> None:
+def test_error_between_two_peers_is_reported_without_changing_the_verdict() -> None:
     detail = wrong(("GPU-2", "GPU-3", 9, False), ("GPU-3", "GPU-2", 2, False))
     found = assess(CROWD, Raw("all_pairs", "done", 0, {ALL: 1000.0}, detail), H200)
     assert found.status == Status.PASSED

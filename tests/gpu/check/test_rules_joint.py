@@ -51,7 +51,9 @@ def test_a_joint_check_is_of_all_gpus_alone() -> None:
     required = {test.name: test.required for test in plan}
     assert required == {"canary": True, "joint_burn": True, "all_pairs": False, "all_reduce": False}
     assert dict(plan[1].params) == {"dtype": "bf16", "seconds": 120.0}
-    assert sum(test.deadline_s for test in plan) < JOINT_DEADLINE_S
+    deadlines = {test.name: test.deadline_s for test in plan}
+    assert deadlines == {"canary": 15.0, "joint_burn": 210.0, "all_pairs": 60.0, "all_reduce": 90.0}
+    assert sum(deadlines.values()) < JOINT_DEADLINE_S == 900.0
     assert "all_pairs" not in [test.name for test in plan_for(Level.QUICK, H200, ("GPU-2",), joint=True)]
 
 

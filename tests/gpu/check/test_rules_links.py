@@ -115,7 +115,7 @@ def test_a_link_to_another_node_is_never_more_than_a_warning(figure: float, stat
     assert (THIRD_NODE in text) is (status == Status.WARNED)
 
 
-def test_without_a_known_port_the_figure_is_told() -> None:
+def test_unknown_port_reports_the_value_only() -> None:
     test = replace(TWO_NODES, params={**TWO_NODES.params, "port_gb_s": 0.0, "transport": "socket"})
     found = assess(test, done(between_nodes_gb_s=0.1), H200)
     assert (found.status, found.judgements[0].advisory) == (Status.PASSED, True)
@@ -143,7 +143,7 @@ def test_wrong_words_are_of_the_link_and_a_missed_canary_is_of_the_device() -> N
     ],
     ids=["no partner", "no figure", "nothing compared"],
 )
-def test_what_was_not_seen_of_a_link_is_inconclusive(raw: Raw) -> None:
+def test_skipped_link_test_is_inconclusive(raw: Raw) -> None:
     found = assess(TWO_NODES, raw, H200)
     assert found.status == Status.SKIPPED
     assert decide(of_tests([found]), [found], simulated=False) == (Verdict.INCONCLUSIVE, Action.RETRY)

@@ -6,7 +6,7 @@ import pytest
 
 from provisioning.gpu.check import verdict
 from provisioning.gpu.check.assess import assess
-from provisioning.gpu.check.plan import TOGETHER, WITH_PEERS, Test, plan_for
+from provisioning.gpu.check.plan import COLLECTIVE_PROBES, WITH_PEERS, Test, plan_for
 from provisioning.gpu.check.thresholds import judge
 from provisioning.gpu.check.types import (
     Action,
@@ -38,12 +38,12 @@ def test_it_is_the_last_of_all_with_peers(level: Level) -> None:
     assert [test.required for test in named if test.probe in WITH_PEERS] == [False] * (
         3 if level == Level.EXTENDED else 2
     )
-    assert {"peers", "all_pairs", "joint_burn", *TOGETHER} == WITH_PEERS
+    assert {"peers", "all_pairs", "joint_burn", *COLLECTIVE_PROBES} == WITH_PEERS
     for plan in (plan_for(level, H200), plan_for(level, Facts("MIG-1", mig=True), ("GPU-2",))):
         assert not [test for test in plan if test.probe in WITH_PEERS]
 
 
-def test_without_others_of_its_kind_its_speed_is_told_only() -> None:
+def test_speed_without_comparison_is_information() -> None:
     found = of(GOOD)
     (judged,) = found.judgements
     assert (found.status, judged.status, judged.advisory) == (Status.PASSED, Status.MEASURED, True)
@@ -52,7 +52,7 @@ def test_without_others_of_its_kind_its_speed_is_told_only() -> None:
 
 
 @pytest.mark.parametrize("known", ["baseline", "node_median"])
-def test_a_slow_sum_takes_nobody_out(known: str) -> None:
+def test_slow_collective_fails_no_device(known: str) -> None:
     assert of(GOOD, **{known: {METRIC: 360.0 / 0.93}}).status == Status.PASSED
     found = of(GOOD, **{known: {METRIC: 360.0 / 0.84}})
     assert (found.status, found.judgements[0].status) == (Status.WARNED, Status.FAILED)
@@ -112,7 +112,7 @@ def test_a_hang_is_no_proof_and_no_pass() -> None:
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_what_is_not_there_is_required_of_nobody(required: bool) -> None:
+def test_missing_hardware_is_not_required(required: bool) -> None:
     test = Test("all_reduce", "all_reduce", 90.0, required=required)
     absent = of(Raw("all_reduce", "absent", reason="No library."), test)
     assert (absent.status, absent.required, absent.text) == (Status.SKIPPED, False, "Not run. No library.")

@@ -24,7 +24,7 @@ def test_a_model_is_known_by_its_whole_name() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.3, 0.95, 0.6])
-def test_lint_lets_floors_through_that_can_fail_and_pass(fraction: float) -> None:
+def test_lint_accepts_floors_that_can_fail_and_pass(fraction: float) -> None:
     assert thresholds.lint(fraction, "x") == fraction
 
 
@@ -203,7 +203,7 @@ def test_below_the_nodes_median_fails() -> None:
     assert judge("copy_gb_s", 0.5, Facts("GPU-1"), node_median={"copy_gb_s": 0.9}).status == Status.FAILED
 
 
-def test_floors_are_told_to_the_third_decimal() -> None:
+def test_floors_are_reported_with_three_decimals() -> None:
     told = judge("copy_gb_s", 4000.0, H200, baseline={"copy_gb_s": 4333.3333})
     assert (told.fail_below, told.warn_below) == (3683.333, 3986.667)
     slow = judge("copy_gb_s", 0.1, Facts("GPU-1", name="X"), baseline={"copy_gb_s": 0.5})

@@ -34,7 +34,7 @@ def result(status: Status, *, required: bool = True, errors: int | None = None) 
         (result(Status.MEASURED), Severity.INCONCLUSIVE, Action.RETRY),
     ],
 )
-def test_what_a_test_says_about_its_device(test: TestResult, severity: Severity, action: Action) -> None:
+def test_finding_of_a_test(test: TestResult, severity: Severity, action: Action) -> None:
     assert found(of_tests([test])) == [("test_x", severity, action)]
 
 
@@ -88,7 +88,7 @@ def test_the_strongest_action_is_asked_for() -> None:
     assert list(Action) == ["none", "retry", "inspect", "reset", "drain_and_reset", "reboot", "replace"]
 
 
-def test_a_judgement_that_is_told() -> None:
+def test_judgement_is_reported() -> None:
     text = assess(COPY, done(copy_gb_s=3000.0), H200).text
     assert text == "copy_gb_s 3000 GB/s is below the datasheet limit of 3456"
     warned = assess(COPY, done(copy_gb_s=3500.0), H200).text

@@ -53,7 +53,7 @@ def test_an_honest_child_is_heard(lie: Callable[..., Report]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["noise", "slow"])
-def test_what_is_no_fault(lie: Callable[..., Report], mode: str) -> None:
+def test_conditions_that_are_no_fault(lie: Callable[..., Report], mode: str) -> None:
     report = lie(mode)
     assert [t.status for t in report.tests] == [Status.PASSED], render(report)
 
@@ -194,7 +194,7 @@ def test_a_watcher_that_dies_meanwhile(check: Callable[..., Report]) -> None:
     assert "watcher_died" in codes(report)
 
 
-def test_an_unknown_level_is_told(check: Callable[..., Report]) -> None:
+def test_unknown_level_is_reported(check: Callable[..., Report]) -> None:
     report = check(level="thorough")
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"usage"})
 

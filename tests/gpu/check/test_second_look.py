@@ -46,7 +46,7 @@ def test_a_low_figure_alone_is_measured_again() -> None:
         GOOD,
     ],
 )
-def test_what_is_no_low_figure_is_not(test: TestResult) -> None:
+def test_findings_without_low_values_are_not_rechecked(test: TestResult) -> None:
     assert repeatable_tests([test], []) == ()
 
 
@@ -73,7 +73,7 @@ def test_the_second_look_counts() -> None:
     )
 
 
-def test_what_could_not_be_measured_again_is_open() -> None:
+def test_unrepeatable_measurement_is_inconclusive() -> None:
     skipped = merge(result("pcie", Status.SKIPPED, text="busy"))
     assert (skipped.status, skipped.judgements) == (Status.SKIPPED, LOW.judgements)
     assert skipped.text == "5 is below 48; a second measurement, alone, gave no result. busy"
@@ -84,7 +84,7 @@ def test_what_could_not_be_measured_again_is_open() -> None:
     assert open_.required, "what was low once is not passed over"
 
 
-def test_each_finding_is_told_once() -> None:
+def test_each_finding_is_reported_once() -> None:
     xid, heat = found("xid_13", Severity.INFO), found("heat", Severity.DEGRADED)
     assert findings_of_both([OWN, xid], [xid, OWN, heat], []) == (xid, heat)
     assert findings_of_both([OWN], [], [OWN]) == (OWN,)

@@ -216,7 +216,7 @@ def test_a_fault_fails_the_test_that_is_made_for_it(
         assert report.tests[1].text.startswith("Not run. An earlier test lost the CUDA context")
 
 
-def test_peers_that_nobody_asked_for_may_be_left_out(check: Check) -> None:
+def test_unrequested_peers_may_be_skipped(check: Check) -> None:
     optional = Test("peers", "peers", 20.0, required=False)
     report = check("residue", optional, cuda={"no_peer": 1, "devices": 2})
     assert statuses(report) == {"residue": Status.PASSED, "peers": Status.SKIPPED}
@@ -253,7 +253,7 @@ def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
     ),
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_could_not_be_tested_is_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
+def test_untested_device_is_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
     report = check("peers" if "no_peer" in fault else "residue", cuda=fault)
     if "largest_share" in fault:
         # Small chunks reach it all the same.
@@ -263,8 +263,11 @@ def test_what_could_not_be_tested_is_inconclusive(check: Check, fault: dict[str,
     assert text in render(report)
 
 
+COMPILERS = ("nvrtc", "packaged")
+
+
 @pytest.mark.parametrize("driver", quick_of((12020, 12040, 12080), (12040,), "`make test` has one"))
-@pytest.mark.parametrize("compilers", [True, False], ids=["nvrtc", "packaged"])
+@pytest.mark.parametrize("compilers", quick_of((True, False), (True,), "`make test` has one"), ids=COMPILERS)
 def test_a_driver_before_r580_checks_too(check: Check, tmp_path: Path, driver: int, compilers: bool) -> None:
     """It refuses CUDA 13's code, and has the event's time under its older name only."""
     if compilers:
@@ -294,7 +297,7 @@ def test_a_function_that_the_driver_lacks_is_a_finding_and_no_crash(check: Check
     assert not codes(report) & {"incomplete", "internal", "check_hung"}
 
 
-def test_an_error_that_nobody_foresaw_is_a_finding_and_no_crash(check: Check) -> None:
+def test_unexpected_error_becomes_a_finding(check: Check) -> None:
     bad = Test("exact_odd", "exact", 20.0, params={"dtype": "odd"})
     report = check(bad, "canary")
     assert statuses(report) == {"exact_odd": Status.SKIPPED, "canary": Status.PASSED}
@@ -347,7 +350,7 @@ def test_no_cuda_device(check: Check) -> None:
     ),
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_nvml_sees_during_the_load(
+def test_nvml_findings_during_the_load(
     check: Check, script: dict[str, Any], verdict: Verdict, code: str, action: Action
 ) -> None:
     report = check(Test("pcie", "pcie", 20.0, params={"seconds": 0.8}), nvml=script)
@@ -372,7 +375,7 @@ def test_what_nvml_sees_during_the_load(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_nvml_sees_before_spares_the_load(
+def test_nvml_findings_before_the_load_skip_it(
     check: Check, script: dict[str, Any], verdict: Verdict, code: str
 ) -> None:
     report = check("address", nvml=script)
@@ -437,7 +440,7 @@ def test_a_wrong_word_is_not_tried_again(check: Check, tmp_path: Path) -> None:
         ({"power_mw": 400_000}, "power_lowered", "The power limit is below the default: 400 of 700 W"),
     ],
 )
-def test_what_is_told_before_the_load_and_takes_nobody_out(
+def test_findings_before_the_load_that_fail_no_device(
     check: Check, script: dict[str, Any], code: str, text: str
 ) -> None:
     report = check("address", nvml=script)

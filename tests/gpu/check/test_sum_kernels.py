@@ -48,7 +48,7 @@ def test_each_bit_of_a_word_is_looked_at(host: Host, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.dtype)
-def test_what_one_rank_did_not_add_or_added_twice_is_seen(host: Host, kind: Kind) -> None:
+def test_missing_or_double_summand_is_detected(host: Host, kind: Kind) -> None:
     made = parts(host, kind, 3)
     for wrong in (made[:2], [*made, made[1]], made[:1]):
         assert host.log("check_sum", added(wrong, kind), WORDS, SEED, 3, kind.pair).count > WORDS * 0.99

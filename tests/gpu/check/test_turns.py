@@ -15,7 +15,7 @@ SHARED, ALONE = NamedLock("measure", False), NamedLock("measure", True)
 
 
 @pytest.mark.parametrize("probe", ["canary", "address", "exact", "inversions"])
-def test_what_measures_nothing_waits_for_nobody(probe: str) -> None:
+def test_probes_without_measurement_do_not_wait(probe: str) -> None:
     assert turns_for(probe, "0000:16:00.0", alone=True) == ()
 
 
@@ -29,12 +29,12 @@ def test_one_at_a_time_over_a_switch_and_alone_for_the_second_look() -> None:
 
 @pytest.mark.parametrize("probe", ["all_pairs", "all_reduce"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_nobody_measures_while_all_links_are_loaded(alone: bool, probe: str) -> None:
+def test_no_measurement_during_load_of_all_links(alone: bool, probe: str) -> None:
     """Those of the peers as well, which are below switches of their own."""
     assert turns_for(probe, "0000:16:00.0", alone=alone) == (ALONE,)
 
 
-def test_who_does_not_get_a_turn_is_told(tmp_path: Path) -> None:
+def test_missed_turn_is_reported(tmp_path: Path) -> None:
     with hold_turns(tmp_path, [SHARED]) as first, hold_turns(tmp_path, [SHARED], wait_s=0) as second:
         assert first and second
         with hold_turns(tmp_path, [ALONE], wait_s=0) as third:

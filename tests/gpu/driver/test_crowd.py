@@ -36,7 +36,7 @@ def checked(check: Check, *tests: Test, peers: int = 2, **more: Any) -> tuple[Re
 
 
 @pytest.mark.parametrize("peers", sample([2, 3], 2, "the rows take the same path"))
-def test_what_all_links_make_together(linked: Make, check: Check, peers: int) -> None:
+def test_measures_of_all_links_together(linked: Make, check: Check, peers: int) -> None:
     made = linked(4)
     open_at: dict[str, set[str]] = {}
 
@@ -80,7 +80,7 @@ def test_access_that_is_there_already(linked: Make, check: Check) -> None:
     assert set(found.values()) == {Status.PASSED}, render(report)
 
 
-def test_what_comes_from_another_device_is_wrong(linked: Make, check: Check) -> None:
+def test_data_of_another_device_is_wrong(linked: Make, check: Check) -> None:
     linked().fault("crowd_mixed", 0, gpu=1)
     report, found = checked(check, PEERS, CROWD)
     assert found == {"peers": Status.PASSED, "all_pairs": Status.FAILED}, render(report)
@@ -88,7 +88,7 @@ def test_what_comes_from_another_device_is_wrong(linked: Make, check: Check) -> 
     assert report.tests[1].text == f"{words} wrong words ({GPUS[1]} to {GPUS[0]}: {words})"
 
 
-def test_what_never_arrives_is_wrong(linked: Make, check: Check) -> None:
+def test_missing_data_is_wrong(linked: Make, check: Check) -> None:
     """Though the words of the round before would be right."""
     linked().fault("crowd_lost", 0, gpu=1)
     report, found = checked(check, CROWD)
@@ -107,7 +107,7 @@ def test_wrong_between_two_peers(linked: Make, check: Check) -> None:
 
 
 @pytest.mark.thorough("`make test` has a fault of each kind")
-def test_what_was_wrong_before_a_peer_failed_was_wrong(linked: Make, check: Check) -> None:
+def test_errors_before_a_peer_failure_count(linked: Make, check: Check) -> None:
     made = linked()
     made.fault("crowd_flip", 1)
     made.fault("ecc", "check_mix", gpu=2)
@@ -117,7 +117,7 @@ def test_what_was_wrong_before_a_peer_failed_was_wrong(linked: Make, check: Chec
 
 
 @pytest.mark.parametrize("there", sample([0, 2], 2, "the rows take the same path"))
-def test_what_one_sends_ends_with_its_last_copy(linked: Make, check: Check, there: int) -> None:
+def test_sender_time_ends_with_its_last_copy(linked: Make, check: Check, there: int) -> None:
     linked().fault("slow_to", there, 250, gpu=1)
     report, found = checked(check, CROWD)
     assert set(found.values()) == {Status.PASSED}, render(report)
@@ -162,7 +162,7 @@ def test_no_access_between_two(linked: Make, check: Check, here: int, there: int
     ),
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else str(value),
 )
-def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
+def test_peer_failure_does_not_fail_the_checked_device(
     linked: Make, check: Check, fault: tuple[Any, ...], gpu: int
 ) -> None:
     """Nor does it leave anything behind: a stream that stayed would be one too many the third time."""
@@ -182,7 +182,7 @@ def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
     assert report.tests[3].measures["free_mib"] == 16
 
 
-def test_whoever_has_measured_has_given_all_back(linked: Make, check: Check) -> None:
+def test_measurement_releases_all_memory(linked: Make, check: Check) -> None:
     made = linked()
     for each in range(3):
         made.fault("most_streams", 9, gpu=each)
@@ -192,7 +192,7 @@ def test_whoever_has_measured_has_given_all_back(linked: Make, check: Check) -> 
     assert report.tests[3].measures["free_mib"] == 16
 
 
-def test_what_fails_at_the_checked_device_is_its_own(linked: Make, check: Check) -> None:
+def test_failure_of_the_checked_device_is_its_own(linked: Make, check: Check) -> None:
     linked().fault("ecc", "check_mix")
     report, found = checked(check, CROWD)
     assert found == {"all_pairs": Status.FAILED}, render(report)

@@ -88,7 +88,7 @@ def test_a_wrong_word_counts_for_the_device_that_made_it(linked: Make, check: Ch
         [(("no_memory",), 2), (("no_context", 2), 1), (("ecc", "gate"), 1)], 3, "the rows take the same path"
     ),
 )
-def test_what_fails_at_a_peer_is_no_fault_of_the_checked_device(
+def test_peer_failure_does_not_fail_the_checked_device(
     linked: Make, check: Check, fault: tuple[Any, ...], gpu: int
 ) -> None:
     linked().fault(*fault, gpu=gpu)

@@ -63,7 +63,7 @@ QUICK = {
     ("kind", "release"),
     quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has seven", several=True),
 )
-def test_what_a_node_knows_of_its_gpus(machine: Make, release: int, kind: str) -> None:
+def test_facts_of_a_node_about_its_gpus(machine: Make, release: int, kind: str) -> None:
     made = machine(release, *KINDS[kind])
     # Without rights, the kernel's log is not read either.
     found, samples, told = look(made, log=kind != "unprivileged")
@@ -152,7 +152,7 @@ def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
     assert [gpu["uuid"] for gpu in found["gpus"]] == [GPU] == list(samples["latest"])
 
 
-def test_a_gpu_that_is_lost_is_told_by_nvml_alone(machine: Make) -> None:
+def test_lost_gpu_is_reported_by_nvml_only(machine: Make) -> None:
     """Without the kernel's log, too, and though nothing can be asked of it any more."""
     made = machine(580, f"gpu H100 {GPU}")
     node = made.start("tests.gpu.driver.node", str(made.root))
@@ -163,7 +163,7 @@ def test_a_gpu_that_is_lost_is_told_by_nvml_alone(machine: Make) -> None:
     assert line_of(node)["seen"] == [[SLOT, 79]]
 
 
-def test_one_that_is_lost_ends_the_watch_over_no_other(machine: Make) -> None:
+def test_lost_gpu_does_not_end_the_watch_of_others(machine: Make) -> None:
     """NVML refuses to wait for events of anybody while a lost one is among them."""
     made = machine(570, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     node = made.start("tests.gpu.driver.node", str(made.root))

@@ -55,9 +55,9 @@ def worker(made: Machine) -> subprocess.Popen[str]:
 
 
 def reset(
-    made: Machine, uuid: str = GPU, *, deadline_s: float = 90, let_go_s: float = 60
+    made: Machine, uuid: str = GPU, *, deadline_s: float = 90, release_s: float = 60
 ) -> subprocess.Popen[str]:
-    limits = str(deadline_s), str(let_go_s)
+    limits = str(deadline_s), str(release_s)
     return made.start("tests.gpu.driver.worker", "resets", str(made.root), uuid, *limits)
 
 
@@ -66,7 +66,7 @@ def resets(made: Machine) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_ours_let_go_for_a_reset_and_come_back(made: Machine) -> None:
+def test_own_processes_release_the_gpu_for_a_reset_and_return(made: Machine) -> None:
     node = worker(made)
     by_hand = subprocess.run(
         ["nvidia-smi", "--gpu-reset", "-i", BUS.format(0x1B)], capture_output=True, text=True, timeout=30
@@ -78,18 +78,18 @@ def test_ours_let_go_for_a_reset_and_come_back(made: Machine) -> None:
     assert not (made.folder / "persistence-off").exists(), "persistence mode is as before"
 
 
-def test_whoever_does_not_let_go_is_named_and_nothing_is_touched(
+def test_process_that_keeps_the_gpu_is_named_and_the_reset_skipped(
     made: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without the request to let go the very same reset is refused."""
     node = worker(made)
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "another"))
-    told = line_of(reset(made, let_go_s=0.5))
+    told = line_of(reset(made, release_s=0.5))
     assert told["verdict"] == "refused" and f"(process {node.pid})" in told["text"]
     assert resets(made) == []
 
 
-def test_a_killed_reset_leaves_nobody_blind(made: Machine) -> None:
+def test_killed_reset_does_not_stop_monitoring(made: Machine) -> None:
     """The tool goes on, and as long as it does NVML stays released."""
     node = worker(made)
     (made.folder / "tool").write_text("hangs")
@@ -122,13 +122,13 @@ def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
         ),
     ],
 )
-def test_what_the_tool_says(made: Machine, mood: str, verdict: str, says: str) -> None:
+def test_output_of_the_tool(made: Machine, mood: str, verdict: str, says: str) -> None:
     (made.folder / "tool").write_text(mood)
     told = line_of(reset(made))
     assert (told["verdict"], says in told["text"]) == (verdict, True)
 
 
-def test_what_computes_is_left_alone_and_a_lost_gpu_is_reset(made: Machine) -> None:
+def test_computing_gpu_is_untouched_and_lost_gpu_is_reset(made: Machine) -> None:
     made.busy(OTHER, os.getpid())
     told = line_of(reset(made, OTHER))
     assert told["verdict"] == "refused" and f"(process {os.getpid()})" in told["text"]

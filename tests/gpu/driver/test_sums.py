@@ -118,7 +118,7 @@ def test_a_slow_sum_degrades_against_what_is_known(h100: Machine, check: Check) 
         )
 
 
-def test_a_missing_library_is_told_and_changes_nothing_else(h100: Machine, check: Check) -> None:
+def test_missing_library_is_reported_without_other_effect(h100: Machine, check: Check) -> None:
     (h100.folder / "libnccl.so.2").unlink()
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
@@ -137,7 +137,7 @@ def test_devices_that_do_not_reach_each_other_are_left_alone(h100: Machine, chec
 
 @pytest.mark.thorough("waits for a time limit twice")
 @pytest.mark.parametrize("rank", [0, 1], ids=["here", "on a peer"])
-def test_a_sum_that_never_ends_blames_nobody(h100: Machine, check: Check, rank: int) -> None:
+def test_hanging_collective_fails_no_device(h100: Machine, check: Check, rank: int) -> None:
     """And its processes are ended, though they do not listen."""
     h100.fault("sum_hangs", gpu=rank)
     test = Test("all_reduce", "all_reduce", 3.0)

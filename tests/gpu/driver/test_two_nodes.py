@@ -127,7 +127,7 @@ def test_sums_that_are_right_at_both_ends(start: Start, first: int) -> None:
 
 @pytest.mark.thorough("two processes each; `make test` has right sums")
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_a_wrong_bit_at_one_end_is_told_there_and_held_against_nobody(
+def test_wrong_bit_at_one_end_is_reported_and_fails_no_device(
     machines: list[Machine], start: Start, wrong: int
 ) -> None:
     machines[wrong].fault("sum", 5, 1 << 3)
@@ -145,7 +145,7 @@ def test_a_wrong_bit_at_one_end_is_told_there_and_held_against_nobody(
         assert test["detail"]["first_index"] == "2" and test["detail"]["wrong_bits"] == f"{8 << 32:016x}"
 
 
-def test_a_link_that_is_slow_is_told_and_held_against_nobody(start: Start) -> None:
+def test_slow_link_is_reported_and_fails_no_device(start: Start) -> None:
     ends = [start(rank, port_gb_s=1e9) for rank in (0, 1)]
     for process in ends:
         report = report_of(process)
@@ -178,7 +178,7 @@ def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start
 
 
 @pytest.mark.thorough("`make test` has a partner that never comes")
-def test_a_partner_that_stands_still(machines: list[Machine], start: Start) -> None:
+def test_partner_that_hangs(machines: list[Machine], start: Start) -> None:
     machines[1].fault("sum_hangs")
     ends = [start(0, silent_s=2.0), start(1)]
     report = report_of(ends[0])
@@ -193,7 +193,7 @@ def test_a_node_without_nccl(machines: list[Machine], start: Start) -> None:
     assert "NCCL (libnccl.so.2) is not installed on this node" in sums_of(report)["text"]
 
 
-def test_a_place_that_somebody_else_has(start: Start) -> None:
+def test_occupied_port(start: Start) -> None:
     """Rank 0 cannot listen there."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

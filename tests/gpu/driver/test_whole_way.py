@@ -77,7 +77,7 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def test_an_xid_takes_the_gpu_out_and_its_holder_is_told(
+def test_xid_cordons_the_gpu_and_notifies_its_user(
     host: Machine, berth: Berth, api: Api, record_property: Callable[[str, object], None]
 ) -> None:
     workspace = api.create("files", "one-gpu")["id"]
@@ -102,8 +102,8 @@ def test_an_xid_takes_the_gpu_out_and_its_holder_is_told(
         assert tuple(device)[:2] == (1, "check") and device["recovery"] == action, data
         assert device["cordon_reason"].startswith(f"XID {number}:")
         # Told once, of the first.
-        ((told_at, who, body, url),) = notices(berth)
-        assert who == "ada" and f"XID {ORDER[0][0]}:" in body and url == f"/workspaces/{workspace}/"
+        ((told_at, recipient, body, url),) = notices(berth)
+        assert recipient == "ada" and f"XID {ORDER[0][0]}:" in body and url == f"/workspaces/{workspace}/"
         if number == ORDER[0][0]:
             notice_s = round(told_at.timestamp() - happened, 3)
     record_property("xid_to_notice_s", notice_s)
@@ -117,7 +117,7 @@ def children(pid: int) -> set[int]:
     return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
-def test_a_pool_process_that_is_started_anew_has_no_gpu_open(host: Machine, berth: Berth) -> None:
+def test_restarted_pool_process_has_no_gpu_open(host: Machine, berth: Berth) -> None:
     """Or no GPU of the node could be reset until its worker is restarted."""
     worker = berth.services()["node"]["pid"]
     device = host.root / "dev/nvidia0"

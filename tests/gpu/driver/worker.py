@@ -26,9 +26,9 @@ def hold(root: Path) -> None:
     sys.stdin.read()
 
 
-def reset(root: Path, uuid: str, deadline_s: float, let_go_s: float) -> None:
+def reset(root: Path, uuid: str, deadline_s: float, release_s: float) -> None:
     os.geteuid = lambda: 0
-    done = run_reset(uuid, deadline_s=deadline_s, root=root, let_go_s=let_go_s)
+    done = run_reset(uuid, deadline_s=deadline_s, root=root, release_s=release_s)
     print(json.dumps(asdict(done)), flush=True)
 
 

@@ -42,7 +42,7 @@ def test_memory_goes_away_and_comes_back(driver: FakeDriver, apps: Apps) -> None
     assert [app.ask() for app in both] == ["same", "same"]
 
 
-def test_whoever_is_suspended_waits_with_its_next_call(driver: FakeDriver) -> None:
+def test_suspended_process_blocks_at_its_next_call(driver: FakeDriver) -> None:
     app = driver.app()
     drive_processes([app.pid], TargetState.SUSPENDED)
     said: list[str] = []
@@ -106,7 +106,7 @@ def test_a_failure_half_way_leaves_all_as_they_were(
 
 
 @pytest.mark.thorough("fills a GPU; `make test` has each error of a restore")
-def test_a_gpu_that_somebody_else_has_filled_leaves_it_suspended(driver: FakeDriver) -> None:
+def test_full_gpu_keeps_it_suspended(driver: FakeDriver) -> None:
     app = driver.app(size=100 << 20)
     drive_processes([app.pid], TargetState.SUSPENDED)
     other = driver.app(size=180 << 20)
@@ -117,7 +117,7 @@ def test_a_gpu_that_somebody_else_has_filled_leaves_it_suspended(driver: FakeDri
     assert app.ask() == "same"
 
 
-def test_a_process_whose_work_does_not_end_is_let_go(
+def test_process_with_endless_work_is_released(
     driver: FakeDriver, apps: Apps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = apps(2)
@@ -231,13 +231,13 @@ def test_a_driver_that_hangs_is_given_up(driver: FakeDriver, monkeypatch: pytest
 
 CALLER = """
 import sys
-from provisioning.gpu.suspend.run import bring
-from provisioning.gpu.suspend.states import Goal
-bring([int(sys.argv[1])], Goal.SUSPENDED, tell=lambda call, pid: print(call, flush=True))
+from provisioning.gpu.suspend.run import drive_processes
+from provisioning.gpu.suspend.states import TargetState
+drive_processes([int(sys.argv[1])], TargetState.SUSPENDED, on_call=lambda call, pid: print(call, flush=True))
 """
 
 
-def test_whoever_asked_may_be_killed_and_the_process_goes_on(driver: FakeDriver) -> None:
+def test_killed_caller_does_not_stop_the_process(driver: FakeDriver) -> None:
     app = driver.app()
     driver.fault("lock", "wait")
     caller = subprocess.Popen(
@@ -259,16 +259,16 @@ def test_whoever_asked_may_be_killed_and_the_process_goes_on(driver: FakeDriver)
 
 
 def test_a_look_changes_nothing_and_processes_that_are_gone_have_no_state(driver: FakeDriver) -> None:
-    app, gone = driver.app(), driver.app()
-    gone.end()
-    seen = read_states([app.pid, gone.pid, os.getpid()])
+    app, ended = driver.app(), driver.app()
+    ended.end()
+    seen = read_states([app.pid, ended.pid, os.getpid()])
     assert seen.states == {
-        app.pid: ProcessState.RUNNING, gone.pid: ProcessState.NONE, os.getpid(): ProcessState.NONE
+        app.pid: ProcessState.RUNNING, ended.pid: ProcessState.NONE, os.getpid(): ProcessState.NONE
     }  # fmt: skip
     assert driver.calls() == []
 
 
-def test_what_no_longer_listens_is_not_taken_for_an_answer(
+def test_message_without_the_nonce_is_ignored(
     driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Something else that writes to the same pipe, without the word that was agreed on.

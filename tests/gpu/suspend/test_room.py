@@ -22,7 +22,7 @@ def test_only_ones_own_is_counted() -> None:
     assert held_bytes(seen((1, 3 * GIB), (2, 4 * GIB)), [1, 9]) == 3 * GIB
 
 
-def test_what_is_not_told_is_all_that_the_gpu_has_in_use() -> None:
+def test_unreported_memory_counts_as_all_memory_in_use() -> None:
     assert held_bytes(seen((1, None), (2, 4 * GIB)), [1, 2]) == 10 * GIB
 
 

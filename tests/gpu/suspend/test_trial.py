@@ -38,7 +38,7 @@ def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
     driver: FakeDriver, root: Path
 ) -> None:
     stages: list[str] = []
-    found = run_trial("one", tell=stages.append)
+    found = run_trial("one", on_stage=stages.append)
     assert (found.problem, found.uuid, found.model, found.driver) == ("", GPU_A, "H100", DRIVER)
     assert stages == ["looking", "starting", "suspending", "resuming", "comparing"]
     assert found.simulated and found.suspend_ms > 0 and found.resume_ms > 0
@@ -61,7 +61,7 @@ def test_another_gpu_takes_the_process_over(driver: FakeDriver) -> None:
         (GPU_A, GPU_B, "in_use"),
     ],
 )
-def test_what_is_not_idle_or_not_alike_is_not_touched(
+def test_busy_or_different_devices_are_untouched(
     driver: FakeDriver, uuid: str, onto: str, problem: str
 ) -> None:
     other = driver.app(gpu=GPU_B)
@@ -148,7 +148,7 @@ def test_the_version_of_the_kernels_module(root: Path, text: str, version: str) 
     assert grant.kernel_module(root) == version
 
 
-def test_what_was_kept_is_read_again_and_damage_is_nothing(tmp_path: Path) -> None:
+def test_stored_state_is_reloaded_and_damaged_state_ignored(tmp_path: Path) -> None:
     base = tmp_path / "local"
     assert grant.load(base) is None
     grant.save(base, sound(onto=GPU_B))

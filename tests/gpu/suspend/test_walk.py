@@ -59,7 +59,7 @@ class Rules:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "AGAIN_S", 0.0)
+    monkeypatch.setattr(walking, "CHECK_INTERVAL_S", 0.0)
 
 
 def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs() -> None:
@@ -99,13 +99,13 @@ def test_a_process_that_has_ended_or_is_there_already_fails_nothing(
     assert rules.states == left
 
 
-def test_whoever_goes_back_tries_each_call_once_more() -> None:
+def test_rollback_retries_each_call_once() -> None:
     rules = Rules({1: CHECKPOINTED, 2: CHECKPOINTED}, ["", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_UNKNOWN"])
     found = walk(rules, [1, 2], TargetState.RUNNING)
     assert found.end is TargetState.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
 
 
-def test_what_can_reach_neither_end_is_not_left_locked() -> None:
+def test_processes_are_not_left_locked_after_two_failures() -> None:
     # Of three, one is never restored again: the others go on, and nothing is claimed.
     class Stuck(Rules):
         def make(self, call: Call, pid: int) -> None:
@@ -122,7 +122,7 @@ def test_what_can_reach_neither_end_is_not_left_locked() -> None:
 
 
 @pytest.mark.parametrize("odd", [ProcessState.FAILED, ProcessState.UNKNOWN])
-def test_nobody_is_touched_beside_one_that_cannot_be_asked(odd: ProcessState) -> None:
+def test_unqueryable_process_leaves_all_untouched(odd: ProcessState) -> None:
     rules = Rules({1: RUNNING, 2: odd})
     found = walk(rules, [1, 2], TargetState.SUSPENDED)
     assert rules.made == [] and found.trouble is not None and found.trouble.name == walking.BAD_STATE
@@ -133,7 +133,7 @@ def test_processes_without_cuda_are_nothing_to_suspend() -> None:
     assert found.end is TargetState.RUNNING and not found.is_reached and found.trouble is None
 
 
-def test_whoever_says_stop_has_it_go_back() -> None:
+def test_stop_rolls_back() -> None:
     rules = Rules({1: RUNNING, 2: RUNNING})
     found = walk(rules, [1, 2], TargetState.SUSPENDED, stop=lambda: len(rules.made) >= 3)
     assert found.end is TargetState.RUNNING and found.trouble is not None
@@ -185,7 +185,7 @@ def test_wherever_a_caller_is_killed_the_next_one_goes_on(
             raise Killed
 
     with contextlib.suppress(Killed):
-        walk(rules, states, goal, tell=tell)
+        walk(rules, states, goal, on_call=tell)
     for each in (goal, goal.opposite):
         assert walk(rules, states, each).is_reached
         assert end_of(rules.states) is each

@@ -160,7 +160,7 @@ def test_an_operator_does_it_by_commands_on_the_node(
     assert code == 0 and "All processes of the workspace are running." in said and one.works()
 
 
-def test_what_cannot_be_is_refused_before_anything_is_touched(
+def test_impossible_suspend_is_refused_before_any_change(
     driver: FakeDriver, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = run(0)
@@ -209,7 +209,7 @@ def test_a_failure_half_way_leaves_the_app_as_it_was(driver: FakeDriver, run: Ca
     assert one.works() and not one.folder.suspended_file.exists()
 
 
-def test_what_still_has_memory_on_a_gpu_is_not_suspended(
+def test_process_that_keeps_gpu_memory_is_not_suspended(
     driver: FakeDriver, run: Callable[..., Running]
 ) -> None:
     one = run()
@@ -238,9 +238,7 @@ def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
     assert one.works()
 
 
-def test_what_a_killed_command_has_left_runs_again_by_itself(
-    driver: FakeDriver, run: Callable[..., Running]
-) -> None:
+def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     # As it stands when the machine took the command away between the two: noted, and one is locked.
     driver.fault("checkpoint", "die_before", pid=min(one.pids))

@@ -118,7 +118,7 @@ def test_an_empty_repository_is_cloned(cloning, server, home):
 
 
 @pytest.mark.parametrize("there", ["folder", "file", "link", "dangling"])
-def test_what_is_there_is_left_as_it_is(cloning, server, home, there):
+def test_existing_target_is_unchanged(cloning, server, home, there):
     server.repository("lib", {"a.txt": "a"})
     place = home / "lib"
     if there == "folder":
@@ -143,15 +143,13 @@ def test_a_clone_that_is_there_is_not_pulled(cloning, server, home):
     assert said["commit"] == git("rev-parse", "v1", cwd=home / "lib") != commit
 
 
-def test_without_a_credential_nobody_is_asked(cloning, server):
+def test_missing_credential_does_not_prompt(cloning, server):
     server.repository("lib", {"a.txt": "a"})
     server.user, server.password = "oauth2", TOKEN
     assert cloning.one()["code"] == "auth"
 
 
-def test_a_token_opens_it_and_stands_in_no_file_of_the_home_and_in_no_process(
-    cloning, server, home, tmp_path
-):
+def test_token_clones_and_leaves_no_trace_in_files_or_processes(cloning, server, home, tmp_path):
     commit = server.repository("lib", {"a.txt": "a"})
     server.user, server.password = "oauth2", TOKEN
     cloning.configure(username="oauth2", password=TOKEN)
@@ -242,7 +240,7 @@ def test_no_hook_filter_or_submodule_runs(cloning, server, home, tmp_path):
         ("file:///etc/lib", "open", "failed"),
     ],
 )
-def test_what_cannot_be_reached_says_so(cloning, url, egress, code):
+def test_unreachable_repository_is_reported(cloning, url, egress, code):
     """Addresses that are refused before are no way past Git's own list of protocols, either."""
     cloning.egress = egress
     said = cloning({"url": url, "folder": "lib"})[-1]
@@ -281,7 +279,7 @@ def test_the_destination_of_an_address(url, place):
     assert checkouts.destination(url) == place
 
 
-def test_one_that_there_is_not_and_a_certificate_that_nobody_knows(cloning, server):
+def test_missing_repository_and_unknown_certificate(cloning, server):
     assert cloning.one("nothing")["code"] == "not_found"
     server.repository("lib", {"a.txt": "a"})
     env = cloning.env
@@ -306,7 +304,7 @@ def test_it_ends_at_its_time_and_leaves_nothing(cloning, server, home, tmp_path)
     assert list(home.iterdir()) == []
 
 
-def test_what_an_ended_start_has_left_goes(cloning, server, home):
+def test_leftovers_of_an_ended_start_are_removed(cloning, server, home):
     server.repository("lib", {"a.txt": "a"})
     left = home / ".berth-clone-11111111-lib"
     (left / "objects").mkdir(parents=True)

@@ -55,21 +55,21 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def jobs_seen(portal, configuration, start, command: str, wanted: int) -> int:
-    """The number of jobs in the heartbeats, as soon as it is the wanted one; else the last one."""
+def jobs_seen(portal, configuration, start, command: str, expected: int) -> int:
+    """The number of jobs in the heartbeats, as soon as it is `expected`; else the last one."""
     configuration(argv=["python3", "-c", APP, "{port}", command])
     start()
     portal.next("ready")
     seen = -1
     for _ in range(300):
         seen = portal.next("heartbeat")[1]["activity"]["jobs"]
-        if seen == wanted:
+        if seen == expected:
             break
     return seen
 
 
 @pytest.mark.parametrize(
-    ("command", "wanted"),
+    ("command", "expected"),
     [
         ("sleep 600", 1),
         ("sleep 600 &", 1),
@@ -79,8 +79,8 @@ def jobs_seen(portal, configuration, start, command: str, wanted: int) -> int:
         ("setsid -f sleep 600", 1),
     ],
 )
-def test_commands_are_counted_whether_they_compute_or_wait(portal, configuration, start, command, wanted):
-    assert jobs_seen(portal, configuration, start, command, wanted) == wanted
+def test_commands_are_counted_whether_they_compute_or_wait(portal, configuration, start, command, expected):
+    assert jobs_seen(portal, configuration, start, command, expected) == expected
 
 
 def test_a_shell_that_waits_is_no_job(portal, configuration, start):
@@ -106,7 +106,7 @@ KERNEL, MARIMO_KERNEL = b"python\0-m\0ipykernel_launcher\0", b"python\0-c\0from 
     ],
 )
 @pytest.mark.parametrize("kernel", [KERNEL, MARIMO_KERNEL])
-def test_what_a_kernel_has_started_is_counted_and_its_workers_are_not(monkeypatch, kernel, command, jobs):
+def test_processes_of_a_kernel_are_counted_but_not_its_workers(monkeypatch, kernel, command, jobs):
     """Jupyter's kernels lead a session; those of marimo are in that of their server."""
     inside = 10 if kernel is KERNEL else APP_PID
     table = {
@@ -203,7 +203,7 @@ def test_a_script_on_the_input_of_a_shell_in_tmux_is_a_job(monkeypatch):
     assert jobs_module.jobs_of([20, 30, 31], table, AGENT_PID, APP_PID).count == 1
 
 
-def test_what_watch_starts_is_part_of_the_monitor(monkeypatch):
+def test_processes_of_watch_belong_to_the_monitor(monkeypatch):
     table = {
         10: (APP_PID, "S", 0, 0, 10, 10, TERMINAL),
         11: (10, "S", 0, 0, 11, 10, TERMINAL),
@@ -245,7 +245,7 @@ def test_a_server_is_unused_without_a_connection_from_elsewhere():
             server.kill()
 
 
-def test_what_commands_use_only_grows(monkeypatch):
+def test_usage_of_commands_only_grows(monkeypatch):
     meter = jobs_module.Meter()
     used = {7: (30, 1000), 8: (10, 5)}
     monkeypatch.setattr(jobs_module, "io_bytes_of", lambda pid: used[pid][1])

@@ -66,13 +66,13 @@ def test_a_running_total_makes_a_rate_of_the_last_ten_minutes(folder, clock):
     assert seen.rates() == {"tokens": 10}
 
 
-def test_what_is_told_no_more_is_not_zero_but_not_known(folder, clock):
+def test_value_no_longer_reported_is_unknown_not_zero(folder, clock):
     seen = told(folder, clock, minutes=6, each=50)
     clock.go(progress.STALE_S)
     assert seen.rates() == {}
 
 
-def test_a_job_that_begins_anew_or_stands_still_has_no_rate(folder, clock):
+def test_restarted_or_stalled_job_has_no_rate(folder, clock):
     seen = told(folder, clock, minutes=6, each=50)
     write(folder, "tokens", "10", clock.wall)
     assert seen.rates() == {}
@@ -112,7 +112,7 @@ def test_times_that_lie_ahead_are_not_taken(folder, clock):
         "12\0", "١٢", "+1", "1" + " " * 100, "1.",
     ],
 )  # fmt: skip
-def test_what_is_no_plain_number_is_not_told(folder, text):
+def test_invalid_numbers_are_not_reported(folder, text):
     write(folder, "tokens", text, 1.0)
     assert ProgressCounters(str(folder)).read() == {}
 
@@ -129,7 +129,7 @@ def test_other_names_are_not_looked_at(folder, name):
     assert ProgressCounters(str(folder)).read() == {}
 
 
-def test_what_is_no_plain_file_is_left_alone_and_keeps_nobody_waiting(folder):
+def test_special_files_are_ignored_without_blocking(folder):
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     (folder / "Number").write_text("7")
@@ -163,10 +163,10 @@ def test_of_many_files_a_few_are_looked_at(folder, monkeypatch):
     assert opened == sorted(opened)
 
 
-@pytest.mark.parametrize("gone", ["none", "file"])
-def test_without_a_folder_nothing_is_told(tmp_path, gone):
+@pytest.mark.parametrize("folder_name", ["none", "file"])
+def test_missing_folder_reports_nothing(tmp_path, folder_name):
     (tmp_path / "file").write_text("")
-    assert ProgressCounters(str(tmp_path / gone)).rates() == ProgressCounters("").rates() == {}
+    assert ProgressCounters(str(tmp_path / folder_name)).rates() == ProgressCounters("").rates() == {}
 
 
 def test_a_job_that_tells_all_the_time_is_kept_in_few_rows(folder, clock):
@@ -192,7 +192,7 @@ looks = st.lists(
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(looks)
-def test_whatever_is_told_rates_are_a_few_positive_numbers(tmp_path_factory, steps):
+def test_any_input_gives_few_positive_rates(tmp_path_factory, steps):
     folder = tmp_path_factory.mktemp("progress")
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock(patch)

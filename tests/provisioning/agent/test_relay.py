@@ -85,9 +85,9 @@ def test_a_new_connection_gets_no_event_of_one_that_ended_before_it(tmp_path: Pa
         inside.shutdown(socket.SHUT_RDWR)
         second.connect(str(tmp_path / "s"))
         second.sendall(b"?")
-        gone = select.EPOLLIN | select.EPOLLHUP
+        hung_up = select.EPOLLIN | select.EPOLLHUP
         # One batch: the first connection ends on both sides, the second arrives between the two events.
-        relay.handle([(near, gone), (listener.fileno(), select.EPOLLIN), (far, gone)])
+        relay.handle([(near, hung_up), (listener.fileno(), select.EPOLLIN), (far, hung_up)])
         assert set(relay.ends) == {near, far}, "the descriptors of the first connection are used again"
         assert not relay.ends[near].out.ended
         assert not relay.ends[near].into.ended
@@ -151,7 +151,7 @@ def test_one_side_may_be_done_and_still_listen(joined: Joined, first: int) -> No
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["client", "app"])
-def test_who_has_gone_is_gone_for_the_other_side(joined: Joined, first: int) -> None:
+def test_closed_end_is_closed_for_the_other_side(joined: Joined, first: int) -> None:
     ends = joined.pair()
     ends[first].close()
     assert received(ends[1 - first]) == b""
@@ -161,7 +161,7 @@ def test_who_has_gone_is_gone_for_the_other_side(joined: Joined, first: int) -> 
     assert app.recv(16) == b"next"
 
 
-def test_what_waits_when_its_sender_goes_still_arrives(joined: Joined) -> None:
+def test_buffered_data_arrives_after_the_sender_ends(joined: Joined) -> None:
     client, app = joined.pair()
     sent = os.urandom(1 << 20) * 4
     found: list[bytes] = []
@@ -195,7 +195,7 @@ def test_a_request_and_its_answer_are_two_looks(joined: Joined, monkeypatch: pyt
     assert [end.mask for end in joined.relay.ends.values()] == watched == [select.EPOLLIN] * 2
 
 
-def test_what_it_has_passed_on_is_counted_in_both_directions(joined: Joined) -> None:
+def test_forwarded_bytes_are_counted_both_ways(joined: Joined) -> None:
     client, inside = joined.pair()
     client.sendall(b"a" * 300_000)
     assert len(received(inside, 300_000)) == 300_000

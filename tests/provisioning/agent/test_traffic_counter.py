@@ -18,7 +18,7 @@ def app_listener(counted_at: str = "") -> AppListener:
     return AppListener(-1, parts, None, parts, counted_at)
 
 
-def test_what_is_added_outside_is_read_inside(tmp_path: Path) -> None:
+def test_additions_outside_are_visible_inside(tmp_path: Path) -> None:
     path = str(tmp_path / "traffic")
     passed, inside = counter(path), app_listener(path)
     assert inside.counts and inside.traffic_bytes() == 0
@@ -33,14 +33,14 @@ def test_what_is_added_outside_is_read_inside(tmp_path: Path) -> None:
     assert victim.read_bytes() == b"as it was" and inside.traffic_bytes() is None
 
 
-def test_a_file_that_is_there_already_is_nobodys_counter(tmp_path: Path) -> None:
+def test_existing_file_is_not_used_as_counter(tmp_path: Path) -> None:
     (tmp_path / "traffic").write_bytes(bytes(8))
     with pytest.raises(FileExistsError):
         counter(str(tmp_path / "traffic"))
 
 
 @pytest.mark.parametrize("kind", ["missing", "short", "folder", "pipe"])
-def test_what_cannot_be_read_is_not_known(tmp_path: Path, kind: str) -> None:
+def test_unreadable_values_are_unknown(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "traffic"
     if kind == "short":
         path.write_bytes(b"1234567")
@@ -51,5 +51,5 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path, kind: str) -> None:
     assert read_counter(str(path)) is None
 
 
-def test_without_a_listener_or_a_counter_nobody_counts() -> None:
+def test_no_count_without_listener_or_counter() -> None:
     assert not app_listener().counts

@@ -50,9 +50,9 @@ def call() -> None:
         if order["op"] == "start":
             observation = driver.ensure_started(spec, placement)
         elif order["op"] == "delete-home":
-            gone = driver.delete_home(team=spec.team, owner=spec.owner)
+            deleted = driver.delete_home(team=spec.team, owner=spec.owner)
             sys.setprofile(None)
-            print(json.dumps({"state": "gone" if gone else "more", "steps": steps}), flush=True)
+            print(json.dumps({"state": "gone" if deleted else "more", "steps": steps}), flush=True)
             return
         elif order["op"] == "stop":
             observation = driver.ensure_stopped(spec.ref)

@@ -80,7 +80,7 @@ def test_an_environment_is_whole_and_says_what_is_in_it(any_bench: Bench, packag
 
 
 @pytest.mark.thorough("two builds; `make test` removes one and builds it again")
-def test_what_is_there_is_not_built_again(bench: Bench, packages: PackageFolder) -> None:
+def test_existing_environment_is_not_rebuilt(bench: Bench, packages: PackageFolder) -> None:
     first = bench.build("pip")
     born = (bench.store.folder_of(first.digest) / STAMP).stat().st_ino
     bench.stages.clear()
@@ -221,9 +221,7 @@ def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     ],
     ids=["cut off", "silent", "an error", "cut off while it resolves", "a folder that is closed"],
 )
-def test_an_index_that_goes_in_the_middle_is_nobodys_list(
-    resolving: bool, causes: str, log_line: str
-) -> None:
+def test_index_lost_midway_is_retryable(resolving: bool, causes: str, log_line: str) -> None:
     said = f"error: Failed to download `large==1.0`\n{causes}".splitlines()
     error = classify(said, ((1, "large==1.0"),), resolving=resolving)
     assert error.code is BuildFailure.INDEX_UNREACHABLE and error.failure.retryable
@@ -363,7 +361,7 @@ def test_removed_when_nothing_uses_it(bench: Bench, packages: PackageFolder) -> 
     assert bench.build("pip") == stamp
 
 
-def test_what_is_half_there_is_swept(bench: Bench) -> None:
+def test_incomplete_files_are_swept(bench: Bench) -> None:
     store = bench.store
     stamp = bench.build("pip")
     half = store.folder_of("0" * 32)

@@ -27,7 +27,7 @@ pandas==2.3.0 ; python_version >= "3.11" \\
         LOCK.replace("numpy==", "NumPy==").replace("pandas==", "PANDAS=="),
     ],
 )
-def test_what_makes_no_difference(same: str) -> None:
+def test_no_differences(same: str) -> None:
     assert digest_of(same, "3.12") == digest_of(LOCK, "3.12")
 
 
@@ -41,7 +41,7 @@ def test_what_makes_no_difference(same: str) -> None:
         LOCK + "--pre\n",
     ],
 )
-def test_what_makes_a_difference(other: str) -> None:
+def test_differences(other: str) -> None:
     assert digest_of(other, "3.12") != digest_of(LOCK, "3.12")
 
 

@@ -73,7 +73,7 @@ SPEC = WorkspaceSpec(
         NodeInfo("n", 1, 1, 1, environments=(HeldEnvironment(DIGEST, 10, ("jupyter-lab",)),)),
     ],
 )
-def test_what_is_sent_arrives(value: Any) -> None:
+def test_sent_messages_arrive(value: Any) -> None:
     assert messages.receive(messages.dump(value), type(value)) == value
 
 

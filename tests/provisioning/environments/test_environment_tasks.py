@@ -131,7 +131,7 @@ def test_the_same_command_twice_is_done_once(build: type[Scripted], sent: Broker
     assert build.begun == 2 and answers(sent)[1].lease == "l2"
 
 
-def test_what_came_too_late_is_not_begun(build: type[Scripted], sent: Broker) -> None:
+def test_late_command_is_not_started(build: type[Scripted], sent: Broker) -> None:
     assert environment_tasks.begin(command("pip", expires_at=time.time() - 1)) is None
     assert not build.begun and len(sent) == 0
 
@@ -167,14 +167,14 @@ def test_a_broker_that_is_away_loses_no_log(build: type[Scripted], sent: Broker)
 
 
 @pytest.mark.parametrize("wrong", [{"python": "../3.12"}, {"source_kind": "shell"}, {"digest": "/etc"}])
-def test_what_is_no_command_is_refused(build: type[Scripted], sent: Broker, wrong: dict[str, str]) -> None:
+def test_invalid_command_is_refused(build: type[Scripted], sent: Broker, wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="EnvironmentBuild"):
         app.tasks["node.environment_build"].run(command={**messages.dump(command("pip")), **wrong})
     with pytest.raises(ValueError, match="EnvironmentRemoval"):
         app.tasks["node.environment_remove"].run(command={"digest": "../notebook"})
 
 
-def test_packages_of_a_users_own_are_told_to_who_waits_for_them(
+def test_own_packages_are_reported_to_the_waiting_request(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))

@@ -62,7 +62,7 @@ def test_paths_that_are_not_taken(path):
     assert not folders.is_plain(path)
 
 
-def test_what_is_in_one_is_read_without_running_it(tmp_path):
+def test_environment_contents_are_read_without_running_it(tmp_path):
     place = folder(tmp_path / "ml", "numpy==2.1.0", "Torch==2.5+cu124", programs=("jupyter-lab", "bad name"))
     (place / "conda-meta").mkdir()
     (place / "conda-meta" / "python-3.11.7-h955ad1f_0.json").write_text("{}")

@@ -49,7 +49,7 @@ def said(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
 
 
 @pytest.mark.slow("a build")
-def test_it_reads_nothing_of_anybody(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+def test_build_reads_no_user_files(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
     home = tmp_path / "berth" / "homes" / "team" / "ada"
     home.mkdir(parents=True)
     (home / "secret").write_text("secret")
@@ -139,7 +139,7 @@ attempt("leak", lambda: open({str(leak)!r}, "w").write("x"))
 
 
 @pytest.mark.thorough("a build; `make test` has what a package reads")
-def test_that_user_let_loose_reaches_no_cache_and_no_environment(
+def test_build_user_reaches_no_cache_and_no_environment(
     bench: Bench, packages: PackageFolder, tmp_path: Path
 ) -> None:
     """Out of its sandbox, with nothing in its way but the rights of users: the worst case."""
@@ -201,7 +201,7 @@ for path in glob.glob({str(packages.folder)!r} + "/**/*", recursive=True):
 
 
 @pytest.mark.thorough("waits for the end of a fork bomb")
-def test_one_that_forks_without_end_ends_with_its_build(
+def test_fork_bomb_ends_with_its_build(
     bench: Bench, packages: PackageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not bench.machine.host.version:
@@ -247,9 +247,7 @@ def test_a_wheel_that_leads_out_of_its_folder(bench: Bench, packages: PackageFol
         "(os.rename(place + '/bin', place + '/was'), os.symlink('/etc', place + '/bin'))",
     ],
 )
-def test_what_would_hold_up_or_mislead_the_node_is_not_kept(
-    bench: Bench, packages: PackageFolder, left: str
-) -> None:
+def test_build_that_leaves_harmful_files_fails(bench: Bench, packages: PackageFolder, left: str) -> None:
     body = f"place = glob.glob({str(bench.store.folder)!r} + '/env-*')[0]\n    {left}"
     packages.source("leaves", TRY.format(body="    " + body))
     with pytest.raises(BuildError) as caught:

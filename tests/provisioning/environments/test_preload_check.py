@@ -30,7 +30,7 @@ def lab(packages: PackageFolder, *, heavy: str = "", more: str = "pass", top: st
     )
 
 
-def test_what_the_server_loads_is_known(bench: Bench, packages: PackageFolder) -> None:
+def test_modules_of_the_server_are_known(bench: Bench, packages: PackageFolder) -> None:
     lab(packages)
     stamp = bench.build("jupyterlab")
     assert stamp.preloadable and {"heavy", "heavy.inner"} <= set(stamp.preload)

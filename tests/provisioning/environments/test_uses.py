@@ -28,7 +28,7 @@ def process(proc: Path, *, program: bool = True, arguments: bytes = b"", mounts:
     return entry
 
 
-def test_nobody_uses_it(proc: Path) -> None:
+def test_environment_without_processes_is_unused(proc: Path) -> None:
     process(proc, arguments=b"sleep\x001\0", mounts=b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
     assert not uses.in_use(FOLDER)
 
@@ -46,9 +46,7 @@ def test_a_process_uses_it(proc: Path, facts: dict[str, bytes]) -> None:
     assert uses.in_use(FOLDER)
 
 
-def test_one_that_is_just_being_started_is_looked_at_again(
-    proc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starting_process_is_checked_again(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = process(proc)
     monkeypatch.setattr(
         uses, "sleep", lambda _: (entry / "cmdline").write_bytes(bytes(FOLDER) + b"/bin/python\0")
@@ -57,7 +55,7 @@ def test_one_that_is_just_being_started_is_looked_at_again(
 
 
 @pytest.mark.parametrize(("program", "looks"), [(True, uses.ATTEMPTS), (False, 0)])
-def test_one_that_never_has_arguments_holds_nothing_up(
+def test_process_without_arguments_does_not_block(
     proc: Path, monkeypatch: pytest.MonkeyPatch, program: bool, looks: int
 ) -> None:
     """A thread of the kernel has none, and no program either."""

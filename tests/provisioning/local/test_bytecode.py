@@ -54,7 +54,7 @@ def test_it_is_made_once_and_again_where_its_source_has_changed(root: Path) -> N
     assert said.stdout == f"{cache} 22\n"
 
 
-def test_what_belongs_to_others_is_left_as_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytecode_is_written_only_if_enabled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     bytecode.make(root)
     assert [path.name for path in (root / "program").iterdir()] == ["one.py"]

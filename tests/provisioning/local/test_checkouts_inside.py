@@ -18,7 +18,7 @@ REPOSITORY = CheckoutSpec(CheckoutKind.REPOSITORY, "https://git.example/berth/li
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
-def test_what_the_workspace_may_not_reach_is_not_cloned_and_it_runs(
+def test_unreachable_repository_is_skipped_and_the_workspace_runs(
     make_pool: Callable[..., Pool], sandbox: None
 ) -> None:
     if probe().network is None:

@@ -108,7 +108,7 @@ def test_the_worker_leaves_its_group_so_that_limits_can_be_set_below(unit, marke
     assert set(holds) == set(LimitedResource)
 
 
-def test_what_the_worker_has_forked_comes_along(unit):
+def test_children_of_the_worker_move_with_it(unit):
     def forks() -> Any:
         with subprocess.Popen(["sleep", "60"]) as child:
             delegation.vacate(unit)
@@ -127,7 +127,7 @@ def test_a_worker_that_is_started_again_finds_the_same_place(unit):
     assert groups == [f"{unit}/{delegation.LEAF}"], "no leaf within the leaf"
 
 
-def test_who_was_given_nothing_has_nothing(unit):
+def test_without_delegation_no_parent_groups(unit):
     for path in (unit, unit / "cgroup.procs", unit / "cgroup.subtree_control"):
         os.chown(path, 0, 0)
     assert inside(unit, lambda: delegation.parent_groups(unit.parent)) == []

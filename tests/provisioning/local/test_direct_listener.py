@@ -78,7 +78,7 @@ def test_heartbeats_count_what_comes_and_goes_by_the_socket(notebook_pool: Pool,
         counts_a_file(jupyter, seen)
 
 
-def test_what_a_user_starts_holds_no_copy_of_the_socket(notebook_pool: Pool) -> None:
+def test_user_processes_do_not_inherit_the_socket(notebook_pool: Pool) -> None:
     jupyter = Jupyter(notebook_pool, prepared=True)
     links = "[os.readlink(e.path) for e in [*os.scandir('/proc/self/fd')] if os.path.lexists(e.path)]"
     ends = jupyter.value(jupyter.kernel(), links)

@@ -291,7 +291,7 @@ def test_several_files_are_uploaded_at_once(files: Files) -> None:
     assert sorted(os.listdir(files.home / "in")) == ["a.bin", "empty", "ü b"]
 
 
-def test_what_is_there_is_replaced_only_when_asked(files: Files) -> None:
+def test_existing_files_are_replaced_only_on_request(files: Files) -> None:
     (files.home / "a").write_text("old")
     assert (
         files.upload(files.grant("form"), ("a", b"new"), ("b", b"b"))
@@ -383,7 +383,7 @@ def test_names_that_are_no_homes_are_refused(make_pool: Callable[..., Pool]) -> 
     assert driver.list_owned() == ()
 
 
-def test_what_is_no_question_is_refused(files: Files) -> None:
+def test_invalid_query_is_refused(files: Files) -> None:
     for question in (
         {"do": "exec"},
         {"do": "list"},

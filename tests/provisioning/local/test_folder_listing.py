@@ -34,13 +34,13 @@ async def check():
     listed = await manager.get("")
     assert sorted(row["name"] for row in listed["content"]) == ["kept.ipynb", "notes.txt"], listed
     assert (await manager.get("notes.txt", type="file"))["content"] == "mine"
-    for gone in ("Untitled.ipynb", "nowhere"):
+    for path in ("Untitled.ipynb", "nowhere"):
         try:
-            await manager.get(gone)
+            await manager.get(path)
         except web.HTTPError as error:
             assert error.status_code == 404
         else:
-            raise AssertionError(gone)
+            raise AssertionError(path)
 
 os.lstat = renamed_after
 asyncio.run(check())

@@ -57,7 +57,7 @@ def machine(tmp_path, monkeypatch):
     return Machine(tmp_path, monkeypatch)
 
 
-def test_a_machine_is_told_of_over_the_last_five_minutes(machine):
+def test_headroom_covers_the_last_five_minutes(machine):
     assert machine.look() == NOTHING
     machine.now += 1
     assert machine.go(1) == NOTHING
@@ -79,7 +79,7 @@ def test_memory_that_was_there_once_was_left(machine):
     assert machine.go(2)["memory_left"] == 50
 
 
-def test_what_waits_for_a_disk_is_idle(machine):
+def test_waiting_for_the_disk_is_idle(machine):
     machine.go(3, busy=0)
     machine.write()
     stat = machine.proc / "stat"
@@ -87,7 +87,7 @@ def test_what_waits_for_a_disk_is_idle(machine):
     assert headroom.read_headroom(machine.kept, machine.proc)["cpu_idle"] == 100
 
 
-def test_after_a_restart_of_the_machine_it_begins_anew(machine):
+def test_reboot_resets_headroom(machine):
     assert machine.go(6)["watched_s"] == 300
     machine.now, machine.work, machine.idle = 20.0, 10, 10
     assert machine.look() == NOTHING
@@ -102,11 +102,11 @@ def test_readings_of_a_run_of_the_machine_before_are_not_taken(machine):
     assert machine.go(2) == NOTHING
 
 
-@pytest.mark.parametrize("gone", ["stat", "meminfo"])
-def test_a_machine_that_does_not_tell_is_not_known(machine, gone):
+@pytest.mark.parametrize("file_name", ["stat", "meminfo"])
+def test_a_machine_that_does_not_tell_is_not_known(machine, file_name):
     machine.go(6)
     machine.write()
-    (machine.proc / gone).write_text("nothing\n")
+    (machine.proc / file_name).write_text("nothing\n")
     assert headroom.read_headroom(machine.kept, machine.proc) == NOTHING
 
 

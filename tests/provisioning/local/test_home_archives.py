@@ -340,7 +340,7 @@ def test_archives_go_with_the_home_and_stay_when_it_moves(machine: Machine) -> N
     assert not machine.home.exists() and not machine.store.exists()
 
 
-def test_what_no_order_has_is_refused(machine: Machine) -> None:
+def test_invalid_archive_name_is_refused(machine: Machine) -> None:
     fill(machine.home)
     for archive in ("../../x", "", "A" * 32):
         answer = machine.do(ArchiveCommand.MAKE, archive=archive)
@@ -374,7 +374,7 @@ def test_emptied_and_restored(machine: Machine) -> None:
     assert content(machine.home) == before
 
 
-def test_what_was_changed_meanwhile_is_not_emptied(machine: Machine) -> None:
+def test_concurrently_changed_home_is_not_emptied(machine: Machine) -> None:
     """By whatever: a file that came, one that was written, a folder's name, a mode; times that users set."""
     before = fill(machine.home)
     time.sleep(0.05)

@@ -150,7 +150,7 @@ def test_a_home_goes(machines: Machines) -> None:
 
 
 @pytest.mark.parametrize("victim", quick_of(("old", "new", "both"), ("both",), "`make test` kills both"))
-def test_what_serves_and_what_receives_is_killed_everywhere(
+def test_sender_and_receiver_killed_at_every_step(
     machines: Machines, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
     """Every few parts, with SIGKILL: the home is whole in the end, and never half there."""
@@ -191,7 +191,7 @@ def kill(pool: Pool, home: Home) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_what_has_come_is_discarded(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_transfer_is_discarded(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(machines.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
     machines.do(MoveCommand.OFFER)
@@ -206,7 +206,7 @@ def test_what_has_come_is_discarded(machines: Machines, monkeypatch: pytest.Monk
     assert not machines.target.exists() and machines.home.exists()
 
 
-def test_another_move_begins_anew(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_move_starts_over(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fill(machines.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
     machines.do(MoveCommand.OFFER)

@@ -99,7 +99,7 @@ def test_numbers_of_others_are_left_alone(quotas, kernel, tmp_path, monkeypatch)
     assert kernel.uses[second] == ProjectUse(0, 4096, 0, 1)
 
 
-def test_a_record_that_was_spoilt_is_made_anew(quotas):
+def test_damaged_record_is_rebuilt(quotas):
     before = held(quotas, "a/one").project
     (quotas.folder / "a:one").write_text("{")
     after = held(quotas, "a/one").project
@@ -137,7 +137,7 @@ def test_all_that_was_there_is_given_and_nothing_else(quotas, homes, kernel, tmp
     assert len(kernel.given) == before and quotas.limit_home("a/one").given == home.stat().st_ino
 
 
-def test_who_was_killed_on_the_way_goes_on(quotas, homes, kernel):
+def test_killed_operation_resumes(quotas, homes, kernel):
     home = homes / "a/one"
     files = [home / f"file-{number}" for number in range(500)]
     for path in files:
@@ -175,7 +175,7 @@ def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, 
 
 
 @pytest.mark.parametrize(
-    ("limit_mib", "total_mib", "total_files", "wanted"),
+    ("limit_mib", "total_mib", "total_files", "expected"),
     [
         (1024, 102400, 6_400_000, 64_000),
         (10, 102400, 6_400_000, home_quota.LEAST_FILES),
@@ -183,8 +183,8 @@ def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, 
         (1024, 0, 0, home_quota.LEAST_FILES),
     ],
 )
-def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, total_files, wanted):
-    assert files_of(limit_mib, total_mib << 20, total_files) == wanted
+def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, total_files, expected):
+    assert files_of(limit_mib, total_mib << 20, total_files) == expected
 
 
 def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Pool], kernel: Kernel) -> None:

@@ -64,7 +64,7 @@ def filled(home: Path) -> None:
     os.utime(home / "a", ns=(OLD, OLD))
 
 
-def test_who_reads_a_home_at_the_same_time_as_somebody_else_sees_all_of_it(tmp_path: Path) -> None:
+def test_concurrent_readers_see_the_whole_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     names = {f"file-{number}" for number in range(5)}
@@ -403,7 +403,7 @@ def test_bytes_that_the_disk_has_lost_come_again(copy: Copy, home: Path) -> None
     assert seen(copy.target / "home") == before
 
 
-def test_what_changes_meanwhile_is_seen(copy: Copy, home: Path) -> None:
+def test_changes_during_the_copy_are_copied(copy: Copy, home: Path) -> None:
     while copy.step() != "files":
         pass
     (home / "none").write_text("something now")
@@ -414,7 +414,7 @@ def test_what_changes_meanwhile_is_seen(copy: Copy, home: Path) -> None:
     assert seen(copy.target / "home") == before
 
 
-def test_what_changes_always_is_given_up(copy: Copy, home: Path) -> None:
+def test_constantly_changing_files_are_abandoned(copy: Copy, home: Path) -> None:
     with pytest.raises(home_stream.BadStream, match="changes"):
         for number in range(100):
             if copy.step() == "files":

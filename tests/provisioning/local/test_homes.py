@@ -111,7 +111,7 @@ def test_homes_on_another_disk_are_reached_by_the_operators_link(homes, tmp_path
 
 
 @pytest.mark.parametrize("inside", ["", "/notes", "/notes/a b/c"])
-def test_what_is_mounted_there_is_left_alone(homes, tmp_path, monkeypatch, inside):
+def test_mounts_are_untouched(homes, tmp_path, monkeypatch, inside):
     point = f"{homes.resolve()}/vision/ada{inside}".replace(" ", "\\040")
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 /shared {point} rw - nfs server:/x rw\n")
@@ -124,7 +124,7 @@ def test_what_is_mounted_there_is_left_alone(homes, tmp_path, monkeypatch, insid
     assert delete(homes)
 
 
-def test_what_is_mounted_there_meanwhile_is_left_alone(homes, tmp_path, monkeypatch):
+def test_new_mounts_are_untouched(homes, tmp_path, monkeypatch):
     assert not delete(homes, limit_s=0)
     table = tmp_path / "mountinfo"
     table.write_text(f"2 1 0:2 /x {homes.resolve()}/vision/.deleting-ada/1/x rw - nfs server:/x rw\n")

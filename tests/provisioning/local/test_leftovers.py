@@ -129,7 +129,7 @@ def test_no_process_but_a_way_out_is_ended(pool):
     assert pool.driver.remove_leftover(LeftoverKind.PROCESS, "999999999-1"), "missing is gone"
 
 
-def test_what_a_sweep_removes_is_told_afterwards(pool):
+def test_sweep_reports_what_it_removed(pool):
     with scratch.folder(pool.driver.base, "network"):
         pass
     left = pool.driver.base / scratch.PROBES / "network-1-x"

@@ -68,7 +68,7 @@ def test_the_whole_argument_vector():
     # fmt: on
 
 
-def test_what_has_no_agent_is_shown_none():
+def test_sandbox_without_agent_does_not_show_its_files():
     assert not [word for word in bwrap_argv(replace(PLAN, agent="", command=("x",))) if "agent" in word]
 
 

@@ -104,7 +104,7 @@ def count(group: Path, kills: int, oom: int = 1) -> None:
     (group / "memory.events").write_text(f"low 0\nhigh 0\nmax 9\noom {oom}\noom_kill {kills}\n")
 
 
-def test_what_the_broker_did_not_take_is_reported_later(fake):
+def test_undelivered_reports_are_sent_later(fake):
     pool, group = fake
     watched = Watched(pool.driver.base)
     count(group, 1)
@@ -118,7 +118,7 @@ def test_what_the_broker_did_not_take_is_reported_later(fake):
     assert kill.count == 3
 
 
-def test_a_machine_without_memory_is_told_apart_from_a_limit(fake):
+def test_memory_shortage_is_distinguished_from_a_limit(fake):
     pool, group = fake
     count(group, 1, oom=0)
     (kill,) = Watched(pool.driver.base).rounds(2)

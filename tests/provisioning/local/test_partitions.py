@@ -87,7 +87,7 @@ def test_an_idle_instance_goes_and_another_comes(tmp_path):
     assert journal(tmp_path) == []
 
 
-def test_what_is_free_is_used_without_destroying_anything(tmp_path):
+def test_free_instances_are_used_before_repartitioning(tmp_path):
     gpu, scrubs = h100_mig(), Scrubs()
     change = MigRepartition(GPU, (), (MigSlice("1g.10gb", 1), MigSlice("2g.20gb", 2)))
     with installed(FakeLibrary([gpu])):
@@ -114,7 +114,7 @@ def test_an_instance_in_use_is_not_touched(tmp_path):
     assert (layout(gpu), scrubs.done, journal(tmp_path)) == (OLD, [], [])
 
 
-def test_who_comes_while_it_is_scrubbed_keeps_it(tmp_path):
+def test_instance_used_during_the_scrub_is_kept(tmp_path):
     gpu = h100_mig()
 
     def scrub(uuid: str) -> bool:
@@ -141,14 +141,14 @@ def test_nothing_is_changed_where_the_old_memory_is_not_proven_clean(tmp_path):
     assert (layout(gpu), journal(tmp_path)) == (OLD, [])
 
 
-def test_what_is_made_and_not_clean_is_not_given_out(tmp_path):
+def test_unclean_new_instances_are_not_allocated(tmp_path):
     gpu = h100_mig()
     with installed(FakeLibrary([gpu])), pytest.raises(UncleanDevices):
         repartition(tmp_path, CHANGE, Scrubs(uuid_of(9001, "MIG")))
     assert (layout(gpu), journal(tmp_path)) == (NEW, [])
 
 
-def test_what_the_gpu_refuses_leaves_the_old_layout(tmp_path):
+def test_refused_layout_keeps_the_old_one(tmp_path):
     gpu = h100_mig()
     # Slots 0 and 1 are needed, and only 0 is made free.
     gpu.instances.append(_copy(gpu, start=1))

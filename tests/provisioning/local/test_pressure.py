@@ -32,7 +32,7 @@ def test_a_kernel_that_tells_nothing_and_a_file_that_cannot_be_read_are_not_zero
 
 
 @given(st.binary(max_size=200))
-def test_whatever_stands_there_is_a_percentage_or_nothing(tmp_path_factory, told):
+def test_any_input_is_a_percentage_or_none(tmp_path_factory, told):
     folder = tmp_path_factory.getbasetemp() / "pressure"
     folder.mkdir(exist_ok=True)
     (folder / "memory").write_bytes(told)

@@ -18,7 +18,7 @@ sys.stdin.read()
 """
 
 
-def test_what_an_agent_has_forked_is_not_a_second_agent() -> None:
+def test_fork_of_an_agent_is_not_a_second_agent() -> None:
     instance = uuid.uuid4().hex
     markers = {
         "BERTH_INSTANCE": instance,

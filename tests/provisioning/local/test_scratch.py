@@ -63,7 +63,7 @@ def end(process: subprocess.Popen[str]) -> None:
         pass
 
 
-def test_what_a_killed_probe_leaves_goes_with_the_next_one_and_a_living_one_keeps_all(base):
+def test_next_probe_removes_leftovers_of_killed_ones_only(base):
     killed, left = probing(base)
     living, kept = probing(base)
     try:
@@ -157,7 +157,7 @@ def test_a_folder_of_another_user_stays(base):
 
 
 @pytest.mark.parametrize("planted", ["link", "open", "file", "foreign"])
-def test_a_name_that_somebody_has_taken_in_the_temporary_folder_is_not_used(tmp_path, monkeypatch, planted):
+def test_occupied_name_in_the_temporary_folder_is_not_used(tmp_path, monkeypatch, planted):
     monkeypatch.delenv("BERTH_HOME", raising=False)
     monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
     name = tmp_path / f"berth-{os.geteuid()}"
@@ -191,12 +191,12 @@ def test_without_a_driver_it_is_one_folder_of_this_user(tmp_path, monkeypatch):
 def test_groups_of_killed_probes_go_and_those_of_living_ones_stay(tmp_path):
     """In a folder that stands for the control groups: `rmdir` is all that both know."""
     parent = tmp_path / "berth-one"
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
     mine, space = cgroups._probe_name(), cgroups._namespace()
     pid = os.getpid()
-    dead = [f"probe-{space}-{gone.pid}-1", f"probe-{space}-{pid}-1"]
-    kept = [mine, f"probe-1-{gone.pid}-1"]
+    dead = [f"probe-{space}-{ended.pid}-1", f"probe-{space}-{pid}-1"]
+    kept = [mine, f"probe-1-{ended.pid}-1"]
     for name in (*dead, *kept):
         (parent / name).mkdir(parents=True)
     cgroups._sweep(parent)

@@ -95,9 +95,9 @@ def test_every_call_without_conditions_is_as_the_profile_says(machine: str, kern
     for name, number in kernel.numbers.items():
         if name in ("clone", "personality", "socket"):
             continue
-        wanted = ALLOW if name in allowed else ENOSYS if name == "clone3" or number > 466 else EPERM
-        assert kernel(name) == wanted, name
-        assert kernel(name, *[(1 << 64) - 1] * 6) == wanted, name
+        expected = ALLOW if name in allowed else ENOSYS if name == "clone3" or number > 466 else EPERM
+        assert kernel(name) == expected, name
+        assert kernel(name, *[(1 << 64) - 1] * 6) == expected, name
         seen += 1
     assert seen > 300
     gaps = set(range(467)) - set(kernel.numbers.values())
@@ -176,9 +176,9 @@ def test_calls_that_are_newer_than_the_list_do_not_exist(machine: str, kernel: K
 
 
 def test_old_kernels_have_no_safe_ptrace(machine: str) -> None:
-    for release, wanted in (("4.7.10", EPERM), ("4.8.0", ALLOW), ("10.0-rc1", ALLOW)):
-        assert Kernel(machine, release)("ptrace") == wanted
-        assert Kernel(machine, release)("process_vm_readv") == wanted
+    for release, expected in (("4.7.10", EPERM), ("4.8.0", ALLOW), ("10.0-rc1", ALLOW)):
+        assert Kernel(machine, release)("ptrace") == expected
+        assert Kernel(machine, release)("process_vm_readv") == expected
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_far_jumps_and_programs_that_are_too_long() -> None:
     ],
     ids=lambda change: next(reversed(change)),
 )
-def test_what_a_newer_profile_says_that_is_not_understood_is_refused(
+def test_unknown_parts_of_a_newer_profile_are_refused(
     change: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = json.loads(profile.PROFILE.read_text())
@@ -319,17 +319,15 @@ def test_a_kernel_that_takes_no_filter_is_named(sandbox: None, afresh: None, mon
     assert "CONFIG_SECCOMP_FILTER" in found.seccomp_reason and found.seccomp_reason in found.warning
 
 
-def test_both_warnings_are_told() -> None:
+def test_both_warnings_are_reported() -> None:
     found = SandboxProbe("/usr/bin/bwrap", network_reason="No network.", seccomp_reason="No filter.")
     assert found.warning == "No network. No filter."
 
 
-def test_a_filter_that_cannot_be_read_lets_nothing_start(
-    make_pool: Any, sandbox: None, monkeypatch: Any
-) -> None:
+def test_unreadable_filter_prevents_starts(make_pool: Any, sandbox: None, monkeypatch: Any) -> None:
     pool = make_pool()
-    gone = str(pool.home / "gone.bpf")
-    monkeypatch.setattr(start, "filter_files", lambda base, probe: {"seccomp": gone})
+    missing = str(pool.home / "gone.bpf")
+    monkeypatch.setattr(start, "filter_files", lambda base, probe: {"seccomp": missing})
     spec = pool.spec()
     with pytest.raises((ProvisioningError, OSError)):
         pool.start(spec)

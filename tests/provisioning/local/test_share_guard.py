@@ -140,7 +140,7 @@ def test_whose_a_process_is(pool: Pool, sandbox: None) -> None:
     assert mine.part_mib == 40_000 and found[other.ref.external_name].processes == ()
 
 
-def test_markers_that_a_user_sets_name_nobody(pool: Pool, sandbox: None) -> None:
+def test_markers_set_by_users_are_ignored(pool: Pool, sandbox: None) -> None:
     """A process that calls itself a neighbour's would have the neighbour's work ended."""
     spec, seen = half(pool)
     victim, _ = half(pool)
@@ -197,7 +197,7 @@ def guard_of(pool: Pool, latest: Callable[[], Mapping[str, Sample]]) -> Guard:
     return Guard(pool.driver.shares(), latest, lambda _: None)
 
 
-def test_who_takes_more_is_told_then_its_process_is_ended(pool: Pool, sandbox: None) -> None:
+def test_overuse_is_reported_before_the_process_is_ended(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     greedy, small = child_of(pool, spec, seen), child_of(pool, spec, seen)
     uses: dict[int, int | None] = {greedy: 50_000, small: 1_000}
@@ -241,7 +241,7 @@ def test_an_old_sample_ends_nothing(pool: Pool, sandbox: None) -> None:
     assert alive(greedy)
 
 
-def test_what_the_driver_does_not_tell_is_said_once(pool: Pool, sandbox: None) -> None:
+def test_missing_driver_values_are_reported_once(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     greedy = child_of(pool, spec, seen)
     guard = guard_of(pool, lambda: {GPU: sample({greedy: None})})
@@ -249,7 +249,7 @@ def test_what_the_driver_does_not_tell_is_said_once(pool: Pool, sandbox: None) -
     assert told == [ShareStep.UNKNOWN] and alive(greedy)
 
 
-def test_over_and_back_is_told_once_a_minute(pool: Pool, sandbox: None) -> None:
+def test_overuse_and_recovery_are_reported_once_per_minute(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     restless = child_of(pool, spec, seen)
     uses: dict[int, int | None] = {}
@@ -262,7 +262,7 @@ def test_over_and_back_is_told_once_a_minute(pool: Pool, sandbox: None) -> None:
     assert alive(restless)
 
 
-def test_who_stays_over_with_nothing_left_to_end_is_told_of_each_minute(pool: Pool, sandbox: None) -> None:
+def test_continued_overuse_is_reported_each_minute(pool: Pool, sandbox: None) -> None:
     spec, _ = half(pool)
     agent = pool.agent_pid(spec.ref)
     guard = guard_of(pool, lambda: {GPU: sample({agent: 45_000})})
@@ -270,7 +270,7 @@ def test_who_stays_over_with_nothing_left_to_end_is_told_of_each_minute(pool: Po
     assert told == [(0, "over"), (60, "over"), (120, "over")] and alive(agent)
 
 
-def test_who_lost_a_process_is_told_that_it_is_back(pool: Pool, sandbox: None) -> None:
+def test_recovery_is_reported_after_a_killed_process(pool: Pool, sandbox: None) -> None:
     """Also where it was not told once more that it was over, as that was a moment ago."""
     spec, seen = half(pool)
     greedy = child_of(pool, spec, seen)
@@ -314,7 +314,7 @@ def test_a_guard_that_cannot_read_goes_on(pool: Pool, sandbox: None, monkeypatch
     assert not guard.is_alive() and [each.step for each in got] == ["over"]
 
 
-def test_what_is_told(pool: Pool) -> None:
+def test_message_to_the_portal(pool: Pool) -> None:
     sent: list[tuple[str, dict[str, object], str]] = []
 
     class App:
@@ -325,7 +325,7 @@ def test_what_is_told(pool: Pool) -> None:
     ShareNoteSender(App(), pool_slug="lab", node="gpu-01")([note])  # type: ignore[arg-type]
     ((name, kwargs, queue),) = sent
     assert (name, queue) == ("control.apply_share_notes", "control")
-    assert messages.load(kwargs["found"], ShareNotes) == ShareNotes("lab", "gpu-01", (note,))
+    assert messages.load(kwargs["report"], ShareNotes) == ShareNotes("lab", "gpu-01", (note,))
 
 
 # -- where there is none ----------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def test_where_parts_are_given(make_pool: Callable[..., Pool], monkeypatch: pyte
     assert "does not list" in share_guard.refusal(replace(scan, unreported=(GPU,)))
 
 
-def test_in_a_container_nobody_can_be_told_apart(tmp_path: Path, pool: Pool) -> None:
+def test_processes_cannot_be_attributed_in_a_container(tmp_path: Path, pool: Pool) -> None:
     """NVML numbers processes as the machine does; in a namespace of its own the same number is another's."""
     scan = gpus.scan()
     assert share_guard.refusal(scan) == ""

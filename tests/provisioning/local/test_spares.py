@@ -140,7 +140,7 @@ def pids_of(pool: Pool, spec: WorkspaceSpec) -> list[int]:
 # -- the same as any other ------------------------------------------------------------------------
 
 
-def test_a_workspace_in_a_spare_cannot_be_told_from_one_that_was_started_plainly(pool: Pool) -> None:
+def test_workspace_from_a_spare_equals_a_plain_start(pool: Pool) -> None:
     plain = probe(pool)
     first = ask(pool.run(plain), FACTS)
     assert not in_spare(pool, plain)
@@ -159,7 +159,7 @@ def test_a_workspace_in_a_spare_cannot_be_told_from_one_that_was_started_plainly
     assert second == first
 
 
-def test_what_it_writes_is_in_its_home_and_it_ends_like_any_other(pool: Pool) -> None:
+def test_files_are_in_the_home_and_the_workspace_ends_normally(pool: Pool) -> None:
     ready_spares(pool)
     spec = probe(pool)
     seen = pool.run(spec)
@@ -230,7 +230,7 @@ LIMIT_FILES = ("memory.limit_in_bytes", "memory.max", "cpu.cfs_quota_us", "cpu.m
 # -- apart from all others ------------------------------------------------------------------------
 
 
-def test_a_spare_holds_nothing_of_anybody(pool: Pool) -> None:
+def test_spare_holds_no_user_data(pool: Pool) -> None:
     secret = probe(pool)
     pool.run(secret)
     (folder,) = ready_spares(pool)
@@ -392,8 +392,8 @@ def test_a_worker_killed_while_it_takes_one_over_leaves_nothing_half_done(pool: 
     child.start()
     child.join(20)
     assert child.exitcode == -signal.SIGKILL
-    gone = lambda: not pool.driver.spares.processes(spare)  # noqa: E731
-    until(gone, what="the spare of a dead worker lives")
+    has_ended = lambda: not pool.driver.spares.processes(spare)  # noqa: E731
+    until(has_ended, what="the spare of a dead worker lives")
     # What is sent again starts it, once, as the very generation that was asked for.
     seen = pool.wait(lambda: start_again(pool, spec), ObservedState.RUNNING)
     assert seen.ref == spec.ref and not in_spare(pool, spec)
@@ -445,7 +445,7 @@ def test_a_spare_of_another_environment_is_replaced(pool: Pool, environment: Pat
 
 
 @pytest.mark.parametrize("variable", ["PATH", "PYTHONPATH", "LD_PRELOAD", "LC_ALL", "TZ"])
-def test_what_a_program_reads_as_it_begins_needs_a_plain_start(pool: Pool, variable: str) -> None:
+def test_settings_read_at_start_up_need_a_plain_start(pool: Pool, variable: str) -> None:
     ready_spares(pool)
     app = replace(probe(pool).app, env={variable: "/usr/bin:/bin" if variable == "PATH" else ""})
     spec = probe(pool, app=app)

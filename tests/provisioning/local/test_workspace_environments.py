@@ -65,7 +65,7 @@ def test_it_runs_in_its_environment_and_cannot_change_it(pool: Pool, digest: str
     assert pool.driver.remove_environment(digest) and not place.exists()
 
 
-def test_one_that_the_node_lacks_is_awaited(pool: Pool) -> None:
+def test_environment_missing_on_the_node_is_awaited(pool: Pool) -> None:
     spec = pool.spec(environment="0" * 32)
     with pytest.raises(EnvironmentMissing) as caught:
         pool.start(spec)
@@ -130,9 +130,7 @@ def test_the_inventory_names_it(pool: Pool, digest: str) -> None:
 
 
 @pytest.mark.thorough("two builds")
-def test_what_somebody_installed_becomes_an_environment_that_others_start_in(
-    pool: Pool, digest: str, tmp_path: Path
-) -> None:
+def test_installed_packages_become_a_shared_environment(pool: Pool, digest: str, tmp_path: Path) -> None:
     """As the portal does it: the list of the node, the list of the new environment, a build, a start."""
     spec = pool.spec(environment=digest, environment_name="analysis")
     seen = pool.run(spec)

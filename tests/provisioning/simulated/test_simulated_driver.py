@@ -190,15 +190,15 @@ def test_an_unavailable_backend_says_nothing_about_what_runs(pool, spec, placed)
     driver, one = pool(), spec()
     placement = placed(driver, one)
     driver.ensure_started(one, placement)
-    gone = pool(unavailable=True)
+    unavailable = pool(unavailable=True)
     for call in (
-        gone.inventory,
-        gone.list_owned,
-        lambda: gone.observe(one.ref),
-        lambda: gone.ensure_started(one, placement),
-        lambda: gone.ensure_stopped(one.ref),
-        lambda: gone.ensure_deleted(one.ref),
-        lambda: gone.logs(one.ref),
+        unavailable.inventory,
+        unavailable.list_owned,
+        lambda: unavailable.observe(one.ref),
+        lambda: unavailable.ensure_started(one, placement),
+        lambda: unavailable.ensure_stopped(one.ref),
+        lambda: unavailable.ensure_deleted(one.ref),
+        lambda: unavailable.logs(one.ref),
     ):
         with pytest.raises(BackendUnavailable):
             call()
@@ -242,7 +242,7 @@ def test_workspaces_on_a_vanished_node_are_unknown_until_it_returns(pool, clock,
 
 
 @pytest.mark.parametrize("op", ["ensure_stopped", "ensure_deleted"])
-def test_what_was_ending_when_its_node_vanished_is_not_taken_for_gone(pool, clock, spec, placed, op):
+def test_ending_workspace_on_a_lost_node_is_not_assumed_ended(pool, clock, spec, placed, op):
     driver, one = pool(vanish_nodes="sim-001", vanish_after_s=100, vanish_for_s=50, stop_delay_s=10), spec()
     driver.ensure_started(one, placed(driver, one))
     clock.pass_(95)
@@ -333,7 +333,7 @@ def test_a_placement_that_does_not_fit_its_specification_is_refused(pool, spec, 
     "changes",
     [{"gpus": 5}, {"nodes": 3}, {"cpu_milli": 10**6}, {"cpu_milli": 0}, {"gpus": 1, "share_milli": 0}],
 )
-def test_what_no_node_could_hold_is_invalid(pool, spec, changes):
+def test_amount_above_every_node_is_invalid(pool, spec, changes):
     with pytest.raises(InvalidSpec):
         pool().validate(spec(**changes))
 

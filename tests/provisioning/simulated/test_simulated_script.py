@@ -142,7 +142,7 @@ def test_shares_can_be_repeated_and_are_about_right(share, seed):
         st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text("ab 01.,-/_", max_size=8)),
     )
 )
-def test_whatever_stands_in_the_settings_the_answer_is_a_driver_or_a_named_setting(config):
+def test_any_settings_give_a_driver_or_name_the_bad_setting(config):
     try:
         SimulatedDriver(PoolConfig("trial", "simulated", config))
     except InvalidConfig as error:

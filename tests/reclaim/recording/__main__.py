@@ -230,8 +230,8 @@ def prepare() -> str:
 
 def main() -> None:
     arguments = parse()
-    wanted = tuple(each for each in arguments.only.split(",") if each)
-    sessions = [each for each in SESSIONS if not wanted or each.name.startswith(wanted)]
+    prefixes = tuple(each for each in arguments.only.split(",") if each)
+    sessions = [each for each in SESSIONS if not prefixes or each.name.startswith(prefixes)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     Recorder(arguments).run(sessions)
 

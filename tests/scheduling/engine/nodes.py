@@ -28,8 +28,8 @@ class NodePlacer:
     def request(workload: Workload) -> ResourceRequest:
         return wants(workload.amounts[GPU] // 1000, model="H100")
 
-    def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
-        with self.without(gone):
+    def fits(self, workload: Workload, excluded: Sequence[str]) -> bool:
+        with self.without(excluded):
             return self.cluster.find(self.request(workload)) is not None
 
     def take(self, workload: Workload) -> None:
@@ -40,7 +40,7 @@ class NodePlacer:
         self.held[workload.id] = (placement, request)
 
     def fits_beside(
-        self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]
+        self, reserved: Workload, excluded: Sequence[str], other: Workload, left: Sequence[str]
     ) -> bool:
         request = self.request(other)
         with self.without(left):
@@ -48,7 +48,7 @@ class NodePlacer:
             if placement is None:
                 return False
             self.cluster.commit(placement, request)
-            with self.without([name for name in gone if name not in left]):
+            with self.without([name for name in excluded if name not in left]):
                 found = self.cluster.find(self.request(reserved)) is not None
             self.cluster.release(placement, request)
         return found
@@ -57,8 +57,8 @@ class NodePlacer:
         self.cluster.release(*self.held.pop(name))
 
     @contextmanager
-    def without(self, gone: Iterable[str]) -> Iterator[None]:
-        left = [self.held[name] for name in dict.fromkeys(gone) if name in self.held]
+    def without(self, excluded: Iterable[str]) -> Iterator[None]:
+        left = [self.held[name] for name in dict.fromkeys(excluded) if name in self.held]
         for each in left:
             self.cluster.release(*each)
         yield
@@ -88,12 +88,12 @@ def live(scheduler: Scheduler, arrivals: Sequence[Workload], *, cycles: int = 20
         if now_s >= FOREVER_S:
             return diary
         for name in scheduler.ended_by(now_s):
-            gone = scheduler.finish(name)
+            finished = scheduler.finish(name)
             if placer is not None:
                 placer.release(name)
-            if now_s < gone.started_s + gone.workload.duration_s:
+            if now_s < finished.started_s + finished.workload.duration_s:
                 times = diary.preempted[name] = diary.preempted.get(name, 0) + 1
-                scheduler.submit(replace(gone.workload, nominated=False, preempted=times))
+                scheduler.submit(replace(finished.workload, nominated=False, preempted=times))
             else:
                 diary.ended.add(name)
         while coming and coming[0].created_s <= now_s:

@@ -34,13 +34,13 @@ ASKED = mock.patch.object(backfill.CapacityForecasts, "get", lambda self, worklo
     st.booleans(),
     st.booleans(),
 )
-def test_cached_forecasts_give_the_same_decisions(sizes, wanted, alike, preemption):
+def test_cached_forecasts_give_the_same_decisions(sizes, workloads, alike, preemption):
     if alike:
-        wanted = [replace(each, amounts=wanted[0].amounts) for each in wanted]
-    wanted = [each for each in wanted if each.amounts["gpu:h100"] <= 1000 * max(sizes)]
+        workloads = [replace(each, amounts=workloads[0].amounts) for each in workloads]
+    workloads = [each for each in workloads if each.amounts["gpu:h100"] <= 1000 * max(sizes)]
 
     def days():
-        return live(Scheduler(site(policy=Policy(preemption=preemption)), NodePlacer(*sizes)), wanted)
+        return live(Scheduler(site(policy=Policy(preemption=preemption)), NodePlacer(*sizes)), workloads)
 
     usual = days()
     with ASKED:

@@ -120,7 +120,7 @@ class OneSlot:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    def fits(self, workload, gone):
+    def fits(self, workload, excluded):
         return workload.amounts[GPU] <= 2000
 
     def take(self, workload):
@@ -173,7 +173,7 @@ def test_eta_basis_has_a_text(basis, text):
 class Models:
     """A placer that compares the ways of a request, and has room for none."""
 
-    def fits(self, workload: Workload, gone) -> bool:
+    def fits(self, workload: Workload, excluded) -> bool:
         return False
 
     def take(self, workload: Workload) -> None:

@@ -73,8 +73,8 @@ def test_the_model_decides_kueues_own_table(case):
         asked["name"], case["targetCQ"], {"cpu": milli(asked["request_cpu"])}, asked["priority"], 1
     )
     (found,) = Model(nodes, admitted).fair(incoming)
-    wanted = {(name, reason.removesuffix("Reason")) for name, reason in case["wantPreempted"]}
-    assert json.dumps(sorted(found)) == json.dumps(sorted(wanted))
+    expected = {(name, reason.removesuffix("Reason")) for name, reason in case["wantPreempted"]}
+    assert json.dumps(sorted(found)) == json.dumps(sorted(expected))
 
 
 def test_an_owner_takes_its_own_back_whatever_else_it_borrows():
@@ -99,13 +99,13 @@ def test_only_what_is_short_counts_and_who_holds_it():
     assert [(each.workload, each.reason) for each in cycle.victims] == [("little", PreemptionCode.RECLAIM)]
 
 
-@pytest.mark.parametrize(("wanted", "gives"), [(4, {"low", "b0"}), (5, set())])
-def test_the_second_strategy_takes_from_a_team_once(wanted, gives):
+@pytest.mark.parametrize(("amount", "gives"), [(4, {"low", "b0"}), (5, set())])
+def test_the_second_strategy_takes_from_a_team_once(amount, gives):
     """Once a's own has left, its share is below b's: one of b's may leave for it, and not a second one."""
     teams = (team("own", x=8), team("a", x=0, weight_milli=2000), team("b", x=0))
     running = tuple(held(f"b{number}", "b", x=1, age_s=HOUR + number) for number in range(4))
     running = (held("low", "a", x=3), held("owns", "own", x=1), *running)
-    assert set(victims(teams, running, ask("new", "a", x=wanted, priority=1))) == gives
+    assert set(victims(teams, running, ask("new", "a", x=amount, priority=1))) == gives
 
 
 def test_of_two_borrowers_without_weight_the_larger_one_gives():

@@ -53,8 +53,8 @@ def arrivals(draw, most=60):
     ]
 
 
-def check(diary: Diary, wanted: list[Workload]) -> None:
-    assert diary.ended == {each.id for each in wanted}
+def check(diary: Diary, workloads: list[Workload]) -> None:
+    assert diary.ended == {each.id for each in workloads}
     assert max(diary.preempted.values(), default=0) <= MOST
     # Owners may take back from each other as they come and go; borrowers never take turns.
     turns = {(taker, victim) for taker, victim, reason in diary.taken if reason is PreemptionCode.FAIR_SHARE}
@@ -63,15 +63,15 @@ def check(diary: Diary, wanted: list[Workload]) -> None:
 
 @FEW
 @given(arrivals())
-def test_preemptions_per_workload_are_bounded_and_all_finish(wanted):
-    check(live(Scheduler(site()), wanted), wanted)
+def test_preemptions_per_workload_are_bounded_and_all_finish(workloads):
+    check(live(Scheduler(site()), workloads), workloads)
 
 
 @settings(FEW, max_examples=examples(12))
 @given(arrivals(most=40))
-def test_the_same_on_real_nodes_where_room_is_kept_for_who_was_promised_it(wanted):
-    diary = live(Scheduler(site(), NodePlacer(4, 4)), wanted)
-    check(diary, wanted)
+def test_the_same_on_real_nodes_where_room_is_kept_for_who_was_promised_it(workloads):
+    diary = live(Scheduler(site(), NodePlacer(4, 4)), workloads)
+    check(diary, workloads)
     # Whoever others left for has started: nobody has left in vain.
     assert diary.lapsed == []
 
@@ -81,10 +81,10 @@ def test_two_borrowers_do_not_take_the_same_capacity_in_turns():
     teams = (Team("own", "c", {GPU: Limit(8000)}), Team("x", "c"), Team("y", "c"))
     policy = Policy(min_run_s=0, patience_s=0, grace_s=1)
     scheduler = Scheduler(Snapshot(0, teams, (Cohort("c"),), capacity={GPU: 8000}, policy=policy))
-    wanted = [ask(f"{team}{at}", team, 2, at, duration_s=2 * DAY) for team in "xy" for at in range(8)]
-    diary = live(scheduler, wanted)
+    workloads = [ask(f"{team}{at}", team, 2, at, duration_s=2 * DAY) for team in "xy" for at in range(8)]
+    diary = live(scheduler, workloads)
     assert len(diary.taken) <= 2
-    check(diary, wanted)
+    check(diary, workloads)
 
 
 def test_an_owner_gets_its_own_back_after_the_minimum_run():
@@ -203,10 +203,10 @@ def test_a_wide_request_is_not_starved_by_narrow_ones_on_fragmented_nodes():
 
 @settings(FEW, max_examples=examples(15))
 @given(arrivals(most=24), st.integers(0, 23))
-def test_preview_and_creation_agree_on_real_nodes(wanted, when):
+def test_preview_and_creation_agree_on_real_nodes(workloads, when):
     def at_work() -> Scheduler:
         scheduler = Scheduler(site(), NodePlacer(4, 4))
-        for each in wanted[: when + 1]:
+        for each in workloads[: when + 1]:
             scheduler.submit(each)
         cycle = scheduler.cycle(15 * DAY)
         scheduler.apply(cycle, 15 * DAY)

@@ -52,11 +52,11 @@ def test_a_job_that_does_not_fit_is_passed_over():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "capacity", "most"),
+    ("demand", "capacity", "most"),
     [([1, 2, 8], 11, 8), ([1, 2, 8], 7, 4), ([4, 4], 4, 2), ([1, 1, 32], 4, 2), ([8], 4, 4)],
 )
-def test_the_level_up_to_which_all_are_filled(wanted, capacity, most):
-    assert level(np.array(wanted, dtype=float), capacity) == most
+def test_the_level_up_to_which_all_are_filled(demand, capacity, most):
+    assert level(np.array(demand, dtype=float), capacity) == most
 
 
 def test_gavel_takes_turns_by_what_each_was_due():

@@ -42,9 +42,12 @@ def run_on(scheduler: Scheduler, now_s: int, steps: int) -> dict[str, int]:
         if now_s >= FOREVER_S:
             break
         for name in scheduler.ended_by(now_s):
-            gone = scheduler.finish(name)
-            if gone.preempt_at_s is not None and now_s < gone.started_s + gone.workload.duration_s:
-                scheduler.submit(replace(gone.workload, nominated=False))
+            finished = scheduler.finish(name)
+            if (
+                finished.preempt_at_s is not None
+                and now_s < finished.started_s + finished.workload.duration_s
+            ):
+                scheduler.submit(replace(finished.workload, nominated=False))
     return started
 
 

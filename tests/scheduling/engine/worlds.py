@@ -73,8 +73,8 @@ def settle(scheduler: Scheduler, now_s: int) -> list[str]:
         cycle = scheduler.cycle(now_s)
         scheduler.apply(cycle, now_s)
         for victim in cycle.victims:
-            gone = scheduler.finish(victim.workload)
-            scheduler.submit(replace(gone.workload, nominated=False))
+            finished = scheduler.finish(victim.workload)
+            scheduler.submit(replace(finished.workload, nominated=False))
         log.extend(f"-{victim.workload}" for victim in cycle.victims)
         log.extend(f"+{name}" for name in cycle.starts)
         assert scheduler.usage.violation() == ""

@@ -114,7 +114,7 @@ class TestForwardAuth:
         answer = await ask(http, ("cookie", f"berth_ws={other}; berth_ws=junk; {cookie[1]}"))
         assert answer.status_code == 200
 
-    async def test_two_users_at_once_are_nobody(
+    async def test_two_identities_at_once_are_refused(
         self, http: Http, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
     ) -> None:
         other = await cookie_for(redis, redis_async, WS_A, "8")
@@ -271,7 +271,7 @@ class TestNotSignedIn:
             {**BROWSER, "sec-websocket-key": "x"},
         ],
     )
-    async def test_all_else_is_told(self, http: Http, headers: dict[str, str]) -> None:
+    async def test_programs_get_a_problem_document(self, http: Http, headers: dict[str, str]) -> None:
         answer = await ask(http, *headers.items())
         assert code(answer) == (401, "not_signed_in")
         assert answer.headers["content-type"] == "application/problem+json"
@@ -295,7 +295,7 @@ class TestNotSignedIn:
         without = await http.get(path, headers={**BROWSER, "host": HOST})
         assert without.headers["location"] == f"{PAGE}open/?next=/.berth/signed-in"
 
-    async def test_a_form_is_told_too(self, http: Http) -> None:
+    async def test_posted_form_gets_401(self, http: Http) -> None:
         assert code(await ask(http, *BROWSER.items(), method="POST"))[0] == 401
 
 
@@ -500,7 +500,7 @@ class TestEnterAndLeave:
         answers = [await http.get("/.berth/workspace", headers=headers) for _ in range(20)]
         assert {answer.json()["name"] for answer in answers} == {"asked 1"}
 
-    async def test_nobody_else_reads_a_summary(
+    async def test_others_cannot_read_the_summary(
         self, http: Http, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
     ) -> None:
         path = "/.berth/workspace"
@@ -526,7 +526,7 @@ class TestEnterAndLeave:
         assert portal.extended == [(WS_A, "7")]
         assert (await http.get("/.berth/workspace", headers=headers)).json() != before
 
-    async def test_nobody_else_extends_it(
+    async def test_others_cannot_extend_it(
         self, http: Http, portal: Portal, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
     ) -> None:
         own = {"host": HOST, "origin": f"http://{HOST}"}
@@ -553,7 +553,7 @@ class TestEnterAndLeave:
 
 
 class TestBadWeather:
-    async def test_without_the_store_nobody_gets_in_and_nobody_sees_a_traceback(
+    async def test_missing_store_refuses_access_without_a_traceback(
         self, portal: Portal, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with AsyncRedis.from_url(f"redis://127.0.0.1:{free_port()}", retry=None) as nowhere:
@@ -637,7 +637,7 @@ class TestDispatch:
             scope |= {"path": path, "headers": [(b"host", host.encode())]}
         assert gateway.handles(scope) is ours
 
-    async def test_a_websocket_that_nobody_takes_is_closed(self, gateway: Gateway) -> None:
+    async def test_unclaimed_websocket_is_closed(self, gateway: Gateway) -> None:
         sent: list[Any] = []
 
         async def receive() -> Any:
@@ -704,7 +704,7 @@ class TestTransfers:
         tickets.revoke_user(redis, "7")
         assert code(await ask(http, uri=uri)) == (403, "ticket_spent")
 
-    async def test_who_is_signed_in_needs_a_ticket_too(
+    async def test_file_ticket_of_another_path_is_refused(
         self, http: Http, redis: Redis, redis_async: AsyncRedis
     ) -> None:
         cookie = await cookie_for(redis, redis_async)

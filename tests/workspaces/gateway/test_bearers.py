@@ -112,7 +112,7 @@ async def test_a_question_that_lasts_long_is_not_waited_for_by_later_requests(
     assert [(await answer).status_code for answer in answers] == [200] * 3
 
 
-async def test_who_goes_away_takes_nobodys_answer_along(http: httpx.AsyncClient, asking: Asking) -> None:
+async def test_cancelled_waiter_does_not_cancel_the_others(http: httpx.AsyncClient, asking: Asking) -> None:
     asking.let.clear()
     first = asyncio.create_task(ask(http, BEARER))
     await asking.asked(1)
@@ -124,9 +124,7 @@ async def test_who_goes_away_takes_nobodys_answer_along(http: httpx.AsyncClient,
     assert (await second).status_code == 200
 
 
-async def test_a_question_that_fails_fails_for_all_and_is_asked_anew(
-    http: httpx.AsyncClient, asking: Asking
-) -> None:
+async def test_failed_query_fails_for_all_and_is_retried(http: httpx.AsyncClient, asking: Asking) -> None:
     asking.broken = True
     answers = await asyncio.gather(*(ask(http, BEARER) for _ in range(5)))
     assert all(answer.status_code == 503 for answer in answers)

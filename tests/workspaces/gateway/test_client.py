@@ -60,6 +60,6 @@ def test_websocket_targets() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "ws-1.localhost", "ftp://x"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="http or https"):
         Connection(url, "secret")

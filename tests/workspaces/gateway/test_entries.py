@@ -97,7 +97,7 @@ async def test_a_browser_with_a_session_leaves_no_such_entry(
     assert portal.entries == []
 
 
-async def test_who_does_not_get_in_has_not_entered(http: Http, portal: Portal, redis: Redis) -> None:
+async def test_refused_access_is_not_recorded_as_entry(http: Http, portal: Portal, redis: Redis) -> None:
     assert code(await ask(http, ("authorization", "Bearer other"))) == (403, "forbidden")
     assert code(await ask(http, ("authorization", "Bearer bad"))) == (401, "not_signed_in")
     workspace_views.store_view(redis, view(state="stopped", revision=5))
@@ -105,7 +105,7 @@ async def test_who_does_not_get_in_has_not_entered(http: Http, portal: Portal, r
     assert portal.entries == []
 
 
-async def test_nobody_enters_without_a_record(http: Http, portal: Portal) -> None:
+async def test_no_entry_without_an_audit_record(http: Http, portal: Portal) -> None:
     await ask(http, ("authorization", "Bearer other"))  # the view is known from here on
     portal.broken = True
     assert (await ask(http, BEARER)).status_code == 503
@@ -183,7 +183,7 @@ async def test_a_full_redis_keeps_no_token_out(
     assert len(portal.entries) == 1
 
 
-async def test_what_was_recorded_before_redis_was_full_is_not_recorded_again(
+async def test_entries_before_a_full_redis_are_not_recorded_again(
     portal: Portal, redis: Redis, redis_async: AsyncRedis, full: Callable[[bool], None]
 ) -> None:
     for _ in range(2):
@@ -195,7 +195,7 @@ async def test_what_was_recorded_before_redis_was_full_is_not_recorded_again(
     assert len(portal.entries) == 1
 
 
-async def test_nobody_enters_a_full_redis_without_a_record(
+async def test_no_entry_without_an_audit_record_on_full_redis(
     http: Http, portal: Portal, full: Callable[[bool], None]
 ) -> None:
     await ask(http, ("authorization", "Bearer other"))  # the view is known from here on

@@ -92,7 +92,7 @@ def app_headers(stack: Stack, **headers: str) -> dict[str, str]:
 # --- headers -------------------------------------------------------------------------------------
 
 
-def test_the_portal_is_told_who_asks_by_nobody_but_the_front_door(door: Stack) -> None:
+def test_only_the_front_door_names_the_user(door: Stack) -> None:
     found = told(
         door,
         x_berth_front_door="0" * 64,
@@ -188,8 +188,8 @@ def test_over_https_every_answer_says_so_once(behind: Stack) -> None:
         httpx.get(f"{url}/", headers={"host": proxy.HEALTH_HOST}),
     ]
     for answer in answers:
-        wanted = ["max-age=31536000; includeSubDomains"]
-        assert answer.headers.get_list("strict-transport-security") == wanted, answer.url
+        expected = ["max-age=31536000; includeSubDomains"]
+        assert answer.headers.get_list("strict-transport-security") == expected, answer.url
 
 
 def test_no_answer_says_which_server_this_is(door: Stack) -> None:
@@ -243,7 +243,7 @@ def test_the_portal_gets_no_path_that_could_be_read_in_two_ways(door: Stack, pat
     assert b"x-portal" not in answer.lower()
 
 
-def test_what_stands_in_a_query_is_nobodys_business(door: Stack) -> None:
+def test_odd_characters_in_a_query_are_accepted(door: Stack) -> None:
     answer = raw(door, "GET /told?next=%2Fa%2F..%2Fb;c//d HTTP/1.1", "Host: localhost")
     assert answer.startswith(b"HTTP/1.1 200")
 
@@ -337,7 +337,7 @@ def test_an_upload_of_five_gigabytes_passes(door: Stack, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", [b"text/plain", b"text/event-stream"])
-def test_what_an_app_sends_comes_at_once(door: Stack, kind: bytes) -> None:
+def test_app_output_is_not_buffered(door: Stack, kind: bytes) -> None:
     heard = threading.Event()
 
     async def tells(scope: Any, receive: Any, send: Any) -> None:

@@ -85,7 +85,7 @@ async def test_a_right_taken_away_is_gone_at_the_next_request(
         assert (await ask(http, cookie)).status_code != 200
 
 
-async def test_what_redis_has_lost_is_forgotten(
+async def test_keys_lost_in_redis_are_forgotten(
     http: Http, warm: Gateway, redis: Redis, redis_async: AsyncRedis
 ) -> None:
     workspace_views.store_view(redis, view())
@@ -130,7 +130,7 @@ async def test_a_token_is_forgotten_when_accounts_change(
         assert (await ask(http, BEARER)).status_code == 401
 
 
-async def test_a_gateway_that_is_not_told_asks_redis(
+async def test_unnotified_gateway_reads_redis(
     http: Http,
     warm: Gateway,
     redis: Redis,
@@ -148,7 +148,7 @@ async def test_a_gateway_that_is_not_told_asks_redis(
     assert (await ask(http, cookie)).status_code != 200
 
 
-async def test_it_is_told_again_after_a_lost_connection(warm: Gateway, redis: Redis) -> None:
+async def test_views_are_sent_again_after_a_lost_connection(warm: Gateway, redis: Redis) -> None:
     [listener] = [each for each in redis.client_list() if each["name"] == memory.CLIENT_NAME]
     redis.client_kill_filter(_id=listener["id"])
     async with asyncio.timeout(30):
@@ -169,7 +169,7 @@ async def test_an_answer_from_before_a_change_is_not_kept(warm: Gateway, redis: 
     assert warm.memory.get(key) is None
 
 
-async def test_what_expires_in_redis_is_not_known_any_longer(redis_async: AsyncRedis) -> None:
+async def test_keys_expired_in_redis_are_unknown(redis_async: AsyncRedis) -> None:
     now = [100.0]
     kept = Memory(redis_async, ["berth:"], clock=lambda: now[0])
     kept.start()

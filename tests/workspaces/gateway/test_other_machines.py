@@ -54,7 +54,7 @@ def test_on_this_machine_there_is_no_gateway(workspace, local_pool, alice, team)
     assert view.socket and (view.gateway, view.node) == ("", "")
 
 
-def test_nobody_is_sent_to_a_machine_that_was_revoked(workspace, olga, monkeypatch):
+def test_no_request_goes_to_a_revoked_machine(workspace, olga, monkeypatch):
     put = []
     monkeypatch.setattr(publishing.workspace_views, "store_view", lambda _redis, view: put.append(view))
     services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
@@ -64,7 +64,7 @@ def test_nobody_is_sent_to_a_machine_that_was_revoked(workspace, olga, monkeypat
     assert publishing.view_of(workspace).endpoint == ""
 
 
-def test_what_runs_there_says_that_it_is_lost_and_nothing_else_does(
+def test_only_workspaces_on_the_lost_machine_are_lost(
     workspace, olga, local_pool, alice, team, monkeypatch, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(publishing.workspace_views, "store_view", lambda *_: None)
@@ -77,7 +77,7 @@ def test_what_runs_there_says_that_it_is_lost_and_nothing_else_does(
     assert problem_sentence(other) == ""
 
 
-def test_its_page_is_told_and_says_what_to_do(
+def test_page_shows_the_problem_and_the_next_step(
     workspace, olga, alice, as_user, monkeypatch, django_capture_on_commit_callbacks
 ):
     told = []

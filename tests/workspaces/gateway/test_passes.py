@@ -117,7 +117,7 @@ def paths(stack: Stack) -> list[Path]:
 def test_the_app_sees_by_a_pass_what_it_sees_without(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)["Cookie"]
     dropped = {"Authorization": "token from-the-page", "X-Berth-Socket": "x", "X-Forwarded-User": "root"}
-    wanted: list[tuple[dict[str, str], str | None]] = [
+    cases: list[tuple[dict[str, str], str | None]] = [
         ({"Cookie": own}, None),
         ({"Cookie": f"_xsrf=abc; {own}; theme=dark"}, "_xsrf=abc; theme=dark"),
         ({"Cookie": f"{own}; theme=dark"}, "theme=dark"),
@@ -125,7 +125,7 @@ def test_the_app_sees_by_a_pass_what_it_sees_without(door: Stack, asked: Asked) 
         ({"Cookie": f"_xsrf=abc;{own};theme=dark"}, "_xsrf=abc;theme=dark"),
         (BEARER, None),
     ]
-    for sent, cookies in wanted:
+    for sent, cookies in cases:
         slow = dict(ask(door, {**dropped, **sent, "Service-Worker": "x"}).json().get("headers", []))
         more = {} if "Authorization" in sent else dropped
         warm(door, asked, {**more, **sent})
@@ -167,7 +167,7 @@ def test_other_credentials_of_apps(
     assert found == (f"a=1; {cookies}; b=2" if cookies else "a=1; b=2")
 
 
-def test_what_a_pass_cannot_say_is_asked_about(door: Stack, asked: Asked) -> None:
+def test_requests_without_a_matching_pass_go_to_forward_auth(door: Stack, asked: Asked) -> None:
     for upstream in (
         {"Authorization": "token a-b"},
         {"Authorization": "Bearer a,b"},
@@ -306,7 +306,7 @@ def test_whatever_is_not_plain_is_asked_about(door: Stack, asked: Asked, lines: 
     assert asked.count == before + 1
 
 
-def test_a_cookie_with_control_characters_is_nobodys(door: Stack, asked: Asked) -> None:
+def test_cookie_with_control_characters_is_invalid(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)["Cookie"]
     warm(door, asked, {"Cookie": own})
     for strange in (f"{own}\0", f"a=\0; {own}", f"{own}\x01"):
@@ -425,7 +425,7 @@ def test_a_token_taken_away_ends_the_pass(door: Stack, asked: Asked, by_word_alo
     eventually(lambda: ask(door, BEARER).status_code == 401 or None)
 
 
-def test_what_the_app_gets_is_not_taken_for_what_the_client_showed(door: Stack, asked: Asked) -> None:
+def test_app_credentials_are_not_accepted_from_clients(door: Stack, asked: Asked) -> None:
     """Its secret looks like a token: no pass is looked for by it, though one lies there."""
     own = cookie_of(door)
 
@@ -515,7 +515,7 @@ def test_without_redis_there_is_no_pass(tmp_path: Path, asked: Asked, by_word_al
 # --- the folder ----------------------------------------------------------------------------------
 
 
-def test_passes_that_somebody_else_has_made_are_none(door: Stack, asked: Asked) -> None:
+def test_forged_passes_are_invalid(door: Stack, asked: Asked) -> None:
     """Another user has made the folder first, or a folder in it: not knowing the key."""
     folder = door.folder / "passes" / ("0" * 64)
     made = folder / "held" / WS_A

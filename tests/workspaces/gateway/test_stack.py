@@ -75,7 +75,7 @@ def test_a_bearer_token_never_reaches_the_app(routed: Stack) -> None:
     assert headers["cookie"] == "app=1"
 
 
-def test_without_cookie_a_browser_goes_to_the_portal_and_a_program_is_told(routed: Stack) -> None:
+def test_without_cookie_browsers_are_redirected_and_programs_get_401(routed: Stack) -> None:
     page = routed.get("/lab?a=b", accept="text/html")
     assert page.status_code == 302
     assert page.headers["location"] == (
@@ -221,7 +221,7 @@ def test_losing_the_store_heals(routed: Stack) -> None:
     eventually(lambda: routed.get("/", cookie=again).status_code == 200 or None)
 
 
-def test_what_does_not_run_has_a_page_and_comes_back(routed: Stack) -> None:
+def test_stopped_workspace_has_a_page_and_returns(routed: Stack) -> None:
     def page() -> httpx.Response:
         answer = routed.get("/lab", authorization="Bearer good", accept="text/html")
         assert "x-upstream" not in answer.headers
@@ -246,7 +246,7 @@ def test_what_does_not_run_has_a_page_and_comes_back(routed: Stack) -> None:
     arrived(routed)
 
 
-def test_nobody_gets_in_unasked_while_workspaces_come_and_go(routed: Stack) -> None:
+def test_access_is_checked_while_workspaces_start_and_end(routed: Stack) -> None:
     """While views come and go, no request without credentials gets through."""
     names = [f"ws-{number:032x}" for number in range(40)]
     through: list[str] = []

@@ -147,10 +147,10 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: Non
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await receive()
-        gone = asyncio.ensure_future(receive())
-        while not gone.done():
+        disconnected = asyncio.ensure_future(receive())
+        while not disconnected.done():
             await send({"type": "http.response.body", "body": b"data: x\n\n", "more_body": True})
-            await asyncio.wait([gone], timeout=0.1)
+            await asyncio.wait([disconnected], timeout=0.1)
 
     session = await asyncio.to_thread(cookie_of, door)
     with door.app(ticking, 3) as place:
@@ -172,7 +172,7 @@ async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: Non
                         pass
 
 
-async def test_what_changes_and_takes_nothing_away_cuts_nothing(door: Stack) -> None:
+async def test_change_without_lost_access_keeps_connections(door: Stack) -> None:
     session = await asyncio.to_thread(cookie_of, door)
     async with talking(door, session) as channel:
         for revision, state in enumerate(("running", "running", "stopping"), 10):
@@ -184,7 +184,7 @@ async def test_what_changes_and_takes_nothing_away_cuts_nothing(door: Stack) -> 
         await echoed(channel)
 
 
-async def test_an_app_is_told_of_its_client_and_of_nothing_that_is_berths(door: Stack) -> None:
+async def test_app_gets_client_headers_but_no_berth_credentials(door: Stack) -> None:
     uri = f"ws://{door.host()}/x"
     place = {"host": "127.0.0.1", "port": door.proxy_port}
     asked = {
@@ -203,7 +203,7 @@ async def test_an_app_is_told_of_its_client_and_of_nothing_that_is_berths(door: 
 
 @pytest.mark.parametrize("token", ["", "0" * 64, TOKEN[:-1], TOKEN.upper(), f"{TOKEN}0", f"{TOKEN}, {TOKEN}"])
 @pytest.mark.parametrize("header", [SOCKET_HEADER, HTTP_HEADER, GATEWAY_HEADER])
-def test_nobody_else_names_where_a_connection_leads(door: Stack, token: str, header: str) -> None:
+def test_clients_cannot_choose_the_upstream(door: Stack, token: str, header: str) -> None:
     with door.app(echo, 4) as place:
         named = {SOCKET_HEADER: place, HTTP_HEADER: f"127.0.0.1:{door.upstream_port}"}.get(
             header, "127.0.0.1:1"
@@ -314,9 +314,9 @@ class Reauthorizer:
 
     async def asked_again(self, times: int) -> None:
         """Until it has been asked so many times from now."""
-        wanted = self.asked + times
+        target = self.asked + times
         async with asyncio.timeout(20):
-            while self.asked < wanted:
+            while self.asked < target:
                 await asyncio.sleep(0.01)
 
 
@@ -367,7 +367,7 @@ async def test_a_word_is_good_once_and_for_ten_seconds(through: Any, monkeypatch
     again, _ = await come(headers)
     assert await asyncio.wait_for(_rest(again), 5) == b""
     writer.close()
-    monkeypatch.setattr(streams, "COME_S", 0.1)
+    monkeypatch.setattr(streams, "CLIENT_CONNECT_S", 0.1)
     late = await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     await asyncio.sleep(0.3)
     reader, _ = await come(late)
@@ -445,7 +445,7 @@ async def test_many_of_one_session_are_one_question(through: Any) -> None:
         assert await asyncio.wait_for(_rest(reader), 5) == b"first"
 
 
-async def test_one_that_is_not_answered_holds_up_no_other(
+async def test_unanswered_request_does_not_delay_others(
     through: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "RECHECK_TIMEOUT_S", 3600.0)
@@ -474,7 +474,7 @@ async def test_one_that_is_not_answered_holds_up_no_other(
     assert await asyncio.wait_for(_rest(good[0]), 20) == b"first"
 
 
-def test_who_gets_no_more_descriptors_goes_on_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_descriptors_keep_existing_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise PermissionError(1, "refused")
 

@@ -42,7 +42,7 @@ from provisioning.endpoints import host_and_port
         {"endpoint": "http://-x:1"},
     ],
 )
-def test_what_is_no_place_is_refused(changes: dict[str, Any]) -> None:
+def test_invalid_view_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="is not"):
         view(**changes)
 
@@ -76,9 +76,7 @@ def test_where_an_endpoint_is_dialled(endpoint: str, found: tuple[str, str] | No
         ({"simulated": True}, False),
     ],
 )
-def test_nobody_is_let_through_to_what_does_not_run_or_answers_nowhere(
-    changes: dict[str, Any], reachable: bool
-) -> None:
+def test_no_access_to_stopped_or_unreachable_workspaces(changes: dict[str, Any], reachable: bool) -> None:
     assert view(**changes).reachable is reachable
 
 

@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 ('enabled', models.BooleanField(default=True)),
                 ('deprecated', models.BooleanField(default=False, help_text='Whether new workspaces should use another one.')),
                 ('successor', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='predecessors', to='environments.environment')),
-                ('curated', models.BooleanField(default=False, help_text='Whether operators maintain it for everybody.')),
+                ('curated', models.BooleanField(default=False, help_text='Whether operators maintain it for all teams.')),
                 ('position', models.PositiveIntegerField(default=100)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),

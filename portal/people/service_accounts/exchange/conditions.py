@@ -21,7 +21,7 @@ IDENTITY = (
     *("sub", "repository", "repository_id", "repository_owner", "repository_owner_id"),
     *("project_path", "project_id", "namespace_path", "namespace_id"),
 )
-"""Claims that identify the pipeline. A public issuer issues tokens to everybody."""
+"""Claims that identify the pipeline. A public issuer issues tokens to anyone."""
 _CLAIM = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]{0,63}\Z")
 
 

@@ -1,6 +1,6 @@
 """Counts refused exchanges, to bound the audit log and slow down clients that repeat them.
 
-Valid exchanges are never limited, so nobody can lock out a pipeline behind the same address. Refusals of
+Valid exchanges are never limited, so no client can lock out a pipeline behind the same address. Refusals of
 verified tokens are counted by rule and identity, all others by address. Counted in Redis; while it is
 unavailable, in this process only.
 """

@@ -1,1 +1,1 @@
-"""Writes of limits and cohorts. `actor` is required."""
+"""Services that change limits and cohorts. `actor` is required."""

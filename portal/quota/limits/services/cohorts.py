@@ -1,4 +1,4 @@
-"""Writes of cohorts and of teams' shares. Operators only."""
+"""Services that change cohorts and teams' shares. Operators only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes of quotas, member caps, site limits and rates.
+"""Services that change quotas, member caps, site limits and rates.
 
 Every change is recorded with old and new values and requests a scheduling cycle. Lowering a limit stops
 nothing: existing workspaces continue, new ones do not start; notes report that.

@@ -50,8 +50,8 @@ def use_of(device: Device, span: str, now: datetime) -> UsePlots:
     """Return the plots of a device, or the reason for having none. Raises `KeyError` for an unknown span."""
     measured = device_series(device, span, now=now)
     allocations = holders(device, start_of(measured), now)
-    if found := device_plots(device, measured, allocations):
-        return UsePlots(tuple(found))
+    if plots := device_plots(device, measured, allocations):
+        return UsePlots(tuple(plots))
     if device.node.pool.simulated:
         return UsePlots((), (_("Simulated GPUs are not measured."),))
     text = (
@@ -128,11 +128,11 @@ def _use_title(series: Series) -> str:
 
 def _memory_title(device: Device, series: Series) -> str:
     means = _weighted(series, lambda point: point.memory_mib)
-    most = max((p.memory_max_mib for p in series.measured if p.memory_max_mib is not None), default=None)
-    if means is None or most is None:
+    peak = max((p.memory_max_mib for p in series.measured if p.memory_max_mib is not None), default=None)
+    if means is None or peak is None:
         return _unmeasured_title(_("GPU memory"), series)
     values = {
-        "max": format_number(most / MIB_PER_GIB, 1),
+        "max": format_number(peak / MIB_PER_GIB, 1),
         "total": format_number(device.memory_mib / MIB_PER_GIB, 1),
         "mean": format_number(means / MIB_PER_GIB, 1),
     }
@@ -143,13 +143,13 @@ def _memory_title(device: Device, series: Series) -> str:
 
 def _power_title(series: Series) -> str:
     mean = _weighted(series, lambda point: point.power_mw)
-    most = max((p.power_max_mw for p in series.measured if p.power_max_mw is not None), default=None)
-    if mean is None or most is None:
+    peak = max((p.power_max_mw for p in series.measured if p.power_max_mw is not None), default=None)
+    if mean is None or peak is None:
         return _unmeasured_title(_("Power"), series)
     held_s = sum(point.power_s or 0 for point in series.measured)
     values = {
         "mean": format_number(mean / 1000),
-        "max": format_number(most / 1000),
+        "max": format_number(peak / 1000),
         "duration": format_duration(held_s),
     }
     text = _("Power: %(mean)s W on average, up to %(max)s W")
@@ -159,10 +159,10 @@ def _power_title(series: Series) -> str:
 
 
 def _temperature_title(series: Series) -> str:
-    most = max(
+    peak = max(
         (p.temperature_max_c for p in series.measured if p.temperature_max_c is not None), default=None
     )
-    if most is None:
+    if peak is None:
         return _unmeasured_title(_("Temperature"), series)
     hot_s = sum(point.thermal_s or 0 for point in series.measured)
     if hot_s:
@@ -170,7 +170,7 @@ def _temperature_title(series: Series) -> str:
     else:
         reported = any(point.throttle_s for point in series.measured)
         heat = _("no heat throttling") if reported else _("heat throttling not reported")
-    return _("Temperature: up to %(max)s °C, %(heat)s") % {"max": most, "heat": heat}
+    return _("Temperature: up to %(max)s °C, %(heat)s") % {"max": peak, "heat": heat}
 
 
 def _weighted(series: Series, value: Value) -> float | None:
@@ -198,9 +198,9 @@ def _scaled_by(name: str, divisor: float = 1) -> Value:
 
 
 def _quantity(
-    key: str, label: str, unit: str, mean: Value, most: Value, top: float, digits: int = 0
+    key: str, label: str, unit: str, mean: Value, peak: Value, top: float, digits: int = 0
 ) -> _Quantity:
-    return _Quantity(key, label, unit, mean, most, top, digits)
+    return _Quantity(key, label, unit, mean, peak, top, digits)
 
 
 _USE = _Quantity(
@@ -265,7 +265,7 @@ def _merged_values(series: Series, quantity: _Quantity, bundle: int) -> tuple[pl
         weights = [(mean, p.measured_s) for p in part if (mean := quantity.mean(p)) is not None]
         seconds = sum(weight for _, weight in weights)
         mean = sum(value * weight for value, weight in weights) / seconds if seconds else None
-        peak = plots.most([quantity.most(point) for point in part])
+        peak = plots.peak([quantity.most(point) for point in part])
         means.append(mean)
         peaks.append(None if mean is None else mean if peak is None else peak)
     return tuple(means), tuple(peaks)
@@ -309,7 +309,7 @@ def _rows(series: Series, quantity: _Quantity) -> tuple[TableRow, ...]:
     for day_s, points in sorted(days.items(), reverse=True):
         part = Series(series.span, 0, series.step_s, tuple(points))
         mean = _weighted(part, quantity.mean)
-        peak = plots.most([quantity.most(point) for point in points])
+        peak = plots.peak([quantity.most(point) for point in points])
         # At noon UTC nearly all time zones have the same date.
         at = plots.moment(day_s + plots.DAY_S // 2)
         rows.append(TableRow(at, (_text(mean, quantity), _text(peak, quantity))))

@@ -19,7 +19,7 @@ from portal.fleet.inventory.counting import Count, Counts
 from portal.fleet.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
 from portal.fleet.inventory.missing_gpus import MissingGpu
 from portal.fleet.inventory.models import Device, Node
-from portal.fleet.machines.conditions import NodeStanding, notes_of, standing_of_node
+from portal.fleet.machines.conditions import NodeState, notes_of, state_of_node
 from portal.fleet.machines.policies import may_see
 from portal.fleet.machines.selectors import machines_by_node
 from portal.gpu_checks import joint, pairs
@@ -45,7 +45,7 @@ class NodePage:
     """
 
     node: Node
-    standing: NodeStanding
+    state: NodeState
     notes: tuple[str, ...]
     devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
     holders: tuple[pools.DeviceHolder, ...]
@@ -110,7 +110,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
     return NodePage(
         node=node,
-        standing=standing_of_node(node, machine, now),
+        state=state_of_node(node, machine, now),
         notes=(*missing, *(notes_of(machine, now) if machine else ())),
         devices=tuple(rows),
         holders=tuple(holders),

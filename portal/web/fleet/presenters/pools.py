@@ -22,7 +22,7 @@ from portal.fleet.inventory.contact import contact_of_pool, in_contact
 from portal.fleet.inventory.counting import Count, CountedDevice, Counts, Tally
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook, flag
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
-from portal.fleet.machines.conditions import NodeStanding, standing_of_node
+from portal.fleet.machines.conditions import NodeState, state_of_node
 from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
 from portal.workspaces.models import Workspace
@@ -139,7 +139,7 @@ class NodeRow:
     slots: tuple[str, ...]
     isolation: str | Promise
     limits: str | Promise
-    standing: NodeStanding
+    state: NodeState
 
     @property
     def devices_used(self) -> str:
@@ -223,8 +223,8 @@ def _capacity(
 def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
     groups: dict[str, list[CountedDevice]] = defaultdict(list)
     for device in devices:
-        named = device.mig_instance and device.profile and device.profile not in device.model
-        groups[f"{device.model} · {device.profile}" if named else device.model].append(device)
+        show_profile = device.mig_instance and device.profile and device.profile not in device.model
+        groups[f"{device.model} · {device.profile}" if show_profile else device.model].append(device)
     for model, group in sorted(groups.items()):
         slots = tuple(slot_of(device.state) for device in group)
         yield DeviceLine(model, _total_count(group), slots if len(slots) <= SLOTS_SHOWN else ())
@@ -257,7 +257,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
                 limits=limits_of(node),
-                standing=standing_of_node(node, machines.get(node.name), now),
+                state=state_of_node(node, machines.get(node.name), now),
             )
         )
     return rows, devices
@@ -272,8 +272,8 @@ def limits_of(node: Node) -> str | Promise:
         for resource in node.limited
         if resource != LimitedResource.DISK.value
     )
-    how = LIMIT_WORDS.get(node.limits, node.limits)
-    text = _("%(how)s: %(held)s") % {"how": how, "held": names} if names else how
+    limits_text = LIMIT_WORDS.get(node.limits, node.limits)
+    text = _("%(how)s: %(held)s") % {"how": limits_text, "held": names} if names else limits_text
     if LimitedResource.DISK.value not in node.limited:
         return text
     hold = node.facts.get(HOME_HOLD, HomeHold.MEASURED.value)

@@ -135,7 +135,7 @@ def location(request: SignedInRequest, node_id: UUID) -> HttpResponse:
             locations.set_location(
                 actor=request.user,
                 node_id=node.pk,
-                given=form.given(),
+                labels=form.labels(),
                 expected=etags.expected_versions(request),
             )
         except PortalError as error:

@@ -67,7 +67,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
             pools.change(
                 actor=request.user,
                 pool=pool,
-                given=form.service_arguments(),
+                fields=form.service_arguments(),
                 expected=etags.expected_versions(request),
             )
         except PortalError as error:
@@ -94,7 +94,7 @@ def retire(request: SignedInRequest, slug: str) -> HttpResponse:
     pool = selectors.pool_by_slug(slug)
     if request.method == "POST":
         retiring = request.POST.get("retiring") == "1"
-        pools.change(actor=request.user, pool=pool, given={"retiring": retiring})
+        pools.change(actor=request.user, pool=pool, fields={"retiring": retiring})
         text = (
             _("Pool retired. No new workspaces start there.") if retiring else _("Pool returned to service.")
         )

@@ -101,7 +101,7 @@ def _option(environment: Environment, refusal: Reason | None, *, chosen: bool) -
 
 
 def node_software_name(actor: User, team: Team | None) -> str:
-    """Return the name of the environment that stands for the software of the nodes."""
+    """Return the display name for the software of the nodes, as an environment."""
     row = environments.usable_by(actor, team).filter(kind=Kind.NODE).last()
     return row.name if row is not None else _("software of the node")
 

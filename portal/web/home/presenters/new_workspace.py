@@ -193,10 +193,10 @@ def choice(
     choice.
     """
     last = selectors.last_choice(actor)
-    wishes = _Preferences(actor, last, template, flavor, team, environment, expected_s, find)
-    chosen_team = _choose_team(wishes)
+    preferences = _Preferences(actor, last, template, flavor, team, environment, expected_s, find)
+    chosen_team = _choose_team(preferences)
     on_nodes = node_software_name(actor, chosen_team)
-    templates, left_out = _template_cards(wishes, chosen_team, on_nodes)
+    templates, left_out = _template_cards(preferences, chosen_team, on_nodes)
     form = NewWorkspaceChoice(
         templates=templates,
         team=chosen_team,
@@ -207,9 +207,9 @@ def choice(
     )
     if form.template is None:
         return form
-    slug = _environment_slug(wishes, form.template)
+    slug = _environment_slug(preferences, form.template)
     environments = environment_field(actor, form.template, chosen_team, slug, on_nodes)
-    flavors = _flavor_field(wishes, form.template, chosen_team, environments.software.digest)
+    flavors = _flavor_field(preferences, form.template, chosen_team, environments.software.digest)
     form = replace(
         form,
         left_out=left_out + flavors.left_out,
@@ -222,11 +222,11 @@ def choice(
         many_environments=environments.many,
         written_environment=slug,
     )
-    return _with_later_flavors(form, wishes, later, environments.software.digest)
+    return _with_later_flavors(form, preferences, later, environments.software.digest)
 
 
 def _with_later_flavors(
-    form: NewWorkspaceChoice, wishes: _Preferences, later: LaterFlavors, environment: str
+    form: NewWorkspaceChoice, preferences: _Preferences, later: LaterFlavors, environment: str
 ) -> NewWorkspaceChoice:
     """Return the form with the further flavors that may follow the chosen one, and the verdict on all."""
     if form.flavor is None or form.team is None or form.template is None or not later.slugs:
@@ -243,8 +243,8 @@ def _with_later_flavors(
         flavors=[form.flavor, *chosen],
         start_within_s=later.start_within_s,
         team=form.team,
-        actor=wishes.actor,
-        expected_s=wishes.expected_s,
+        actor=preferences.actor,
+        expected_s=preferences.expected_s,
         environment=environment,
     )
     waits = verdict.outcome is admission.Outcome.QUEUED
@@ -288,72 +288,76 @@ class _FlavorField:
     left_out: int
 
 
-def _choose_team(wishes: _Preferences) -> Team | None:
+def _choose_team(preferences: _Preferences) -> Team | None:
     """Return the team that is charged, or `None` if the actor has none."""
-    teams = {team.slug: team for team in chargeable_teams(wishes.actor)}
-    return teams.get(_pick(list(teams), *wishes.teams))
+    teams = {team.slug: team for team in chargeable_teams(preferences.actor)}
+    return teams.get(_pick(list(teams), *preferences.teams))
 
 
-def _template_cards(wishes: _Preferences, team: Team | None, on_nodes: str) -> tuple[list[TemplateCard], int]:
+def _template_cards(
+    preferences: _Preferences, team: Team | None, on_nodes: str
+) -> tuple[list[TemplateCard], int]:
     """Return the team's templates with one chosen if any is available, and the number not shown."""
     offered = catalog.templates_of(team) if team is not None else Template.objects.none()
-    templates, left_out = _visible_entries(list(offered), wishes.find, _first_wish(wishes.templates))
+    templates, left_out = _visible_entries(
+        list(offered), preferences.find, _first_preference(preferences.templates)
+    )
     cards = catalog.template_offers(templates)
     usable = [offer.template for offer in cards if not offer.reason]
     current = [template.slug for template in usable if not template.deprecated]
-    chosen = _pick([template.slug for template in usable], *wishes.templates, *current[:1])
+    chosen = _pick([template.slug for template in usable], *preferences.templates, *current[:1])
     defaults = software.defaults_of([offer.template for offer in cards], team)
-    standings = environment_states(offer.template for offer in cards)
+    state_texts = environment_states(offer.template for offer in cards)
     return [
         TemplateCard(
             template=offer.template,
             reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
             chosen=offer.template.slug == chosen,
-            environment=_runs_in(offer.template, defaults[offer.template.pk], on_nodes, standings),
+            environment=_runs_in(offer.template, defaults[offer.template.pk], on_nodes, state_texts),
         )
         for offer in cards
     ], left_out
 
 
-def _environment_slug(wishes: _Preferences, template: Template) -> str:
+def _environment_slug(preferences: _Preferences, template: Template) -> str:
     """Return the slug of the requested environment, or that of the last workspace with this template."""
-    if wishes.environment is not None:
-        return wishes.environment
-    last = wishes.last
+    if preferences.environment is not None:
+        return preferences.environment
+    last = preferences.last
     before = software.environment_to_repeat(last) if last is not None and last.template == template else None
     return before.slug if before is not None else ""
 
 
 def _flavor_field(
-    wishes: _Preferences, template: Template, team: Team | None, environment: str
+    preferences: _Preferences, template: Template, team: Team | None, environment: str
 ) -> _FlavorField:
     """Return the flavors with verdicts for the environment of this digest, one of them chosen."""
-    choosable = offers.choosable_flavors(wishes.actor, team)
-    flavors, left_out = _visible_entries(choosable, wishes.find, _first_wish(wishes.flavors))
+    choosable = offers.choosable_flavors(preferences.actor, team)
+    flavors, left_out = _visible_entries(choosable, preferences.find, _first_preference(preferences.flavors))
     sized = offers.flavor_offers(
         template,
         team,
-        wishes.actor,
-        expected_s=wishes.expected_s,
+        preferences.actor,
+        expected_s=preferences.expected_s,
         flavors=flavors,
         environment=environment,
     )
-    chosen = _choose_flavor(wishes, sized)
+    chosen = _choose_flavor(preferences, sized)
     alternatives: list[Flavor] = []
     if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
         alternatives = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
     without_gpu = with_home = None
     if chosen is not None and team is not None:
-        asked: dict[str, Any] = {
+        requested: dict[str, Any] = {
             "template": template,
             "flavor": chosen.flavor,
             "team": team,
-            "actor": wishes.actor,
-            "expected_s": wishes.expected_s,
+            "actor": preferences.actor,
+            "expected_s": preferences.expected_s,
             "environment": environment,
         }
-        without_gpu = admission.verdict_without_gpus(chosen.verdict, **asked)
-        with_home = home_offers.verdict_with_home_move(chosen.verdict, **asked)
+        without_gpu = admission.verdict_without_gpus(chosen.verdict, **requested)
+        with_home = home_offers.verdict_with_home_move(chosen.verdict, **requested)
     cards = [
         FlavorCard(
             flavor=offer.flavor,
@@ -366,22 +370,24 @@ def _flavor_field(
     return _FlavorField(cards, alternatives, without_gpu, with_home, left_out)
 
 
-def _choose_flavor(wishes: _Preferences, sized: Sequence[offers.FlavorOffer]) -> offers.FlavorOffer | None:
+def _choose_flavor(
+    preferences: _Preferences, sized: Sequence[offers.FlavorOffer]
+) -> offers.FlavorOffer | None:
     """Return the requested flavor, else the last one, else one that starts now."""
     by_slug = {offer.flavor.slug: offer for offer in sized}
     # A flavor that needs approval is never chosen by default.
     choosable = [
         slug
         for slug, offer in by_slug.items()
-        if slug == wishes.flavor and offer.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+        if slug == preferences.flavor and offer.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
     ]
     choosable += [slug for slug, offer in by_slug.items() if offer.verdict.possible]
     now = [slug for slug, offer in by_slug.items() if offer.verdict.outcome is admission.Outcome.FITS_NOW]
-    return by_slug.get(_pick(choosable, *wishes.flavors, *now[:1]))
+    return by_slug.get(_pick(choosable, *preferences.flavors, *now[:1]))
 
 
-def _first_wish(wishes: tuple[str, str]) -> str:
-    return wishes[0] or wishes[1]
+def _first_preference(preferences: tuple[str, str]) -> str:
+    return preferences[0] or preferences[1]
 
 
 def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
@@ -405,7 +411,7 @@ def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E],
 
 
 def _runs_in(
-    template: Template, default: software.Software, on_nodes: str, standings: Mapping[str, str]
+    template: Template, default: software.Software, on_nodes: str, state_texts: Mapping[str, str]
 ) -> str:
     """Return the environment that a start takes, and the state of the template's own unless it is ready.
 
@@ -417,7 +423,7 @@ def _runs_in(
     taken = default_name(default, on_nodes)
     if own.enabled and own.current is not None and not own.deprecated:
         return taken
-    state = standings[own.slug]
+    state = state_texts[own.slug]
     return f"{taken} · {state}" if default.environment == own else f"{taken} · {own.name} {state}"
 
 
@@ -426,6 +432,6 @@ def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
     return [bar for bar in limits.team_usage(team, actor) if not bar.unlimited] if team is not None else []
 
 
-def _pick(among: Sequence[str], *wishes: str) -> str:
-    """Return the first wish among the options, else the first option, else an empty string."""
-    return next((wish for wish in wishes if wish in among), among[0] if among else "")
+def _pick(among: Sequence[str], *preferred: str) -> str:
+    """Return the first preferred value among the options, else the first option, else an empty string."""
+    return next((choice for choice in preferred if choice in among), among[0] if among else "")

@@ -1,4 +1,4 @@
-"""Presenter of the overview for operators: GPUs, waiting work, what needs somebody, starts, idle GPUs.
+"""Presenter of the overview for operators: GPUs, waiting work, tasks for operators, starts, idle GPUs.
 
 Every number comes from the function that answers the same question elsewhere. The number of queries is
 constant.
@@ -71,7 +71,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that needs somebody: how often, and the page for it."""
+    """A kind of task for operators: its count and page."""
 
     text: str
     count: int
@@ -119,7 +119,7 @@ def gpus(devices: Sequence[CountedDevice], now: datetime) -> Gpus:
 
 
 def needs(actor: User, counts: Mapping[str, int]) -> list[Need]:
-    """Return what needs somebody: items of the inbox by source, and environments that failed to build."""
+    """Return tasks for operators: items of the inbox by source, and environments that failed to build."""
     url = reverse("inbox:inbox")
     rows = [
         Need(str(text), counts.get(source, 0), f"{url}?kind={kind.value}")
@@ -157,8 +157,8 @@ def idle_gpus(actor: User, devices: Iterable[CountedDevice], now: datetime) -> l
     idle_times = series.idle_times(now)
     idle = [device.id for device in devices if device.state is DeviceState.IDLE]
     longest = sorted(idle, key=lambda device: -idle_times.get(device, 0))[:MAX_IDLE]
-    found = Device.objects.select_related("node", "series").in_bulk(longest)
-    rows = [found[device] for device in longest if device in found]
+    by_pk = Device.objects.select_related("node", "series").in_bulk(longest)
+    rows = [by_pk[device] for device in longest if device in by_pk]
     holders = _holders(rows)
     return [_idle_gpu(actor, device, holders.get(device.pk, ())) for device in rows]
 

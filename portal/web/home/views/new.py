@@ -31,7 +31,7 @@ from portal.workspaces.order import MAX_EXPECTED_S, MIN_EXPECTED_S, WorkspaceOrd
 from portal.workspaces.secrets import presenters as secrets
 from portal.workspaces.views import redirect_to_workspace
 
-ONCE_MAX = 64
+MAX_NONCE_LENGTH = 64
 AS_TEMPLATE = "-"
 """Stands for the template's own environment, because an empty string means nothing chosen."""
 GIT_MAX = 1000
@@ -46,7 +46,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     The choice is part of the URL. A URL whose form has created a workspace redirects to it.
     """
     data = request.POST if request.method == "POST" else request.GET
-    once = strip_nul(data.get("once", ""))[:ONCE_MAX]
+    once = strip_nul(data.get("once", ""))[:MAX_NONCE_LENGTH]
     if once and request.method != "POST" and not request.htmx:
         workspace = selectors.workspace_created_with(request.user, _key(once))
         if workspace is not None:

@@ -17,7 +17,7 @@ from portal.web.home.presenters import overview as presenters
 @require_safe
 @never_cache
 def overview(request: SignedInRequest) -> HttpResponse:
-    """Show how GPUs are used, what waits, and what needs somebody. Raises `NotAllowed` for members."""
+    """Show GPU use, waiting work and tasks for operators. Raises `NotAllowed` for members."""
     if not request.user.sees_all:
         require_operator(request.user)
     context = presenters.overview(request.user, timezone.now())

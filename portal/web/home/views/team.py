@@ -71,9 +71,9 @@ def team_use(request: SignedInRequest, slug: str) -> HttpResponse:
     """Show plots of a team: allocated GPUs, and what was measured on them. `?span=week|month`."""
     team = selectors.team_by_slug(request.user, slug)
     span = use_plots.span_of(request.GET.get("span", ""))
-    found, simulated = team_presenters.use_of(team, use_history.window(span, timezone.now()))
+    use, simulated = team_presenters.use_of(team, use_history.window(span, timezone.now()))
     context = use_plots.page_context(
-        found,
+        use,
         name=team.name,
         url=reverse("home:team", args=[team.slug]),
         here=reverse("home:team-use", args=[team.slug]),

@@ -50,7 +50,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
     ping_interval = None
     writer: asyncio.StreamWriter | None = None
     sending: asyncio.Task[None] | None = None
-    ours_over = theirs_over = False
+    local_ended = remote_ended = False
 
     def set_default_headers(self) -> None:
         """Set none of the headers for pages."""
@@ -87,7 +87,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
                 self.writer.write(piece)
                 await self.writer.drain()
             elif piece == END:
-                self.theirs_over = True
+                self.remote_ended = True
                 self.writer.write_eof()
                 self._close_if_over()
         except OSError:
@@ -103,11 +103,11 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
         except OSError:
             self.close(CUT_OFF, "the program closed the connection")
             return
-        self.ours_over = True
+        self.local_ended = True
         self._close_if_over()
 
     def _close_if_over(self) -> None:
-        if self.ours_over and self.theirs_over:
+        if self.local_ended and self.remote_ended:
             self.close(1000)
 
     def on_close(self) -> None:
@@ -115,7 +115,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
             self.sending.cancel()
         if self.writer is not None:
             with contextlib.suppress(OSError):
-                if self.ours_over and self.theirs_over:
+                if self.local_ended and self.remote_ended:
                     self.writer.close()
                 else:
                     self.writer.transport.abort()

@@ -71,9 +71,9 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
         best = 0.0
         for name, work in (("kernel", by_kernel), ("driver", by_driver)):
             device.clear(target, size)
-            found = rate_of(f"copy_{name}_gb_s", _samples(bench, work, 2 * size * times, 10))
-            measures |= found
-            best = max(best, found[f"copy_{name}_gb_s"])
+            rates = rate_of(f"copy_{name}_gb_s", _samples(bench, work, 2 * size * times, 10))
+            measures |= rates
+            best = max(best, rates[f"copy_{name}_gb_s"])
             _check(bench, target, words, tally, f"copy by {name}")
         measures["copy_gb_s"] = best
         if everything:
@@ -171,37 +171,51 @@ def peers(bench: Bench) -> Outcome:
             context = device.call("cuDevicePrimaryCtxRetain", handle)
             try:
                 device.call("cuCtxSetCurrent", context)
-                there = int(device.call("cuMemAlloc", size))
+                peer_address = int(device.call("cuMemAlloc", size))
                 device.call("cuCtxSetCurrent", device.context)
                 try:
                     device.call("cuCtxEnablePeerAccess", context, 0)
 
-                    def go(there: int = there, context: object = context) -> None:
+                    def copy_out(peer_address: int = peer_address, context: object = context) -> None:
                         device.call(
-                            "cuMemcpyPeerAsync", there, context, source, device.context, size, device.stream
+                            "cuMemcpyPeerAsync",
+                            peer_address,
+                            context,
+                            source,
+                            device.context,
+                            size,
+                            device.stream,
                         )
 
-                    def come(there: int = there, context: object = context) -> None:
+                    def copy_in(peer_address: int = peer_address, context: object = context) -> None:
                         device.call(
-                            "cuMemcpyPeerAsync", target, device.context, there, context, size, device.stream
+                            "cuMemcpyPeerAsync",
+                            target,
+                            device.context,
+                            peer_address,
+                            context,
+                            size,
+                            device.stream,
                         )
 
                     _fill(bench, source, words)
                     device.clear(target, size)
-                    out, back = (rate_of("x", _samples(bench, w, size, 10))["x"] for w in (go, come))
+                    out, inbound = (
+                        rate_of("x", _samples(bench, w, size, 10))["x"] for w in (copy_out, copy_in)
+                    )
                     _check(bench, target, words, tally, f"peer {uuid}")
-                    measures[f"peer_gb_s:GPU-{uuid}"] = min(out, back)
+                    measures[f"peer_gb_s:GPU-{uuid}"] = min(out, inbound)
 
-                    def both_ways(there: int = there, context: object = context) -> None:
+                    def both_ways(peer_address: int = peer_address, context: object = context) -> None:
                         half = size // 2
                         with device.second_stream() as other:
                             device.call(
-                                "cuMemcpyPeerAsync", there, context, source, device.context, half,
+                                "cuMemcpyPeerAsync", peer_address, context, source, device.context, half,
                                 device.stream,
                             )  # fmt: skip
                             device.call(
-                                "cuMemcpyPeerAsync", target + half, device.context, there + half, context,
-                                half, other,
+                                "cuMemcpyPeerAsync", target + half, device.context,
+                                peer_address + half, context, half, other,
                             )  # fmt: skip
 
                     device.clear(target, size)
@@ -210,12 +224,18 @@ def peers(bench: Bench) -> Outcome:
                         rate_of("x", _samples(bench, both_ways, size // 2 * 2, 10))["x"]
                     }  # fmt: skip
                     device.call(
-                        "cuMemcpyPeerAsync", target, device.context, there, context, size // 2, device.stream
+                        "cuMemcpyPeerAsync",
+                        target,
+                        device.context,
+                        peer_address,
+                        context,
+                        size // 2,
+                        device.stream,
                     )
                     _check(bench, target, words, tally, f"peer {uuid}, both ways at once")
                 finally:
                     device.call("cuCtxSetCurrent", context)
-                    device.call("cuMemFree", there)
+                    device.call("cuMemFree", peer_address)
                     device.call("cuCtxSetCurrent", device.context)
             finally:
                 device.call("cuDevicePrimaryCtxRelease", handle)

@@ -57,9 +57,9 @@ class DType:
         """Return the kernel's argument for the length of the sums: 32-bit words, or elements if plain."""
         return depth if self.unit == "gemm" else depth * self.bits // 32
 
-    def rate(self, how: str = "") -> str:
+    def rate(self, suffix: str = "") -> str:
         """Return the name of a rate: `gemm_bf16_own_tflops`, `gemm_int8_own_tops`."""
-        return f"gemm_{self.name}{how}_{'tops' if self.integer else 'tflops'}"
+        return f"gemm_{self.name}{suffix}_{'tops' if self.integer else 'tflops'}"
 
 
 DTYPES = {
@@ -130,12 +130,12 @@ class ExactProduct:
         self.a64, self.b64, self.want, self.a, self.b, self.c, self.where = buffers
         device, n = bench.device, self.side * round_.depth
         bits, gaps = (round_.a_bits, round_.b_bits), round_.gaps
-        for which, (whole, wide, seed) in enumerate(
+        for index, (whole, wide, seed) in enumerate(
             ((self.a64, self.a, bench.seed), (self.b64, self.b, bench.seed ^ 0xB))
         ):
             device.launch(
-                "operands", "fill_integers", p(whole), u64(n), u64(seed), u32(bits[which]), u32(round_.depth),
-                u32(gaps[which]),
+                "operands", "fill_integers", p(whole), u64(n), u64(seed), u32(bits[index]), u32(round_.depth),
+                u32(gaps[index]),
             )  # fmt: skip
             device.launch("operands", "encode", p(wide), p(whole), u64(n), u32(d.code))
         device.launch(
@@ -169,7 +169,7 @@ class ExactProduct:
         """Compute and compare one product. `signed`: its kernel records the SM of each tile."""
         device = self.bench.device
         self.queue(multiply, device.fresh_log())
-        self._tell(tally, what, signed)
+        self._report_errors(tally, what, signed)
 
     def run_for(self, multiply: Callable[[], None], seconds: float, tally: Tally, what: str) -> int:
         """Compute products without pause for `seconds`; returns their number.
@@ -187,7 +187,7 @@ class ExactProduct:
                     bench.beat(done, 0)
                 if done - first >= bench.sizes.queued or not second() or not going():
                     break
-            self._tell(tally, what, False)
+            self._report_errors(tally, what, False)
             if not going():
                 return done
 
@@ -198,11 +198,11 @@ class ExactProduct:
         index, bit = bench.seed % words, bench.seed // words % 64
         device.launch("memory", "flip_bit", p(self.c), u64(index), u64(bit), grid=(1, 1), threads=1)
         self.compare(device.fresh_log())
-        found = device.log()
+        errors = device.log()
         one = index if self.d.name == "fp64" else index * 2 + bit // 32
-        return (found.count, found.first) == (1, one)
+        return (errors.count, errors.first) == (1, one)
 
-    def _tell(self, tally: Tally, what: str, signed: bool) -> None:
+    def _report_errors(self, tally: Tally, what: str, signed: bool) -> None:
         log = self.bench.device.log()
         sm_of = self._sm_of() if signed and log.count else None
         tally.add_log(log, f"{what}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
@@ -282,13 +282,15 @@ def _against_cpu(bench: Bench, d: DType, c: int, side: int, narrow: bool, tally:
             return (halves << np.uint32(16)).view(np.float32).astype(np.float64)
         return np.frombuffer(bytes(line), kinds.get(d.name, np.float32)).astype(np.float64)
 
-    found = reference.compare(
+    errors = reference.compare(
         row_of, dtype=d.name, side=side, depth=side, seeds=(bench.seed, bench.seed ^ 0xC), narrow=narrow,
         beat=bench.beat,
     )  # fmt: skip
-    if found.first_index is not None:
-        tally.add(found.wrong, found.first_index, "CPU's product", f"{found.got:.9g}", f"{found.want:.9g}")
-    return {"cpu_compared": float(found.compared), "cpu_worst": round(min(found.worst, 1e9), 6)}
+    if errors.first_index is not None:
+        tally.add(
+            errors.wrong, errors.first_index, "CPU's product", f"{errors.got:.9g}", f"{errors.want:.9g}"
+        )
+    return {"cpu_compared": float(errors.compared), "cpu_worst": round(min(errors.worst, 1e9), 6)}
 
 
 def burn(bench: Bench) -> Outcome:

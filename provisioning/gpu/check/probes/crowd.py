@@ -121,12 +121,12 @@ def _outcome(device: Device, pairs: Sequence[CopyPair], rates: dict[str, list[fl
     for pair in pairs:
         if not pair.tally.errors:
             continue
-        mine = device in (pair.source, pair.target)
-        if mine:
+        local = device in (pair.source, pair.target)
+        if local:
             own.join(pair.tally)
         wrong.append({
             "from": f"GPU-{pair.source.uuid}", "to": f"GPU-{pair.target.uuid}", "errors": pair.tally.errors,
-            "own": mine, "wrong_bits": f"{pair.tally.bits:016x}",
+            "own": local, "wrong_bits": f"{pair.tally.bits:016x}",
         })  # fmt: skip
     detail = own.detail() | ({"wrong_pairs": wrong} if wrong else {})
     return Outcome(errors=own.errors, measures=measures, detail=detail)
@@ -186,10 +186,12 @@ def _all_at_once(bench: Bench, pairs: Sequence[CopyPair], begun: Any, size: int)
 
     rates = {"all": size * len(pairs) / device.timed(work) / 1e6}
     for source in {pair.source.uuid: pair.source for pair in pairs}.values():
-        mine = [pair for pair in pairs if pair.source is source]
+        own_pairs = [pair for pair in pairs if pair.source is source]
         with on_device(bench, source):
-            took = max(float(source.call("cuEventElapsedTime", mine[0].begun, pair.done)) for pair in mine)
-        rates[source.uuid] = size * len(mine) / took / 1e6
+            took = max(
+                float(source.call("cuEventElapsedTime", own_pairs[0].begun, pair.done)) for pair in own_pairs
+            )
+        rates[source.uuid] = size * len(own_pairs) / took / 1e6
     return rates
 
 

@@ -48,16 +48,16 @@ def joint_burn(bench: Bench) -> Outcome:
     device, seconds = bench.device, bench.seconds(30.0)
     if device.count < 2:
         raise Skip("No peer GPU is visible.")
-    with ExitStack() as held:
-        devices = [device, *(open_peer(bench, held, ordinal) for ordinal in range(1, device.count))]
-        loads = [_load(bench, held, each) for each in devices]
+    with ExitStack() as stack:
+        devices = [device, *(open_peer(bench, stack, ordinal) for ordinal in range(1, device.count))]
+        loads = [_load(bench, stack, member) for member in devices]
         alone = {}
         for number, load in enumerate(loads):
             _burn(bench, [load], min(ALONE_S, seconds))
             alone[load.name] = _sustained(load)
             bench.beat(number + 1, len(loads) + 1)
         _burn(bench, loads, seconds)
-        found = {load.name: _canary(bench, load) for load in loads}
+        canaries = {load.name: _canary(bench, load) for load in loads}
     by_device = {}
     for load in loads:
         together = _sustained(load)
@@ -66,7 +66,7 @@ def joint_burn(bench: Bench) -> Outcome:
             "together_tflops": round(together, 3),
             "percent": round(100 * together / alone[load.name], 1),
             "errors": load.tally.errors,
-            "canary_found": found[load.name],
+            "canary_found": canaries[load.name],
         }
     own = by_device[loads[0].name]
     measures = {
@@ -78,8 +78,8 @@ def joint_burn(bench: Bench) -> Outcome:
     return Outcome(errors=loads[0].tally.errors + (not own["canary_found"]), measures=measures, detail=detail)
 
 
-def _load(bench: Bench, held: ExitStack, device: Device) -> Load:
-    """Create operands, events and, if available, a cuBLAS handle on the device; `held` releases them."""
+def _load(bench: Bench, stack: ExitStack, device: Device) -> Load:
+    """Create operands, events and, if available, a cuBLAS handle on the device; `stack` releases them."""
     d, sizes = DTYPES[bench.params["dtype"]], bench.sizes
     # All bits of A in the longest sums: the round that draws the most power.
     round_ = rounds_of(d.name, d.step, sizes.burn_depth)[0]
@@ -87,17 +87,17 @@ def _load(bench: Bench, held: ExitStack, device: Device) -> Load:
     for size in ExactProduct.sizes(d, round_, sizes.burn_side):
         with on_device(bench, device):
             buffers.append(device.alloc(size))
-        held.callback(free_on, bench, device, buffers[-1])
+        stack.callback(free_on, bench, device, buffers[-1])
     events: list[Any] = []
     for _ in range(4):
         with on_device(bench, device):
             events.append(device.call("cuEventCreate", 0))
-        held.callback(end_on, bench, device, "cuEventDestroy", events[-1])
+        stack.callback(end_on, bench, device, "cuEventDestroy", events[-1])
     blas = bench.blas
     with on_device(bench, device):
         if blas is not None and device is not bench.device:
             blas = blas.bind(int(device.stream))
-            held.callback(blas.close)
+            stack.callback(blas.close)
         work = ExactProduct(replace(bench, device=device, blas=blas), d, round_, sizes.burn_side, buffers)
     flop = 2.0 * sizes.burn_side**2 * round_.depth * sizes.joint_products
     return Load(device, work, flop, [(events[0], events[1]), (events[2], events[3])])

@@ -33,11 +33,11 @@ def on_device(bench: Bench, device: Device | None) -> Iterator[None]:
         bench.device.make_current()
 
 
-def open_peer(bench: Bench, held: ExitStack, ordinal: int, units: tuple[str, ...] = ()) -> Device:
-    """Return a visible peer with its kernels loaded, by default all; `held` closes it."""
+def open_peer(bench: Bench, stack: ExitStack, ordinal: int, units: tuple[str, ...] = ()) -> Device:
+    """Return a visible peer with its kernels loaded, by default all; `stack` closes it."""
     with on_device(bench, None):
         peer = bench.device.peer(ordinal)
-    held.callback(close_peer, bench, peer)
+    stack.callback(close_peer, bench, peer)
     with on_device(bench, peer):
         peer.load(units)
     return peer

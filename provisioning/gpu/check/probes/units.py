@@ -42,9 +42,9 @@ class _Blocks:
 
     def sm_of(self, per_block: int) -> Callable[[int], int]:
         """Return a function from an index, of `per_block` values of each block, to the SM."""
-        found = (ctypes.c_uint32 * self.blocks)()
-        self.bench.device.read(found, self.where)
-        return lambda index: int(found[min(index // per_block, self.blocks - 1)])
+        counts = (ctypes.c_uint32 * self.blocks)()
+        self.bench.device.read(counts, self.where)
+        return lambda index: int(counts[min(index // per_block, self.blocks - 1)])
 
     def take(self, tally: Tally, what: str, per_block: int) -> ErrorLog:
         log = self.bench.device.log()
@@ -86,9 +86,9 @@ def functions(bench: Bench) -> Outcome:
             seed = bench.seed ^ turn << 50
             for code, function in enumerate(FUNCTIONS):
                 device.launch("functions", "fill_function", p(values), u64(n), u64(seed), u32(code))
-                found = (ctypes.c_uint64 * n)()
-                device.read(found, values)
-                host = np.frombuffer(bytes(found), np.uint64).copy()
+                buffer = (ctypes.c_uint64 * n)()
+                device.read(buffer, values)
+                host = np.frombuffer(bytes(buffer), np.uint64).copy()
                 wrong = outside(function, host, seed)
                 for index, got, want in wrong.samples:
                     tally.add(0, index, f"{function.name} on the CPU", got, want)

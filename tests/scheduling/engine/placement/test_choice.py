@@ -33,7 +33,7 @@ POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
 
 def fits(state: NodeCapacity, request: ResourceRequest) -> bool:
     """Tries every set of devices."""
-    wanted = request.accelerators
+    accelerators = request.accelerators
     if state.unusable or not set(request.labels) <= set(state.labels):
         return False
     if not set(request.needs) <= set(state.provides):
@@ -44,28 +44,34 @@ def fits(state: NodeCapacity, request: ResourceRequest) -> bool:
         return False
     if state.free_disk_mib < request.disk_mib:
         return False
-    if wanted.count and wanted.mig_profile:
-        return choose(state, wanted, ()) is not None
+    if accelerators.count and accelerators.mig_profile:
+        return choose(state, accelerators, ()) is not None
     parents = mig_parents(state)
     usable = [
         device
         for device in state.devices
         if is_plain(device, parents)
         and not device.unusable
-        and device.free_milli >= wanted.share_milli
-        and wanted.model in ("", device.model)
-        and device.memory_mib >= wanted.memory_mib
-        and (wanted.share_milli == 1000 or free_memory_mib(device) >= _part(device.memory_mib, wanted))
+        and device.free_milli >= accelerators.share_milli
+        and accelerators.model in ("", device.model)
+        and device.memory_mib >= accelerators.memory_mib
+        and (
+            accelerators.share_milli == 1000
+            or free_memory_mib(device) >= _part(device.memory_mib, accelerators)
+        )
     ]
     return any(
-        wanted.count < 2
-        or (None not in (bonds := {bond_of(device, wanted.within) for device in chosen}) and len(bonds) == 1)
-        for chosen in combinations(usable, wanted.count)
+        accelerators.count < 2
+        or (
+            None not in (bonds := {bond_of(device, accelerators.within) for device in chosen})
+            and len(bonds) == 1
+        )
+        for chosen in combinations(usable, accelerators.count)
     )
 
 
-def _part(device_mib: int, wanted: AcceleratorRequest) -> int:
-    return wanted.memory_mib or device_mib * wanted.share_milli // 1000
+def _part(device_mib: int, accelerators: AcceleratorRequest) -> int:
+    return accelerators.memory_mib or device_mib * accelerators.share_milli // 1000
 
 
 @settings(max_examples=examples(300))
@@ -82,16 +88,16 @@ def test_agrees_with_brute_force_and_grants_only_what_is_free(nodes, request, po
     assert len({part.node for part in parts}) == request.nodes
     after = Cluster(nodes)
     after.commit(decision.placement, request)
-    wanted = request.accelerators
+    accelerators = request.accelerators
     by_name = {state.name: state for state in nodes}
     for part in parts:
-        assert len({grant.uuid for grant in part.devices}) == len(part.devices) == wanted.count
+        assert len({grant.uuid for grant in part.devices}) == len(part.devices) == accelerators.count
         known = {device.uuid: device for device in by_name[part.node].devices}
         chosen = [known[grant.uuid] for grant in part.devices]
         assert not any(device.unusable for device in chosen)
-        assert all(wanted.model in ("", device.model) for device in chosen)
-        if wanted.count > 1 and not wanted.mig_profile:
-            assert len({bond_of(device, wanted.within) for device in chosen}) == 1
+        assert all(accelerators.model in ("", device.model) for device in chosen)
+        if accelerators.count > 1 and not accelerators.mig_profile:
+            assert len({bond_of(device, accelerators.within) for device in chosen}) == 1
 
 
 def disguised(nodes: list[NodeCapacity], seed: int) -> tuple[list[NodeCapacity], dict[str, str]]:

@@ -76,8 +76,8 @@ def test_as_many_instances_as_the_vendor_says(model, memory_mib, most):
     parent = carrier("p")[0]
     for profile, count in most.items():
         state = node("a", type(parent)("p", model, memory_mib, mig_mode=True))
-        wanted = AcceleratorRequest(count=count, mig_profile=profile)
-        plan = choose(state, wanted, (), repartition=True)
+        accelerators = AcceleratorRequest(count=count, mig_profile=profile)
+        plan = choose(state, accelerators, (), repartition=True)
         assert plan is not None, profile
         assert len(plan.repartitions[0].create) == count
         more = AcceleratorRequest(count=count + 1, mig_profile=profile)
@@ -258,8 +258,8 @@ def test_a_better_place_on_another_node_counts_too():
 )
 def test_no_place_that_could_be_made_is_better_than_the_one_taken(pieces, profile):
     state = node("a", *carrier("p", *legal(pieces)))
-    wanted = AcceleratorRequest(count=1, mig_profile=profile.name)
-    found = choose(state, wanted, (), repartition=True)
+    accelerators = AcceleratorRequest(count=1, mig_profile=profile.name)
+    found = choose(state, accelerators, (), repartition=True)
     used = sum(
         bits_of(device.mig_profile, device.mig_start)
         for device in state.devices
@@ -369,10 +369,10 @@ def legal(pieces) -> list[tuple[str, int, bool]]:
 )
 def test_every_plan_is_a_legal_layout_and_spares_those_in_use(pieces, profile, count):
     state = node("a", *carrier("p", *legal(pieces)))
-    wanted = AcceleratorRequest(count=count, mig_profile=profile.name)
-    plan = choose(state, wanted, (), repartition=True)
+    accelerators = AcceleratorRequest(count=count, mig_profile=profile.name)
+    plan = choose(state, accelerators, (), repartition=True)
     if plan is None:
-        assert choose(state, wanted, ()) is None
+        assert choose(state, accelerators, ()) is None
         return
     created = [piece for change in plan.repartitions for piece in change.create]
     destroyed = {uuid for change in plan.repartitions for uuid in change.destroy}
@@ -396,10 +396,10 @@ def test_every_plan_is_a_legal_layout_and_spares_those_in_use(pieces, profile, c
 def test_instances_are_counted_as_they_could_be_had():
     used = carrier("p", (SMALL, 0, False), (SMALL, 1, True), (MEDIUM, 2, True))
     state = node("a", *used, *carrier("q"), *gpus("plain", 1000, 1000))
-    wanted = AcceleratorRequest(count=1, mig_profile=SMALL)
-    assert devices_with_room(state, wanted) == 1
+    accelerators = AcceleratorRequest(count=1, mig_profile=SMALL)
+    assert devices_with_room(state, accelerators) == 1
     # Of seven a GPU takes one is held.
-    assert devices_with_room(state, wanted, repartition=True) == 6 + 7
+    assert devices_with_room(state, accelerators, repartition=True) == 6 + 7
     assert devices_with_room(state, AcceleratorRequest(count=1, mig_profile=LARGE)) == 0
     # Whole ones and parts of them are neither of GPUs in MIG mode.
     assert devices_with_room(state, AcceleratorRequest(count=1)) == 2
@@ -409,8 +409,8 @@ def test_instances_are_counted_as_they_could_be_had():
 @given(state=nodes_(most=1, bonds=False), count=st.integers(1, 4), share=st.sampled_from([250, 1000]))
 def test_so_many_as_are_counted_are_placed(state, count, share):
     """Of whole and shared devices: one more than there are never fits."""
-    wanted = AcceleratorRequest(count=1, share_milli=share)
+    accelerators = AcceleratorRequest(count=1, share_milli=share)
     for each in state:
-        free = devices_with_room(each, wanted)
+        free = devices_with_room(each, accelerators)
         request = wants(count, share_milli=share)
         assert (devices.reason(each, request) is None) == (free >= count)

@@ -161,7 +161,7 @@ def test_no_placement_crosses_numa_nodes_where_it_need_not(states, requests, pol
     """Over a life of a cluster: what has been placed stays, and the rest has to do."""
     cluster = Cluster(states, policy=policy)
     for request in requests:
-        wanted = request.accelerators
+        accelerators = request.accelerators
         before = {state.name: state for state in cluster.snapshot()}
         placement: Placement | None = cluster.find(request)
         if placement is None:
@@ -169,9 +169,9 @@ def test_no_placement_crosses_numa_nodes_where_it_need_not(states, requests, pol
         part = placement.nodes[0]
         granted = {grant.uuid for grant in part.devices}
         chosen = [device for device in before[part.node].devices if device.uuid in granted]
-        if wanted.within is Within.NUMA:
+        if accelerators.within is Within.NUMA:
             assert len(numa_nodes(chosen)) == 1 and all(device.numa >= 0 for device in chosen)
-        if wanted.within is Within.ISLAND:
+        if accelerators.within is Within.ISLAND:
             assert len({device.island for device in chosen}) == 1 and chosen[0].island
         if len(numa_nodes(chosen)) > 1:
             alone = [

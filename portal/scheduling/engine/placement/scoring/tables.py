@@ -124,7 +124,10 @@ class FragmentationTable:
 
 
 class RoomTable:
-    """R in milli-GPU × weight. `total_weight` corresponds to one GPU of room for every shape."""
+    """Room per device class and shape, in milli-GPU × weight.
+
+    `total_weight` corresponds to one GPU of room for every shape.
+    """
 
     def __init__(
         self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass], total_weight: int

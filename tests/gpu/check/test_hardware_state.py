@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check.standing import (
+from provisioning.gpu.check.hardware_state import (
     MemoryState,
     before_load,
     excuse_lowered_limits,
@@ -60,7 +60,7 @@ def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[s
         LIMITS | {"default_sm_clock_mhz": None, "power_limit_default_mw": None},
     ],
 )
-def test_what_is_as_it_should_be(snapshot: dict[str, Any]) -> None:
+def test_healthy_state_has_no_findings(snapshot: dict[str, Any]) -> None:
     assert before_load(snapshot) == []
 
 
@@ -78,7 +78,7 @@ def test_a_board_whose_own_memory_is_corrupt_does_not_pass() -> None:
     assert text.startswith("The InfoROM is corrupt, so ")
 
 
-def test_how_the_driver_is_kept_is_told_and_nothing_follows() -> None:
+def test_persistence_mode_is_reported_without_consequence() -> None:
     ((code, severity, action, text),) = found({"persistence": False})
     assert (code, severity, action) == ("persistence_off", Severity.INFO, Action.NONE)
     assert "nvidia-smi -pm 1" in text
@@ -108,7 +108,7 @@ def test_memory_that_was_retired_since_the_last_check(
     assert texts == ([("retired_memory", Severity.DEGRADED, Action.INSPECT, text)] if more else [])
 
 
-def test_what_is_compared_with_the_last_check() -> None:
+def test_values_compared_with_the_last_check() -> None:
     assert own_figures({}) == {}
     assert own_figures(links(3, 1, retired=0)) == {"nvlinks_up": 3.0, "retired_memory": 0.0}
 
@@ -141,13 +141,13 @@ def drawing(*pids: int, memory_mib: int | None = None) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_what_the_free_memory_depends_on(
+def test_conditions_of_the_free_memory_comparison(
     ecc: bool | None, snapshots: tuple[Any, Any], state: MemoryState
 ) -> None:
     assert memory_state(ecc, snapshots) == state
 
 
-def test_who_draws_on_it_is_told_and_nothing_follows() -> None:
+def test_display_clients_are_reported_without_consequence() -> None:
     ((code, severity, action, text),) = found({"drawing": drawing(812, 77)})
     assert (code, severity, action) == ("drawing", Severity.INFO, Action.NONE)
     assert "Graphics programs (process 77, 812)" in text
@@ -204,7 +204,7 @@ def test_the_number_of_links() -> None:
     assert links_up({}) is links_up({"nvlinks": []}) is links_up(links(3, mig_mode=True)) is None
 
 
-def test_lowered_limits_are_told() -> None:
+def test_lowered_limits_are_reported() -> None:
     text = "Application clocks are below the default: SM 1979 of 1980 MHz, memory 3200 of 3201 MHz. "
     assert found(LIMITS | {"app_sm_clock_mhz": 1979, "app_memory_clock_mhz": 3200}) == [
         ("clocks_lowered", Severity.DEGRADED, Action.INSPECT, f"{text}Reset them: nvidia-smi -rac.")
