@@ -50,6 +50,8 @@ class InvitationsSerializer(StrictSerializer):
         default=False, help_text="Whether to return what would happen, and change nothing."
     )
 
+    examples = {"people": [{"who": "gina@example.org", "role": "owner"}, {"who": "hal"}], "role": "member"}
+
 
 class InvitationResultSerializer(serializers.Serializer[Any]):
     """The result for one person."""

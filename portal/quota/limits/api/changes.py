@@ -105,7 +105,7 @@ class QuotasChangedSerializer(serializers.Serializer[Any]):
     """The number of changed quotas, and their effects."""
 
     changed = serializers.IntegerField(help_text="Quotas that were different before.")
-    effects = QuotaEffectsSerializer()
+    effects = QuotaEffectsSerializer(help_text="Effects of the change.")
 
 
 EXAMPLES = [
