@@ -12,7 +12,7 @@ from bench.fleet_week import faults
 from bench.fleet_week.faults import FaultClass
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated.faults import scrub_result
-from provisioning.gpu.check import health, second_look, standing, verdict
+from provisioning.gpu.check import hardware_state, health, second_look, verdict
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import Report, summarise, summary_of
 from provisioning.gpu.check.session import Check, Simulation, Timing
@@ -123,7 +123,7 @@ def _look(
     state.facts, state.software = _facts(gpu), dict(SOFTWARE)
     state.before, state.xid_events = _snapshot(gpu), True
     state.findings += health.state(state.before)
-    state.findings += standing.before_load(state.before)
+    state.findings += hardware_state.before_load(state.before)
     if gpu.vanished:
         state.lost = True
         state.find("lost", Severity.FAIL, "The device has fallen off the bus.", verdict.Action.REBOOT)

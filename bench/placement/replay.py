@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.placement.site import DEFAULT_LAYOUT, EngineAlone, Layout, Site, pools_of
+from bench.placement.site import DEFAULT_LAYOUT, EngineAlone, Layout, Site, pools_of, set_mix
 from bench.placement.traces import Workload
 from portal.catalog.initial_catalog import FLAVORS
 from portal.catalog.services import accelerator_sizes
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.mix import MAX_LEARN_AFTER, WINDOW, Shape, is_learning_due
 from portal.scheduling.engine.placement.scoring.tables import FragmentationTable
 from portal.scheduling.engine.placement.types import NodeCapacity
+from portal.scheduling.pool_nodes import PoolNodes
 from provisioning.types import AcceleratorRequest, ResourceRequest
 
 MIXES = {
@@ -98,7 +98,7 @@ class Learner:
         else:
             self.mix = RequestMix.learnt((), self._offered)
 
-    def arrived(self, until: Sequence[ResourceRequest], pools: Iterable[PoolNodes]) -> None:
+    def arrived(self, until: Sequence[ResourceRequest], pools: Collection[PoolNodes]) -> None:
         """The last of `until` has arrived and been decided on."""
         self._fresh += 1
         if self._learns and is_learning_due(self._known, self._fresh):
@@ -108,8 +108,7 @@ class Learner:
             self._fresh = 0
         else:
             return
-        for pool in pools:
-            pool.set_mix(pool.weight_by_scarcity(self.mix))
+        set_mix(pools, self.mix)
 
 
 def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:

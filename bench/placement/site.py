@@ -6,7 +6,7 @@ Only the rows of a database are missing. What decides is `PlacementRequests`, `a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,13 +19,13 @@ from portal.fleet.inventory.models import Pool, PoolState
 from portal.people.accounts.models import Team
 from portal.quota.limits.types import Team as Limits
 from portal.scheduling import admission, capacity, decision
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.placement.mix import RequestMix
 from portal.scheduling.engine.placement.types import HOME_LABEL, NodeCapacity
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.placement_request import PlacementRequests
 from portal.scheduling.placer import PoolPlacer
+from portal.scheduling.pool_nodes import PoolNodes, weight_by_scarcity
 from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload, enqueue, policy
 from provisioning import messages
 from provisioning.share_messages import PROVIDES_SHARES
@@ -78,8 +78,15 @@ def pools_of(
             placement_policy=policy,
         )
         pools[pool.pk] = PoolNodes(pool, tuple(members), mix)
-        pools[pool.pk].set_mix(pools[pool.pk].weight_by_scarcity(mix))
+    set_mix(pools.values(), mix)
     return pools
+
+
+def set_mix(pools: Collection[PoolNodes], mix: RequestMix) -> None:
+    """Let all pools expect the mix, weighted by what is scarce now, as `portal.scheduling.learning` does."""
+    weighted = weight_by_scarcity((pool, mix) for pool in pools)
+    for pool, its_mix in zip(pools, weighted, strict=True):
+        pool.set_mix(its_mix)
 
 
 def _reported(node: NodeCapacity, *, homes_apart: bool) -> NodeCapacity:

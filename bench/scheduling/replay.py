@@ -12,10 +12,10 @@ from uuid import UUID
 from bench.scheduling.site import QueueSite
 from bench.scheduling.trace import Job
 from portal.quota.limits.types import Cohort, Limit, Team
-from portal.scheduling.admission import Verdict
 from portal.scheduling.engine.model import BackfillReservation, Cycle, Policy
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.share_averages import borrowed_average
+from portal.scheduling.verdicts import Verdict
 
 GPU = "gpu"
 ONE = 1000

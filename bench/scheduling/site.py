@@ -19,14 +19,15 @@ from portal.people.accounts.models import Team
 from portal.quota.limits.types import Cohort
 from portal.quota.limits.types import Team as Limits
 from portal.scheduling import admission, capacity, decision, queue_status
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.placement_request import PlacementRequest
 from portal.scheduling.placer import PoolPlacer
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload, enqueue
+from portal.scheduling.verdicts import Verdict
 from provisioning import messages
 from provisioning.types import AcceleratorRequest, Placement, ResourceRequest
 
@@ -93,7 +94,7 @@ class QueueSite:
         self.snapshot.now = _moment(now_s)
         self.snapshot.scheduler.now_s = now_s
 
-    def preview(self, start_request: admission.StartRequest) -> admission.Verdict:
+    def preview(self, start_request: admission.StartRequest) -> Verdict:
         return admission.assess_on(self.snapshot, start_request)
 
     def submit(self, name: str, start_request: admission.StartRequest, created_s: int) -> None:

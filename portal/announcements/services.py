@@ -53,11 +53,17 @@ def create(
         updated_at=now,
     )
     _validate(row, now)
+    _lock_bound(now)
     if selectors.not_ended(now).count() >= MAX_ANNOUNCEMENTS:
         raise StateConflict(Reason(AnnouncementCode.TOO_MANY, {"limit": MAX_ANNOUNCEMENTS}))
     row.save(force_insert=True)
     _record(actor, AuditKind.ANNOUNCEMENT_CREATED, row, "announced")
     return row
+
+
+def _lock_bound(now: datetime) -> None:
+    """Let others wait who create an announcement, so that they count this one, too."""
+    list(selectors.not_ended(now).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
 @transaction.atomic

@@ -74,6 +74,8 @@ def _position(queue: dict[str, Any]) -> str:
     parts = [f"position {queue['position']}"] if queue.get("position") else []
     if queue.get("eta"):
         parts.append(f"expected to start {queue['eta']}")
+    elif queue.get("eta_basis"):
+        parts.append(queue["eta_basis"])
     return ", ".join(parts)
 
 
@@ -135,6 +137,8 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
             print(verdict["next_flavor"] or f"Flavor: {verdict['flavor']}")
         if verdict["eta"]:
             print(f"Expected to start: {verdict['eta']}")
+        elif verdict["eta_basis"]:
+            print(f"No estimate: {verdict['eta_basis']}")
         if verdict["outcome"] == NEEDS_APPROVAL and verdict["ask"]:
             print('  → `berth up … --ask "why"` requests it.')
         elif verdict["next_action"]:

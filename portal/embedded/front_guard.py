@@ -34,6 +34,7 @@ CHUNK = 256 * 1024
 BACKLOG = 1024
 KEEP_ALIVE_S = 60
 LINGER_S, FLUSH_S = 1.0, 30.0
+RETRY_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -191,12 +192,8 @@ class Guard:
         self._strangers = 0
         self._begun = 0
 
-    async def serve(self, host: str, port: int) -> asyncio.Server:
-        """Start listening. Raises `OSError`."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server(
-            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=host == "::"
-        )
+    async def serve(self, listener: socket.socket) -> asyncio.Server:
+        """Start listening on a bound socket. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         return await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
 
@@ -241,6 +238,20 @@ class Guard:
             del self._clients[group]
 
 
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that has the address and refuses connections until it listens. Raises `OSError`."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def _keep_alive(line: socket.socket) -> None:
     """Let the kernel end connections of clients that have vanished."""
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -254,19 +265,38 @@ def _end_with_parent() -> None:
 
 
 async def run(listen: str, to: str, limits: Limits, caddy: Sequence[str]) -> int:
-    """Serve until SIGINT, SIGTERM or Caddy's end; return Caddy's exit code. Raises `OSError`."""
+    """Serve until SIGINT, SIGTERM or Caddy's end; return Caddy's exit code. Raises `OSError`.
+
+    Connections are refused until Caddy accepts them, so that a load balancer tries another host.
+    """
     host, _, port = listen.rpartition(":")
-    server = await Guard(to, limits).serve(host.strip("[]"), int(port))
+    listener = bind(host.strip("[]"), int(port))
     process = await asyncio.create_subprocess_exec(*caddy, preexec_fn=_end_with_parent)
+    servers: list[asyncio.Server] = []
 
     def stop() -> None:
-        server.close()
+        for server in servers:
+            server.close()
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    return await process.wait()
+    with listener:
+        if await _is_accepting(to, process):
+            servers.append(await Guard(to, limits).serve(listener))
+        return await process.wait()
+
+
+async def _is_accepting(to: str, process: asyncio.subprocess.Process) -> bool:
+    """Wait until Caddy accepts connections at its socket. Returns False if it has ended."""
+    while process.returncode is None:
+        with contextlib.suppress(OSError):
+            _reader, writer = await asyncio.open_unix_connection(to)
+            writer.close()
+            return True
+        await asyncio.sleep(RETRY_S)
+    return False
 
 
 def main(argv: Sequence[str]) -> int:

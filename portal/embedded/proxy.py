@@ -173,6 +173,7 @@ def config(
                 "terminal": True,
             },
             *_large_bodies(places.web, secret),
+            _live(places, secret),
             {"handle": [_door("portal"), _COMPRESS, *_buffered(places.web, secret, SMALL_BODY_BYTES)]},
         ],
         "errors": {"routes": outage.routes()},
@@ -309,6 +310,31 @@ def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
         },
         {"match": large, "handle": [_door("large"), _COMPRESS, counted], "terminal": True},
     ]
+
+
+def _live(places: Upstreams, secret: str) -> dict[str, Any]:
+    """Return the route by which load balancers probe this host: the gateway process and web have to answer.
+
+    Web answers, once the gateway process has. If that is gone, notebooks and streams of this host are, too.
+    """
+    ask = {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": places.gateway}],
+        "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=1),
+        "rewrite": {"method": "GET", "uri": f"{front_door.LIVE_PATH}?"},
+        "headers": {"request": {"delete": ["Connection", "Upgrade", SOCKET_HEADER]}},
+        "handle_response": [
+            {
+                "match": {"status_code": [200]},
+                "routes": [{"handle": [_small_body(), _to_portal(places.web, secret)]}],
+            }
+        ],
+    }
+    return {
+        "match": [{"path": [front_door.LIVE_PATH]}],
+        "handle": [_door("portal"), ask],
+        "terminal": True,
+    }
 
 
 def _counted(

@@ -15,6 +15,7 @@ from portal.common.errors import NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.codes import InventoryCode
+from portal.fleet.inventory.contact import contact_of_node
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, PlacementLock
 from portal.gpu_checks import runs
 from portal.gpu_checks.codes import CheckCode
@@ -60,7 +61,7 @@ def refusal(node: Node) -> Reason | None:
     """Return why the GPUs of a node cannot be checked at once now, or `None`."""
     if not (node.pool.runs_on_node or node.pool.simulated):
         return Reason(CheckCode.JOINT_NOT_BY_DRIVER, {"pool": node.pool.name})
-    if not node.online:
+    if not contact_of_node(node).heard:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": node.name})
     if AllocatedDevice.objects.filter(active=True, device__node=node).exists():
         return Reason(CheckCode.JOINT_NODE_IN_USE, {"node": node.name})

@@ -19,6 +19,7 @@ from portal.common.errors import NotFound, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.codes import InventoryCode
+from portal.fleet.inventory.contact import contact_of_node
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, PlacementLock
 from portal.fleet.machines.models import MachineState
@@ -98,7 +99,7 @@ def refusal(node: Node, other: Node) -> Reason | None:
 def _refusal_of_end(node: Node) -> Reason | None:
     if RDMA not in node.provides:
         return Reason(CheckCode.LINK_NO_RDMA, {"node": node.name})
-    if not node.online:
+    if not contact_of_node(node).heard:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": node.name})
     open_runs = GpuCheckRun.objects.filter(device__node=node, state__in=OPEN)
     kinds = list(open_runs.values_list("kind", flat=True))
@@ -120,7 +121,7 @@ def checkable_nodes(node: Node) -> tuple[list[Node], Reason | None]:
     if not others:
         return [], Reason(CheckCode.LINK_NO_OTHER_NODE, {"node": node.name})
     idle = set(idle_gpus(others).values_list("node_id", flat=True))
-    ready = [row for row in others if row.online and row.pk in idle]
+    ready = [row for row in others if contact_of_node(row, node.pool).heard and row.pk in idle]
     refused = _refusal_of_end(node) or (None if ready else refusal(node, others[0]))
     return ([], refused) if refused is not None else (ready, None)
 

@@ -10,6 +10,7 @@ from django.db import transaction
 from django.db.models import Max, Q, QuerySet
 
 from portal.common.domain_events import emit
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.domain_events import CapacityFreed, NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.gpu_checks import selectors
@@ -44,7 +45,7 @@ def _free(device: Device) -> QuerySet[Device]:
     allocated = AllocatedDevice.objects.filter(active=True, device__node__pool=device.node.pool_id)
     return (
         Device.objects.filter(
-            node__pool=device.node.pool_id, node__online=True, node__cordoned=False,
+            in_contact("node__"), node__pool=device.node.pool_id, node__cordoned=False,
             kind=DeviceKind.GPU.value, present=True, healthy=True, cordoned=False, checking=False,
             mig_mode=False, unscrubbed=False,
         )

@@ -19,6 +19,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import EventTarget, TargetKind
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
 from portal.gpu_checks import lost_runs, runs, selectors
 from portal.gpu_checks.kinds.proofs import proof_for_cordon, proof_of
@@ -124,7 +125,7 @@ def _ask(due_check: DueCheck) -> bool:
 
 def _idle_devices(pool: Pool) -> QuerySet[Device]:
     """Return idle devices without an open run, except partitioned GPUs."""
-    devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
+    devices = Device.objects.filter(in_contact("node__"), node__pool=pool, present=True, checking=False)
     if not pool.check_every_hours:
         # Only devices that a check or scrub cordoned, or that wait for a scrub, are relevant here.
         out = Q(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])

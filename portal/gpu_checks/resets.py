@@ -20,6 +20,7 @@ from portal.common.errors import PortalError, StateConflict
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
+from portal.fleet.inventory.contact import contact_of_node
 from portal.fleet.inventory.cordons import cordon_device, display_name, locked_device
 from portal.fleet.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock
 from portal.gpu_checks import selectors
@@ -96,7 +97,7 @@ def refusal(device: Device) -> Reason | None:
         return Reason(CheckCode.RESET_LOSES_INSTANCES, {"device": name})
     if not device.present:
         return Reason(CheckCode.DEVICE_GONE, {"device": name})
-    if not device.node.online:
+    if not contact_of_node(device.node).heard:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": device.node.name})
     under_way = selectors.open_run_on(device)
     if under_way is not None:

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.utils.translation import gettext as _
-
 from portal.catalog.lifetimes import expected_run_time
 from portal.catalog.models import Flavor, Template
-from portal.common.formatting import units_per_whole
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of, next_action_of
-from portal.fleet.inventory.models import Pool, PoolState
 from portal.people.accounts.models import Team, User
 from portal.quota.ledger import budgets
-from portal.quota.limits import resources
 from portal.scheduling import (
     blockers,
     decision,
     queue_status,
     snapshot_cache,
 )
-from portal.scheduling.capacity import PoolNodes, without_environments
-from portal.scheduling.choice import Explanation
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import blocker_of
 from portal.scheduling.engine.usage import Shortfall
 from portal.scheduling.engine.verdicts import refusal
-from portal.scheduling.impossible import never_reason
 from portal.scheduling.placement_request import PlacementRequest, candidate_pools
-from portal.scheduling.placer import HomeMoveAhead
 from portal.scheduling.snapshot import (
     ClusterSnapshot,
     FlavorChoice,
@@ -43,105 +33,23 @@ from portal.scheduling.snapshot import (
     enqueue,
     register,
 )
+from portal.scheduling.verdicts import (
+    Outcome,
+    Verdict,
+    capacity_verdict,
+    impossible_verdict,
+    quota_request_draft,
+    start_reason,
+)
 from portal.workspaces import gpu_requests
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import NOWHERE, Homes
 from portal.workspaces.models import Workspace
 from portal.workspaces.resizing import resized_request
 from portal.workspaces.software import add_software_need
-from provisioning.types import Placement
 
 REQUEST = "request"
 """The queue id of a request without a workspace."""
-Outcome = model.Outcome
-MISSING_GPU_HOURS = 10
-"""Number of GPU-hours to propose to a team that has none left."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaRequestDraft:
-    """The quota request that would allow the start: `amount` more of `resource` for `team`."""
-
-    team: str
-    kind: str
-    resource: str
-    amount: int
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The outcome, its reason, and the reason of each node.
-
-    - `position` (from 1), `eta_at`, `basis`: set if it queues. `member_order`: how the use of members changes
-      its position.
-    - `blocker`: the blocking rule with its numbers and holders.
-    - `quota_request`: set if a request for more quota would help.
-    - `pool`, `placement`: where it would go now.
-    - `makes_room`: ids of the workspaces that would be preempted.
-    - `flavor`: of several listed flavors, the one on which it starts now or is expected to start.
-      `next_flavor`: why, if it waits.
-    - `home_move`: the move of the home with the start, if it starts now on another node than its home's.
-    """
-
-    outcome: Outcome
-    reason: Reason
-    reasons: blockers.NodeReasons = ()
-    pool: Pool | None = None
-    placement: Placement | None = field(default=None, repr=False)
-    position: int | None = None
-    eta_at: datetime | None = None
-    basis: Reason | None = None
-    member_order: Reason | None = None
-    blocker: Mapping[str, Any] = field(default_factory=dict)
-    quota_request: QuotaRequestDraft | None = None
-    makes_room: tuple[str, ...] = ()
-    flavor: Flavor | None = None
-    next_flavor: Reason | None = None
-    home_move: HomeMoveAhead | None = None
-
-    @property
-    def message(self) -> str:
-        """The reason as one or two sentences."""
-        return message_of(self.reason)
-
-    @property
-    def next_action(self) -> str:
-        """The next action for the user, or an empty string."""
-        return next_action_of(self.reason)
-
-    @property
-    def eta_basis(self) -> str:
-        """The basis of the expected start as text, or an empty string."""
-        return message_of(self.basis) if self.basis is not None else ""
-
-    @property
-    def member_order_text(self) -> str:
-        """How the use of members changes its position, as a sentence, or an empty string."""
-        return message_of(self.member_order) if self.member_order is not None else ""
-
-    @property
-    def next_flavor_text(self) -> str:
-        """Which of several flavors it waits for and why, as a sentence, or an empty string."""
-        return message_of(self.next_flavor) if self.next_flavor is not None else ""
-
-    @property
-    def starts_now(self) -> bool:
-        """Whether it would start at once."""
-        return self.outcome is Outcome.FITS_NOW
-
-    @property
-    def in_maintenance(self) -> bool:
-        """Whether maintenance alone keeps it from the queue."""
-        return self.reason.code in (AdmissionCode.POOL_MAINTENANCE, AdmissionCode.SITE_MAINTENANCE)
-
-    @property
-    def possible(self) -> bool:
-        """Whether it would start without further changes, now or later."""
-        return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)
-
-
-# --- verdicts ----------------------------------------------------------------------------------------
 
 
 def assess(
@@ -375,7 +283,7 @@ def assess_on(snapshot: ClusterSnapshot, start_request: StartRequest) -> Verdict
         placement_request = _placement_request(snapshot, start_request)
         if isinstance(placement_request, Verdict):
             return placement_request
-        return _capacity_verdict(snapshot, placement_request)
+        return capacity_verdict(snapshot, placement_request)
     incoming = incoming_request(snapshot, start_request, start_request.team)
     if isinstance(incoming, Verdict):
         return incoming
@@ -421,7 +329,7 @@ def _start_verdict(trial: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
     chosen = pending.choices[workload.choice] if pending.choices else None
     placement_request = chosen.placement_request if chosen is not None else pending.placement_request
     home_move = trial.placer.home_move_of(workload)
-    reason = _start_reason(placement_request, trial.placer.explanation_of(REQUEST), home_move)
+    reason = start_reason(placement_request, trial.placer.explanation_of(REQUEST), home_move)
     flavor = chosen.flavor if chosen is not None else None
     return Verdict(
         Outcome.FITS_NOW, reason, pool=pool.pool, placement=placement, flavor=flavor, home_move=home_move
@@ -477,7 +385,7 @@ def _placement_request(snapshot: ClusterSnapshot, start_request: StartRequest) -
         move_home=start_request.move_home,
     )
     if not placement_request.possible:
-        return _impossible_verdict(placement_request, candidates)
+        return impossible_verdict(placement_request, candidates)
     if (pool := placement_request.maintenance) is not None:
         return Verdict(Outcome.IMPOSSIBLE, blockers.maintenance_reason(pool))
     return placement_request
@@ -505,80 +413,10 @@ def denial_verdict(
             snapshot, pending.workload, blocker, placement_request=pending.placement_request, outcome=outcome
         ),
         blocker=blockers.as_data(blocker),
-        quota_request=_quota_request_draft(start_request, pending.workload.team, blocker),
-    )
-
-
-def _start_reason(
-    placement_request: PlacementRequest, explanation: Explanation | None, home_move: HomeMoveAhead | None
-) -> Reason:
-    """Return why it starts now; of a request with a choice, with the model that it gets and why."""
-    if home_move is not None:
-        return Reason(
-            AdmissionCode.FITS_NOW_WITH_HOME,
-            {
-                "node": home_move.target,
-                "source": home_move.source,
-                "size_mib": home_move.size_mib,
-                "seconds": home_move.seconds,
-            },
-        )
-    if explanation is None:
-        return Reason(AdmissionCode.FITS_NOW)
-    return Reason(
-        AdmissionCode.FITS_NOW_ON_MODEL,
-        {
-            "resource": explanation.resource,
-            "memory_mib": placement_request.request.accelerators.memory_mib,
-            "kept": [
-                {
-                    "resource": spared.resource,
-                    "waiting": spared.waiting,
-                    "more_expensive": spared.more_expensive,
-                }
-                for spared in explanation.spared
-            ],
-        },
-    )
-
-
-def _quota_request_draft(
-    start_request: StartRequest, team: str, blocker: model.Blocker
-) -> QuotaRequestDraft | None:
-    short = max(1, blocker.wanted - max(0, blocker.free))
-    names = {"template": start_request.template.name, "flavor": start_request.flavor.name}
-    note = _("To start %(template)s on %(flavor)s.") % names
-    if blocker.rule is Rule.USER_CAP:
-        return QuotaRequestDraft(team, "member_cap", blocker.resource, short, note)
-    if blocker.rule in (Rule.TEAM_LIMIT, Rule.COHORT):
-        return QuotaRequestDraft(team, "quota", blocker.resource, short, note)
-    if blocker.rule is Rule.LEDGER:
-        hours = MISSING_GPU_HOURS * units_per_whole(resources.GPU_HOURS)
-        return QuotaRequestDraft(team, "ledger", resources.GPU_HOURS, hours, note)
-    return None
-
-
-def _capacity_verdict(snapshot: ClusterSnapshot, placement_request: PlacementRequest) -> Verdict:
-    place = snapshot.placer.best_placement(placement_request)
-    if place is not None:
-        reason = Reason(AdmissionCode.FITS_NOW)
-        return Verdict(Outcome.FITS_NOW, reason, pool=place.pool.pool, placement=place.placement)
-    return Verdict(
-        Outcome.QUEUED,
-        blockers.no_capacity_reason(placement_request),
-        reasons=blockers.node_reasons(placement_request),
-    )
-
-
-def _impossible_verdict(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
-    if placement_request.lost_home:
-        return Verdict(Outcome.IMPOSSIBLE, blockers.home_lost_reason(placement_request))
-    if all(pool.pool.state == PoolState.UNKNOWN for pool in candidates):
-        return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
-    reasons = list(placement_request.refusals)
-    for pool in placement_request.pools:
-        request = without_environments(placement_request.request)
-        reasons += pool.reasons_if_empty(pool.with_requirements(request, placement_request.software))
-    return Verdict(
-        Outcome.IMPOSSIBLE, never_reason(placement_request, tuple(reasons)), reasons=tuple(reasons)
+        quota_request=quota_request_draft(
+            template=start_request.template.name,
+            flavor=start_request.flavor.name,
+            team=pending.workload.team,
+            blocker=blocker,
+        ),
     )

@@ -9,12 +9,12 @@ from typing import Any
 from portal.catalog.environments.selectors import waiting_reason
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import NOT_SUITED, PlacementCode
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
 from portal.scheduling.engine.placement.types import NodeReason
 from portal.scheduling.placement_request import PlacementRequest
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.scheduling.snapshot import ClusterSnapshot
 
 NodeReasons = tuple[NodeReason, ...]

@@ -19,9 +19,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.types import ModelPreference
 from portal.scheduling.placement_request import PlacementRequest, Variant
+from portal.scheduling.pool_nodes import PoolNodes
 from provisioning.types import Placement, ResourceRequest
 
 GPU_LEVELS = 16

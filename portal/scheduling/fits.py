@@ -10,9 +10,9 @@ from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.held_environments import environment_need
 from portal.fleet.inventory.models import Pool
 from portal.scheduling import snapshot_cache
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.types import SoftwareRequirements
 from portal.scheduling.placement_request import PlacementRequest, candidate_pools, request_of
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.scheduling.software_requirements import requirements_of
 from provisioning.types import Placement, ResourceRequest
 

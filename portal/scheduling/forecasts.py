@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from portal.catalog.models import Flavor
 from portal.scheduling import admission, offers
-from portal.scheduling.admission import Verdict
+from portal.scheduling.verdicts import Verdict
 from portal.workspaces.models import Workspace
 from portal.workspaces.start_forecasts import StartForecasts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from portal.catalog.models import Flavor, Template
 from portal.people.accounts.models import Team, User
 from portal.scheduling import admission
-from portal.scheduling.admission import Outcome, Verdict
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces.homes import places as home_places
 
 

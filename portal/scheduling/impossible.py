@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from portal.common.reasons.reason import Reason
 from portal.scheduling import blockers
-from portal.scheduling.capacity import without_environments
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.placement.types import SoftwareRequirements
 from portal.scheduling.placement_request import PlacementRequest
+from portal.scheduling.pool_nodes import without_environments
 from provisioning import mounts
 from provisioning.share_messages import PROVIDES_SHARES
 

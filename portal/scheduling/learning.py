@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from django.db import transaction
 
+from portal.catalog.models import Flavor
 from portal.fleet.inventory.models import Pool
 from portal.scheduling import capacity, request_mix, snapshot_feed
 from portal.scheduling.engine.placement.mix import RequestMix, Shape
 from portal.scheduling.models import LearntMix
+from portal.scheduling.pool_nodes import weight_by_scarcity
 
 NOTICED_PERCENT = 25
 """Change of a scarcity from which it is written: each change makes every process score again."""
+
+
+@dataclass(slots=True)
+class _Update:
+    """The mix of a pool as it is now.
+
+    - `stored`: the database has a row of it.
+    - `fresh`: it was learnt again, so it is stored.
+    - `due`: its scarcity is measured.
+    """
+
+    pool: Pool
+    row: LearntMix
+    stored: bool
+    fresh: bool
+    due: bool
+    newest: datetime | None
 
 
 @transaction.atomic
@@ -20,29 +41,47 @@ def update_mixes() -> int:
     """Update the mixes. Returns how many changed.
 
     A mix is learnt again after enough new requests, after a change of the catalog, or if none is stored.
-    Scarcity is measured only if there were requests since the last time.
+    Scarcity is measured only if there were requests since the last time. Real pools share requests, so theirs
+    is measured together.
     """
     flavors = request_mix.enabled_flavors()
     rows = {row.pool_id: row for row in LearntMix.objects.select_for_update()}
-    changed = 0
-    for pool in Pool.objects.order_by("slug"):
-        row = rows.get(pool.pk)
-        fresh = request_mix.learn(pool, row, flavors)
-        newest = request_mix.last_request_at(pool)
-        if fresh is None and row is not None and newest == row.looked_until:
-            continue
-        new = fresh or row
-        if new is None:
-            continue
-        before = request_mix.mix_of(new)
-        mix = capacity.load([pool])[pool.pk].weight_by_scarcity(before)
-        new.looked_until = newest
-        if fresh is not None or _differs_noticeably(before, mix):
-            new.shapes = mix.as_json()
-            changed += 1
-        new.save(force_insert=row is None)
+    updates = [_update_of(pool, rows.get(pool.pk), flavors) for pool in Pool.objects.order_by("slug")]
+    groups = [[update] for update in updates if update.pool.simulated]
+    groups.append([update for update in updates if not update.pool.simulated])
+    changed = sum(_weight(group) for group in groups)
     if changed:
         snapshot_feed.mixes()
+    return changed
+
+
+def _update_of(pool: Pool, row: LearntMix | None, flavors: Iterable[Flavor]) -> _Update:
+    fresh = request_mix.learn(pool, row, flavors)
+    newest = request_mix.last_request_at(pool)
+    current = fresh or row
+    assert current is not None  # without a row, a mix is always learnt
+    due = fresh is not None or current.looked_until != newest
+    return _Update(pool, current, row is not None, fresh is not None, due, newest)
+
+
+def _weight(group: Sequence[_Update]) -> int:
+    """Weight the mixes of pools that share requests by scarcity, and store them. Returns how many changed."""
+    if not any(update.due for update in group):
+        return 0
+    pools = capacity.load(update.pool for update in group)
+    before = [request_mix.mix_of(update.row) for update in group]
+    after = weight_by_scarcity(
+        (pools[update.pool.pk], mix) for update, mix in zip(group, before, strict=True)
+    )
+    changed = 0
+    for update, old, new in zip(group, before, after, strict=True):
+        row, differs = update.row, update.fresh or _differs_noticeably(old, new)
+        row.looked_until = update.newest
+        if differs:
+            row.shapes = new.as_json()
+            changed += 1
+        if differs or update.due:
+            row.save(force_insert=not update.stored)
     return changed
 
 

@@ -9,6 +9,7 @@ from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.people.accounts.models import Team, User
 from portal.scheduling import admission
+from portal.scheduling.verdicts import Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class FlavorOffer:
     """A flavor card with its live verdict."""
 
     flavor: Flavor
-    verdict: admission.Verdict
+    verdict: Verdict
 
 
 MAX_ASSESSED = 60
@@ -77,7 +78,7 @@ def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, limit: int = 
     fitting = [
         offer
         for offer in offers
-        if offer.verdict.outcome is admission.Outcome.FITS_NOW
+        if offer.verdict.outcome is Outcome.FITS_NOW
         and offer.flavor != chosen
         and offer.flavor.simulated == chosen.simulated
         and not offer.flavor.deprecated

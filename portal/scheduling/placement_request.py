@@ -18,7 +18,6 @@ from portal.fleet.inventory.held_environments import digests_in, environment_nee
 from portal.fleet.inventory.models import Pool
 from portal.fleet.inventory.node_commands import config_of
 from portal.quota.limits import resources
-from portal.scheduling.capacity import PoolNodes, without_environments
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import (
     ARCHIVED_HOME_LABEL,
@@ -29,6 +28,7 @@ from portal.scheduling.engine.placement.types import (
     NodeReason,
     SoftwareRequirements,
 )
+from portal.scheduling.pool_nodes import PoolNodes, without_environments
 from portal.scheduling.software_requirements import requirements_of
 from portal.workspaces.homes import move_rates
 from portal.workspaces.homes.places import HomeLocation, Homes, has_separate_homes
@@ -179,8 +179,31 @@ class PlacementRequest:
             return None
         return min(suitable, key=maintenance_end, default=None)
 
+    @property
+    def silent(self) -> tuple[Pool, str] | None:
+        """The pool and the node of which it waits for a report, if no node that reports could take it."""
+        if not any(pool.silent_nodes for pool in self.pools):
+            return None
+        suitable = list(self._pools_that_could_fit())
+        request = self._available_request()
+        for pool in suitable:
+            if pool.could_fit_on_reporting(pool.with_requirements(request, self.software)):
+                return None
+        silent = next((pool for pool in suitable if pool.silent_nodes), None)
+        if silent is None:
+            return None
+        fitting = silent.fitting_nodes(silent.with_requirements(request, self.software))
+        return silent.pool, next((name for name in fitting if name in silent.silent_nodes), "")
+
     def _pools_that_could_fit(self) -> Iterator[PoolNodes]:
         """Yield the pools that could take it if empty, with all nodes in service."""
+        request = self._available_request()
+        for pool in self.pools:
+            if pool.could_ever_fit(pool.with_requirements(request, self.software)):
+                yield pool
+
+    def _available_request(self) -> ResourceRequest:
+        """Return the request as if its software and its home were available."""
         request = without_environments(self.request)
         if self.moving_home or self.archived_home or self.away_home:
             # The home will be available again soon.
@@ -189,9 +212,7 @@ class PlacementRequest:
                 for name, value in request.labels
             )
             request = replace(request, labels=labels)
-        for pool in self.pools:
-            if pool.could_ever_fit(pool.with_requirements(request, self.software)):
-                yield pool
+        return request
 
     @property
     def home(self) -> str:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+from portal.common.reasons.reason import Reason
+from portal.fleet.inventory.contact import contact_of_pool
+from portal.fleet.inventory.models import Pool
 from portal.quota.limits.types import Amounts
 from portal.scheduling import capacity, choice
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.choice import Explanation, Prices
-from portal.scheduling.engine.codes import PlacementCode
+from portal.scheduling.engine.codes import PlacementCode, WaitBasis
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.placement.types import ModelPreference
 from portal.scheduling.placement_request import MovableHome, PlacementRequest, Variant
+from portal.scheduling.pool_nodes import PoolNodes
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
@@ -219,6 +222,15 @@ class PoolPlacer:
         """Return whether the request starts on the node of its user's home only, unless the home moves."""
         return bool(self._registered(workload).home)
 
+    def lost_contact(self, workload: Workload) -> Reason | None:
+        """Return why its start is unknown if no node that could ever take it reports, else None."""
+        silent = self._registered(workload).silent
+        return None if silent is None else no_contact_reason(*silent)
+
+    def closed_nodes_in_use(self, workload: Workload) -> bool:
+        """Return whether work runs on nodes of its pools that take no new work."""
+        return any(pool.closed_nodes_in_use for pool in self._registered(workload).pools)
+
     def home_move_s(self, workload: Workload) -> int | None:
         """Return the expected seconds of a move of the home, or None if the home cannot move now.
 
@@ -412,6 +424,13 @@ def _can_send_homes(pool: PoolNodes, name: str) -> bool:
     except KeyError:
         return False
     return unusable is None or unusable.code == PlacementCode.NODE_CORDONED
+
+
+def no_contact_reason(pool: Pool, node: str) -> Reason:
+    """Return why the start is unknown: the silent pool, or its silent node if the pool itself reports."""
+    contact = contact_of_pool(pool)
+    since = contact.last.isoformat() if not contact.heard and contact.last is not None else ""
+    return Reason(WaitBasis.NO_CONTACT, {"name": node if contact.heard else pool.name, "since": since})
 
 
 def _owner_of(workload: Workload) -> Owner:

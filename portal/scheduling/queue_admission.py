@@ -11,9 +11,7 @@ from portal.common.reasons.wording import message_of
 from portal.quota.ledger import budgets
 from portal.scheduling import snapshot_cache
 from portal.scheduling.admission import (
-    Outcome,
     StartRequest,
-    Verdict,
     assess,
     denial_verdict,
     homes_of,
@@ -23,6 +21,7 @@ from portal.scheduling.admission import (
 )
 from portal.scheduling.engine.verdicts import refusal
 from portal.scheduling.snapshot import ClusterSnapshot, flavors_by_slug, register
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces import gpu_requests
 from portal.workspaces.admission_policy import Admission, AdmissionPolicy
 from portal.workspaces.models import Workspace

@@ -11,17 +11,15 @@ import msgspec
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.urls import reverse
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
-from portal.catalog.environments.codes import EnvironmentCode
 from portal.common.formatting import format_resource
 from portal.common.reasons.codes import Rule
 from portal.people.accounts.models import User
 from portal.scheduling import selectors
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.selectors import QueueRow
+from portal.scheduling.wording.waiting import OTHER_LABEL, WAITING_LABELS
 from portal.workspaces.lifecycle import QueueOutcome
 from portal.workspaces.models import Workspace
 from portal.workspaces.presenters import ask_url
@@ -32,22 +30,6 @@ OWN_PER_GROUP = 20
 SEPARATOR = "|"
 TEAM_RULES = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.COHORT, Rule.LEDGER})
 RESOURCE_RULES = frozenset(set(Rule) - {Rule.ORDER, Rule.LEDGER})
-HEADINGS: dict[str, str | Promise] = {
-    Rule.USER_CAP: gettext_lazy("Limit of a member in %(team)s: %(resource)s"),
-    Rule.TEAM_LIMIT: gettext_lazy("Limit of %(team)s: %(resource)s"),
-    Rule.COHORT: gettext_lazy("Borrowing limit of %(team)s: %(resource)s"),
-    Rule.SITE_LIMIT: gettext_lazy("Site limit: %(resource)s"),
-    Rule.LEDGER: gettext_lazy("No GPU-hours left: %(team)s"),
-    Rule.BOOKING: gettext_lazy("Reserved for other teams: %(resource)s"),
-    Rule.ORDER: gettext_lazy("Held for requests ahead in the queue"),
-    Rule.CAPACITY: gettext_lazy("No free capacity: %(resource)s"),
-    Rule.PLACEMENT: gettext_lazy("No free capacity: %(resource)s"),
-    AdmissionCode.HOME_LOST: gettext_lazy("Home folder lost"),
-    AdmissionCode.HOME_MOVING: gettext_lazy("Home folder is moving"),
-    AdmissionCode.HOME_ARCHIVED: gettext_lazy("Home folder is being archived or restored"),
-    AdmissionCode.HOME_AWAY: gettext_lazy("Home folder is archived"),
-    EnvironmentCode.ON_ITS_WAY: gettext_lazy("Software is being built"),
-}
 HOMES = frozenset(
     {
         AdmissionCode.HOME_LOST,
@@ -96,18 +78,19 @@ class Group:
 
     @property
     def heading(self) -> str:
-        """What they wait for, in a few words."""
-        heading = HEADINGS.get(self.key.code)
-        if heading is None:
-            return self.rows[0].blocker_text or _("Checking…")
-        resource = format_resource(self.key.resource) if self.key.resource else _("any resource")
-        text = str(heading) % {"team": self.key.team, "resource": resource}
+        """What they wait for, in a few words: “Team quota in use: Vision, H100”."""
+        label = WAITING_LABELS.get(self.key.code)
+        if label is None:
+            return self.rows[0].blocker_text or str(OTHER_LABEL)
+        resource = format_resource(self.key.resource) if self.key.resource else ""
+        about = ", ".join(part for part in (self.key.team, resource) if part)
+        text = f"{label}: {about}" if about else str(label)
         return _("Needs approval: %(reason)s") % {"reason": text} if self.key.needs_approval else text
 
     @property
     def explanation(self) -> str:
         """The whole reason, of the first request. Others differ in their size."""
-        return self.rows[0].blocker_text if self.key.code in HEADINGS else ""
+        return self.rows[0].blocker_text if self.key.code in WAITING_LABELS else ""
 
 
 @dataclass(frozen=True, slots=True)

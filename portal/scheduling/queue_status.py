@@ -23,12 +23,12 @@ from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.scheduling import blockers
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import WaitBasis
 from portal.scheduling.engine.model import Eta, Outcome
 from portal.scheduling.engine.outlook import Outlook, PendingOutlook
 from portal.scheduling.placement_request import maintenance_end
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry

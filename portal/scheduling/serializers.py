@@ -13,9 +13,9 @@ from portal.catalog.serializers import WarningSerializer
 from portal.common.problem_serializers import ReasonSerializer
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.wording import message_of
-from portal.scheduling import admission
 from portal.scheduling.engine.codes import PlacementCode
 from portal.scheduling.engine.placement.types import NodeReason
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces.order_serializers import WorkspaceStartSerializer
 
 
@@ -92,9 +92,7 @@ class HomeMoveAheadSerializer(serializers.Serializer[Any]):
 class VerdictSerializer(serializers.Serializer[Any]):
     """The outcome of the request if made now, and why."""
 
-    outcome = serializers.ChoiceField(
-        [item.value for item in admission.Outcome], help_text="Outcome of the request."
-    )
+    outcome = serializers.ChoiceField([item.value for item in Outcome], help_text="Outcome of the request.")
     message = serializers.CharField()
     next_action = serializers.CharField()
     reason = ReasonSerializer(help_text="Machine-readable form of `message`.")
@@ -155,7 +153,7 @@ def reasons_data(reasons: Sequence[NodeReason]) -> list[dict[str, str]]:
     ]
 
 
-def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()) -> dict[str, Any]:
+def verdict_data(verdict: Verdict, *, alternatives: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "outcome": verdict.outcome.value,
         "message": verdict.message,

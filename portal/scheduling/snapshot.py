@@ -28,7 +28,6 @@ from portal.quota.limits import limit_tree
 from portal.quota.limits.models import ResourceRate, SiteLimit
 from portal.quota.reservations import selectors as reservations
 from portal.scheduling import capacity, moves
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Forecast
 from portal.scheduling.engine.scheduler import Scheduler
@@ -36,6 +35,7 @@ from portal.scheduling.engine.usage import with_fallbacks
 from portal.scheduling.models import SnapshotChange
 from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, maintenance_end
 from portal.scheduling.placer import PoolPlacer
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace

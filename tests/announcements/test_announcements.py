@@ -40,7 +40,7 @@ def test_each_user_dismisses_an_information_for_themselves(as_user, alice, bob):
     done = browser.post(f"/announcements/{row.pk}/dismiss/", {"next": "/queue/"})
     assert (done.status_code, done["Location"]) == (302, "/queue/")
     assert (texts(alice), texts(bob)) == ([], [row.text])
-    services.change(actor=SYSTEM, announcement=row, given={"text": "New driver on Friday."})
+    services.change(actor=SYSTEM, announcement=row, fields={"text": "New driver on Friday."})
     assert texts(alice) == ["New driver on Friday."]
 
 

@@ -10,11 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from portal.fleet.inventory.maintenance import set_maintenance
 from tests.api.conftest import DOCUMENT
 from tests.factories import UserFactory, make_token
 
@@ -100,7 +103,10 @@ def test_a_refusal_is_a_problem_with_codes(
 
 def test_every_list_is_understood(generated: str, as_user: Any, team: Any, pool: Any) -> None:
     """All that can be read without naming something, as an administrator."""
-    client = as_user(UserFactory(username="ada", is_superuser=True))
+    ada = UserFactory(username="ada", is_superuser=True)
+    client = as_user(ada)
+    begin = timezone.now() + timedelta(days=30)
+    set_maintenance(actor=ada, pool=None, begins_at=begin, ends_at=begin + timedelta(days=1), reason="Switch")
     api = importlib.import_module(f"{generated}.api")
     asked = []
     for found in pkgutil.walk_packages(api.__path__, f"{api.__name__}."):

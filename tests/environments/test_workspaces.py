@@ -17,8 +17,8 @@ from portal.fleet.inventory import services as inventory
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Role
 from portal.scheduling import admission, capacity, cycle
-from portal.scheduling.admission import Outcome
 from portal.scheduling.engine.codes import PlacementCode
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces import software
 from portal.workspaces.codes import WorkspaceCode
 from portal.workspaces.lifecycle import State

@@ -13,6 +13,7 @@ from portal.gpu_checks import lost_runs, runs, settings
 from portal.gpu_checks.kinds.repartition import change_of
 from portal.gpu_checks.models import OPEN, CheckKind, CheckVerdict, GpuCheckRun, RunState
 from portal.scheduling import admission, cycle
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -137,7 +138,7 @@ def test_the_preview_says_what_the_creation_does(large, make, alice, settle, tea
             flavor=selectors.all_flavors().get(slug=large),
         )
         made = make(alice, large)
-        assert (verdict.outcome is admission.Outcome.FITS_NOW) is (made.state == State.PROVISIONING)
+        assert (verdict.outcome is Outcome.FITS_NOW) is (made.state == State.PROVISIONING)
         settle()
 
 

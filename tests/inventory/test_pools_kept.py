@@ -14,6 +14,7 @@ from portal.fleet.inventory import node_commands, polling, pools, selectors, ser
 from portal.fleet.inventory.models import Pool
 from portal.fleet.machines.readiness import missing_requirements
 from portal.scheduling import admission
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
@@ -83,7 +84,7 @@ def test_a_retired_pool_takes_nothing_new_and_is_deleted_when_empty(olga, alice,
     pools.change(actor=olga, pool=pool, fields={"retiring": True})
     small, jupyter = Flavor.objects.get(slug="cpu-small"), Template.objects.get(slug="jupyterlab")
     verdict = admission.assess(template=jupyter, flavor=small, team=team, actor=alice)
-    assert verdict.outcome is admission.Outcome.IMPOSSIBLE
+    assert verdict.outcome is Outcome.IMPOSSIBLE
     with pytest.raises(StateConflict) as refused:
         pools.delete(actor=olga, pool=pool)
     assert refused.value.code == "in_use"

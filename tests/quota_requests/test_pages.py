@@ -153,6 +153,20 @@ def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight,
     assert (made.name, made.expected_s, made.checkpointed, made.loses_work) == ("big", 9000, True, False)
 
 
+def test_further_flavors_wait_too(bob, team, eight, as_user):
+    Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
+    browser = as_user(bob)
+    wanted = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "ask": "1", "second": "gpu-2"}
+    page = browser.get(browser.post("/workspaces/new/", {**wanted, "start_within": "5"}).url).content.decode()
+    assert "Other choices, in this order: Gpu-2." in page
+    hidden = dict(re.findall(r'type="hidden" name="(\w+)"\s+value="([^"]*)"', page))
+    del hidden["csrfmiddlewaretoken"]
+    browser.post("/quotas/ask/", {**FORM, "amount": "1", **hidden})
+    made = QuotaRequest.objects.get().workspace
+    assert [choice["flavor"] for choice in made.flavor_choices] == ["gpu-1", "gpu-2"]
+    assert made.start_within_s == 300
+
+
 def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eight, as_user):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}

@@ -90,6 +90,9 @@ def test_teams_go_into_cohorts_and_cohorts_into_each_other(board, team):
     share = TeamShare.objects.get()
     assert (share.cohort.slug, share.weight_milli, share.reclaim) == ("inner", 2500, False)
     assert 'class="long depth-2"' in page
+    board(row="cohort:research", name="Research", preempt_first="on")
+    research = Cohort.objects.get(slug="research")
+    assert (research.borrow_first, research.preempt_first) == (False, True)
     refused = board(row="cohort:research", name="Research", cohort="inner")
     assert refused.status_code == 400 and "would be inside itself" in words(refused)
     in_use = board(action="delete-cohort", row="cohort:inner")

@@ -10,9 +10,10 @@ from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.models import Device, PoolState
 from portal.scheduling import capacity, offers
-from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.admission import assess
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import PlacementCode
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, local_pool_with, node_info, only_node, simulated_pool
 from tests.rows import error_message

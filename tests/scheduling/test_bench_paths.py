@@ -19,12 +19,12 @@ from bench.scheduling.replay import replay as queue_replay
 from bench.scheduling.trace import Job
 from portal.catalog.models import Template
 from portal.scheduling import admission, choice, cycle, decision, launches, queue_status, snapshot
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.placement_request import PlacementRequests
 from portal.scheduling.placer import PoolPlacer
+from portal.scheduling.pool_nodes import PoolNodes
 from provisioning.types import AcceleratorRequest, ResourceRequest
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.scheduling.test_model_choice import A100, T4

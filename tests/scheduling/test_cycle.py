@@ -18,8 +18,9 @@ from portal.quota.ledger.models import LedgerAccount
 from portal.quota.limits.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
 from portal.quota.reservations.models import Reservation, ReservationState
 from portal.scheduling import cycle, queue_status, snapshot_feed
-from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.admission import assess
 from portal.scheduling.models import QueueState
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces import services
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace

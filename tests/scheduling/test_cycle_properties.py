@@ -22,8 +22,9 @@ from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.people.accounts.models import Team
 from portal.quota.limits.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
 from portal.scheduling import cycle, snapshot_cache
-from portal.scheduling.admission import Outcome, assess, assess_choices
+from portal.scheduling.admission import assess, assess_choices
 from portal.scheduling.snapshot import load
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces import services
 from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
 from portal.workspaces.models import Preemption, Workspace

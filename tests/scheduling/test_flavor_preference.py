@@ -14,8 +14,9 @@ from portal.fleet.inventory.models import AllocatedDevice, Allocation
 from portal.people.accounts.models import Team
 from portal.quota.limits.models import Cohort, Quota, TeamShare
 from portal.scheduling import cycle
-from portal.scheduling.admission import Outcome, Verdict, assess_choices
+from portal.scheduling.admission import assess_choices
 from portal.scheduling.codes import AdmissionCode
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces import results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace

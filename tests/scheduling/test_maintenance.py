@@ -15,9 +15,10 @@ from portal.fleet.inventory.device_states import DeviceState
 from portal.fleet.inventory.models import Maintenance
 from portal.fleet.inventory.selectors import devices_with_state
 from portal.scheduling import cycle
-from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.admission import assess
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import WaitBasis
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, WorkspaceFactory, simulated_pool

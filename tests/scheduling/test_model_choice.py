@@ -10,9 +10,10 @@ from portal.fleet.inventory import cordons
 from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
 from portal.quota.limits.models import Quota
 from portal.scheduling import choice, cycle
-from portal.scheduling.admission import Outcome, Verdict, assess
+from portal.scheduling.admission import assess
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.placement_request import Variant
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, NodeInfo, ResourceRequest

@@ -8,9 +8,9 @@ from portal.catalog import entries
 from portal.catalog.models import Template
 from portal.common.errors import InvalidInput
 from portal.fleet.inventory.models import Node
-from portal.scheduling.admission import Outcome
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import PlacementCode
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces import dispatch
 from portal.workspaces.lifecycle import State
 from tests.factories import local_pool_with, node_info

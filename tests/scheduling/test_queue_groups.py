@@ -88,10 +88,10 @@ def test_equal_reasons_have_one_heading(first, team, alice, bob, olga, as_user):
     )
     page = as_user(alice).get("/queue/")
     assert sections(page) == {
-        "Limit of Vision: H100": (40, queue_groups.ROWS_PER_GROUP),
-        "Limit of Audio: H100": (3, 3),
+        "Team quota in use: Vision, H100": (40, queue_groups.ROWS_PER_GROUP),
+        "Team quota in use: Audio, H100": (3, 3),
         "Held for requests ahead in the queue": (3, 3),
-        "Needs approval: Limit of Audio: H100": (1, 1),
+        "Needs approval: Team quota in use: Audio, H100": (1, 1),
     }
     body = unescape(page.content.decode())
     assert body.count("The limit of Vision is 2 × H100") == 5, "for the group, and for 4 of another size"
@@ -100,14 +100,16 @@ def test_equal_reasons_have_one_heading(first, team, alice, bob, olga, as_user):
     link = re.search(r'id="all-1" href="([^"]+)"', body)
     assert link is not None
     alone = as_user(alice).get(f"/queue/{link[1]}")
-    assert sections(alone) == {"Limit of Vision: H100": (40, 40)}
+    assert sections(alone) == {"Team quota in use: Vision, H100": (40, 40)}
     assert "All reasons" in alone.content.decode()
     # Own ones are shown wherever they stand.
-    own = sections(as_user(bob).get("/queue/"))["Limit of Vision: H100"]
+    own = sections(as_user(bob).get("/queue/"))["Team quota in use: Vision, H100"]
     assert own == (40, queue_groups.ROWS_PER_GROUP + queue_groups.OWN_PER_GROUP)
     assert list(sections(as_user(olga).get("/queue/?team=audio"))) == [
-        "Limit of Audio: H100", "Held for requests ahead in the queue", "Needs approval: Limit of Audio: H100"
-    ]  # fmt: skip
+        "Team quota in use: Audio, H100",
+        "Held for requests ahead in the queue",
+        "Needs approval: Team quota in use: Audio, H100",
+    ]
 
 
 def test_the_next_step_is_the_readers(first, team, alice, bob, olga, as_user):
@@ -145,9 +147,10 @@ def test_reasons_without_numbers_and_none_at_all(first, bob, as_user):
     body = browser.get("/queue/").content.decode()
     assert "Home folder is moving" in body
     assert 'href="/homes/"' in body
-    for reason in ({}, {"code": "no_longer_known", "params": {}}):
+    unknown = {"code": "no_longer_known", "params": {}}
+    for reason, heading in (({}, "Checking…"), (unknown, "Other reasons")):
         QueueEntry.objects.update(reason=reason)
-        assert list(sections(browser.get("/queue/"))) == ["Checking…"]
+        assert list(sections(browser.get("/queue/"))) == [heading]
     for key in ("x", "|||", "team_limit|gpu:h100|0|Nobody|here"):
         assert "No matching workspaces" in browser.get("/queue/", {"reason": key}).content.decode()
 

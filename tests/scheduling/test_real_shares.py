@@ -6,9 +6,9 @@ import pytest
 
 from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.scheduling import capacity, fits, snapshot_cache
-from portal.scheduling.admission import Outcome
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.codes import PlacementCode
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.gpu.shares import part_mib

@@ -9,9 +9,10 @@ from portal.catalog.models import Template
 from portal.catalog.selectors import all_flavors
 from portal.fleet.inventory.models import AllocatedDevice, Pool
 from portal.scheduling import software_requirements
-from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.admission import assess
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.placement.types import NodeSoftware, SoftwareRequirements
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces.lifecycle import State
 from provisioning.types import AcceleratorRequest, DeviceInfo
 from tests.factories import FlavorFactory, local_pool_with, node_info

@@ -16,6 +16,7 @@ from portal.scheduling import admission, cycle, home_offers, snapshot_cache
 from portal.scheduling.codes import AdmissionCode
 from portal.scheduling.engine.model import Outcome
 from portal.scheduling.snapshot import load
+from portal.scheduling.verdicts import Verdict
 from portal.workspaces import reconcile, services
 from portal.workspaces.gateway import file_tickets
 from portal.workspaces.home_files import services as files
@@ -76,7 +77,7 @@ def blocked(one_gpu: Flavor, alice: User, mate: User, make, sent: Broker) -> Hom
     return place
 
 
-def preview(user: User, team: Team, **asked: object) -> admission.Verdict:
+def preview(user: User, team: Team, **asked: object) -> Verdict:
     return admission.assess(
         template=Template.objects.get(slug="jupyterlab"),
         flavor=Flavor.objects.get(slug="one-gpu"),

@@ -6,6 +6,9 @@ import asyncio
 import contextlib
 import socket
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_network
 from pathlib import Path
@@ -48,7 +51,7 @@ async def guarded(folder: Path, limits: Limits, heads: list[bytes]) -> AsyncIter
 
     behind = await asyncio.start_unix_server(door, folder / "door.sock")
     guard = Guard(str(folder / "door.sock"), limits)
-    server = await guard.serve("127.0.0.1", 0)
+    server = await guard.serve(front_guard.bind("127.0.0.1", 0))
     port = server.sockets[0].getsockname()[1]
 
     async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -95,6 +98,49 @@ async def test_it_passes_on_and_names_the_client(tmp_path: Path, monkeypatch: py
         # The door has closed: the connection counts no more, though the client keeps its end.
         while guard._clients:
             await asyncio.sleep(0.01)
+
+
+CADDY = """
+import pathlib, socket, time
+pathlib.Path("begun").touch()
+while not pathlib.Path("open").exists():
+    time.sleep(0.01)
+server = socket.socket(socket.AF_UNIX)
+server.bind("door.sock")
+server.listen()
+while True:
+    line, _ = server.accept()
+    if line.recv(100):
+        line.sendall(b"hello")
+    line.close()
+"""
+
+
+def test_it_refuses_connections_until_caddy_accepts_them(tmp_path: Path) -> None:
+    with front_guard.bind("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    argv = [sys.executable, "-m", "portal.embedded.front_guard", "--listen", f"127.0.0.1:{port}"]
+    argv += ["--folder", str(tmp_path), "--to", "door.sock", "--", sys.executable, "-c", CADDY]
+    with subprocess.Popen(argv) as guard:
+        try:
+            while not (tmp_path / "begun").exists():
+                assert guard.poll() is None
+                time.sleep(0.01)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+            (tmp_path / "open").touch()
+            answer = b""
+            while not answer:
+                # Refused until then, and never accepted in vain.
+                with (
+                    contextlib.suppress(ConnectionRefusedError),
+                    socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line,
+                ):
+                    answer = line.recv(100)
+                    assert answer == b"hello"
+                assert guard.poll() is None
+        finally:
+            guard.terminate()
 
 
 async def test_an_address_has_its_share_and_this_machine_has_none(tmp_path: Path) -> None:

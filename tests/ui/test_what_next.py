@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.utils import timezone
@@ -12,6 +13,7 @@ from portal.common.actors import SYSTEM
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import Membership, Team, User
 from portal.quota.limits.services import limits as quotas
+from portal.web.home.views import home
 from tests.environments.helpers import environment, failed, only
 from tests.factories import MembershipFactory, UserFactory, WorkspaceFactory, local_pool_with, node_info
 from tests.quota_requests.helpers import ask
@@ -51,6 +53,10 @@ def test_first_steps_of_an_administrator_tick_themselves_and_vanish(as_user, ada
     User.objects.filter(pk=ada.pk).update(mfa_since=timezone.now())
     WorkspaceFactory(owner=ada, team=team)
     assert steps(other.get("/")) == {}
+    # Done once, this browser remembers it: nothing is computed again.
+    with patch.object(home, "setup_steps") as computed:
+        other.get("/")
+    computed.assert_not_called()
 
 
 def test_a_new_team_asks_for_members_and_a_quota(as_user, ada, olga):

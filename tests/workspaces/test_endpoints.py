@@ -7,6 +7,7 @@ import pytest
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission, blockers
+from portal.scheduling.verdicts import Outcome
 from portal.workspaces import reconcile, results
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
@@ -58,7 +59,7 @@ def test_an_agent_that_names_a_service_of_the_host_is_not_routed_there(clock, ma
 def test_unsupported_request_is_impossible_before_creation(local_pool, catalog):
     flavor = Flavor.objects.create(slug="pair", name="Two nodes", cpu_milli=100, memory_mib=128, nodes=2)
     verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
-    assert verdict.outcome is admission.Outcome.IMPOSSIBLE
+    assert verdict.outcome is Outcome.IMPOSSIBLE
     assert verdict.message == (
         "Pool this-machine cannot run it: A workspace of this pool runs on one machine. "
         "Choose a flavor with 1 node."
@@ -72,7 +73,7 @@ def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
     pool.save()
     flavor = Flavor.objects.filter(pool=pool).order_by("slug")[0]
     verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
-    assert verdict.outcome is admission.Outcome.IMPOSSIBLE
+    assert verdict.outcome is Outcome.IMPOSSIBLE
     assert "no_such_knob" in verdict.message
 
 

@@ -36,6 +36,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import User
 from provisioning import messages
@@ -120,7 +121,7 @@ def queue_first(
     if open_build is not None:
         return open_build
     waiting = Count("environment_builds", filter=Q(environment_builds__state__in=OPEN))
-    building = selectors.building_nodes().filter(online=True).annotate(waiting=waiting)
+    building = selectors.building_nodes().filter(in_contact()).annotate(waiting=waiting)
     nodes = building.order_by("waiting", "name")
     if version.source_kind == SourceKindRow.FOLDER:
         # Only a node with the folder can inspect it.

@@ -26,6 +26,7 @@ from portal.catalog.environments.models import (
 from portal.catalog.environments.services import require_built
 from portal.common.actors import SystemActor
 from portal.common.formatting import format_duration
+from portal.fleet.inventory.contact import in_contact
 from portal.people.accounts.models import User
 
 MAX_NAMED = 20
@@ -183,7 +184,7 @@ def _line(requirement: Requirement, has: dict[str, str], python: str) -> str:
 def _when(environment: Environment, reach: EnvironmentUsage) -> list[str]:
     """Return when the version takes effect, and for which workspaces."""
     nodes = list(
-        selectors.building_nodes().filter(online=True).order_by("name").values_list("name", flat=True)
+        selectors.building_nodes().filter(in_contact()).order_by("name").values_list("name", flat=True)
     )
     if not nodes:
         lines = [_("No node can build it now. The build waits for one.")]

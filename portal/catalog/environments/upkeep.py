@@ -21,6 +21,7 @@ from portal.catalog.environments.models import (
     VersionState,
 )
 from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.contact import in_contact
 from provisioning import messages
 from provisioning.environment_messages import EnvironmentRemoval
 
@@ -73,7 +74,7 @@ def _distribute(now: datetime) -> None:
         .values_list("pk", "digest", "created_by_id")[: PER_SWEEP * 5]
     )
     by_digest = {digest: (pk, by) for pk, digest, by in reversed(wanted)}
-    nodes = list(selectors.building_nodes().filter(online=True).order_by("name"))
+    nodes = list(selectors.building_nodes().filter(in_contact()).order_by("name"))
     open_ones = set(EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", "node_id"))
     recent = EnvironmentBuild.objects.filter(state=BuildState.FAILED, retry_at__gt=now)
     waits = set(recent.values_list("version__digest", "node_id"))
@@ -111,7 +112,7 @@ def _note_unused(now: datetime) -> None:
     }
     if not old:
         return
-    for node in selectors.building_nodes().filter(online=True):
+    for node in selectors.building_nodes().filter(in_contact()):
         for digest in sorted(old & {entry.get("digest", "") for entry in node.environments}):
             command = messages.dump(EnvironmentRemoval(digest))
             builds.send("node.environment_remove", node_commands.queue_of(node.pool, node.name), command)

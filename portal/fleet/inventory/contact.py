@@ -50,9 +50,9 @@ def contact_of_pool(pool: Pool) -> Contact:
     return Contact(pool.state != PoolState.UNREACHABLE, pool.inventory_at, pool.state_message)
 
 
-def contact_of_node(node: Node) -> Contact:
-    """Return the contact with a node. Reads its pool."""
-    of_pool = contact_of_pool(node.pool)
+def contact_of_node(node: Node, pool: Pool | None = None) -> Contact:
+    """Return the contact with a node. `pool` is its pool, which is read if not passed in."""
+    of_pool = contact_of_pool(pool or node.pool)
     if not of_pool.heard:
         # Also nodes that were away before have the cause of the pool.
         return Contact(False, node.seen_at, of_pool.cause)

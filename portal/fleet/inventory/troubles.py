@@ -10,6 +10,7 @@ from django.db.models.functions import Coalesce
 
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event, TargetKind
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.device_states import FOUND_BAD, flag
 from portal.fleet.inventory.models import (
     AllocatedDevice,
@@ -39,15 +40,9 @@ def lost_devices(actor: User) -> QuerySet[Device]:
     trouble = FOUND_BAD & Q(present=True) | missing
     decided = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR) | Q(node__cordoned=True)
     its_gpu = Device.objects.filter(FOUND_BAD, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
-    return (
-        Device.objects.filter(
-            trouble & ~decided & _visible_to(actor),
-            node__online=True,
-            node__pool__enabled=True,
-        )
-        .exclude(node__pool__state=PoolState.UNREACHABLE)
-        .exclude(~Q(parent_uuid="") & Q(Exists(its_gpu)))
-    )
+    return Device.objects.filter(
+        trouble & ~decided & _visible_to(actor), in_contact("node__"), node__pool__enabled=True
+    ).exclude(~Q(parent_uuid="") & Q(Exists(its_gpu)))
 
 
 def devices(actor: User) -> QuerySet[Device]:

@@ -32,6 +32,7 @@ from portal.quota.limits.presenters.limit_board import LimitBoard, board_of
 from portal.quota.limits.selectors.limits import share_of
 from portal.quota.limits.services import cohorts, limits
 from portal.quota.limits.services.limits import LimitWrite
+from portal.quota.limits.types import Fungibility
 
 WEIGHT = 1000
 PLACE_VERSION = "place_version"
@@ -195,6 +196,7 @@ def _save(actor: User, data: QueryDict) -> tuple[LimitWrite, str]:
             name=data.get("name", row.name),
             parent=parent,
             weight_milli=weight,
+            fungibility=Fungibility(data.get("borrow_first") == "on", data.get("preempt_first") == "on"),
             expected=placed,
         )
     moved = before != _place(row)
@@ -231,7 +233,7 @@ def _move_message(row: Team | Cohort, moved: bool) -> str:
 
 def _place(row: Team | Cohort) -> tuple[Any, ...]:
     if isinstance(row, Cohort):
-        return row.name, row.parent_id, row.weight_milli
+        return row.version_state
     share = share_of(row)
     return share.cohort_id, share.weight_milli, share.reclaim
 

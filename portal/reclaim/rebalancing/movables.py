@@ -11,8 +11,8 @@ from portal.catalog.models import Flavor, Template
 from portal.reclaim.engine.movables import Movable
 from portal.reclaim.engine.placement_health import PlacementHealth
 from portal.reclaim.rebalancing.reading import RunningWorkspace, RunningWorkspaces
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.placement_request import PlacementRequests
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import Homes
 from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest

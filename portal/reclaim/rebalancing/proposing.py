@@ -35,8 +35,8 @@ from portal.reclaim.models import Discontent, ProposalState, RebalanceProposal
 from portal.reclaim.rebalancing import policies, reading, services
 from portal.reclaim.rebalancing.movables import SnapshotMovables
 from portal.scheduling import moves, moving
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.moves import PlannedMove
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.models import Workspace
 from provisioning import messages

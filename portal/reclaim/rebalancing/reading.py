@@ -36,10 +36,10 @@ from portal.reclaim.engine.rebalancing import BlockedRequest, PastMove
 from portal.reclaim.models import BestClock
 from portal.reclaim.rebalancing.nodes import NodeView, nodes_of_all
 from portal.scheduling import snapshot_cache
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.models import Move
 from portal.scheduling.moves import parse_placement
 from portal.scheduling.placement_request import PlacementRequests
+from portal.scheduling.pool_nodes import PoolNodes
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import DesiredState, State

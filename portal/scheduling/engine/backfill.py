@@ -9,6 +9,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
+from portal.common.reasons.reason import Reason
 from portal.quota.limits.types import Amounts
 from portal.scheduling.engine.model import BackfillReservation, Policy, Running, Workload
 from portal.scheduling.engine.usage import PromisedAmounts, Usage, within_nominal
@@ -57,6 +58,17 @@ class ChoosingPlacer(Protocol):
 
         `waiting` is the number of pending requests by resource, without those that have alternatives.
         """
+
+
+@runtime_checkable
+class ServicePlacer(Protocol):
+    """A placer that knows which nodes are out of service. Capacity that is freed there stays closed."""
+
+    def lost_contact(self, workload: Workload) -> Reason | None:
+        """Return why its start is unknown if no node that could ever take it reports, else None."""
+
+    def closed_nodes_in_use(self, workload: Workload) -> bool:
+        """Return whether work runs on nodes of its pools that take no new work."""
 
 
 @runtime_checkable

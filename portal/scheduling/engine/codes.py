@@ -57,6 +57,8 @@ MAY_PASS = frozenset(
     }
 )
 """Reasons that can end without a change of the request."""
+SILENT = frozenset({PlacementCode.NODE_OFFLINE, PlacementCode.POOL_UNREACHABLE})
+"""Codes of nodes that do not report: nothing starts there, and no end is observed."""
 NOT_SUITED = frozenset(
     {
         PlacementCode.NODE_RETIRED,
@@ -95,3 +97,4 @@ class WaitBasis(StrEnum):
     NO_ROOM_ON_NODES = "no_room_on_nodes"
     LIMIT_MUST_CHANGE = "limit_must_change"
     MAINTENANCE_ENDS = "maintenance_ends"
+    NO_CONTACT = "no_contact"

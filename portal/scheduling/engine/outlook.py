@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from portal.common.reasons.codes import Rule
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.backfill import ServicePlacer
 from portal.scheduling.engine.codes import MemberOrderCode, WaitBasis
 from portal.scheduling.engine.home_moves import HomeMover, earliest_start
 from portal.scheduling.engine.member_order import MemberTurn
@@ -61,6 +62,10 @@ class Outlook:
         self._rooms: dict[object, int | None] = {}
         self._holders: dict[str, tuple[Holder, ...]] = {}
         self._fits: dict[object, bool] = {}
+        self._silences: dict[object, Reason | None] = {}
+        placer = scheduler.placer
+        # Asked for each pending request, so found out once.
+        self._service = placer if isinstance(placer, ServicePlacer) else None
         self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
         self._turns: dict[tuple[str, int, str], MemberTurn] | None = None
 
@@ -156,7 +161,8 @@ class Outlook:
         request = self._scheduler.pending.items[workload_id]
         etas = self.plan.by_choice(workload_id)
         if not request.fallbacks or len(etas) == 1:
-            return (replace(etas[0], choice=request.choice),)
+            eta = replace(etas[0], choice=request.choice)
+            return (self._eta_on_nodes(request, eta, self._find_shortfall(request)),)
         choices = (request, *request.fallbacks)
         shortfalls = [self._find_shortfall(choice) for choice in choices]
         on_nodes = [
@@ -183,10 +189,12 @@ class Outlook:
         return self._eta_on_nodes(request, eta, shortfall)
 
     def _eta_on_nodes(self, request: Workload, eta: Eta, shortfall: Shortfall) -> Eta:
-        """Return the ETA, or a later one if the nodes have no room by then."""
+        """Return the ETA, a later one if the nodes have no room by then, or none if they do not report."""
+        shape = (self._scheduler.pending.shape_of(request.id), request.choice)
+        if (silence := self._silence(request, shape)) is not None:
+            return Eta(None, silence, eta.choice)
         if eta.eta_s is None or not self._waits_for_nodes(request, shortfall):
             return eta
-        shape = (self._scheduler.pending.shape_of(request.id), request.choice)
         if shape not in self._rooms:
             if len(self._rooms) >= MAX_ROOMS:
                 return eta
@@ -198,11 +206,21 @@ class Outlook:
             return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES), eta.choice)
         return replace(eta, eta_s=max(eta.eta_s, room_s))
 
+    def _silence(self, request: Workload, shape: object) -> Reason | None:
+        """Return why nobody knows when it starts, if no node that could take it reports."""
+        if self._service is None:
+            return None
+        if shape not in self._silences:
+            self._silences[shape] = self._service.lost_contact(request)
+        return self._silences[shape]
+
     def _waits_for_nodes(self, request: Workload, shortfall: Shortfall) -> bool:
         """Return whether the plan, which ignores nodes, is too early: a free device may be elsewhere."""
+        if shortfall[0] is not Rule.CAPACITY:
+            return shortfall[0] is Rule.PLACEMENT
         placer = self._scheduler.placer
-        return shortfall[0] is Rule.PLACEMENT or (
-            shortfall[0] is Rule.CAPACITY and isinstance(placer, HomeMover) and placer.has_home(request)
+        return (isinstance(placer, HomeMover) and placer.has_home(request)) or (
+            self._service is not None and self._service.closed_nodes_in_use(request)
         )
 
     def _find_shortfall(self, request: Workload) -> Shortfall:

@@ -15,7 +15,7 @@ from portal.people.accounts.models import Team, User
 from portal.people.accounts.policies import may_view_team
 from portal.people.accounts.selectors import team_by_slug
 from portal.scheduling import admission, fits
-from portal.scheduling.admission import Outcome
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.web.catalog import prices
 from portal.workspaces import egress, software
 
@@ -32,7 +32,7 @@ class Preview:
     fits: fits.FlavorFit
     price: tuple[float, float]
     team: Team | None = None
-    verdict: admission.Verdict | None = None
+    verdict: Verdict | None = None
     refusal: str = ""
     network: str = ""
     devices: bool = False

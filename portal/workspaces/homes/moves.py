@@ -31,6 +31,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.models import Node, Pool
 from portal.people.accounts.models import Team, User
 from portal.workspaces.codes import WorkspaceCode
@@ -77,11 +78,16 @@ def may_move(actor: User, owner_id: UUID) -> bool:
     return actor.pk == owner_id or actor.operates
 
 
+def takes_homes() -> Q:
+    """Return a condition: homes can be moved to the node."""
+    return in_contact() & Q(cordoned=False, retired=False)
+
+
 def target_nodes(pool: Pool, *, other_than: UUID | None = None) -> list[Node]:
     """Return the nodes of the pool, except `other_than`, that a home can be moved to, by name."""
     if not has_separate_homes(pool):
         return []
-    nodes = Node.objects.filter(pool=pool, online=True, cordoned=False, retired=False)
+    nodes = Node.objects.filter(takes_homes(), pool=pool)
     if other_than is not None:
         nodes = nodes.exclude(pk=other_than)
     return list(nodes.order_by("name"))

@@ -93,7 +93,7 @@ def rows(actor: User, places: Iterable[HomePlace]) -> list[HomeRow]:
         moves[move.owner_id, move.team_id, move.pool_id] = move
     nodes: dict[Any, list[str]] = {}
     pools = {place.pool_id for place in places if home_places.has_separate_homes(place.pool)}
-    free = Node.objects.filter(pool__in=pools, online=True, cordoned=False, retired=False)
+    free = Node.objects.filter(home_moves.takes_homes(), pool__in=pools)
     for pool, name in free.order_by("name").values_list("pool_id", "name"):
         nodes.setdefault(pool, []).append(name)
     home_rows = []

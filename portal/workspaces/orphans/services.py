@@ -29,6 +29,7 @@ from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory import node_commands
+from portal.fleet.inventory.contact import in_contact
 from portal.fleet.inventory.models import Node, Pool
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
@@ -317,7 +318,7 @@ def _forget_unseen(now: datetime) -> None:
     )
     if not unseen:
         return
-    reporting = set(Node.objects.filter(online=True, retired=False).values_list("pool_id", "name"))
+    reporting = set(Node.objects.filter(in_contact(), retired=False).values_list("pool_id", "name"))
     for row in unseen:
         if (row.pool_id, row.node) not in reporting:
             continue

@@ -107,7 +107,7 @@ class Recorder:
             page.fill("#id_username", "admin")
             page.fill("#id_password", PASSWORD)
             page.get_by_role("button", name="Sign in", exact=True).click()
-            page.wait_for_url(f"http://localhost:{self.port}/")
+            page.wait_for_url(lambda url: "/sign-in/" not in url)
             began = time.time()
             for session, place in pairs:
                 tab = context.new_page()

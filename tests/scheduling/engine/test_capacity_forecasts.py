@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from portal.fleet.inventory.models import Pool
 from portal.scheduling import capacity
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import backfill
 from portal.scheduling.engine.model import Policy, Workload
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.placement_request import PlacementRequest
 from portal.scheduling.placer import PoolPlacer
+from portal.scheduling.pool_nodes import PoolNodes
 from provisioning.types import DeviceGrant, NodePlacement, Placement
 from tests.scheduling.engine.nodes import NodePlacer, live
 from tests.scheduling.engine.placement.helpers import gpus, node, wants

@@ -450,6 +450,35 @@ def node(stack: Stack, name: str, certificates: Certificates, authority: Authori
         yield port
 
 
+def test_a_host_without_its_gateway_process_is_not_alive(door: Stack) -> None:
+    def answer(port: int) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz/live", headers={"host": "localhost"})
+
+    assert answer(door.proxy_port).status_code == 200
+    folder = door.folder / "gateway-gone"
+    (folder / ".gateway").mkdir(parents=True)
+    port, gone = free_port(), free_port()
+    (folder / "front-door.json").write_text(
+        proxy.config(
+            listen=f"127.0.0.1:{port}",
+            places=proxy.Upstreams(f"127.0.0.1:{door.web_port}", f"127.0.0.1:{gone}", door.endpoint),
+            domain="localhost",
+            secret=SECRET,
+            certificates=Authority(folder / "authority").front_door(),
+            storage=folder / "caddy",
+        )
+    )
+    with run_caddy(folder):
+
+        def page() -> bool | None:
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"http://127.0.0.1:{port}/").headers.get("x-portal") == "1" or None
+            return None
+
+        eventually(page)
+        assert answer(port).status_code == 502
+
+
 def test_a_workspace_of_another_node_is_entered_through_its_gateway(behind: Stack) -> None:
     authority: Authority = behind.authority
     with (

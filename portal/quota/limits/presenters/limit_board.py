@@ -31,6 +31,8 @@ class EditedRow:
     name: str
     cohort: str
     reclaim: bool
+    borrow_first: bool
+    preempt_first: bool
     place: TeamShare | Cohort | None
 
 
@@ -152,6 +154,8 @@ def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) 
             name=typed.get("name", row.name),
             cohort=typed.get("cohort", ""),
             reclaim=typed.get("reclaim") == "on",
+            borrow_first=typed.get("borrow_first") == "on",
+            preempt_first=typed.get("preempt_first") == "on",
             place=place,
         )
     return EditedRow(
@@ -163,6 +167,8 @@ def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) 
         name=row.name,
         cohort=row.parent,
         reclaim=row.reclaim,
+        borrow_first=isinstance(place, Cohort) and place.borrow_first,
+        preempt_first=isinstance(place, Cohort) and place.preempt_first,
         place=place,
     )
 

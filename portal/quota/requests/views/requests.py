@@ -34,7 +34,7 @@ from portal.quota.requests.forms import AskForm, DecideForm, base_units, end_aft
 from portal.quota.requests.models import QuotaRequest, RequestKind
 from portal.quota.requests.services import requests as services
 from portal.workspaces import software
-from portal.workspaces.order import WorkspaceOrder
+from portal.workspaces.order import WorkspaceOrder, require_choices
 
 ROWS_PER_PAGE = 20
 
@@ -98,12 +98,21 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
     try:
         chosen_template = catalog.template_by_slug(actor, strip_nul(template))
         size = catalog.flavor_by_slug(actor, strip_nul(flavor))
+        fallbacks = [
+            catalog.flavor_by_slug(actor, slug) for slug in strip_nul(data.get("fallbacks", "")).split()
+        ]
+        start_within_s = _seconds(data.get("start_within_s", ""))
+        require_choices([size, *fallbacks], start_within_s)
         lifetime_s = parse_hours(data.get("hours", ""))
         # Fail before the user writes a justification.
         lifetime_of(chosen_template, size, lifetime_s)
         return {
             "template": chosen_template,
             "flavor": size,
+            "fallbacks": fallbacks,
+            "start_within_s": start_within_s,
+            "start_without_gpu": "start_without_gpu" in data,
+            "move_home": "move_home" in data,
             "name": strip_nul(data.get("name", "")),
             "lifetime_s": lifetime_s,
             # An unchecked box means unset: the template and flavor decide.
@@ -114,6 +123,13 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
         }, ""
     except PortalError as error:
         return None, error.message
+
+
+def _seconds(entered: str) -> int:
+    """Return the seconds as a number, 0 if empty, -1 if it is no number, which no order accepts."""
+    if not entered:
+        return 0
+    return int(entered) if entered.isascii() and entered.isdigit() and len(entered) < 8 else -1
 
 
 def _git(data: Any) -> Source | None:

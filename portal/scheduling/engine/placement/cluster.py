@@ -123,7 +123,7 @@ class Cluster:
 
     def weight_by_scarcity(self, mix: RequestMix) -> RequestMix:
         """Return the mix, weighted by the current scarcity of what each shape can use."""
-        return mix.with_scarcity(scarcity.measure(self._nodes, mix))
+        return weight_by_scarcity([(self, mix)])[0]
 
     def set_mix(self, mix: RequestMix) -> None:
         """Replace the mix for later decisions. Committed placements stay."""
@@ -629,3 +629,9 @@ def _rack(node: NodeCapacity) -> tuple[str, ...]:
 
 def _block(node: NodeCapacity) -> tuple[str, ...]:
     return (node.block,) if node.block else ()
+
+
+def weight_by_scarcity(clusters: Sequence[tuple[Cluster, RequestMix]]) -> list[RequestMix]:
+    """Return the mix of each cluster, weighted by the scarcity over all clusters that expect a shape."""
+    measured = scarcity.measure([(cluster._nodes, mix) for cluster, mix in clusters])
+    return [mix.with_scarcity(found) for (_, mix), found in zip(clusters, measured, strict=True)]

@@ -13,6 +13,7 @@ from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import Team, User
 from portal.people.join_requests import presenters as join_presenters
 from portal.scheduling import admission
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.workspaces import software
 from portal.workspaces.models import Workspace
 
@@ -24,12 +25,12 @@ class LastChoice:
     template: Template
     flavor: Flavor
     team: Team
-    verdict: admission.Verdict
+    verdict: Verdict
     environment: Environment | None = None
 
     @property
     def verdict_line(self) -> str:
-        if self.verdict.outcome is admission.Outcome.FITS_NOW:
+        if self.verdict.outcome is Outcome.FITS_NOW:
             return _("Your last choice can start now.")
         return _("Your last choice would have to wait. %(why)s") % {"why": self.verdict.message}
 

@@ -20,6 +20,7 @@ from portal.people.accounts.selectors import chargeable_teams
 from portal.quota.limits.presenters.bars import QuotaUsage
 from portal.quota.limits.selectors import limits
 from portal.scheduling import admission, home_offers, offers
+from portal.scheduling.verdicts import Outcome, Verdict
 from portal.web.catalog.environments import environment_states
 from portal.web.home.presenters.environment_field import (
     EnvironmentOption,
@@ -50,7 +51,7 @@ class FlavorCard:
 
     flavor: Flavor
     size: str
-    verdict: admission.Verdict
+    verdict: Verdict
     chosen: bool
 
     @property
@@ -94,13 +95,13 @@ class NewWorkspaceChoice:
     written_environment: str = ""
     """The requested slug, for a text field if there are too many environments for a list."""
     many_environments: bool = False
-    without_gpu: admission.Verdict | None = None
+    without_gpu: Verdict | None = None
     """Verdict for a start without GPUs, if that starts at once while the chosen flavor would wait."""
     later: list[Flavor] = field(default_factory=list)
     """Further flavors in order of preference."""
-    of_all: admission.Verdict | None = None
+    of_all: Verdict | None = None
     """Verdict on the chosen flavor and the further ones."""
-    with_home: admission.Verdict | None = None
+    with_home: Verdict | None = None
     """The same for a start that moves a large home folder to another machine."""
 
     @property
@@ -139,7 +140,7 @@ class NewWorkspaceChoice:
         return self.chosen_flavor.size if self.chosen_flavor else ""
 
     @property
-    def verdict(self) -> admission.Verdict | None:
+    def verdict(self) -> Verdict | None:
         if self.of_all is not None:
             return self.of_all
         return self.chosen_flavor.verdict if self.chosen_flavor else None
@@ -147,7 +148,7 @@ class NewWorkspaceChoice:
     @property
     def needs_approval(self) -> bool:
         """Whether it starts only after an approval."""
-        return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+        return self.verdict is not None and self.verdict.outcome is Outcome.NEEDS_APPROVAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,7 @@ def _with_later_flavors(
         expected_s=preferences.expected_s,
         environment=environment,
     )
-    waits = verdict.outcome is admission.Outcome.QUEUED
+    waits = verdict.outcome is Outcome.QUEUED
     return replace(form, later=chosen, of_all=verdict, without_gpu=form.without_gpu if waits else None)
 
 
@@ -283,8 +284,8 @@ class _FlavorField:
 
     cards: list[FlavorCard]
     alternatives: list[Flavor]
-    without_gpu: admission.Verdict | None
-    with_home: admission.Verdict | None
+    without_gpu: Verdict | None
+    with_home: Verdict | None
     left_out: int
 
 
@@ -344,7 +345,7 @@ def _flavor_field(
     )
     chosen = _choose_flavor(preferences, sized)
     alternatives: list[Flavor] = []
-    if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
+    if chosen is not None and chosen.verdict.outcome is not Outcome.FITS_NOW:
         alternatives = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
     without_gpu = with_home = None
     if chosen is not None and team is not None:
@@ -379,10 +380,10 @@ def _choose_flavor(
     choosable = [
         slug
         for slug, offer in by_slug.items()
-        if slug == preferences.flavor and offer.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+        if slug == preferences.flavor and offer.verdict.outcome is Outcome.NEEDS_APPROVAL
     ]
     choosable += [slug for slug, offer in by_slug.items() if offer.verdict.possible]
-    now = [slug for slug, offer in by_slug.items() if offer.verdict.outcome is admission.Outcome.FITS_NOW]
+    now = [slug for slug, offer in by_slug.items() if offer.verdict.outcome is Outcome.FITS_NOW]
     return by_slug.get(_pick(choosable, *preferences.flavors, *now[:1]))
 
 

@@ -70,10 +70,16 @@ def home(request: SignedInRequest) -> HttpResponse:
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in cards),
             "team_quotas": limits.home_page_quotas(user),
-            "setup": setup_steps(user) if SETUP_COOKIE not in request.COOKIES else [],
             **home_presenters.join_page_data(user),
         }
-    return render(request, partial_of(request, "home/home.html", "list"), context)
+    computes_setup = full_page and user.administers and SETUP_COOKIE not in request.COOKIES
+    if computes_setup:
+        context["setup"] = setup_steps(user)
+    response = render(request, partial_of(request, "home/home.html", "list"), context)
+    if computes_setup and not context["setup"]:
+        # All are done: this browser does not ask for them again.
+        _remember_setup(response)
+    return response
 
 
 @require_POST
@@ -81,7 +87,12 @@ def hide_setup(request: SignedInRequest) -> HttpResponse:
     """Hide the first steps in this browser."""
     require_administrator(request.user)
     response = redirect("home:home")
+    _remember_setup(response)
+    return response
+
+
+def _remember_setup(response: HttpResponse) -> None:
+    """Let this browser show the first steps no more."""
     response.set_cookie(
         SETUP_COOKIE, "1", max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS, httponly=True
     )
-    return response

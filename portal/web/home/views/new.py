@@ -245,6 +245,9 @@ def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name:
         query["checkpointed"] = "on"
     if secret_names := _selected_secrets(request):
         query["secrets"] = " ".join(secret_names)
+    if later.slugs:
+        query |= {"fallbacks": " ".join(later.slugs), "start_within_s": later.start_within_s}
+    query |= {name: "on" for name in ("start_without_gpu", "move_home") if name in request.POST}
     query |= {f"git_{name}": value for name, value in _git_fields(request.POST).items() if value}
     if verdict is not None and verdict.quota_request is not None:
         query |= {

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.fleet.inventory.models import Pool
-from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.placement.arrays import NodeArrays
 from portal.scheduling.engine.placement.engine import Cluster
+from portal.scheduling.pool_nodes import PoolNodes
 from tests.scheduling.engine.placement.helpers import carrier, gpus, node, nodes_, requests_, wants
 from tests.suite.choice import examples
 

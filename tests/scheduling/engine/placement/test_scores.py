@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.arrays import NodeArrays
+from portal.scheduling.engine.placement.cluster import weight_by_scarcity
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, place
 from portal.scheduling.engine.placement.mix import SCARCITY_ONE, Shape
 from portal.scheduling.engine.placement.scoring.fragmentation import (
@@ -128,6 +129,22 @@ def test_what_few_devices_suit_is_scarce():
         Shape.of(nowhere): (0, 0),
         Shape.of(too_many): (0, 0),
     }
+
+
+def test_scarcity_counts_all_clusters_that_expect_a_shape():
+    """A request for any GPU has eight, one for an H100 has two, also in the cluster of H100s alone."""
+    many = Cluster([node("a", *gpus("a", *[1000] * 6, model=A10))])
+    few = Cluster([node("b", *gpus("b", *[1000] * 2, model=H100))])
+    any_one, an_h100, own = wants(1, cpu=0), wants(1, cpu=0, models=(H100,)), wants(2, cpu=0, models=(H100,))
+    shared = RequestMix.of([any_one, an_h100])
+    mixes = weight_by_scarcity([(many, shared), (few, RequestMix.of([any_one, an_h100, own]))])
+    of_many, of_few = (dict(mix.scarcity) for mix in mixes)
+    assert of_many[Shape.of(any_one)] == of_few[Shape.of(any_one)] == (SCARCITY_ONE, SCARCITY_ONE)
+    assert of_many[Shape.of(an_h100)] == (0, 0)
+    assert of_few[Shape.of(an_h100)][1] == math.floor(SCARCITY_ONE * 8080 / 2080)
+    assert of_few[Shape.of(own)] == of_few[Shape.of(an_h100)]
+    alone = dict(few.weight_by_scarcity(shared).scarcity)
+    assert alone[Shape.of(an_h100)] == (SCARCITY_ONE, SCARCITY_ONE)
 
 
 def test_what_is_scarce_weighs_more():

@@ -7,14 +7,16 @@ model, many devices of one node), and overrates those that fit nearly everywhere
 
   scarcity = (free + reserve) / (usable + reserve)
 
-with `reserve` one percent of all GPUs, so that nearly exhausted capacity does not outweigh everything else.
-Room uses it directly, with the slots for `usable`. Fragmentation uses its power of 3/4, which replays chose
-(docs/placement.md).
+over all pools that expect the shape, with `reserve` one percent of all GPUs, so that nearly exhausted
+capacity does not outweigh everything else. Room uses it directly, with the slots for `usable`. Fragmentation
+uses its power of 3/4, which replays chose (docs/placement.md).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,36 +27,71 @@ from provisioning.types import WHOLE_DEVICE_MILLI
 RESERVE_PERCENT = 1
 
 
-def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
-    """Return the scarcity of each typical shape with devices, for fragmentation and for room.
+@dataclass(frozen=True, slots=True)
+class FreeAmounts:
+    """What is free in one cluster, in milli-GPU.
 
-    Both are in 1/`SCARCITY_ONE`, and 0 for a shape that no node could take if it were empty.
+    `by_shape` has for each shape what it could use, what its slots would take, and whether a node could ever
+    take it.
     """
-    free = nodes.free_milli * nodes.usable[:, None]
-    total = int(free.sum())
-    reserve = int(nodes.present.sum()) * WHOLE_DEVICE_MILLI * RESERVE_PERCENT // 100 or 1
-    empty = np.where(nodes.present, WHOLE_DEVICE_MILLI, 0)
-    cpu = np.array([node.cpu_milli for node in nodes.states], np.int64)
-    memory = np.array([node.memory_mib for node in nodes.states], np.int64)
-    measures = {}
-    for shape, _ in (*mix.typical(), *mix.typical_accelerated()):
-        if not shape.count or shape in measures:
-            continue
-        suits = nodes.class_mask(shape.models, 0)[nodes.device_class]
-        if not _usable_milli(shape, empty * suits, cpu, memory).any():
-            measures[shape] = (0, 0)
-            continue
-        left = free * suits
-        usable = int(_usable_milli(shape, left, nodes.free_cpu, nodes.free_memory).sum())
-        room = int(_slots(shape, left, nodes.free_cpu, nodes.free_memory).sum())
-        room *= shape.count * shape.share_milli
-        above = total + reserve
+
+    total: int
+    reserve: int
+    by_shape: Mapping[Shape, tuple[int, int, bool]]
+
+
+def measure(clusters: Sequence[tuple[NodeArrays, RequestMix]]) -> list[dict[Shape, tuple[int, int]]]:
+    """Return per cluster the scarcity of its typical shapes with devices, for fragmentation and for room.
+
+    Clusters that expect the same shape share its requests, so what one could use counts in all of them. Both
+    are in 1/`SCARCITY_ONE`, and 0 for a shape that no node of the cluster could take if it were empty.
+    """
+    typical = [_typical_shapes(mix) for _, mix in clusters]
+    everywhere = set().union(*typical)
+    free = [
+        _free_amounts(nodes, everywhere.intersection(shape for shape, _ in mix.shapes))
+        for nodes, mix in clusters
+    ]
+    above = sum(amounts.total + amounts.reserve for amounts in free)
+    reserve = sum(amounts.reserve for amounts in free)
+    total = above - reserve
+    scarcity = {}
+    for shape in everywhere:
+        amounts_of_shape = [amounts.by_shape[shape] for amounts in free if shape in amounts.by_shape]
+        usable = sum(usable for usable, _, _ in amounts_of_shape)
+        room = sum(room for _, room, _ in amounts_of_shape)
         fragmentation = SCARCITY_ONE**4 * above**3 // (min(usable, total) + reserve) ** 3
-        measures[shape] = (
+        scarcity[shape] = (
             math.isqrt(math.isqrt(fragmentation)),
             SCARCITY_ONE * above // (min(room, total) + reserve),
         )
-    return measures
+    return [
+        {shape: scarcity[shape] if amounts.by_shape[shape][2] else (0, 0) for shape in shapes}
+        for amounts, shapes in zip(free, typical, strict=True)
+    ]
+
+
+def _typical_shapes(mix: RequestMix) -> set[Shape]:
+    return {shape for shape, _ in (*mix.typical(), *mix.typical_accelerated()) if shape.count}
+
+
+def _free_amounts(nodes: NodeArrays, shapes: Iterable[Shape]) -> FreeAmounts:
+    free = nodes.free_milli * nodes.usable[:, None]
+    empty = np.where(nodes.present, WHOLE_DEVICE_MILLI, 0)
+    cpu = np.array([node.cpu_milli for node in nodes.states], np.int64)
+    memory = np.array([node.memory_mib for node in nodes.states], np.int64)
+    by_shape = {}
+    for shape in shapes:
+        suits = nodes.class_mask(shape.models, 0)[nodes.device_class]
+        if not _usable_milli(shape, empty * suits, cpu, memory).any():
+            by_shape[shape] = (0, 0, False)
+            continue
+        left = free * suits
+        usable = int(_usable_milli(shape, left, nodes.free_cpu, nodes.free_memory).sum())
+        slots = int(_slots(shape, left, nodes.free_cpu, nodes.free_memory).sum())
+        by_shape[shape] = (usable, slots * shape.count * shape.share_milli, True)
+    reserve = int(nodes.present.sum()) * WHOLE_DEVICE_MILLI * RESERVE_PERCENT // 100 or 1
+    return FreeAmounts(int(free.sum()), reserve, by_shape)
 
 
 def _has_room(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
