@@ -348,19 +348,19 @@ class EgressProxy:
         """Raise `TimeoutError` in the block if it transfers nothing for `idle_timeout_s`."""
         loop = asyncio.get_running_loop()
         activity = _Activity(loop.time())
-        again: asyncio.TimerHandle
+        timer: asyncio.TimerHandle
         async with asyncio.timeout(self.idle_timeout_s) as limit:
 
             def look() -> None:
-                nonlocal again
+                nonlocal timer
                 limit.reschedule(activity.at + self.idle_timeout_s)
-                again = loop.call_later(self.idle_timeout_s / 4, look)
+                timer = loop.call_later(self.idle_timeout_s / 4, look)
 
-            again = loop.call_later(self.idle_timeout_s / 4, look)
+            timer = loop.call_later(self.idle_timeout_s / 4, look)
             try:
                 yield activity
             finally:
-                again.cancel()
+                timer.cancel()
 
     async def _connect(self, host: str, port: int) -> socket.socket:
         """Connect to the host at an allowed address. Raises `ProxyRequestRefused`."""

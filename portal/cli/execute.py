@@ -130,7 +130,7 @@ class Command:
         path = f"/api/kernels/{self._kernel}/channels?session_id={self._session}"
         target = self._connection.websocket(path)
         options: dict[str, Any] = {}
-        again, connected = self.alive_at > 0, False
+        is_retry, connected = self.alive_at > 0, False
         try:
             if target.host == LOOPBACK:
                 # A name below localhost, which is not resolved.
@@ -139,10 +139,10 @@ class Command:
                 target.uri, additional_headers=target.headers, max_size=None, open_timeout=OPEN_S, **options
             ) as channel:
                 connected = True
-                if not again:
+                if not is_retry:
                     channel.send(json.dumps(_request(self._request, self._session, self._argv)))
                 while self._exit_code is None or not self._idle:
-                    message = self._next(channel) if again else channel.recv()
+                    message = self._next(channel) if is_retry else channel.recv()
                     if message is not None:
                         self._take(json.loads(message))
                 return self._exit_code

@@ -81,8 +81,8 @@ def restore(
             step.result = (
                 f"version {manifest['version']}, created {manifest['made_at'][:16].replace('T', ' ')} UTC"
             )
-    aside = " The previous instance is in the folder replaced-… beside it." if present else ""
-    console.say(f"{instance.home} is restored.{aside} Start Berth: {UP}")
+    note = " The previous instance is in the folder replaced-… beside it." if present else ""
+    console.say(f"{instance.home} is restored.{note} Start Berth: {UP}")
     return 0
 
 
@@ -92,12 +92,12 @@ def _install(instance: Instance, source: Path) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(source, fresh, symlinks=True)
     _sync(fresh)
-    aside = instance.home / f"replaced-{_now():%Y%m%d-%H%M%S-%f}"
+    replaced = instance.home / f"replaced-{_now():%Y%m%d-%H%M%S-%f}"
     # Pending messages would refer to rows that no longer exist.
     for path in (*_replaced_paths(instance), instance.redis_dir):
         if path.exists():
-            aside.mkdir(mode=0o700, exist_ok=True)
-            shutil.move(path, aside / path.name)
+            replaced.mkdir(mode=0o700, exist_ok=True)
+            shutil.move(path, replaced / path.name)
     for name, place in _places(instance).items():
         if (fresh / name).exists():
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -66,7 +66,7 @@ def prepare_home(home: Path) -> None:
     """Create the instance's folder, and check that it is intact, writable and has space."""
     if (home / RESTORING).exists():
         raise Problem(f"A restore into {home} was interrupted.", "Run it again with --replace.")
-    service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again=UP)
+    service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), command=UP)
 
 
 def check_sign_in_providers(environ: Mapping[str, str]) -> None:

@@ -170,10 +170,10 @@ class Up:
         data = self._instance.redis_dir / "appendonlydir"
         if not data.exists():
             return ""
-        aside = self._instance.redis_dir / "appendonlydir.unreadable"
-        shutil.rmtree(aside, ignore_errors=True)
-        data.rename(aside)
-        return f"Its data was moved to {aside} and is not needed."
+        unreadable_dir = self._instance.redis_dir / "appendonlydir.unreadable"
+        shutil.rmtree(unreadable_dir, ignore_errors=True)
+        data.rename(unreadable_dir)
+        return f"Its data was moved to {unreadable_dir} and is not needed."
 
     async def _serve(self, programs: tuple[Program, ...]) -> int:
         console, loop = self._console, asyncio.get_running_loop()

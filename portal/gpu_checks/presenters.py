@@ -175,8 +175,8 @@ class PartRow:
     """What one GPU did in a joint check: speeds in TFLOP/s as text, wrong words, and its state."""
 
     name: str
-    alone: str
-    together: str
+    alone_text: str
+    group_text: str
     percent: str
     errors: int
     look: StateBadge
@@ -280,8 +280,8 @@ def _parts(run: GpuCheckRun, report: Mapping[str, Any]) -> Iterable[PartRow]:
         status = Status.FAILED if part.errors or part.blind else Status.WARNED if part.slow else Status.PASSED
         yield PartRow(
             name=names.get(part.uuid, part.uuid),
-            alone=format_number(part.alone_tflops, 1),
-            together=format_number(part.together_tflops, 1),
+            alone_text=format_number(part.alone_tflops, 1),
+            group_text=format_number(part.together_tflops, 1),
             percent=format_number(part.percent, 1),
             errors=part.errors,
             look=StateBadge(*_STATUS_LOOKS[status]),

@@ -91,12 +91,12 @@ def run() -> HomePassReport:
             steps[verdict.step].append((place, verdict))
         warned = steps[HomeStep.WARN][:MAX_WARNED]
         _warn(warned, now)
-        gone = [place.pk for place, _verdict in steps[HomeStep.WITHDRAW]]
-        for chunk in _chunks(gone):
+        withdrawn = [place.pk for place, _verdict in steps[HomeStep.WITHDRAW]]
+        for chunk in _chunks(withdrawn):
             HomeStay.objects.filter(pk__in=chunk).update(warned_s=None, warned_at=None)
     due = [place.pk for place, _verdict in steps[HomeStep.TAKE] if place.away is None]
     begun = sum(archive_if_due(pk) for pk in due[:MAX_BEGUN])
-    return HomePassReport(len(warned), len(gone), begun)
+    return HomePassReport(len(warned), len(withdrawn), begun)
 
 
 def idle_state_of(stay: HomeStay) -> HomeIdleState:

@@ -362,8 +362,8 @@ def delete_stale() -> None:
             ]
             IdlePeriod.objects.bulk_create(periods, batch_size=WRITTEN_AT_ONCE)
             for first in range(0, len(rows), WRITTEN_AT_ONCE):
-                gone = [pk for pk, *_kept in rows[first : first + WRITTEN_AT_ONCE]]
-                strays.filter(pk__in=gone).delete()
+                deletable = [pk for pk, *_kept in rows[first : first + WRITTEN_AT_ONCE]]
+                strays.filter(pk__in=deletable).delete()
 
 
 def prune() -> int:
@@ -372,8 +372,8 @@ def prune() -> int:
     oldest = now - HISTORY
     later = ActivityChange.objects.filter(workspace=OuterRef("workspace"), at__gt=OuterRef("at"))
     over = ActivityChange.objects.filter(Exists(later.filter(at__lte=oldest)), at__lt=oldest)
-    gone = over.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
-    return gone + IdlePeriod.objects.filter(ended_at__lt=now - IDLE_PERIODS_KEPT).delete()[0]
+    deleted = over.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
+    return deleted + IdlePeriod.objects.filter(ended_at__lt=now - IDLE_PERIODS_KEPT).delete()[0]
 
 
 def changes_of(workspace: Workspace) -> list[tuple[datetime, list[str] | None]]:

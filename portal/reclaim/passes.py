@@ -315,7 +315,7 @@ def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
 
 def _withdraw(unjustified: Sequence[Candidate]) -> int:
     """Delete notices that no longer apply. A newer one of the same workspace stays."""
-    gone = 0
+    deleted = 0
     for chunk in _chunks(unjustified):
         warned_at_s = {
             candidate.pk: candidate.notice.warned_at_s for candidate in chunk if candidate.notice is not None
@@ -326,8 +326,8 @@ def _withdraw(unjustified: Sequence[Candidate]) -> int:
             if warned_at.timestamp() == warned_at_s[pk]:
                 by_moment.setdefault(warned_at, []).append(pk)
         for warned_at, pks in by_moment.items():
-            gone += ReclaimNotice.objects.filter(workspace__in=pks, warned_at=warned_at).delete()[0]
-    return gone
+            deleted += ReclaimNotice.objects.filter(workspace__in=pks, warned_at=warned_at).delete()[0]
+    return deleted
 
 
 @transaction.atomic

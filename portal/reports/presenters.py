@@ -170,8 +170,8 @@ def idle_table(report: IdleReport) -> IdleTable:
 
 
 def _share_returned(amounts: IdleAmounts) -> float | None:
-    whole = amounts.returned + amounts.idle
-    return amounts.returned / whole if whole else None
+    total = amounts.returned + amounts.idle
+    return amounts.returned / total if total else None
 
 
 def _idle_row(team: str, amounts: IdleAmounts) -> IdleRow:

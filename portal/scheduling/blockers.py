@@ -104,11 +104,11 @@ def too_large_reason(reasons: NodeReasons) -> Reason:
 def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
     """Return per node why it does not take the request now; a home that can move counts for no node."""
     along = placement_request.movable_home
-    wanted = along.request if along is not None else placement_request
+    request = along.request if along is not None else placement_request
     return tuple(
         reason
-        for pool in wanted.pools
-        for reason in pool.reasons(pool.with_requirements(wanted.request, wanted.software))
+        for pool in request.pools
+        for reason in pool.reasons(pool.with_requirements(request.request, request.software))
     )
 
 

@@ -379,7 +379,7 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
             snapshot_feed.workloads([notice.pk])
             events.record(
                 actor=SYSTEM,
-                kind=AuditKind.WORKSPACE_MAY_STAY,
+                kind=AuditKind.WORKSPACE_PREEMPTION_CANCELLED,
                 workspace=notice.workspace,
                 message="cancelled the preemption of the workspace",
                 reason="the workspace that needed the capacity no longer waits",

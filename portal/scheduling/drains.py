@@ -274,7 +274,7 @@ def cancel_preemption(workspace: Workspace) -> None:
     snapshot_feed.workloads([workspace.pk])
     events.record(
         actor=SYSTEM,
-        kind=AuditKind.WORKSPACE_MAY_STAY,
+        kind=AuditKind.WORKSPACE_PREEMPTION_CANCELLED,
         workspace=workspace,
         message="cancelled the preemption of the workspace",
         reason="its node or GPU is no longer being drained",

@@ -78,9 +78,9 @@ def _fits_without_folders(placement_request: PlacementRequest) -> bool:
 
 def _fits_without_guard(placement_request: PlacementRequest) -> bool:
     """Return whether it would fit if no node had to enforce GPU shares."""
-    wanted = without_environments(placement_request.request)
+    base = without_environments(placement_request.request)
     for pool in placement_request.pools:
-        request = pool.with_requirements(wanted, placement_request.software)
+        request = pool.with_requirements(base, placement_request.software)
         if PROVIDES_SHARES in request.needs:
             needs = tuple(need for need in request.needs if need != PROVIDES_SHARES)
             if pool.could_ever_fit(replace(request, needs=needs)):

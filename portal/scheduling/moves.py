@@ -123,7 +123,7 @@ def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> N
     snapshot_feed.workloads([workspace.pk])
     events.record(
         actor=actor,
-        kind=AuditKind.WORKSPACE_MAY_STAY,
+        kind=AuditKind.WORKSPACE_PREEMPTION_CANCELLED,
         workspace=workspace,
         message="cancelled the move of the workspace",
         reason=reason,

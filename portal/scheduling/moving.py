@@ -70,10 +70,10 @@ def is_feasible(
             if len(placement_request.variants) != 1:
                 return False
             placement_request = replace(placement_request, target=MoveTarget(move.pool, move.target))
-            gone = copy.scheduler.finish(name)
+            finished = copy.scheduler.finish(name)
             copy.placer.register(name, placement_request)
             copy.scheduler.submit(
-                replace(gone.workload, place=placement_request.place_key, nominated=False, choice=0)
+                replace(finished.workload, place=placement_request.place_key, nominated=False, choice=0)
             )
         if waiting is not None:
             copy.scheduler.pending.nominate(str(waiting))

@@ -89,6 +89,6 @@ def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, limit: int = 
 
 def _distance(chosen: Flavor, flavor: Flavor) -> tuple[bool, int, int]:
     """Return the sort key of a flavor's distance: by accelerators, then by memory."""
-    wanted = chosen.accelerator_count * chosen.accelerator_milli
+    needed = chosen.accelerator_count * chosen.accelerator_milli
     has = flavor.accelerator_count * flavor.accelerator_milli
-    return bool(has) != bool(wanted), abs(has - wanted), abs(flavor.memory_mib - chosen.memory_mib)
+    return bool(has) != bool(needed), abs(has - needed), abs(flavor.memory_mib - chosen.memory_mib)

@@ -335,7 +335,7 @@ class WorkspaceSerializer(RowRepresentation, serializers.ModelSerializer[Workspa
 
     @cached_property
     def _key(self) -> tuple[str | None, ...]:
-        """What else the cached values depend on."""
+        """Return the cache key: all that the cached values depend on besides the row."""
         return get_language(), *self._url_parts
 
     @cached_property

@@ -117,7 +117,7 @@ class Build:
         )
         cell.prepare()
         cell.check_disk()
-        if not cell.apart:
+        if not cell.sandboxed:
             self._write("This build runs without a sandbox, like the workspaces of this node.")
         self._write(f"Python {python.version}")
         steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._check_limits)
@@ -168,7 +168,7 @@ class Build:
         root.mkdir(mode=0o755)
         node_lines = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
         (root / "lock.txt").write_text("\n".join(node_lines) + "\n")
-        inside = f"{INSIDE}/node" if steps.cell.apart else str(root)
+        inside = f"{INSIDE}/node" if steps.cell.sandboxed else str(root)
         shown = [CellMount(str(root), inside, writable=True)]
         steps.make_venv(f"{inside}/env", shown)
         lines = steps.sync(
@@ -184,17 +184,17 @@ class Build:
         place = self._store.folder_of(digest)
         npm_folder = target / npm_packages.FOLDER
         npm_folder.mkdir(mode=0o755, parents=True)
-        apart = cell.folder / "npm" if cell.apart else npm_folder
-        apart.mkdir(mode=0o755, exist_ok=True)
-        cell.hand_over(apart)
+        npm_home = cell.folder / "npm" if cell.sandboxed else npm_folder
+        npm_home.mkdir(mode=0o755, exist_ok=True)
+        cell.hand_over(npm_home)
         for number, package in enumerate(packages):
             self._report(BuildStage.INSTALLING, number, len(packages))
-            inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(npm_folder)
-            npm.install(package, apart, inside, [CellMount(str(target), str(place))])
-        cell.take_back(apart)
-        if apart != npm_folder:
+            inside = f"{place}/{npm_packages.FOLDER}" if cell.sandboxed else str(npm_folder)
+            npm.install(package, npm_home, inside, [CellMount(str(target), str(place))])
+        cell.take_back(npm_home)
+        if npm_home != npm_folder:
             npm_folder.rmdir()
-            apart.rename(npm_folder)
+            npm_home.rename(npm_folder)
         npm_packages.write_programs(target, str(place), packages)
 
     def _install(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
@@ -206,7 +206,7 @@ class Build:
         total = sum(not line.startswith("-") for line in logical_lines(lock))
         (work / "lock.txt").write_text(lock)
         (work / "lock.txt").chmod(0o644)
-        apart = steps.cell.apart
+        sandboxed = steps.cell.sandboxed
         place = self._store.folder_of(digest)
         self._report(BuildStage.DOWNLOADING, 0, total)
         roots = [(self._store.staging, self._store.cache, True)]
@@ -215,11 +215,11 @@ class Build:
             root.mkdir(mode=0o700, exist_ok=True)
             if not wheels_only:
                 steps.cell.hand_over(root)
-            target = root / place.name if apart else place
+            target = root / place.name if sandboxed else place
             remove_tree(target)
             steps.cell.watched[:] = [target]
             shown = [CellMount(str(root), str(self._store.folder), writable=True)]
-            inside = str(self._store.folder / ".uv-cache") if apart else str(cache)
+            inside = str(self._store.folder / ".uv-cache") if sandboxed else str(cache)
 
             steps.make_venv(str(place), shown, foreign=not wheels_only)
             progress = self._progress(cache, target, total)
@@ -358,7 +358,7 @@ def _network_access(
     cell: Cell, packages: index.PackageIndex, work: Path
 ) -> contextlib.AbstractContextManager[object]:
     """Return a context in which the hosts of an index are reachable."""
-    return gate.open_gate(packages, work) if cell.apart else contextlib.nullcontext()
+    return gate.open_gate(packages, work) if cell.sandboxed else contextlib.nullcontext()
 
 
 def _disk_error(error: OSError) -> BuildError:

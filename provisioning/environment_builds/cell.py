@@ -100,21 +100,21 @@ class Cell:
     filters: Path = Path()
 
     @property
-    def apart(self) -> bool:
+    def sandboxed(self) -> bool:
         return bool(self.sandbox.bwrap)
 
     def inside(self, name: str) -> str:
         """Return the path of a program of this package inside a step."""
-        return f"{INSIDE}/{name}" if self.apart else str(HERE / name)
+        return f"{INSIDE}/{name}" if self.sandboxed else str(HERE / name)
 
     @property
     def temporary(self) -> str:
-        return "/tmp" if self.apart else str(self.folder / "tmp")  # noqa: S108 - the sandbox's own
+        return "/tmp" if self.sandboxed else str(self.folder / "tmp")  # noqa: S108 - the sandbox's own
 
     @property
     def uid(self) -> int | None:
         """The user of foreign steps; None if they run as the node's user."""
-        return self.sandbox.uids.builds if self.apart and self.sandbox.uids is not None else None
+        return self.sandbox.uids.builds if self.sandboxed and self.sandbox.uids is not None else None
 
     def tmp(self, *, foreign: bool) -> Path:
         """Return the host folder of `temporary`. Foreign and other steps never read each other's."""
@@ -183,23 +183,25 @@ class Cell:
             "PATH": SYSTEM_PATH,
             "USER": USER,
             **cpu_count.variables(self.limits.cpu_milli),
-            **(gate.environ() if step.index and self.apart else {}),
+            **(gate.environ() if step.index and self.sandboxed else {}),
             **step.env,
         }
         uid, mounts = self.uid if step.foreign else None, list[Mount]()
-        argv = self._argv(step, env, mounts if uid is not None else None) if self.apart else list(step.argv)
+        argv = (
+            self._argv(step, env, mounts if uid is not None else None) if self.sandboxed else list(step.argv)
+        )
         bytes_limit = self.limits.disk_mib << 20
         rlimits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": bytes_limit}
         if not self.host.version:
             rlimits["RLIMIT_DATA"] = self.limits.memory_mib << 20
         plan = {
             "argv": argv,
-            "env": {} if self.apart else env,
+            "env": {} if self.sandboxed else env,
             "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
             "rlimits": rlimits,
             "nice": NICE,
             "umask": 0o022,
-            "files": filter_files(self.filters, self.sandbox) if self.apart else {},
+            "files": filter_files(self.filters, self.sandbox) if self.sandboxed else {},
             "user": staging.user(uid, mounts) if uid is not None else None,
             "code": str(staging.AS_USER.parent),
         }

@@ -155,7 +155,9 @@ class Npm:
         if self._certificates:
             environ["NODE_EXTRA_CA_CERTS"] = environ["npm_config_cafile"] = self._certificates
         program = (
-            f"{INSIDE}/npm_inside.py" if self._cell.apart else str(Path(__file__).with_name("npm_inside.py"))
+            f"{INSIDE}/npm_inside.py"
+            if self._cell.sandboxed
+            else str(Path(__file__).with_name("npm_inside.py"))
         )
         argv = [self._cell.python, "-I", "-S", program, self._node, *arguments]
         folders = [self._tool, *(shown or [])]

@@ -42,7 +42,7 @@ class Uv:
         (folder / source.file_name).write_text(source.text)
         (folder / "always.in").write_text("\n".join(sources.ALWAYS) + "\n")
         self.cell.hand_over(folder)
-        inside = f"{INSIDE}/resolve" if self.cell.apart else str(folder)
+        inside = f"{INSIDE}/resolve" if self.cell.sandboxed else str(folder)
         argv = [
             "pip", "compile", "--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet",
             "--python", self._python.executable, "--output-file", f"{inside}/lock.txt",
@@ -79,7 +79,7 @@ class Uv:
         progress: Callable[[BuildStage], object],
     ) -> list[str] | None:
         """Install the packages of the lock; return None, or the output lines of a failure."""
-        lock = f"{INSIDE}/lock.txt" if self.cell.apart else str(work / "lock.txt")
+        lock = f"{INSIDE}/lock.txt" if self.cell.sandboxed else str(work / "lock.txt")
         argv = [
             "pip",
             "sync",
@@ -117,7 +117,7 @@ class Uv:
         *,
         foreign: bool,
     ) -> tuple[int, list[str]]:
-        program = f"{INSIDE}/uv" if self.cell.apart else self._uv
+        program = f"{INSIDE}/uv" if self.cell.sandboxed else self._uv
         folders = [CellMount(path, path) for path in self._packages.folders]
         if self._packages.certificates:
             folders.append(CellMount(self._packages.certificates, self._packages.certificates))

@@ -33,20 +33,20 @@ def probe(folder: NodeFolder, *, as_service: bool) -> tuple[AbilityResult, ...]:
         unlimited, limited = "", "set by systemd for the service"
     else:
         limited = "CPU, memory and processes"
-    apart = bool(sandbox.bwrap)
+    sandboxed = bool(sandbox.bwrap)
     size = f"{host.cpu_milli() / 1000:g} CPUs, {host.memory_mib(cgroup_host) / 1024:.0f} GiB for workspaces"
     return (
         AbilityResult("Size", True, size),
-        AbilityResult("Sandbox", apart, sandbox.reason or "bubblewrap"),
+        AbilityResult("Sandbox", sandboxed, sandbox.reason or "bubblewrap"),
         AbilityResult(
             "Network",
             sandbox.network is not None,
-            sandbox.network_reason or ("one per workspace" if apart else "needs the sandbox"),
+            sandbox.network_reason or ("one per workspace" if sandboxed else "needs the sandbox"),
         ),
         AbilityResult(
             "System calls",
             bool(sandbox.seccomp),
-            sandbox.seccomp_reason or ("filtered" if apart else "needs the sandbox"),
+            sandbox.seccomp_reason or ("filtered" if sandboxed else "needs the sandbox"),
         ),
         AbilityResult("Limits", not unlimited, unlimited or limited),
         _gpus(),

@@ -168,7 +168,7 @@ def prepare(folder: NodeFolder) -> None:
         private=("node", "run", "logs"),
         # A running gateway needs access to these.
         others=("local", "environments"),
-        again="berth node …",
+        command="berth node …",
     )
 
 

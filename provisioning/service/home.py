@@ -24,11 +24,11 @@ def check_platform() -> None:
         )
 
 
-def prepare(home: Path, *, private: Sequence[str], others: Sequence[str], again: str) -> None:
+def prepare(home: Path, *, private: Sequence[str], others: Sequence[str], command: str) -> None:
     """Create the folder with these subfolders, and check that it is writable and has space.
 
-    `private` folders are only accessible to this user; the first is tested by writing. `again` is the command
-    to suggest with another folder. Raises `Problem`.
+    `private` folders are only accessible to this user; the first is tested by writing. Messages suggest
+    `command` with another folder. Raises `Problem`.
     """
     try:
         for folder in (home, *(home / name for name in (*private, *others))):
@@ -45,13 +45,13 @@ def prepare(home: Path, *, private: Sequence[str], others: Sequence[str], again:
             raise Problem(f"The disk under {home} is full.", "Free some space, then try again.") from error
         raise Problem(
             f"BERTH_HOME {home} cannot be written ({error.strerror}).",
-            f"Make it writable for this user, or choose another: BERTH_HOME=~/berth {again}",
+            f"Make it writable for this user, or choose another: BERTH_HOME=~/berth {command}",
         ) from error
     free_mib = free_disk_mib(home)
     if free_mib < DISK_NEEDED_MIB:
         raise Problem(
             f"Only {free_mib} MiB are free under {home}; Berth needs {DISK_NEEDED_MIB}.",
-            f"Free some space, or choose another folder: BERTH_HOME=/path {again}",
+            f"Free some space, or choose another folder: BERTH_HOME=/path {command}",
         )
 
 

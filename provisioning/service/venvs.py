@@ -183,18 +183,18 @@ def _run(
 
 def _problem(lines: list[str], log: Path) -> Problem:
     text = "\n".join(lines)
-    again = "Then run the command again."
+    hint = "Then run the command again."
     if "No space left on device" in text:
-        return Problem("The disk is full.", f"Free some space. {again}")
+        return Problem("The disk is full.", f"Free some space. {hint}")
     if "DO NOT MATCH THE HASHES" in text:
         return Problem(
             "A downloaded package does not match the lock file.",
-            f"Check the package index that pip uses (`pip config list`). {again}",
+            f"Check the package index that pip uses (`pip config list`). {hint}",
         )
     if any(sign in text for sign in _OFFLINE):
         return Problem(
             "pip could not download the packages: the package index did not answer or lacks one.",
-            f"Check the network, or point PIP_INDEX_URL at a mirror. {again} Details: {log}",
+            f"Check the network, or point PIP_INDEX_URL at a mirror. {hint} Details: {log}",
         )
     last = next((line for line in reversed(lines) if line.strip()), "no output")
     error = next((line for line in lines if line.startswith(("ERROR:", "Error:"))), last)

@@ -94,7 +94,7 @@ def test_an_invitation_ends_and_a_new_one_is_needed_afterwards(ada):
     assert again(link.user).state == AccountState.INVITED
 
 
-def test_the_gateway_is_told_and_lets_nobody_in_for_the_account(ada, bob, make, local_pool, sent, told):
+def test_gateway_is_notified_and_blocks_the_account(ada, bob, make, local_pool, sent, told):
     workspace = make(bob)
     run_until_ready(sent, workspace, "http://127.0.0.1:18001")
     told.clear()

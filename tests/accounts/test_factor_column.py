@@ -118,7 +118,7 @@ def test_secrets_are_not_even_read(as_user, ada, people):
 
 
 @pytest.mark.parametrize(("username", "status"), [("una", 200), ("olga", 403), ("alice", 403)])
-def test_only_who_sees_people_is_told(request, as_user, people, username, status):
+def test_column_needs_permission_to_see_users(request, as_user, people, username, status):
     browser = as_user(request.getfixturevalue(username))
     for path in ("/users/?second_factor=none", "/api/v1/users?second_factor=none", "/api/v1/users/charlie"):
         answer = browser.get(path)

@@ -111,7 +111,7 @@ def test_home_folders_as_it_is_said(as_user, bob, pool, make, settle, how, homes
     assert Event.objects.get(kind=kind).actor == bob
 
 
-def test_an_owner_among_others_goes_and_nobody_else_becomes_one(as_user, alice, bob, team):
+def test_leaving_owner_is_not_replaced_if_others_remain(as_user, alice, bob, team):
     Membership.objects.filter(user=bob, team=team).update(role="owner")
     browser = as_user(alice)
     assert "ownership of Vision, which has another owner" in text_of(browser.get(PAGE))
@@ -119,7 +119,7 @@ def test_an_owner_among_others_goes_and_nobody_else_becomes_one(as_user, alice, 
     assert [place.user for place in team.memberships.filter(role="owner")] == [bob]
 
 
-def test_a_team_with_nobody_else_is_left_to_operators(as_user, charlie):
+def test_team_without_other_members_is_left_to_operators(as_user, charlie):
     own = TeamFactory(slug="own", name="Own")
     MembershipFactory(team=own, user=charlie, role="owner")
     browser = as_user(charlie)
@@ -144,7 +144,7 @@ def test_it_is_off_unless_the_portal_says_otherwise(as_user, bob, team, policy):
         users.delete(actor=bob, user=bob)
 
 
-def test_the_last_administrator_stays_and_is_told_so_beforehand(as_user, ada):
+def test_last_administrator_is_warned_and_kept(as_user, ada):
     browser = as_user(ada)
     page = browser.get(PAGE)
     assert "ada is the last administrator who can sign in. Make another" in text_of(page)
@@ -203,7 +203,7 @@ def test_service_accounts_do_not_delete_themselves(alice, team):
     assert there(account)
 
 
-def test_nobody_deletes_another_by_it(as_user, bob, alice, team):
+def test_users_cannot_delete_other_accounts(as_user, bob, alice, team):
     with pytest.raises(NotAllowed):
         users.delete(actor=bob, user=alice)
     browser = as_user(bob)
@@ -218,7 +218,7 @@ def test_a_choice_that_there_is_not_deletes_nothing(as_user, bob, team, asked):
     assert there(bob)
 
 
-def test_another_site_cannot_send_somebody_there(bob, team):
+def test_cross_site_request_is_refused(bob, team):
     client = Client(enforce_csrf_checks=True)
     client.force_login(bob, backend="django.contrib.auth.backends.ModelBackend")
     assert client.post(PAGE).status_code == 403
@@ -241,7 +241,7 @@ def test_a_session_that_was_left_open_is_asked_who_it_is(as_user, bob, team, clo
     assert not there(bob)
 
 
-def test_twice_is_refused_as_to_anybody_and_changes_nothing(ada, bob, team):
+def test_second_deletion_is_refused_without_changes(ada, bob, team):
     users.delete(actor=bob, user=bob)
     with pytest.raises(NotAllowed):
         users.delete(actor=bob, user=bob)

@@ -38,7 +38,7 @@ def enters(client, name="alice", **headers):
     return client.get("/").status_code == 200
 
 
-def test_many_names_from_one_address_are_refused_and_told_once(as_user, alice, few):
+def test_many_names_from_one_address_are_refused_with_one_notice(as_user, alice, few):
     client = as_user()
     spray(client, 7)
     answered = client.post(URL, {"username": "alice", "password": PASSWORD})
@@ -59,7 +59,7 @@ def test_it_cools_off(as_user, alice, few, clock):
     assert enters(as_user())
 
 
-def test_a_browser_that_knows_the_user_is_let_in(as_user, alice, few):
+def test_known_browser_signs_in(as_user, alice, few):
     own = as_user()
     assert enters(own, REMOTE_ADDR="10.0.0.9")
     own.post("/sign-out/")
@@ -67,7 +67,7 @@ def test_a_browser_that_knows_the_user_is_let_in(as_user, alice, few):
     assert enters(own)
 
 
-def test_who_came_from_there_before_is_let_in_up_to_a_harder_limit(as_user, alice, bob, few):
+def test_known_users_of_an_address_have_a_higher_limit(as_user, alice, bob, few):
     assert enters(as_user())
     spray(as_user(), 6)
     assert enters(as_user())
@@ -100,7 +100,7 @@ def test_addresses_of_one_network_count_together():
     assert limits.network_of("") == "unknown"
 
 
-def test_a_window_counts_is_over_and_begins_anew(clock):
+def test_window_counts_expires_and_restarts(clock):
     assert [limits.count("k", window=WINDOW) for _ in range(3)] == [1, 2, 3]
     assert limits.current_count("k", window=WINDOW) == 3
     clock.shift(WINDOW.total_seconds() + 1)
@@ -248,7 +248,7 @@ def test_a_leaked_password_is_refused_where_one_is_set(as_user, alice, settings,
     assert "appeared in a data leak" in answered.content.decode()
 
 
-def test_a_missing_file_lets_it_pass_and_says_so(settings, caplog, tmp_path):
+def test_missing_file_accepts_passwords_with_a_warning(settings, caplog, tmp_path):
     settings.BERTH_BREACHED_PASSWORDS_FILE = str(tmp_path / "none.txt")
     assert not is_breached(LEAKED)
     assert "could not compare new password" in caplog.text
@@ -286,7 +286,7 @@ def test_lines_that_only_pad_do_not_count(settings, monkeypatch):
 @pytest.mark.parametrize(
     "answer", [(500, ""), (404, ""), (301, ""), httpx.ConnectTimeout("slow"), httpx.ConnectError("no route")]
 )
-def test_a_service_that_does_not_answer_lets_it_pass(settings, monkeypatch, caplog, answer):
+def test_unreachable_service_accepts_passwords(settings, monkeypatch, caplog, answer):
     settings.BERTH_BREACHED_PASSWORDS_URL = "https://range.example.org"
     answering(monkeypatch, answer)
     assert not is_breached(LEAKED)

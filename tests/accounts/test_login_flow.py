@@ -71,7 +71,7 @@ def test_where_it_leads_is_our_page():
     assert reverse("account_login") == reverse("accounts:sign-in")
 
 
-def test_nobody_signs_up(rf):
+def test_sign_up_is_disabled(rf):
     assert get_adapter().is_open_for_signup(rf.get("/")) is False
 
 
@@ -89,7 +89,7 @@ def test_it_takes_only_paths_of_the_portal_for_safe(address, safe):
     assert get_adapter().is_safe_url(address) is safe
 
 
-def test_somebody_switched_off_is_refused_whatever_they_have_proven(as_user, alice):
+def test_deactivated_user_is_refused_with_any_factor(as_user, alice):
     """As a provider of single sign-on would hand them over."""
     alice.is_active = False
     alice.save(update_fields=["is_active"])

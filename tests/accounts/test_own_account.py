@@ -102,7 +102,7 @@ def test_sessions_are_listed_and_ended_one_by_one(alice):
     assert here.post(f"/account/sessions/{other.pk}/revoke/").status_code == 404
 
 
-def test_nobody_ends_anothers_session(alice, bob):
+def test_users_cannot_end_sessions_of_others(alice, bob):
     theirs = signed_in("bob")
     session = UserSession.objects.get(user=bob)
     assert signed_in("alice").post(f"/account/sessions/{session.pk}/revoke/").status_code == 404

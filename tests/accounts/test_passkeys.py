@@ -186,7 +186,7 @@ def test_nor_that_of_a_copy(as_user, passkey):
     assert not signed_in(copy)
 
 
-def test_nor_that_of_somebody_switched_off(as_user, alice, passkey):
+def test_deactivated_user_cannot_use_a_passkey(as_user, alice, passkey):
     User.objects.filter(pk=alice.pk).update(is_active=False)
     client = as_user()
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
@@ -252,7 +252,7 @@ def test_several_are_named_renamed_and_removed(as_user, alice, passkey):
     assert not Authenticator.objects.filter(user=alice).exists(), "recovery codes go with the last factor"
 
 
-def test_nobody_elses_is_seen_or_touched(as_user, bob, passkey):
+def test_passkeys_of_others_are_hidden_and_unchanged(as_user, bob, passkey):
     row = Authenticator.objects.get(type="webauthn")
     client = as_user(bob)
     assert client.get(f"/account/two-step/passkeys/{row.pk}/remove/").status_code == 404

@@ -80,7 +80,7 @@ def test_short_parts_of_names_are_no_words(settings):
     assert not context_words() & {"a", "bc", "org", "n1"}
 
 
-def test_fields_hide_what_is_typed_and_let_managers_fill_it_in(ada, as_user):
+def test_password_fields_are_masked_and_fillable(ada, as_user):
     pages = {
         "/sign-in/": Client(),
         path_of(users.invite(actor=ada, username="gina").url): Client(),

@@ -111,7 +111,7 @@ def test_who_works_in_a_team_stops_before_becoming_an_auditor(ada, team, bob):
     assert bob.is_auditor and team.memberships.get(user=bob).role == Role.VIEWER
 
 
-def test_nobody_becomes_an_auditor_while_workspaces_are_left(ada, team, bob):
+def test_user_with_workspaces_cannot_become_auditor(ada, team, bob):
     WorkspaceFactory(team=team, owner=bob, state=State.STOPPED)
     with pytest.raises(StateConflict), transaction.atomic():
         users.change(actor=ada, user=bob, roles=["auditor"], teams={})
@@ -119,7 +119,7 @@ def test_nobody_becomes_an_auditor_while_workspaces_are_left(ada, team, bob):
     assert not bob.is_auditor and team.memberships.filter(user=bob).exists()
 
 
-def test_an_auditor_decides_for_nobody(una):
+def test_auditor_cannot_be_a_delegate(una):
     petra = UserFactory(username="petra", is_approver=True)
     now = timezone.now()
     with pytest.raises(InvalidInput):

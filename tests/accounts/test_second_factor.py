@@ -138,7 +138,7 @@ def test_what_was_proven_ends_with_the_account_as_it_was(asked, alice, bob, secr
     assert not signed_in(asked)
 
 
-def test_a_code_of_somebody_else_is_none(asked, bob):
+def test_code_of_another_user_is_refused(asked, bob):
     assert asked.post(STEP, {"code": code_of(with_app(bob))}).status_code == 400
 
 
@@ -155,7 +155,7 @@ def test_a_link_for_another_password_is_no_way_around(as_user, alice, secret):
 
 
 @pytest.mark.parametrize("username", ["alice", "bob"])
-def test_a_link_that_is_opened_where_somebody_is_signed_in(as_user, alice, bob, secret, username):
+def test_link_opened_in_a_signed_in_browser(as_user, alice, bob, secret, username):
     link = links.make(alice, links.LinkKind.FORGOTTEN).partition("//")[2].partition("/")[2]
     client = as_user({"alice": alice, "bob": bob}[username])
     body = {"password": "another-long-password", "repeated": "another-long-password"}
@@ -193,7 +193,7 @@ def test_next_leads_to_no_other_site_after_the_code(as_user, secret):
 # --- Too many tries ---
 
 
-def test_wrong_codes_are_limited_by_user_and_told(asked, as_user, alice, secret, settings):
+def test_wrong_codes_are_limited_per_user_and_reported(asked, as_user, alice, secret, settings):
     for _ in range(settings.BERTH_CODE_FAILURES):
         asked.post(STEP, {"code": "000000"})
     assert "Too many failed attempts" in asked.post(STEP, {"code": code_of(secret)}).content.decode()

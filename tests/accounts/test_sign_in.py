@@ -20,7 +20,7 @@ def test_a_wrong_password_is_refused_without_saying_who_exists(as_user, alice):
     assert texts == {True}
 
 
-def test_somebody_switched_off_cannot_sign_in(as_user, alice):
+def test_deactivated_user_cannot_sign_in(as_user, alice):
     alice.is_active = False
     alice.save()
     client = as_user()

@@ -114,7 +114,7 @@ def test_a_code_or_a_recovery_code_or_a_passkey_will_do(as_user, ada, bob, clock
         assert client.post("/users/bob/reset-mfa/").status_code == 302
 
 
-def test_a_passkey_confirms_and_one_of_somebody_else_does_not(as_user, ada, bob, clock, settings):
+def test_only_own_passkey_confirms(as_user, ada, bob, clock, settings):
     settings.ALLOWED_HOSTS = ["localhost"]
     path, keys = "/account/two-step/passkeys/", {}
     for user in (ada, bob):
@@ -210,7 +210,7 @@ def test_inviting_a_member_asks_nothing(stale):
     assert stale.post("/users/", {"username": "hal", "role": "member"}).status_code == 200
 
 
-def test_without_password_and_factor_one_signs_in_anew(stale, ada, bob):
+def test_session_without_password_and_factor_signs_in_again(stale, ada, bob):
     ada.set_unusable_password()
     ada.save(update_fields=["password"])
     assert UserFactory(is_superuser=True).administers
@@ -224,7 +224,7 @@ def test_without_password_and_factor_one_signs_in_anew(stale, ada, bob):
     assert "confirm_password" not in text
 
 
-def test_somebodys_role_is_unchanged_where_the_actor_lost_theirs(stale, ada, bob):
+def test_role_is_unchanged_if_the_actor_lost_the_right(stale, ada, bob):
     """The proof allows nothing that the role does not."""
     User.objects.filter(pk=ada.pk).update(is_superuser=False)
     assert stale.post("/users/bob/delete/", {"confirm_password": PASSWORD}).status_code == 403

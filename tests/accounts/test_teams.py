@@ -109,7 +109,7 @@ def test_a_wrong_name_or_role_is_named(team, alice, username, role, field):
     assert field in refused.value.extra["errors"]
 
 
-def test_somebody_switched_off_is_not_added(team, alice):
+def test_deactivated_user_cannot_be_added(team, alice):
     UserFactory(username="dan", is_active=False)
     with pytest.raises(InvalidInput):
         services.set_member(actor=alice, team=team, username="dan", role="member")
@@ -132,7 +132,7 @@ def bob_of(team: Team) -> User:
     return User.objects.get(username="bob", memberships__team=team)
 
 
-def test_members_leave_by_themselves_and_remove_nobody_else(team, bob, alice):
+def test_members_can_leave_but_not_remove_others(team, bob, alice):
     with pytest.raises(NotAllowed):
         services.remove_member(actor=bob, team=team, username="alice")
     services.remove_member(actor=bob, team=team, username="bob")

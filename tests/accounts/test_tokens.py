@@ -46,19 +46,19 @@ def test_no_two_tokens_are_alike(alice):
 
 
 @pytest.mark.parametrize("change", ["", "x", "berth_", "berth_x", "BERTH_", "berth_\N{SNOWMAN}"])
-def test_anything_else_names_nobody(alice, change):
+def test_malformed_token_is_invalid(alice, change):
     make_token(alice)
     assert token_lookup.find_valid_token(change) is None
 
 
-def test_a_cut_or_longer_secret_names_nobody(alice):
+def test_truncated_or_extended_secret_is_invalid(alice):
     _, secret = make_token(alice)
     assert token_lookup.find_valid_token(secret[:-1]) is None
     assert token_lookup.find_valid_token(secret + "x") is None
     assert token_lookup.find_valid_token(secret.swapcase()) is None
 
 
-def test_an_expired_token_names_nobody(alice, clock):
+def test_expired_token_is_invalid(alice, clock):
     _, secret = make_token(alice, expires_at=timezone.now() + HOUR)
     clock.shift(3599)
     assert token_lookup.find_valid_token(secret) is not None
@@ -66,14 +66,14 @@ def test_an_expired_token_names_nobody(alice, clock):
     assert token_lookup.find_valid_token(secret) is None
 
 
-def test_a_token_of_somebody_switched_off_names_nobody(alice):
+def test_token_of_a_deactivated_user_is_invalid(alice):
     _, secret = make_token(alice)
     alice.is_active = False
     alice.save()
     assert token_lookup.find_valid_token(secret) is None
 
 
-def test_a_revoked_token_names_nobody_from_now_on(alice):
+def test_revoked_token_is_invalid_at_once(alice):
     token, secret = make_token(alice)
     tokens.revoke_token(actor=alice, token_id=token.pk)
     assert token_lookup.find_valid_token(secret) is None
@@ -88,7 +88,7 @@ def test_operators_revoke_every_token(alice, olga):
     assert Event.objects.get(kind="token.revoked").message == "revoked the token “test” of alice"
 
 
-def test_nobody_else_revokes_anothers_token(alice, bob, petra):
+def test_users_cannot_revoke_tokens_of_others(alice, bob, petra):
     token, secret = make_token(alice)
     for actor in (bob, petra):
         with pytest.raises(NotFound):
@@ -99,7 +99,7 @@ def test_nobody_else_revokes_anothers_token(alice, bob, petra):
 
 
 @pytest.mark.parametrize("username", ["bob", "olga"])
-def test_nobody_makes_a_token_for_another(alice, request, username):
+def test_users_cannot_create_tokens_for_others(alice, request, username):
     with pytest.raises(NotAllowed):
         tokens.create_token(actor=request.getfixturevalue(username), user=alice, name="x")
 
@@ -227,7 +227,7 @@ def test_what_ends_a_token_ends_it_for_a_process_that_knows_it(alice, uses, harm
     assert token_lookup.find_valid_token(secret) is None
 
 
-def test_the_gateway_is_told_of_what_ends_a_token_and_of_no_sign_in(alice, uses):
+def test_gateway_is_notified_when_tokens_end_but_not_of_sign_ins(alice, uses):
     token, _secret = make_token(alice)
     other, _secret = make_token(alice)
     with transaction.atomic():
@@ -310,7 +310,7 @@ def test_the_command_says_what_is_wrong(alice, arguments, words):
     assert not ApiToken.objects.exists()
 
 
-def test_the_system_makes_tokens_for_anybody(alice):
+def test_system_creates_tokens_for_any_user(alice):
     made = tokens.create_token(actor=SYSTEM, user=alice, name="x")
     assert Event.objects.get(kind="token.created").actor_label == "Berth"
     assert made.token.owner == alice

@@ -49,7 +49,7 @@ def test_an_app_is_set_up_by_its_first_code_and_recovery_codes_are_shown_once(as
     assert Notification.objects.filter(user=alice, kind="account.mfa_changed").count() == 1
 
 
-def test_the_code_that_set_it_up_signs_nobody_in(as_user, alice):
+def test_setup_code_cannot_be_reused_to_sign_in(as_user, alice):
     client = as_user(alice)
     secret = shown_secret(client.get(APP))
     code = code_of(secret)
@@ -110,7 +110,7 @@ def test_other_codes_end_those_before(as_user, alice):
     other.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     assert other.post("/sign-in/second-factor/", {"code": before[0]}).status_code == 400
     assert other.post("/sign-in/second-factor/", {"code": made[0]}).status_code == 302
-    assert Event.objects.filter(kind=AuditKind.USER_MFA_CODES_MADE).count() == 1
+    assert Event.objects.filter(kind=AuditKind.USER_MFA_CODES_CREATED).count() == 1
 
 
 def test_the_app_is_removed_with_the_codes(as_user, alice):
@@ -194,7 +194,7 @@ def test_the_setting_knows_all_site_roles():
 # --- Taken off by an administrator ---
 
 
-def test_an_administrator_takes_them_off_and_the_user_is_told(as_user, ada, alice):
+def test_administrator_removes_factors_and_notifies_the_user(as_user, ada, alice):
     with_app(alice)
     with_codes(alice)
     there = as_user(alice)

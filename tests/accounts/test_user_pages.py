@@ -28,7 +28,7 @@ def link_in(answer) -> str:
     return found[1]
 
 
-def test_somebody_is_invited_on_the_page(as_user, ada, team):
+def test_user_is_invited_on_the_page(as_user, ada, team):
     page = as_user(ada).post(
         "/users/",
         {"username": "gina", "email": "", "team": "vision", "role": "owner", "roles": ["operator"]},
@@ -41,7 +41,7 @@ def test_somebody_is_invited_on_the_page(as_user, ada, team):
     assert (gina.roles, gina.memberships.get().role) == (["operator"], "owner")
 
 
-def test_a_mistake_stands_at_its_field_and_what_was_typed_stays(as_user, ada, alice):
+def test_error_is_shown_at_its_field_and_input_is_kept(as_user, ada, alice):
     page = as_user(ada).post("/users/", {"username": "alice", "email": "a@example.org", "role": "member"})
     assert page.status_code == 400
     assert "Name already in use. Choose another." in text_of(page)
@@ -117,7 +117,7 @@ def test_all_sessions_end_with_the_tokens_where_it_is_said(as_user, ada, bob, te
     assert not bob.tokens.filter(revoked_at=None).exists()
 
 
-def test_the_last_administrator_is_told_why_not(as_user, ada):
+def test_last_administrator_sees_the_reason(as_user, ada):
     answer = as_user(ada).post("/users/ada/deactivate/", follow=True)
     assert "the last administrator who can sign in" in text_of(answer)
     assert User.objects.get(pk=ada.pk).is_active

@@ -108,7 +108,7 @@ def test_a_weak_password_is_refused_and_the_link_still_works(ada, password):
     assert choose(link.url)[1] == 302
 
 
-def test_a_browser_of_somebody_else_becomes_the_guests(ada, as_user, alice):
+def test_invitation_signs_out_the_previous_user(ada, as_user, alice):
     link = users.invite(actor=ada, username="gina")
     browser = as_user(alice)
     before = browser.session.session_key
@@ -168,7 +168,7 @@ def test_with_a_mail_server_the_link_is_mailed_too(ada, settings, sent):
     assert choose(address)[1] == 302
 
 
-def test_a_forgotten_password_is_answered_alike_whoever_there_is(alice, settings, sent, clock):
+def test_password_reset_does_not_reveal_accounts(alice, settings, sent, clock):
     settings.BERTH_MAIL = True
     answers = set()
     for name in ("alice", "ALICE@example.org", "nobody", "nobody@example.org"):

@@ -50,7 +50,7 @@ from portal.reclaim.models import ReclaimNotice, WorkspaceActivity
 
 def begin(policy):
     Flavor.objects.create(slug="one-gpu", name="One GPU", cpu_milli=500, memory_mib=2048, accelerator_count=1)
-    policy_services.create(actor=SYSTEM, target="site", given=policy)
+    policy_services.create(actor=SYSTEM, target="site", values=policy)
     # A stand-in for NVML alone can be neither checked nor scrubbed, and would not be handed out.
     Pool.objects.update(check_required=False, scrub_required=False)
 

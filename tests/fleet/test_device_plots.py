@@ -52,8 +52,8 @@ def drawn(series: Series, key: str = "use", held=(), **fields) -> Plot:
     [
         ([50] * 30 + [0] * 10, "GPU use: 38 % on average, idle for 10 min"),
         ([100] * 60, "GPU use: 100 % on average, never idle"),
-        ([0] * 60, "GPU use: none in 1 h measured"),
-        ([0] * 3, "GPU use: none in 3 min measured"),
+        ([0] * 60, "GPU use: 0 % in 1 h"),
+        ([0] * 3, "GPU use: 0 % in 3 min"),
         ([1] + [0] * 9, "GPU use: under 1 % on average, idle for 9 min"),
         ([None] * 5, "GPU use: not measured in the last hour"),
     ],

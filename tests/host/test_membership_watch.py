@@ -192,7 +192,7 @@ def test_leaving_says_what_runs_there_and_ends_it_by_choice(
     join: Berth, berth: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
-    monkeypatch.setattr("provisioning.host.leaving.ASK_EVERY_S", 0.01)
+    monkeypatch.setattr("provisioning.host.leaving.POLL_INTERVAL_S", 0.01)
     there = {"placed": 2, "workspaces": ["vision/alice/paper\x1b[2J", "vision/bob/run"]}
     doors.answer_leave = (409, problem("node_has_workspaces", "2 workspaces are placed on b."))
     doors.answer_standing = (200, there)

@@ -175,7 +175,7 @@ def test_a_file_that_is_not_there_is_an_error_of_the_system_check(settings, conf
     assert [check for check in run_checks() if check.id.startswith("identity")] == []
 
 
-def test_whoever_lets_the_world_in_is_warned(configure):
+def test_public_access_is_warned_about(configure):
     configure(GOOD.replace("https://id.example.org", "https://accounts.google.com"))
     assert [check.id for check in run_checks() if check.id.startswith("identity")] == ["identity.W001"]
     configure(

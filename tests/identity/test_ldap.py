@@ -165,7 +165,7 @@ def test_encrypted_with_an_authority_of_ones_own(directory, ports, how):
 
 
 @pytest.mark.parametrize("how", ["ldaps", "start_tls"])
-def test_a_certificate_of_nobody_is_not_believed(directory, ports, how):
+def test_unknown_certificate_is_refused(directory, ports, how):
     if how == "ldaps":
         directory(url=f"ldaps://127.0.0.1:{ports[1]}")
     else:

@@ -44,7 +44,7 @@ def untouched() -> tuple:
     )
 
 
-def test_what_somebody_would_become(directory, ask, ada):
+def test_preview_of_a_sign_in(directory, ask, ada):
     before = untouched()
     found = ask("nora")
     assert found["claims"]["mail"] == ["nora@example.org"]
@@ -75,7 +75,7 @@ def test_the_page_shows_attributes_and_what_follows(directory, as_user, ada):
     assert browser.get("/api/v1/me").json()["username"] == "ada"
 
 
-def test_somebody_with_an_account_and_somebody_whom_rules_refuse(directory, ask):
+def test_existing_account_and_refused_user(directory, ask):
     assert who(sign_in("nora")[0]) == "nora"
     assert ask("nora")["outcome"]["action"] == "sign_in"
     directory('require = [{ claim = "employeeType", equals = "staff" }]')
@@ -128,7 +128,7 @@ def test_a_name_is_never_a_filter(directory, ask, name):
     assert "username" in refused["errors"]
 
 
-def test_one_name_of_several_is_nobodys(directory, ask):
+def test_ambiguous_name_matches_no_user(directory, ask):
     directory('user_filter = "(|(uid=%(user)s)(employeeType=staff))"')
     assert ask("nora", 400)["reason"]["code"] == "directory_nobody"
 
@@ -141,9 +141,7 @@ def test_what_is_no_name(directory, ask, as_user, ada, name):
     assert not Event.objects.filter(kind="user.provider_tested").exists()
 
 
-def test_a_directory_that_does_not_answer_or_does_not_let_it_search(
-    directory, ask, as_user, ada, monkeypatch
-):
+def test_directory_that_is_silent_or_refuses_the_search(directory, ask, as_user, ada, monkeypatch):
     monkeypatch.setenv("DIRECTORY_SECRET", "wrong")
     assert ask("nora", 503)["reason"]["code"] == "provider_down"
     monkeypatch.setenv("DIRECTORY_SECRET", ADMIN_PASSWORD)

@@ -72,7 +72,7 @@ def test_the_first_sign_in_makes_the_account_and_leads_where_one_wanted_to(op, c
     assert entry.message == "signed in by corp"
 
 
-def test_who_the_provider_no_longer_lets_in_stays_out(op, configure, client):
+def test_user_refused_by_the_provider_stays_out(op, configure, client):
     configure(op_settings(op, 'require = [{ group = "vision" }]'))
     op.sign_in(Client(), **NORA)
     answer = op.sign_in(client, **{**NORA, "groups": []})
@@ -160,7 +160,7 @@ def test_a_lie_is_not_believed(op, client, lies, reason):
     assert Event.objects.get(kind="session.provider_refused").data["code"] == "provider_wrong"
 
 
-def test_userinfo_says_nothing_about_how_somebody_signed_in(op, configure, client):
+def test_userinfo_does_not_set_the_sign_in_method(op, configure, client):
     configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
     op.tell(claims=NORA, lies={"id_token": {"amr": ["pwd"]}, "userinfo": {"amr": ["otp"], "sub": "42"}})
     op.sign_in(client)
@@ -211,7 +211,7 @@ def test_a_code_is_of_no_use_to_who_has_it_alone(op, client):
     assert who(client) == ""
 
 
-def test_who_says_no_at_the_provider_is_told_so(op, client):
+def test_refusal_at_the_provider_is_shown(op, client):
     op.tell(claims=NORA, lies={"deny": True})
     away = client.get("/sign-in/by/corp/")
     assert "was cancelled" in said(client.get(op.approve(away["Location"])))
@@ -324,7 +324,7 @@ def test_who_signs_out_there_is_signed_out_here(op, client):
         "each is refused by the same library",
     ),
 )
-def test_a_logout_token_that_is_none_signs_nobody_out(op, client, more):
+def test_invalid_logout_token_signs_no_one_out(op, client, more):
     op.sign_in(client, **NORA)
     token = logout_token(op, **more)
     answer = Client().post("/sign-in/oidc/corp/signed-out/", {"logout_token": token})

@@ -40,7 +40,7 @@ def browser(as_user, ada):
     return as_user(ada)
 
 
-def test_the_list_says_how_each_stands(browser, bob):
+def test_list_shows_each_state(browser, bob):
     IdentityLink.objects.create(user=bob, provider="corp", subject="b", how=LinkOrigin.CREATED)
     page = browser.get("/sign-in-providers/").content.decode()
     assert "Example Corp" in page

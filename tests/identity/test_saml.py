@@ -112,14 +112,14 @@ def test_the_next_certificate_may_stand_beside_the_present_one(idp, client, monk
     assert who(client) == "nora"
 
 
-def test_how_somebody_signed_in_may_count_as_a_second_factor(idp, client, configure):
+def test_sign_in_method_may_count_as_second_factor(idp, client, configure):
     context = "urn:oasis:names:tc:SAML:2.0:ac:classes:TimeSyncToken"
     configure(settings_of(f'mfa = [{{ claim = "AuthnContextClassRef", equals = "{context}" }}]'))
     bring(client, Attempt(client).good(idp, context="TimeSyncToken"))
     assert "second factor" in Event.objects.get(kind="session.signed_in").message
 
 
-def test_a_signature_of_somebody_else(client):
+def test_signature_of_another_key(client):
     assert "not valid" in refused(client, Attempt(client).good(Idp()))
 
 

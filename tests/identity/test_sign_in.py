@@ -133,7 +133,7 @@ def test_what_cannot_be_an_address_is_none():
 # --- nobody takes another's account -----------------------------------------------------------------
 
 
-def test_a_name_that_is_taken_here_is_nobodys_by_being_called_so(bob):
+def test_equal_username_does_not_link_accounts(bob):
     assert refusal(name="bob", email="") == "username_taken"
     assert IdentityLink.objects.count() == 0
 
@@ -142,7 +142,7 @@ def test_an_address_that_is_taken_here_is_no_proof_by_itself(bob):
     assert refusal(name="robert", email=bob.email.upper()) == "email_taken"
 
 
-def test_a_deleted_name_comes_back_for_nobody(ada, bob):
+def test_deleted_username_is_not_reused(ada, bob):
     users.delete(actor=ada, user=bob)
     assert refusal(name="bob") == "username_taken"
 
@@ -175,7 +175,7 @@ def test_an_unverified_address_links_nothing(settled):
     assert sign_in(email_verified=False).username == "nora"
 
 
-def test_who_writes_anothers_address_into_their_account_gets_nothing_of_theirs(settled):
+def test_claimed_address_of_another_user_grants_nothing(settled):
     """Mallory waits with Nora's address for Nora's first sign-in, to have her teams."""
     settled('link = ["email"]\n')
     mallory = UserFactory(username="mallory", email="")
@@ -255,7 +255,7 @@ def test_who_leaves_a_group_loses_what_it_gave_and_nothing_else():
     assert (places(nora), nora.roles) == ({"audio": "member"}, ["approver"])
 
 
-def test_a_place_that_somebody_gave_by_hand_stays(team):
+def test_manual_membership_is_kept(team):
     nora = sign_in()
     accounts.set_member(actor=SYSTEM, team=team, username="nora", role="member")
     sign_in("vision")
@@ -305,7 +305,7 @@ def test_a_rule_may_make_an_administrator_and_take_it_back(ada):
     assert not sign_in().administers
 
 
-def test_the_last_administrator_stays_one_and_is_told():
+def test_last_administrator_keeps_the_role_and_is_notified():
     nora = sign_in("admins")
     assert sign_in().administers
     assert Event.objects.filter(kind="user.rules_not_met").exists()
@@ -341,7 +341,7 @@ def test_an_owner_who_leaves_passes_the_team_on(settled, bob):
 # --- teams that are not there -----------------------------------------------------------------------
 
 
-def test_a_team_that_is_not_there_is_told_to_administrators_and_not_made(settled, ada):
+def test_missing_team_is_reported_to_administrators_and_not_created(settled, ada):
     settled("", '[[provider.rules]]\neveryone = true\nteam = "ghosts"\n')
     nora = sign_in()
     assert places(nora) == {}
@@ -371,7 +371,7 @@ def test_a_refusal_is_in_the_audit_log(bob):
     assert entry.data == {"provider": "corp", "code": "username_taken"}
 
 
-def test_a_provider_that_is_off_signs_nobody_in(settled):
+def test_disabled_provider_signs_no_one_in(settled):
     settled("enabled = false\n")
     assert refusal() == "provider_off"
 

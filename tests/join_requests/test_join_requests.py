@@ -42,7 +42,7 @@ def kinds(request: JoinRequest) -> list[str]:
 # --- asking -------------------------------------------------------------------------------------------
 
 
-def test_owners_are_told_and_members_are_not(team, fay, alice, bob, olga):
+def test_owners_but_not_members_are_notified(team, fay, alice, bob, olga):
     asked, new = services.request_to_join(actor=fay, slug="vision", text=" I train \x00the new detector ")
     assert new and asked.state == JoinState.OPEN
     assert asked.message == "I train the new detector"
@@ -53,7 +53,7 @@ def test_owners_are_told_and_members_are_not(team, fay, alice, bob, olga):
     assert (entry.actor, entry.team, entry.reason) == (fay, team, "I train the new detector")
 
 
-def test_operators_are_told_where_a_team_has_no_owner_that_is_active(team, fay, alice, olga):
+def test_operators_are_notified_for_teams_without_active_owner(team, fay, alice, olga):
     alice.is_active = False
     alice.save()
     asked, _ = services.request_to_join(actor=fay, slug="vision")
@@ -189,7 +189,7 @@ def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request,
     assert JoinRequest.objects.get().state == "open"
 
 
-def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
+def test_users_cannot_approve_their_own_join_request(team, charlie, olga):
     """Neither an owner of another team nor an operator, who may add members to any."""
     for actor in (charlie, olga):
         own, _ = services.request_to_join(actor=actor, slug="vision")
@@ -199,7 +199,7 @@ def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
     assert set(team.memberships.values_list("user__username", flat=True)) == {"alice", "bob"}
 
 
-def test_an_operator_of_an_ownerless_team_is_not_told_of_the_own_request(olga):
+def test_operator_is_not_notified_of_the_own_request(olga):
     other = UserFactory(username="otto", is_operator=True)
     lone = TeamFactory(slug="lone")
     own, _ = services.request_to_join(actor=olga, slug=lone.slug)
@@ -218,7 +218,7 @@ def test_operators_may_decide_but_it_does_not_wait_for_them(asked, olga, alice):
 # --- what ends it otherwise ---------------------------------------------------------------------------
 
 
-def test_who_asks_may_cancel_twice_and_ask_anew(asked, fay, alice):
+def test_requester_can_cancel_twice_and_request_again(asked, fay, alice):
     for _ in range(2):
         services.cancel(actor=fay, request_id=asked.pk)
     assert kinds(asked) == ["team.join_asked", "team.join_cancelled"]
@@ -264,7 +264,7 @@ def test_it_expires_by_itself(asked, fay, clock):
     assert services.expire_due() == 0
 
 
-def test_one_that_is_over_but_not_closed_yet_keeps_nobody_from_asking(asked, fay, clock):
+def test_expired_open_request_does_not_block_a_new_one(asked, fay, clock):
     clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 + 1)
     assert services.request_to_join(actor=fay, slug="vision")[1]
     asked.refresh_from_db()
@@ -298,7 +298,7 @@ def test_many_teams_take_no_more_queries(team, fay, as_user):
     assert page.status_code == 200 and len(queries) < 20, [query["sql"] for query in queries]
 
 
-def test_an_operator_who_joins_without_the_owners_is_recorded_and_the_owners_are_told(team, olga, alice):
+def test_operator_joining_without_approval_is_recorded_and_owners_are_notified(team, olga, alice):
     accounts.set_member(actor=olga, team=team, username="olga", role=Role.OWNER)
     entry = Event.objects.get(kind="team.member_set")
     assert entry.data["without_owners"] is True and "without its owners" in entry.message
@@ -306,7 +306,7 @@ def test_an_operator_who_joins_without_the_owners_is_recorded_and_the_owners_are
     assert notices(olga) == []
 
 
-def test_an_owner_who_takes_another_role_tells_nobody(team, alice, bob):
+def test_owner_changing_the_own_role_sends_no_notice(team, alice, bob):
     accounts.set_member(actor=alice, team=team, username="bob", role=Role.OWNER)
     accounts.set_member(actor=alice, team=team, username="alice", role=Role.MEMBER)
     assert notices(bob) == notices(alice) == []
@@ -323,7 +323,7 @@ def test_new_accounts_join_the_default_team(team, settings):
     assert team.memberships.get(user=hal).role == Role.OWNER
 
 
-def test_a_default_team_that_there_is_not_keeps_nobody_out(db, settings, caplog):
+def test_missing_default_team_does_not_block_sign_in(db, settings, caplog):
     settings.BERTH_DEFAULT_TEAM = "nowhere"
     assert not users.create(actor=SYSTEM, username="gina").memberships.exists()
     assert "BERTH_DEFAULT_TEAM" in caplog.text

@@ -102,7 +102,7 @@ def test_rest_does_not_tell_whether_there_is_a_team(team, fay, with_token, setti
     assert program.get("/api/v1/joinable-teams").json()["results"] == []
 
 
-def test_making_a_team_does_not_tell_whether_somebody_has_an_account(team, bob, olga, with_token):
+def test_creating_a_team_does_not_reveal_accounts(team, bob, olga, with_token):
     program = with_token(bob)
     said = []
     for owner in ("alice", "nobody-at-all"):

@@ -85,7 +85,7 @@ def test_the_months_days_add_up_to_what_was_spent(team, olga):
     assert reported.spending_by_team(date(2026, 12, 1)) == {}
 
 
-def test_a_new_budget_stands_as_it_should_at_once_and_owners_are_told_once(team, owner, bob, olga):
+def test_new_budget_is_current_at_once_and_owners_are_notified_once(team, owner, bob, olga):
     spend(team, 85)
     budgets.set_budget(actor=olga, team=team, amount_cents=100 * EURO)
     found = budgets.statement(team)
@@ -108,7 +108,7 @@ def test_a_new_budget_stands_as_it_should_at_once_and_owners_are_told_once(team,
     assert len(told(owner)) == 3
 
 
-def test_a_new_month_begins_anew_and_late_days_of_the_last_one_change_nothing_of_it(team, owner, olga):
+def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
     budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO)
     row = Budget.objects.get()
     row.month, row.spent, row.warned = MONTH, 9_000_000, 80

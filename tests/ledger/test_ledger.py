@@ -140,7 +140,7 @@ def test_the_team_is_warned_at_80_and_stopped_at_100(make, alice, bob, olga, tea
     assert Event.objects.filter(kind="workspace.stop", cause__code="hours_spent").exists()
 
 
-def test_hours_that_come_back_let_it_start_again(make, alice, olga, team, priced, clock):
+def test_returned_hours_allow_starts(make, alice, olga, team, priced, clock):
     open_for(team, olga, hours=0)
     with pytest.raises(NeedsApproval):
         make(alice, "sim-h100-x1")

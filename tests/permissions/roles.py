@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from tests.permissions.table import TABLE, WHO, rows
+from tests.permissions.table import ACTORS, TABLE, rows
 
 INTRO = """\
 # Who may what
@@ -76,6 +76,6 @@ def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-assert len(COLUMNS) == len(WHO) - 1
+assert len(COLUMNS) == len(ACTORS) - 1
 if __name__ == "__main__":
     print(document(), end="")

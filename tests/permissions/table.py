@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WHO = ("nobody", "charlie", "vic", "dan", "bob", "alice", "una", "olga", "ada")
+ACTORS = ("nobody", "charlie", "vic", "dan", "bob", "alice", "una", "olga", "ada")
 
 TABLE = """
 #                                                           nob cha vic dan bob ali una olg ada scope
@@ -925,7 +925,7 @@ POST   nodes/v1/standing                                    404 404 404 404 404 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: `outcomes` in the order of `WHO`, each a set of statuses."""
+    """One line: `outcomes` in the order of `ACTORS`, each a set of statuses."""
 
     method: str
     route: str
@@ -954,10 +954,10 @@ def rows() -> list[Row]:
         if not line or line.startswith("#"):
             continue
         method, route, *words = line.split()
-        if len(words) == len(WHO):
-            words.insert(len(WHO) - 1, words[len(WHO) - 2])
-        assert len(words) == len(WHO) + 1, line
-        outcomes = tuple(_outcome(word) for word in words[: len(WHO)])
+        if len(words) == len(ACTORS):
+            words.insert(len(ACTORS) - 1, words[len(ACTORS) - 2])
+        assert len(words) == len(ACTORS) + 1, line
+        outcomes = tuple(_outcome(word) for word in words[: len(ACTORS)])
         found.append(Row(method, "" if route == "." else route, outcomes, words[-1]))
     return found
 

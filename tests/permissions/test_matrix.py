@@ -58,7 +58,7 @@ from tests.factories import (
     outsider,
     vision,
 )
-from tests.permissions.table import ROWS, WHO, Row
+from tests.permissions.table import ACTORS, ROWS, Row
 from tests.suite.choice import THOROUGH
 from tests.workspaces.helpers import run_until_ready
 from tests.worlds import World, shared, taken_back
@@ -250,8 +250,8 @@ def secrets(people: dict[str, Any]) -> dict[str, Any]:
     from portal.workspaces.secrets import services
 
     of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
-    for who, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
-        services.put_secret(actor=people[who], holder=holder, name="TOKEN_A", value=PLANTED)
+    for username, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
+        services.put_secret(actor=people[username], holder=holder, name="TOKEN_A", value=PLANTED)
     return {"<uuid:secret_id>": people["bob"].secrets.get().pk}
 
 
@@ -356,11 +356,11 @@ class Stage:
     def __init__(self, people: dict[str, Any], workspace: Any, token: Any, pool: Any) -> None:
         self.people, self.workspace, self.pool = people, workspace, pool
         self.signed_in: dict[str, str] = {}
-        made = {who: make_token(person, Scope.TEAMS_READ) for who, person in people.items()}
-        self.tokens = {who: secret for who, (_, secret) in made.items()}
-        self.token_ids = {who: each.pk for who, (each, _) in made.items()}
-        for who in people:
-            self.limit_token(who, Scope.ALL)
+        made = {username: make_token(person, Scope.TEAMS_READ) for username, person in people.items()}
+        self.tokens = {username: secret for username, (_, secret) in made.items()}
+        self.token_ids = {username: each.pk for username, (each, _) in made.items()}
+        for username in people:
+            self.limit_token(username, Scope.ALL)
         node = pool.nodes.get()
         # What is out may be reset.
         node.devices.filter(pk=node.devices.first().pk).update(cordoned=True)
@@ -431,7 +431,7 @@ class Stage:
         return f"/{route}"
 
     def body(self, row: Row) -> dict[str, Any]:
-        wanted = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
+        order = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
         team = {"name": "New team", "slug": "new-team"}
         more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "note": "More"}
         quota = {"team": "vision", "resource": "gpu:h100", "quota": 1000}
@@ -498,8 +498,8 @@ class Stage:
             ("PATCH", "api/v1/webhooks/<uuid:webhook_id>"): {"name": "Another"},
             ("POST", "teams/<slug:slug>/"): {"username": "erin", "role": "member"},
             ("POST", "teams/<slug:slug>/members/<str:username>/role/"): {"role": "owner"},
-            ("POST", "workspaces/new/"): wanted,
-            ("POST", "api/v1/workspaces"): wanted,
+            ("POST", "workspaces/new/"): order,
+            ("POST", "api/v1/workspaces"): order,
             **{
                 ("POST", f"api/v1/workspaces/{act}"): {"workspaces": [str(self.workspace.pk)], **more}
                 for act, more in (
@@ -519,8 +519,8 @@ class Stage:
             ("PATCH", "api/v1/workspaces/<uuid:workspace_id>"): {"priority": -1},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/extend"): {"hours": 2},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/keep"): {"hours": 2},
-            ("POST", "api/v1/workspaces/<uuid:workspace_id>/resize"): {"flavor": wanted["flavor"]},
-            ("POST", "api/v1/admission/preview"): wanted,
+            ("POST", "api/v1/workspaces/<uuid:workspace_id>/resize"): {"flavor": order["flavor"]},
+            ("POST", "api/v1/admission/preview"): order,
             ("POST", "api/v1/teams"): team,
             ("POST", "environments/<slug:slug>/edit/"): {"do": "about", "name": ""},
             ("POST", "api/v1/workspaces/<uuid:workspace_id>/packages/save"): {"name": "Mine"},
@@ -613,28 +613,30 @@ class Stage:
         }
         return bodies.get((row.method, row.route), {})
 
-    def browser(self, who: str) -> Client:
-        """A new browser in which `who` is signed in by the session of the world, once there is one."""
+    def browser(self, username: str) -> Client:
+        """A new browser in which `username` is signed in by the session of the world, once there is one."""
         client = Client()
-        if who in self.signed_in:
-            client.cookies = SimpleCookie(self.signed_in[who])
-        elif who != "nobody":
-            client.force_login(self.people[who], backend="django.contrib.auth.backends.ModelBackend")
+        if username in self.signed_in:
+            client.cookies = SimpleCookie(self.signed_in[username])
+        elif username != "nobody":
+            client.force_login(self.people[username], backend="django.contrib.auth.backends.ModelBackend")
         return client
 
     def sign_in(self) -> None:
         """Sign everybody in, once for the world: what a request does to a session is taken back."""
-        self.signed_in = {who: self.browser(who).cookies.output(header="", sep=";") for who in self.people}
+        self.signed_in = {
+            username: self.browser(username).cookies.output(header="", sep=";") for username in self.people
+        }
 
-    def limit_token(self, who: str, *scopes: str) -> None:
+    def limit_token(self, username: str, *scopes: str) -> None:
         """An auditor may have a token of before, that writes, so no service is asked."""
-        ApiToken.objects.filter(pk=self.token_ids[who]).update(scopes=list(scopes))
+        ApiToken.objects.filter(pk=self.token_ids[username]).update(scopes=list(scopes))
 
-    def program(self, who: str) -> Client:
-        """A program with the token of `who`: of all scopes, or of those of `limit_token`."""
-        if who == "nobody":
+    def program(self, username: str) -> Client:
+        """A program with the token of `username`: of all scopes, or of those of `limit_token`."""
+        if username == "nobody":
             return Client()
-        return Client(headers={"Authorization": f"Bearer {self.tokens[who]}"})
+        return Client(headers={"Authorization": f"Bearer {self.tokens[username]}"})
 
     def ask(self, client: Client, row: Row, *, slash: bool = False) -> Any:
         in_json = row.route.startswith(("api/", "agent/", "nodes/", "scim/"))
@@ -733,7 +735,7 @@ ORDERS = (
 
 def at_the_steps(row: Row) -> set[str]:
     """Who is asked for in `make test`: nobody, an outsider, and those on both sides of each step of a row."""
-    outcomes = dict(zip(WHO, row.outcomes, strict=True))
+    outcomes = dict(zip(ACTORS, row.outcomes, strict=True))
     pairs = chain.from_iterable(map(pairwise, ORDERS))
     steps = (pair for pair in pairs if outcomes[pair[0]] != outcomes[pair[1]])
     return {"nobody", "charlie"}.union(*steps)
@@ -741,18 +743,18 @@ def at_the_steps(row: Row) -> set[str]:
 
 def differences(row: Row, ask: Callable[[str], Any], *, token: bool = False) -> list[str]:
     wrong = []
-    people = WHO if os.environ.get(THOROUGH) else at_the_steps(row)
-    for who, expected in zip(WHO, row.outcomes, strict=True):
-        if who not in people:
+    people = ACTORS if os.environ.get(THOROUGH) else at_the_steps(row)
+    for username, expected in zip(ACTORS, row.outcomes, strict=True):
+        if username not in people:
             continue
-        if token and who == "una" and row.writes:
+        if token and username == "una" and row.writes:
             expected = frozenset({403})
-        if token and who != "nobody" and str(row) in BY_SESSION_ALONE:
+        if token and username != "nobody" and str(row) in BY_SESSION_ALONE:
             expected = frozenset({403})
         with taken_back():
-            status = ask(who).status_code
+            status = ask(username).status_code
         if status not in expected:
-            wrong.append(f"{who}: {status}, not {' or '.join(map(str, sorted(expected)))}")
+            wrong.append(f"{username}: {status}, not {' or '.join(map(str, sorted(expected)))}")
     return wrong
 
 
@@ -762,8 +764,8 @@ def test_every_url_is_in_the_table():
 
 
 def test_the_table_names_no_url_that_is_gone():
-    gone = sorted({row.route for row in ROWS} - {known_as(route) for route, _ in ALL})
-    assert not gone
+    removed_routes = sorted({row.route for row in ROWS} - {known_as(route) for route, _ in ALL})
+    assert not removed_routes
 
 
 def test_every_line_is_there_once():
@@ -801,10 +803,10 @@ def each_third(values: list[Any]) -> list[Any]:
     return values if os.environ.get(THOROUGH) else values[::3]
 
 
-def unnamed(answer: Any, row: Row, who: str) -> Any:
+def unnamed(answer: Any, row: Row, username: str) -> Any:
     """The answer; the outsider must not read in it the name of a workspace that he may not see."""
     endless = "stream" in row.route or row.route.endswith("events/")
-    if who == "charlie" and row.method == "GET" and not endless:
+    if username == "charlie" and row.method == "GET" and not endless:
         # Pictures of documents are no text; all else is.
         body = b"" if answer.get("Content-Type", "").startswith("image/") else answer.getvalue()
         assert b"own-work-of-bob" not in body, f"{row} names it to an outsider"
@@ -825,25 +827,25 @@ TOKENS_ONLY = {"api/v1/token-exchange/renew"}
 
 @pytest.mark.slow("asks every page as several people")
 @by_part(row for row in ROWS if not row.in_api)
-def test_who_gets_what_on_pages(stage, rows):
+def test_matrix_of_pages(stage, rows):
     in_a_browser(stage, rows)
 
 
 @pytest.mark.thorough("`make test` asks the API with tokens, by the same policies")
 @by_part(row for row in ROWS if row.in_api and row.route not in TOKENS_ONLY)
-def test_who_gets_what_of_the_api_in_a_browser(stage, rows):
+def test_matrix_of_the_api_in_a_browser(stage, rows):
     in_a_browser(stage, rows)
 
 
-def test_what_takes_tokens_only_refuses_a_session(stage):
+def test_token_endpoints_refuse_sessions(stage):
     for row in ROWS:
         if row.route in TOKENS_ONLY:
             assert stage.ask(stage.browser("ada"), row).status_code == 401, row
 
 
 def in_a_browser(stage, rows):
-    def ask(row, who):
-        return unnamed(stage.ask(stage.browser(who), row), row, who)
+    def ask(row, username):
+        return unnamed(stage.ask(stage.browser(username), row), row, username)
 
     wrong = [f"{row}: {line}" for row in rows for line in differences(row, partial(ask, row))]
     assert not wrong, "\n".join(wrong)
@@ -851,16 +853,16 @@ def in_a_browser(stage, rows):
 
 @pytest.mark.slow("asks every address as several people")
 @by_part(row for row in ROWS if row.in_api)
-def test_who_gets_what_with_a_token(stage, rows):
-    def ask(row, who):
-        return unnamed(stage.ask(stage.program(who), row, slash=True), row, who)
+def test_matrix_of_the_api_with_tokens(stage, rows):
+    def ask(row, username):
+        return unnamed(stage.ask(stage.program(username), row, slash=True), row, username)
 
     wrong = [f"{row}: {line}" for row in rows for line in differences(row, partial(ask, row), token=True)]
     assert not wrong, "\n".join(wrong)
 
 
-def _shut_out(row, who):
-    return 10 if min(row.outcomes[WHO.index(who)]) in {401, 403, 404} else 0
+def _shut_out(row, username):
+    return 10 if min(row.outcomes[ACTORS.index(username)]) in {401, 403, 404} else 0
 
 
 @by_part(row for row in ROWS if ":" in row.scope)
@@ -869,7 +871,8 @@ def test_a_token_needs_its_scope(stage, rows):
     for row in rows:
         # Who may; of what is refused to everybody for what the test asks (409), who gets that far.
         best = min(
-            reversed(WHO), key=lambda who: min(row.outcomes[WHO.index(who)]) // 100 + _shut_out(row, who)
+            reversed(ACTORS),
+            key=lambda username: min(row.outcomes[ACTORS.index(username)]) // 100 + _shut_out(row, username),
         )
         with taken_back():
             others = [scope for scope in Scope.values if scope not in {row.scope, Scope.ALL}]
@@ -881,7 +884,7 @@ def test_a_token_needs_its_scope(stage, rows):
             stage.limit_token(best, row.scope)
             answered = stage.ask(stage.program(best), row)
             # A token cannot make one that may do more than itself.
-            expected = {403} if str(row) in MAKES_TOKENS else row.outcomes[WHO.index(best)]
+            expected = {403} if str(row) in MAKES_TOKENS else row.outcomes[ACTORS.index(best)]
             assert answered.status_code in expected, row
 
 
@@ -903,10 +906,10 @@ def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
     assert stage.workspace.state == State.RUNNING
 
 
-@pytest.mark.parametrize("who", [who for who in WHO if who != "nobody"])
-def test_an_account_that_was_switched_off_gets_nothing(stage, who):
-    user = stage.people[who]
-    browser, program = stage.browser(who), stage.program(who)
+@pytest.mark.parametrize("username", [username for username in ACTORS if username != "nobody"])
+def test_an_account_that_was_switched_off_gets_nothing(stage, username):
+    user = stage.people[username]
+    browser, program = stage.browser(username), stage.program(username)
     user.is_active = False
     user.save()
     assert browser.get("/").status_code == 302
@@ -914,10 +917,12 @@ def test_an_account_that_was_switched_off_gets_nothing(stage, who):
     assert program.get("/api/v1/me").status_code == 401
 
 
-def test_lists_show_what_somebody_may_see_and_no_more(stage):
+def test_lists_show_only_visible_rows(stage):
     seen = {
-        who: [item["name"] for item in stage.program(who).get("/api/v1/workspaces").json()["results"]]
-        for who in WHO[1:]
+        username: [
+            item["name"] for item in stage.program(username).get("/api/v1/workspaces").json()["results"]
+        ]
+        for username in ACTORS[1:]
     }
     assert seen == {
         "charlie": [],
@@ -930,8 +935,10 @@ def test_lists_show_what_somebody_may_see_and_no_more(stage):
         "ada": ["own-work-of-bob"],
     }
     teams = {
-        who: sorted(item["slug"] for item in stage.program(who).get("/api/v1/teams").json()["results"])
-        for who in WHO[1:]
+        username: sorted(
+            item["slug"] for item in stage.program(username).get("/api/v1/teams").json()["results"]
+        )
+        for username in ACTORS[1:]
     }
     assert teams == {
         "charlie": ["robots"],

@@ -48,9 +48,9 @@ def pages() -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("who", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
-def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, who: str) -> None:
-    client = stage.browser(who)
+@pytest.mark.parametrize("username", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
+def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, username: str) -> None:
+    client = stage.browser(username)
     seen, wrong = 0, []
     for row in each_third(pages()):
         answer = stage.ask(client, row)
@@ -65,8 +65,8 @@ def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, who: str) -> N
 
 
 @pytest.mark.slow("sends every form")
-@pytest.mark.parametrize("who", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
-def test_nothing_a_reader_sends_changes_anything(stage: Stage, who: str) -> None:
+@pytest.mark.parametrize("username", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
+def test_nothing_a_reader_sends_changes_anything(stage: Stage, username: str) -> None:
     """Every write leaves an audit entry in its transaction, so none may be left."""
     wrong = []
     for row in ROWS:
@@ -74,6 +74,6 @@ def test_nothing_a_reader_sends_changes_anything(stage: Stage, who: str) -> None
             continue
         with taken_back():
             last = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-            stage.ask(stage.browser(who), row)
+            stage.ask(stage.browser(username), row)
             wrong += [f"{row}: {event.kind}" for event in Event.objects.filter(pk__gt=last)]
     assert not wrong, "\n".join(wrong)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 WORLD = sites.eight_gpus
 
 
-def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):
+def test_member_request_notifies_approvers(bob, alice, team, petra, eight):
     made = ask(bob, team, amount=2000, note="The review")
     assert (made.state, made.amount, made.resource) == (RequestState.OPEN, 2000, "gpu:h100")
     notice = Notification.objects.get()
@@ -35,7 +35,7 @@ def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):
     assert event.data["request"] == str(made.pk)
 
 
-def test_delegates_are_told_while_they_decide(bob, alice, team, petra, olga, eight):
+def test_delegates_are_notified_during_their_delegation(bob, alice, team, petra, olga, eight):
     rules.delegate(actor=petra, delegate="olga", ends_at=in_hours(5))
     Notification.objects.all().delete()
     ask(bob, team)
@@ -88,13 +88,13 @@ def test_gpu_hours_have_no_end(bob, team, eight):
     assert ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000, until=None)
 
 
-def test_the_owners_are_told_of_a_cap(bob, alice, petra, team, eight):
+def test_owners_are_notified_of_a_cap(bob, alice, petra, team, eight):
     MemberCap.objects.create(team=team, user=None, resource="gpu:h100", amount=1000)
     ask(bob, team, kind="member_cap")
     assert Notification.objects.get().user == alice
 
 
-def test_an_operator_is_told_of_the_cap_of_the_only_owner(alice, olga, team, eight):
+def test_operator_is_notified_of_the_cap_of_the_only_owner(alice, olga, team, eight):
     MemberCap.objects.create(team=team, user=alice, resource="gpu:h100", amount=1000)
     ask(alice, team, kind="member_cap")
     assert Notification.objects.get().user == olga
@@ -121,7 +121,7 @@ def rule(petra, eight):
     )
 
 
-def test_a_rule_approves_at_once_and_bothers_nobody(bob, team, petra, rule, sent):
+def test_rule_approves_at_once_without_notices(bob, team, petra, rule, sent):
     made = ask(bob, team, amount=2000, until=in_hours(8) - dt.timedelta(seconds=5))
     assert (made.state, made.rule, made.decided_by) == (RequestState.APPROVED, rule, None)
     grant = Grant.objects.get()
@@ -173,7 +173,7 @@ def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, pe
     assert ask(bob, team, until=in_hours(1)).state == RequestState.OPEN
 
 
-def test_nobody_is_approved_by_a_rule_of_their_own(bob, team, petra, eight, rule):
+def test_own_rule_does_not_approve_own_request(bob, team, petra, eight, rule):
     MembershipFactory(team=team, user=petra)
     other = UserFactory(is_approver=True)
     assert selectors.immediate_approval(petra, team, "gpu:h100") is None
@@ -192,7 +192,7 @@ def test_nobody_is_approved_by_a_rule_of_their_own(bob, team, petra, eight, rule
     assert ask(bob, team, until=in_hours(1)).state == RequestState.APPROVED
 
 
-def test_a_rule_of_somebody_else_counts_for_an_approver_too(team, petra, eight):
+def test_rule_of_another_approver_applies_to_approvers(team, petra, eight):
     MembershipFactory(team=team, user=petra)
     other = UserFactory(is_approver=True)
     rules.create_rule(actor=other, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8)

@@ -132,7 +132,7 @@ def test_only_who_asked_cancels(bob, alice, petra, team, eight):
 # --- Who may ----------------------------------------------------------------------------------------
 
 
-def test_approvers_and_administrators_decide_and_nobody_else(bob, alice, charlie, olga, petra, team, eight):
+def test_only_approvers_and_administrators_decide(bob, alice, charlie, olga, petra, team, eight):
     made = ask(bob, team)
     for user in (bob, alice, charlie, olga):
         with pytest.raises(NotAllowed):
@@ -142,7 +142,7 @@ def test_approvers_and_administrators_decide_and_nobody_else(bob, alice, charlie
     requests.approve(actor=UserFactory(is_superuser=True), request_id=made.pk)
 
 
-def test_nobody_decides_their_own(petra, team, eight):
+def test_own_request_cannot_be_decided(petra, team, eight):
     MembershipFactory(team=team, user=petra)
     made = ask(petra, team)
     with pytest.raises(NotAllowed) as denied:
@@ -328,7 +328,7 @@ def test_it_stays_when_it_could_start_by_now(waiting, petra):
     assert workspace.state == State.PENDING
 
 
-def test_a_workspace_of_somebody_else_cannot_wait(waiting, alice, team):
+def test_workspace_of_another_user_cannot_wait(waiting, alice, team):
     workspace, _ = waiting
     with pytest.raises(InvalidInput):
         ask(alice, team, workspace=workspace)

@@ -97,9 +97,7 @@ def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
         ("kind", "ledger", "has no limit on GPU-hours"),
     ],
 )
-def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(
-    bob, team, eight, as_user, field, given, words
-):
+def test_refusal_is_shown_at_its_field_and_input_is_kept(bob, team, eight, as_user, field, given, words):
     page = as_user(bob).post("/quotas/ask/", {**FORM, field: given})
     assert page.status_code == 400
     assert words in text_of(page)
@@ -419,7 +417,7 @@ def test_rules_are_made_switched_and_removed(petra, team, eight, as_user):
     assert not AutoApproveRule.objects.exists()
 
 
-def test_a_delegate_is_told_and_sees_the_inbox(petra, olga, bob, team, eight, as_user):
+def test_delegate_is_notified_and_sees_the_inbox(petra, olga, bob, team, eight, as_user):
     ask(bob, team)
     client = as_user(petra)
     wrong = client.post("/quotas/delegations/", {"delegate": "nobody-has-this", "lasts": "24"})

@@ -55,7 +55,7 @@ def test_one_member_at_once_asks_once(bob, team, eight, sent):
     assert Counter(type(item) for item in outcome) == {QuotaRequest: 1, StateConflict: 3}, outcome
 
 
-def test_the_end_of_a_grant_is_told_once(bob, alice, petra, team, eight, sent):
+def test_end_of_a_grant_is_reported_once(bob, alice, petra, team, eight, sent):
     requests.approve(actor=petra, request_id=ask(bob, team).pk)
     Grant.objects.update(ends_at=in_hours(-1))
     Notification.objects.all().delete()

@@ -77,7 +77,7 @@ def test_use_what_waits_and_what_is_borrowed(team, shared, hold, bob, alice):
     assert lender.available == 3000, "vision holds one of its four"
 
 
-def test_the_limit_is_what_the_tree_lets_one_have(team, shared):
+def test_limit_is_what_the_tree_allows(team, shared):
     assert only(team).limit == 6000, "quota and what may be borrowed"
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     assert only(team).limit == 7000, "all that robots lends"

@@ -96,7 +96,7 @@ def test_only_operators_set_limits(alice, team):
         cohorts.set_share(actor=alice, team=team, cohort=None, weight_milli=9000)
 
 
-def test_a_quota_below_use_stops_nobody_and_says_so(olga, team, running):
+def test_quota_below_usage_stops_nothing_and_is_reported(olga, team, running):
     workspace = running(3000)
     changed = limits.set_quota(actor=olga, team=team, resource=H100, quota=1000)
     workspace.refresh_from_db()

@@ -84,7 +84,7 @@ def active(start: AgentReport, **changes: object) -> set[str]:
     return {each.kind.value for each in signals_of(after(start, **changes), start) if each.active}
 
 
-def test_somebody_who_only_edits_is_active_until_the_last_save():
+def test_editing_counts_as_active_until_the_last_save():
     reading = replace(QUIET, edited_at="2026-11-23T10:00:00Z")
     assert active(reading) == set()
     assert active(reading, edited_at="2026-11-23T10:02:00Z") == {"edits"}
@@ -107,7 +107,7 @@ def test_monitors_and_an_open_editor_do_not_compute():
     assert active(shown, cpu_seconds=50 + 60 * 0.3, editor_cpu_seconds=9 + 60 * 0.25) == {"cpu"}
 
 
-def test_servers_that_nobody_calls_may_poll_while_they_wait():
+def test_polling_idle_servers_count_as_waiting():
     serves = replace(QUIET, jobs=1, jobs_cpu_seconds=0.0, jobs_io_bytes=0, jobs_unused_servers=1)
     polls = [
         {"jobs_cpu_seconds": 60 * 0.03 * (1 + n), "jobs_io_bytes": 60 * 5000 * (1 + n)} for n in range(300)
@@ -140,7 +140,7 @@ def test_an_open_tab_in_which_nothing_happens_is_idle():
         ({"gpu_idle_since_s": None}, {"gpu"}),
     ],
 )
-def test_each_kind_of_work_begins_the_clock_anew(changes, kinds):
+def test_each_kind_of_work_resets_the_idle_clock(changes, kinds):
     assert active(ON_GPU, **changes) == kinds
     assert idle_after(ON_GPU, {}) == 60
     assert idle_after(ON_GPU, changes) == 0
@@ -354,7 +354,7 @@ def test_a_command_that_waits_for_long_is_no_work():
         {"by_s": MAX_FILL_S + 1},
     ],
 )
-def test_a_command_that_does_something_waits_anew(changes):
+def test_active_command_restarts_the_wait(changes):
     waits = [{}] * (WAITING_MINUTES + 5)
     assert idle_after(WAITS, *waits) == 360
     assert idle_after(WAITS, *waits, changes) == 0

@@ -355,7 +355,7 @@ def test_deleted_by_an_administrator_after_its_time_and_notice(place, bob, ada, 
     assert told()[-1] == "home.away_deleted"
 
 
-def test_keeping_an_archive_begins_its_time_anew(place, bob, ada, sent):
+def test_keeping_an_archive_restarts_its_time(place, bob, ada, sent):
     put_away(place, sent)
     homes.run()
     unused(place, 400, told_days=20)

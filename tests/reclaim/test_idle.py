@@ -68,7 +68,7 @@ def state(workspace: Workspace) -> str:
     return Workspace.objects.get(pk=workspace.pk).state
 
 
-def test_an_idle_one_is_warned_and_stopped_and_told_why(running, alice, lives):
+def test_idle_workspace_is_warned_and_stopped_with_the_reason(running, alice, lives):
     assert lives(30) == passes.PassReport()
     assert lives(2).warned == 1
     notice = ReclaimNotice.objects.get()
@@ -174,7 +174,7 @@ def test_a_lost_agent_stops_nothing(running, lives, clock):
     assert state(running) == State.RUNNING
 
 
-def test_an_outage_begins_the_clock_anew(running, lives, clock):
+def test_outage_resets_the_idle_clock(running, lives, clock):
     lives(25)
     clock.shift(3600)
     lives(1)

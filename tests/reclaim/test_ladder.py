@@ -59,7 +59,7 @@ def test_without_a_limit_idleness_is_not_held_against_it():
     assert decide(RunState(gpu_idle_s=1e9, idle_s=1e9), rules, None, 5.0).step is Step.NONE
 
 
-def test_idle_gpus_are_told_of_before_their_limit():
+def test_idle_gpus_are_reported_before_their_limit():
     verdict = decide(RunState(gpu_idle_s=5_400), RULES, None, 0)
     assert (verdict.step, verdict.cause, verdict.due_at_s) == (Step.WARN, Cause.GPU_IDLE, 1800)
 

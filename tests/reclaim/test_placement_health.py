@@ -136,7 +136,7 @@ def test_a_node_without_cpu_gives_each_its_part():
         {"cpu_limited": True},
     ],
 )  # fmt: skip
-def test_a_node_is_short_of_cpu_where_none_is_idle_and_somebody_waits_for_what_others_take(change):
+def test_cpu_is_not_short_without_contention(change):
     seen = replace(NO_CPU, **change)
     assert placement_health(PlacementView((), "n", headroom=seen, work=COMPUTES)) == PlacementHealth()
     assert not has_shortage(seen)
@@ -164,7 +164,7 @@ def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
         {"memory_stalled_pct": 9.9},
     ],
 )  # fmt: skip
-def test_memory_that_is_left_or_that_nobody_waits_for_is_enough(change):
+def test_free_or_uncontended_memory_is_enough(change):
     assert (
         placement_health(PlacementView((), "n", headroom=replace(NO_MEMORY, **change))) == PlacementHealth()
     )

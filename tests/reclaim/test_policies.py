@@ -141,7 +141,7 @@ def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(runn
     assert pass_now().stopped == 1
 
 
-def test_a_team_sets_its_own_and_nobody_elses(alice, bob, olga, team):
+def test_team_changes_own_policies_only(alice, bob, olga, team):
     given = {"idle_minutes": 60}
     with pytest.raises(NotAllowed):
         policy_services.create(actor=alice, target="site", values=given)

@@ -50,7 +50,7 @@ def typed(page: Any, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("target", ["site", "pool", "template", "flavor", "team"])
-def test_a_form_that_is_sent_as_it_stands_changes_nothing(as_user, olga, team, local_pool, target):
+def test_unchanged_form_changes_nothing(as_user, olga, team, local_pool, target):
     if target != "site":
         subject = {"pool": lambda: local_pool, "template": TemplateFactory, "flavor": FlavorFactory}
         target = f"{target}:{subject.get(target, lambda: team)().slug}"

@@ -96,7 +96,7 @@ def test_slow_work_at_a_place_where_nothing_is_seen_is_shown_and_no_reason(slow,
     assert "60 % of the best rate on other nodes: 100 on node-before" in page
 
 
-def test_with_a_sign_of_the_place_a_move_is_proposed_and_nobody_asked(slow, alice, with_token):
+def test_move_with_checkpoint_is_proposed_without_asking(slow, alice, with_token):
     a_little_hot(slow)
     assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     found = Discontent.objects.get()
@@ -199,7 +199,7 @@ def test_no_query_without_reported_rates(row, live):
     assert not any("workpace" in each["sql"] or "allocation" in each["sql"] for each in seen)
 
 
-def test_a_row_of_another_version_is_begun_anew(row, live):
+def test_row_of_another_version_is_reset(row, live):
     live(row, 1, tokens=100.0)
     WorkPace.objects.update(paces='{"tokens": 5}')
     assert pacing.progress_of(again(row))[0].best is None
@@ -207,7 +207,7 @@ def test_a_row_of_another_version_is_begun_anew(row, live):
     assert pacing.progress_of(again(row))[0].best == 90
 
 
-def test_queries_do_not_grow_with_what_has_been_told(slow):
+def test_queries_do_not_grow_with_past_notices(slow):
     a_little_hot(slow)
     proposing.run()
     with CaptureQueriesContext(connection) as few:

@@ -75,7 +75,7 @@ def fragmented(make, alice, pool, settle, clock):
 # --- room for who waits ----------------------------------------------------------------------------------
 
 
-def test_a_pass_proposes_to_make_room_and_asks_nobody(fragmented):
+def test_pass_proposes_moves_without_asking(fragmented):
     *_, waits = fragmented
     assert proposing.run() == proposing.RebalancePassReport(0, 1, 0)
     (row,) = proposals()
@@ -383,7 +383,7 @@ def test_automatic_policy_moves_preemptible_workspaces_after_the_minimum_age(fra
 def test_rebalancing_policy_is_set_per_pool(fragmented, pool, olga, settings, clock, as_user):
     assert proposing.run().proposed == 1
     # Switched off: what was proposed cannot be carried out any more, and goes.
-    pools.change(actor=olga, pool=pool, given={"rebalancing": "off"})
+    pools.change(actor=olga, pool=pool, fields={"rebalancing": "off"})
     (row,) = proposals()
     with pytest.raises(StateConflict):
         services.apply(actor=olga, proposal_id=row.pk)
@@ -391,14 +391,14 @@ def test_rebalancing_policy_is_set_per_pool(fragmented, pool, olga, settings, cl
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     assert not proposals() and f"Disabled in {pool.name}." in page(as_user, olga)
     # Proposed, whatever the site does by itself.
-    pools.change(actor=olga, pool=pool, given={"rebalancing": "propose"})
+    pools.change(actor=olga, pool=pool, fields={"rebalancing": "propose"})
     assert proposing.run().proposed == 1
     clock.shift(301)
     assert proposing.run() == proposing.RebalancePassReport(0, 1, 0)
     assert "Workspaces move only if an operator applies a proposal." in page(as_user, olga)
     # Without an operator, whatever the site does.
     settings.BERTH_MOVE_AUTOMATICALLY = False
-    pools.change(actor=olga, pool=pool, given={"rebalancing": "automatic"})
+    pools.change(actor=olga, pool=pool, fields={"rebalancing": "automatic"})
     assert f"moved automatically in {pool.name} after" in page(as_user, olga)
     assert proposing.run().applied == 1
 

@@ -166,7 +166,7 @@ def test_workspace_with_a_good_score_no_reason_or_a_notice_is_not_moved():
     assert world.propose() == []
 
 
-def test_one_that_shares_gets_its_share_of_a_gpu_that_nobody_else_has():
+def test_sharing_workspace_gets_its_share_of_a_free_gpu():
     world = World(3)
     crowded = Reason(RebalanceCode.CROWDED)
     world.run("a", 0, [0], milli=500, score=66, reasons=(crowded,))

@@ -83,7 +83,7 @@ def told(user) -> int:
     return Notification.objects.filter(user=user, kind="workspace.gpu_free").count()
 
 
-def test_its_user_is_told_once_when_the_gpu_is_free_and_nothing_restarts(holder, make, alice, sent):
+def test_user_is_notified_once_when_the_gpu_is_free(holder, make, alice, sent):
     made = make(alice, FLAVOR, start_without_gpu=True)
     assert free_gpus.run() == 0
     run_until_ready(sent, made)

@@ -55,7 +55,7 @@ def activity(*percents: int) -> dict[str, object]:
 
 
 @pytest.mark.django_db
-def test_the_owner_is_told_once_that_seven_of_eight_are_unused(running, alice, clock, settings, as_user):
+def test_owner_is_notified_once_of_seven_unused_gpus(running, alice, clock, settings, as_user):
     settings.BERTH_IDLE_GPU_MINUTES = 20
 
     def live(minutes: int, *percents: int) -> None:

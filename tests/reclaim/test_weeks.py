@@ -48,7 +48,7 @@ def test_hours_of_work_are_those_of_its_zone(now, works):
     assert BERLIN.is_working_time(at(now)) is works
 
 
-def test_nobody_works_on_a_holiday_and_it_stops_all_the_same():
+def test_idle_stop_applies_on_holidays():
     week = Week("UTC", WORKDAYS, time(8), time(18), 1800, time(19), frozenset({date(2026, 12, 25)}))
     noon = datetime(2026, 12, 25, 12, tzinfo=UTC).timestamp()
     assert not week.is_working_time(noon)
@@ -220,7 +220,7 @@ def _apart(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @given(periods, st.integers(1800, 50_000), st.booleans())
-def test_a_replay_interrupts_nobody_for_idleness_and_never_comes_early(idle, limit_s, scheduled):
+def test_replay_never_stops_active_workspaces_or_stops_early(idle, limit_s, scheduled):
     weeks = (BERLIN,) if scheduled else ()
     past = RecordedRun(0, 500_000, idle)
     for stop in replay(past, Policy(None, limit_s, 1800, weeks=weeks)):

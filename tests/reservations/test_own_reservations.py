@@ -132,7 +132,7 @@ def test_what_is_booked_is_not_enlarged_by_who_may_decide(team, pool, petra, olg
 # --- by a rule: permissions -------------------------------------------------------------------------------
 
 
-def test_nobody_lets_themself_book(team, pool, petra, ada):
+def test_users_cannot_grant_themselves_booking(team, pool, petra, ada):
     for actor in (petra, ada):
         with pytest.raises(NotAllowed):
             permissions.permit_booking(actor=actor, username=actor.username)
@@ -215,7 +215,7 @@ def test_permissions_by_page(as_user, petra, olga, team, pool):
     assert not BookingPermission.objects.exists()
 
 
-def test_over_rest_nobody_books_their_own_either(with_token, petra, team, pool):
+def test_own_reservation_is_refused_over_rest(with_token, petra, team, pool):
     when = {name: value.isoformat() for name, value in times().items()}
     body = {"team": "vision", "title": "Paper", "amounts": {H100: 4000}, **when}
     program = with_token(petra)
@@ -227,7 +227,7 @@ def test_over_rest_nobody_books_their_own_either(with_token, petra, team, pool):
     assert answer.status_code == 403 and answer.json()["reason"]["code"] == "nobody_decides_own"
 
 
-def test_who_decides_late_is_told_so(team, pool, petra, olga, alice):
+def test_late_decision_is_refused(team, pool, petra, olga, alice):
     row = ask(alice, team)
     services.approve(actor=petra, reservation_id=row.pk)
     with pytest.raises(StateConflict):

@@ -162,7 +162,7 @@ def test_the_team_is_reminded_and_beginning_and_end_are_acted_on_once(
     assert (services.process_due(), services.process_due()) == (1, 0)
 
 
-def test_what_nobody_decided_in_time_is_closed(alice, team, pool, clock):
+def test_undecided_request_expires(alice, team, pool, clock):
     row = ask(alice, team, start_h=1, hours=1)
     clock.shift(3 * 3600)
     assert services.process_due() == 1

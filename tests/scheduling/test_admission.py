@@ -93,7 +93,7 @@ def test_too_large_for_every_node(local_pool):
     )
 
 
-def test_an_accelerator_that_nobody_has(local_pool):
+def test_unknown_accelerator_is_impossible(local_pool):
     flavor = FlavorFactory(accelerator_count=1, accelerator_model="NVIDIA B200")
     verdict = assess(template=jupyter(), flavor=flavor)
     assert verdict.message == "No node is large enough: node-1 has no NVIDIA B200."

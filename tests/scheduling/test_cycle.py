@@ -75,7 +75,7 @@ def test_without_any_quota_the_pool_is_the_limit(make, alice, pool):
     assert "8 × Simulated H100 held by Vision" in error_message(again(third))
 
 
-def test_a_team_waits_for_its_own_quota_and_is_told_the_number(make, alice, bob, team, pool):
+def test_team_waits_for_its_quota_and_sees_the_amount(make, alice, bob, team, pool):
     Quota.objects.create(team=team, resource=H100, quota=2000)
     first = make(alice, "sim-h100-x2")
     second = make(bob, "sim-h100-x1")
@@ -357,7 +357,7 @@ def test_recent_or_nonpreemptible_workspace_is_not_preempted(borrowed, make, dor
     assert not Preemption.objects.exists()
 
 
-def test_with_preemption_off_nobody_has_to_leave(borrowed, make, dora, other, settings):
+def test_no_victims_with_preemption_off(borrowed, make, dora, other, settings):
     settings.BERTH_PREEMPTION = False
     make(dora, "sim-h100-x4", team=other)
     assert not Preemption.objects.exists()

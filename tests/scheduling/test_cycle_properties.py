@@ -211,7 +211,7 @@ def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeyp
     sent.clear()
 
 
-def test_a_kept_snapshot_follows_limits_and_is_read_anew_when_nodes_change(make, alice, olga, team, pool):
+def test_cached_snapshot_follows_limits_and_reloads_on_node_changes(make, alice, olga, team, pool):
     from portal.quota.limits.services import limits
 
     flavor = selectors.all_flavors().get(slug="sim-h100-x2")

@@ -113,7 +113,7 @@ def test_nothing_new_comes_to_a_drained_node(pool, olga, make, alice):
     assert {node_of(row) for row in rows} == {other}
 
 
-def test_repeating_a_drain_asks_and_tells_nobody_twice(running, olga):
+def test_repeated_drain_sends_no_second_notice(running, olga):
     node = node_of(running)
     first = drains.drain_node(actor=olga, node_id=node.pk, reason="Fans")
     before = Event.objects.count(), Notification.objects.count()
@@ -289,7 +289,7 @@ def test_a_reason_that_no_database_takes_is_cleaned(running, olga):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_drains_starts_and_returns_at_the_same_time_block_nobody(pool, make, alice, olga, settle, clock):
+def test_concurrent_drains_starts_and_returns_do_not_deadlock(pool, make, alice, olga, settle, clock):
     rows = [make(alice, "sim-h100-x1") for _ in range(6)]
     settle(60)
     nodes = list(pool.nodes.all())

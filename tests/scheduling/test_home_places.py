@@ -126,7 +126,7 @@ def test_a_full_node_is_waited_for(pool, make, alice, bob, team, sent):
     assert preview(team, bob).outcome.value == "fits_now"
 
 
-def test_machines_that_share_homes_take_everybody(pool, make, alice, team, sent):
+def test_machines_with_shared_homes_accept_all_users(pool, make, alice, team, sent):
     Pool.objects.filter(pk=pool.pk).update(config={**pool.config, "homes_shared": True})
     first = place_of(make(alice))
     assert not HomePlace.objects.exists()
@@ -151,7 +151,7 @@ def test_two_first_starts_decided_together_do_not_part_a_home(pool, make, alice,
     assert {place_of(each) for each in pair} == {HomePlace.objects.get().node.name}
 
 
-def test_a_node_that_claims_homes_draws_nobody(pool, make, alice, team, sent):
+def test_node_that_claims_homes_attracts_no_starts(pool, make, alice, team, sent):
     home = place_of(make(alice))
     evil = ({"gpu-a", "gpu-b"} - {home}).pop()
     Node.objects.filter(pool=pool, name=evil).update(labels={"berth:home": home, "berth:lost-home": home})

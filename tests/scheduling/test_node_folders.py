@@ -89,7 +89,7 @@ def test_folders_that_are_no_list_of_names_are_refused(catalog, olga, given):
     assert list(refused.value.extra["errors"]) == ["mounts"]
 
 
-def test_a_team_s_own_template_names_none_whoever_asks(team, alice, olga):
+def test_team_templates_cannot_mount_folders(team, alice, olga):
     body = {"slug": "lab", "name": "Lab", "program": "python3", "argv": ["python3", "{port}", "{token}"]}
     for actor in (alice, olga):
         with pytest.raises(InvalidInput) as refused:

@@ -31,7 +31,7 @@ def crowd(make, alice, bob, pool, clock):
     return rows
 
 
-def test_everybody_sees_the_order_and_names_only_of_their_own(crowd, as_user, bob, charlie, olga):
+def test_order_is_visible_to_all_but_names_only_to_members(crowd, as_user, bob, charlie, olga):
     page = as_user(bob).get("/queue/").content.decode()
     assert page.index("wait-a") < page.index("wait-c")
     assert "wait-b" not in page, "another member's name is not shown"

@@ -52,7 +52,7 @@ def test_visible_sizes_and_software_are_named(hidden, bob, olga, as_user):
         assert "Vision secret tools" in as_user(reader).get("/queue/").content.decode()
 
 
-def test_a_size_for_everybody_is_named_to_everybody(hidden, stranger, as_user):
+def test_public_flavor_is_visible_to_all(hidden, stranger, as_user):
     Flavor.objects.filter(slug="vision-secret-size").update(restricted=False)
     (row,) = as_user(stranger).get("/api/v1/queue").json()["results"]
     assert (row["flavor"], row["name"]) == ("vision-secret-size", None)

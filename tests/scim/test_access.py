@@ -18,7 +18,7 @@ PATHS = ("Users", "Groups", "ServiceProviderConfig", "ResourceTypes", "Schemas",
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_gets_in_without_a_token(ada, path):
+def test_token_is_required(ada, path):
     idp = Idp("")
     idp.get(path, 401)
     assert idp.ask("GET", path)["WWW-Authenticate"].startswith("Bearer")

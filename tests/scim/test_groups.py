@@ -122,7 +122,7 @@ def test_a_group_that_cannot_be_is_refused(idp, more):
     assert not ScimGroup.objects.exists()
 
 
-def test_nobody_whom_scim_does_not_keep_becomes_a_member(idp, bob):
+def test_only_scim_users_become_members(idp, bob):
     idp.post("Groups", {"schemas": [GROUP], "displayName": "C", "members": [{"value": str(bob.pk)}]}, 400)
 
 

@@ -161,7 +161,7 @@ def test_a_value_of_another_kind_is_refused(idp, more):
     assert not User.objects.filter(username="gina").exists()
 
 
-def test_nobody_is_made_twice(idp):
+def test_users_are_not_created_twice(idp):
     idp.user("gina", emails=[{"value": "gina@example.org"}])
     for body in (
         {"userName": "GINA"},
@@ -199,7 +199,7 @@ def test_no_account_with_a_role_is_taken_up(idp, ada, olga, configure):
     assert not IdentityLink.objects.exists()
 
 
-def test_a_deleted_users_name_is_nobodys(idp, ada, configure):
+def test_deleted_username_is_not_reused_by_scim(idp, ada, configure):
     configure("[scim]\nadopt = true\n")
     gina = idp.user("gina")
     other = idp.user("hal")
@@ -425,7 +425,7 @@ def test_a_body_of_another_kind_or_too_large_is_refused(idp):
     assert idp.ask("PATCH", "Users", {"schemas": [PATCH]}).status_code == 405
 
 
-def test_two_who_make_the_same_user_at_once_are_told_apart(idp, monkeypatch):
+def test_concurrent_creation_of_a_user_conflicts(idp, monkeypatch):
     """The second has looked before the first was done."""
 
     def meanwhile(**_: object) -> User:

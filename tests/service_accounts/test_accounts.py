@@ -114,7 +114,7 @@ def test_it_signs_in_nowhere(ci, client, rf):
     ],
     ids=["role", "address", "teams", "password", "invitation", "owner", "removed", "own-team"],
 )
-def test_nobody_makes_a_person_of_it(ada, ci, change):
+def test_service_account_cannot_become_a_person(ada, ci, change):
     with pytest.raises(StateConflict) as refused:
         change(ada, ci)
     assert refused.value.reason.code == "is_service_account"
@@ -132,7 +132,7 @@ def test_the_database_gives_it_no_role(ci):
         User.objects.filter(pk=ci.pk).update(is_superuser=True)
 
 
-def test_nobody_lends_it_a_decision(ci, petra):
+def test_service_account_cannot_be_a_delegate(ci, petra):
     with pytest.raises(InvalidInput):
         rules.delegate(actor=petra, delegate="svc-ci", ends_at=timezone.now() + dt.timedelta(days=1))
 
@@ -269,7 +269,7 @@ def test_a_member_sees_the_account_and_no_token(as_user, ci, alice, bob):
     assert "very secret name" in as_user(alice).get("/teams/vision/service-accounts/svc-ci/").content.decode()
 
 
-def test_who_is_somebody_else_is_told_so(api, ci):
+def test_me_names_the_service_account(api, ci):
     me = api(ci).get("me").json()
     assert (me["username"], me["kind"], me["roles"]) == ("svc-ci", "service", [])
 

@@ -282,7 +282,7 @@ def test_another_accounts_rule_is_not_lent(issuer, rule, team, alice):
     refusal(bring(issuer.sign(), service_account="svc-docs"), ExchangeCode.NO_RULE_MATCHES)
 
 
-def test_a_deleted_rule_lets_nothing_in(issuer, rule, alice):
+def test_deleted_rule_accepts_nothing(issuer, rule, alice):
     rules.delete(actor=alice, rule=rule)
     refusal(bring(issuer.sign()), ExchangeCode.NO_RULE_MATCHES)
 
@@ -421,13 +421,13 @@ def test_keys_are_never_read_from_an_address_that_is_not_safe(issuer, rule):
     assert "/keys" not in issuer.asked
 
 
-def test_without_tls_nobody_is_asked_unless_that_is_set(issuer, rule, settings):
+def test_plain_http_issuer_is_refused_unless_allowed(issuer, rule, settings):
     settings.BERTH_TOKEN_EXCHANGE_LOOPBACK = False
     assert bring(issuer.sign()).status_code == 503
     assert issuer.asked == []
 
 
-def test_an_issuer_that_does_not_answer_holds_nobody_for_long(issuer, rule, monkeypatch):
+def test_silent_issuer_delays_requests_only_briefly(issuer, rule, monkeypatch):
     monkeypatch.setattr(issuers, "STEP_S", 0.2)
     token = issuer.sign()
     issuer.released.clear()

@@ -276,7 +276,7 @@ def test_a_workspace_of_a_quota_request_is_deleted_too(
     assert waiting.termination_reason == TerminationReason.JOB_ENDED
 
 
-def test_it_is_deleted_while_nobody_has_decided(asking_job: Client, pool: Any, ci: Any) -> None:
+def test_open_request_is_deleted(asking_job: Client, pool: Any, ci: Any) -> None:
     waiting = ask_to_start(asking_job)
     deactivation.revoke_tokens(ci)
     assert housekeeping.delete_bound() == 1

@@ -157,7 +157,7 @@ def test_a_long_command_renews_it_at_half_of_its_lifetime(
         return len(pauses) == 3
 
     monkeypatch.setattr(Tokens, "renew", renew)
-    monkeypatch.setattr(renewal, "_over", wait)
+    monkeypatch.setattr(renewal, "_has_ended", wait)
     with renewal.renewing(server, config["token"]):
         assert third.wait(20)
     assert pauses == [300, renewal.RETRY_S, 30]

@@ -98,7 +98,7 @@ def _limit(params: Params) -> Params:
 
 
 _RETRIED = _("The portal retries automatically.")
-_MEND = _("Correct the package list and build again.")
+_EDIT_SOURCE = _("Correct the package list and build again.")
 
 TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.BAD_PYTHON: Text(_("Choose one of: %(known)s."), prepare=joined_lists("known")),
@@ -115,7 +115,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Ask an operator to free disk space. The portal retries automatically."),
     ),
     EnvironmentCode.BUILD_FAILED: Text(
-        _("A package could not be installed%(where)s%(said)s"), _MEND, prepare=_source_line
+        _("A package could not be installed%(where)s%(said)s"), _EDIT_SOURCE, prepare=_source_line
     ),
     EnvironmentCode.BUILD_HASH_MISMATCH: Text(
         _("The package index delivered a file that differs from the lock%(where)s%(said)s"),
@@ -138,7 +138,7 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_missing_package,
     ),
     EnvironmentCode.BUILD_RESOLUTION_FAILED: Text(
-        _("The package requirements conflict%(where)s%(said)s"), _MEND, prepare=_source_line
+        _("The package requirements conflict%(where)s%(said)s"), _EDIT_SOURCE, prepare=_source_line
     ),
     EnvironmentCode.BUILD_TIMED_OUT: Text(_("The build exceeded its time limit."), _RETRIED),
     EnvironmentCode.BUILD_TOO_LARGE: Text(

@@ -60,7 +60,7 @@ def _types() -> Iterable[EventType]:
         team,
         _("All resources of a workspace were released after a failure or deletion."),
     )
-    yield EventType("quota_request.made", (K.QUOTA_REQUEST_ASKED,), team, _("More quota was requested."))
+    yield EventType("quota_request.made", (K.QUOTA_REQUEST_CREATED,), team, _("More quota was requested."))
     yield EventType(
         "quota_request.decided",
         (K.QUOTA_REQUEST_APPROVED, K.QUOTA_REQUEST_DENIED),

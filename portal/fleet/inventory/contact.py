@@ -35,8 +35,8 @@ class Contact:
         if self.last is None:
             return _("No contact yet")
         seconds = (now - self.last).total_seconds()
-        whole = seconds - seconds % MINUTE_S if seconds > MINUTE_S else seconds
-        return _("No contact for %(time)s") % {"time": format_duration(whole)}
+        rounded_s = seconds - seconds % MINUTE_S if seconds > MINUTE_S else seconds
+        return _("No contact for %(time)s") % {"time": format_duration(rounded_s)}
 
 
 def in_contact(node: str = "", pool: str | None = None) -> Q:

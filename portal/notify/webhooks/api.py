@@ -263,8 +263,8 @@ class DeliveryViewSet(ReadViewSet):
     def redeliver(self, request: UserRequest, webhook_id: UUID, delivery_id: UUID) -> Response:
         endpoint = selectors.managed_endpoint(request.user, webhook_id)
         delivery = selectors.delivery_by_id(endpoint, delivery_id)
-        again = services.redeliver(actor=request.user, delivery=delivery)
-        return self.answer(again, status=202, Location=_location_of(again))
+        delivery_row = services.redeliver(actor=request.user, delivery=delivery)
+        return self.answer(delivery_row, status=202, Location=_location_of(delivery_row))
 
 
 def _location_of(delivery: Delivery) -> str:

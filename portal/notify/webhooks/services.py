@@ -194,8 +194,10 @@ def redeliver(*, actor: User | SystemActor, delivery: Delivery) -> Delivery:
     """
     policies.require_endpoint(actor, delivery.endpoint)
     _require_enabled(delivery.endpoint)
-    again = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.PENDING)
-    if not again.update(state=DeliveryState.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None):
+    redelivery = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.PENDING)
+    if not redelivery.update(
+        state=DeliveryState.PENDING, attempt_count=0, due_at=timezone.now(), ended_at=None
+    ):
         raise StateConflict(Reason(WebhookCode.ON_ITS_WAY), code=ProblemCode.ON_ITS_WAY)
     delivery.refresh_from_db()
     transaction.on_commit(hint)

@@ -56,7 +56,7 @@ def is_in_file(digest: str, path: Path) -> bool:
 
     Uses binary search: a complete file has some 40 GB.
     """
-    wanted = digest.encode()
+    target = digest.encode()
     with path.open("rb") as file:
         low, high = 0, os.fstat(file.fileno()).st_size
         # Invariant: the matching line, if any, begins in [low, high).
@@ -69,9 +69,9 @@ def is_in_file(digest: str, path: Path) -> bool:
             begins = file.tell()
             line = file.readline()
             line_digest = line[:40].upper()
-            if line_digest == wanted:
+            if line_digest == target:
                 return True
-            if not line or begins >= high or line_digest > wanted:
+            if not line or begins >= high or line_digest > target:
                 high = middle
             else:
                 low = begins + len(line)

@@ -74,11 +74,11 @@ def describe(
     """
     assert user.owning_team is not None
     policies.require_manage_team(actor, user.owning_team)
-    wanted = _description(description)
+    cleaned = _description(description)
     user = deactivation.lock_user(user)
     etags.require_expected(expected, user, name=user.username)
-    if user.description != wanted:
-        user.description = wanted
+    if user.description != cleaned:
+        user.description = cleaned
         user.save(update_fields=["description"])
         events.record(
             actor=actor,
@@ -86,14 +86,14 @@ def describe(
             team=user.owning_team,
             message=f"changed the description of {user.username}",
             targets=sessions.audit_targets(user),
-            data={"username": user.username, "description": wanted},
+            data={"username": user.username, "description": cleaned},
         )
     return user
 
 
 def _description(text: str) -> str:
-    wanted = strip_nul(text).strip()
-    if len(wanted) > 200:
+    cleaned = strip_nul(text).strip()
+    if len(cleaned) > 200:
         reason = Reason(AccountCode.DESCRIPTION_TOO_LONG, {"most": 200})
         raise InvalidInput(reason, errors={"description": [reason]})
-    return wanted
+    return cleaned

@@ -397,15 +397,15 @@ def _bad_pattern(field: str, pattern: str) -> list[str]:
 def _bad_template(pattern: str, template: str) -> list[str]:
     """Return an error if `team` refers to a group that its pattern does not have."""
     compiled = re.compile(pattern)
-    wanted: list[Any] = [int(group) for group in re.findall(r"\\(\d)", template)]
-    wanted += re.findall(r"\\g<(\w+)>", template)
+    groups: list[Any] = [int(group) for group in re.findall(r"\\(\d)", template)]
+    groups += re.findall(r"\\g<(\w+)>", template)
     missing = [
         group
-        for group in wanted
+        for group in groups
         if (isinstance(group, int) and group > compiled.groups)
         or (isinstance(group, str) and group not in compiled.groupindex)
     ]
-    if missing or not wanted:
+    if missing or not groups:
         return [f"the team “{template}” names a part that the pattern has not."]
     return []
 

@@ -183,7 +183,7 @@ def _require_new(provider: Provider, person: ProviderIdentity) -> None:
 def add_role_changes(decision: SignInDecision, granted: rules.Grants) -> None:
     """Add the changes of memberships and roles to the decision, and rules that cannot be satisfied."""
     user = decision.user
-    wanted = _possible_roles(decision, granted)
+    desired_roles = _possible_roles(decision, granted)
     current_roles: dict[str, str] = {}
     given_places: dict[str, GivenPlace] = {}
     if user is not None:
@@ -193,8 +193,10 @@ def add_role_changes(decision: SignInDecision, granted: rules.Grants) -> None:
             "team"
         )
         given_places = {place.team.slug: place for place in place_rows}
-    for slug in sorted({*wanted, *given_places}):
-        change = place_change(wanted.get(slug, ""), current_roles.get(slug, ""), given_places.get(slug))
+    for slug in sorted({*desired_roles, *given_places}):
+        change = place_change(
+            desired_roles.get(slug, ""), current_roles.get(slug, ""), given_places.get(slug)
+        )
         if change is not None:
             new = slug in granted.may_create and not Team.objects.filter(slug=slug).exists()
             decision.places.append(MembershipChange(slug, *change, create_team=new))
@@ -214,7 +216,7 @@ def add_role_changes(decision: SignInDecision, granted: rules.Grants) -> None:
 
 
 def place_change(
-    wanted: str, current_role: str, given_place: GivenPlace | None
+    desired_role: str, current_role: str, given_place: GivenPlace | None
 ) -> tuple[str, Effect, bool] | None:
     """Return the new role, its effect, and whether the rules manage the membership afterwards.
 
@@ -223,32 +225,32 @@ def place_change(
     """
     if given_place is not None and given_place.role != current_role:
         given_place = None
-    if wanted:
+    if desired_role:
         if given_place is not None or not current_role:
             effect = (
                 Effect.GAINED
                 if not current_role
                 else Effect.KEPT
-                if wanted == current_role
+                if desired_role == current_role
                 else Effect.CHANGED
             )
-            return wanted, effect, True
-        if TEAM_ROLES.index(current_role) >= TEAM_ROLES.index(wanted):
+            return desired_role, effect, True
+        if TEAM_ROLES.index(current_role) >= TEAM_ROLES.index(desired_role):
             return current_role, Effect.KEPT, False
-        return wanted, Effect.CHANGED, True
+        return desired_role, Effect.CHANGED, True
     if given_place is None:
         return None
     return (given_place.before, Effect.CHANGED, False) if given_place.before else ("", Effect.LOST, False)
 
 
 def _possible_roles(decision: SignInDecision, granted: rules.Grants) -> dict[str, str]:
-    """Return the wanted memberships in teams that exist or that a rule may create."""
+    """Return the desired memberships in teams that exist or that a rule may create."""
     existing = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
-    wanted = {}
+    roles = {}
     for slug, role in granted.places.items():
         params = {"slug": slug[:80], "provider": decision.provider_name}
         if slug in existing or (slug in granted.may_create and _is_slug(slug)):
-            wanted[slug] = role
+            roles[slug] = role
         else:
             code = (
                 IdentityCode.TEAM_NAME_NOT_VALID
@@ -256,7 +258,7 @@ def _possible_roles(decision: SignInDecision, granted: rules.Grants) -> dict[str
                 else IdentityCode.TEAM_NOT_THERE
             )
             decision.problems.append(Reason(code, params))
-    return wanted
+    return roles
 
 
 def _is_slug(slug: str) -> bool:

@@ -101,7 +101,7 @@ def request_to_join(*, actor: User, slug: str, text: str = "") -> tuple[JoinRequ
         message=text,
         expires_at=now + timedelta(days=settings.BERTH_JOIN_REQUEST_DAYS),
     )
-    _record(actor, join_request, AuditKind.TEAM_JOIN_ASKED, f"requested to join {team.name}", reason=text)
+    _record(actor, join_request, AuditKind.TEAM_JOIN_REQUESTED, f"requested to join {team.name}", reason=text)
     events.notify(
         policies.deciders_of(join_request),
         "team.join_asked",

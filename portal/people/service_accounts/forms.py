@@ -123,9 +123,9 @@ class RuleForm(forms.Form):
     def service_arguments(self) -> dict[str, Any]:
         """Return the arguments for the service."""
         data = self.cleaned_data
-        wanted = {name: data[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}
+        fields = {name: data[name] for name in ("name", "issuer", "audience", "conditions", "scopes")}
         lifetimes = {f"{name}_s": int(data[name]) for name in ("lifetime", "max_lifetime")}
-        return {**wanted, **lifetimes}
+        return {**fields, **lifetimes}
 
 
 class ClaimsForm(forms.Form):

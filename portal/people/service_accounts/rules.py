@@ -93,15 +93,15 @@ def create(
         problems["conditions"] = [Reason(_CODES[problem], params)]
     if problems:
         raise InvalidInput(next(iter(problems.values()))[0], errors=problems)
-    wanted = tokens.validate_scopes(scopes)
-    tokens.check_no_wider(made_with, wanted, made_with.expires_at if made_with is not None else None)
+    valid_scopes = tokens.validate_scopes(scopes)
+    tokens.check_no_wider(made_with, valid_scopes, made_with.expires_at if made_with is not None else None)
     rule = TrustRule.objects.create(
         account=account,
         name=name,
         issuer=issuer,
         audience=audience,
         conditions=[condition.as_json() for condition in conditions],
-        scopes=wanted,
+        scopes=valid_scopes,
         lifetime_s=lifetime_s,
         max_lifetime_s=max_lifetime_s,
         created_by=None if isinstance(actor, SystemActor) else actor,

@@ -240,14 +240,14 @@ def _take(team_id: UUID, month: date, spent: int, now: datetime) -> int:
 def _warn(row: Budget, warning: WarningPercent) -> None:
     report = statement_of(row, month=row.month)
     named = {"team": row.team.name, "percent": warning.value, "month": report.month_name}
-    gone = warning is WarningPercent.SPENT
+    is_spent = warning is WarningPercent.SPENT
     title = (
         _("%(team)s has spent its budget of %(month)s")
-        if gone
+        if is_spent
         else _("%(team)s has spent %(percent)s %% of its budget of %(month)s")
     ) % named
     body = _("%(spent)s of %(amount)s.") % {"spent": report.spent_text, "amount": report.amount}
-    if gone and row.blocks:
+    if is_spent and row.blocks:
         body += " " + _("New paid workspaces cannot start until next month. Running ones continue.")
     else:
         body += " " + _("This is a soft limit: nothing stops.")

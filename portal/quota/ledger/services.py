@@ -261,15 +261,15 @@ def _spend(row: LedgerAccount, amount: int, now: datetime) -> None:
 
 def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
     left = format_gpu_hours(max(0, account_of(row).balance))
-    gone = warning is WarningPercent.SPENT
+    is_spent = warning is WarningPercent.SPENT
     title = (
         _("%(team)s has no GPU-hours left")
-        if gone
+        if is_spent
         else _("%(team)s has used %(percent)s %% of its GPU-hours")
     ) % {"team": row.team.name, "percent": warning.value}
     body = (
         _("Workspaces with GPUs stop. Files are kept. Request more GPU-hours, or wait for the refill.")
-        if gone
+        if is_spent
         else _("%(hours)s left. Stop workspaces that you do not need, or ask for more hours.")
         % {"hours": left}
     )

@@ -131,7 +131,7 @@ class RequestViewSet(ReadViewSet):
     def create(self, request: UserRequest) -> Response:
         body = body_of(request, AskSerializer)
         team = _team(request.user, body["team"])
-        wanted = {
+        arguments = {
             "kind": body["kind"],
             "resource": body["resource"],
             "amount": body["amount"],
@@ -142,10 +142,10 @@ class RequestViewSet(ReadViewSet):
             require_scope(request, Scope.WORKSPACES_WRITE)
             order = order_of(request, team, start)
             quota_request = services.ask_to_start(
-                actor=request.user, order=order, idempotency_key=idempotency.key_of(request), **wanted
+                actor=request.user, order=order, idempotency_key=idempotency.key_of(request), **arguments
             )
         else:
-            quota_request = services.create_request(actor=request.user, team=team, **wanted)
+            quota_request = services.create_request(actor=request.user, team=team, **arguments)
         self.kwargs["request_id"] = quota_request.pk
         location = reverse("api:quota-request-detail", args=[quota_request.pk])
         return self.answer(self.get_object(), status=201, Location=location)

@@ -235,9 +235,9 @@ def _cohort_left(world: _EvidenceRows, team: UUID, resource: str) -> int | None:
     return max(0, sum(quotas) + sum(own) - sum(world.used.get((peer, resource), 0) for peer in peers))
 
 
-def _borrowers(world: _EvidenceRows, team: UUID, resource: str, wanted: int) -> tuple[BorrowingTeam, ...]:
-    """Return the cohort's largest borrowers, up to the wanted amount."""
-    if not wanted or not world.reclaims.get(team, True):
+def _borrowers(world: _EvidenceRows, team: UUID, resource: str, needed: int) -> tuple[BorrowingTeam, ...]:
+    """Return the cohort's largest borrowers, up to `needed`."""
+    if not needed or not world.reclaims.get(team, True):
         return ()
     over = []
     for peer in world.peers(team):
@@ -246,10 +246,10 @@ def _borrowers(world: _EvidenceRows, team: UUID, resource: str, wanted: int) -> 
             over.append((borrowed, world.names[peer]))
     holders = []
     for borrowed, name in sorted(over, reverse=True):
-        if wanted <= 0:
+        if needed <= 0:
             break
-        holders.append(BorrowingTeam(name, min(borrowed, wanted)))
-        wanted -= borrowed
+        holders.append(BorrowingTeam(name, min(borrowed, needed)))
+        needed -= borrowed
     return tuple(holders)
 
 
@@ -313,16 +313,16 @@ def _root(cohort: UUID, cohorts: Mapping[UUID, Cohort]) -> UUID:
 
 @dataclass(slots=True)
 class _PastUsage:
-    """Usage of the `wanted` resources within the period, in base units × seconds, and the workspaces."""
+    """Usage of `resources` within the period, in base units × seconds, and the workspaces."""
 
-    wanted: frozenset[str]
+    resources: frozenset[str]
     by_team: dict[tuple[UUID, str], int] = field(default_factory=dict)
     by_user: dict[tuple[UUID, UUID, str], int] = field(default_factory=dict)
     workspaces: dict[UUID, set[UUID]] = field(default_factory=dict)
     workspaces_of_user: dict[tuple[UUID, UUID], set[UUID]] = field(default_factory=dict)
 
     def add(self, team: UUID, user: UUID, resource: str, amount: int) -> None:
-        if resource not in self.wanted:
+        if resource not in self.resources:
             return
         self.by_team[team, resource] = self.by_team.get((team, resource), 0) + amount
         self.by_user[team, user, resource] = self.by_user.get((team, user, resource), 0) + amount

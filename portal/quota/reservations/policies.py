@@ -26,8 +26,8 @@ def permission_for(actor: User, team: Team) -> BookingPermission | None:
 
     A permission for every team excludes the actor's own teams, which have to be named.
     """
-    wanted = Q(team=team) if is_member(actor, team) else Q(team=team) | Q(team=None)
-    rows = BookingPermission.objects.filter(wanted, user=actor).select_related("granted_by")
+    scope = Q(team=team) if is_member(actor, team) else Q(team=team) | Q(team=None)
+    rows = BookingPermission.objects.filter(scope, user=actor).select_related("granted_by")
     return rows.order_by("created_at").first()
 
 

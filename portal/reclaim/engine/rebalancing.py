@@ -180,11 +180,11 @@ def propose(
     as good. Pending requests come first: they have nothing, and running workspaces have something.
     """
     history = list(past)
-    resting = {gone.workspace for gone in history if now_s - gone.at_s < rules.cool_down_s}
+    resting = {earlier.workspace for earlier in history if now_s - earlier.at_s < rules.cool_down_s}
     left: dict[str, list[PastMove]] = {}
-    for gone in history:
-        if now_s - gone.at_s < rules.return_s:
-            left.setdefault(gone.workspace, []).append(gone)
+    for earlier in history:
+        if now_s - earlier.at_s < rules.return_s:
+            left.setdefault(earlier.workspace, []).append(earlier)
     source = ListedMovables(running) if isinstance(running, Sequence) else running
     site = _TrialClusters(clusters)
     try:
@@ -228,12 +228,13 @@ def _find_better_placement(
 ) -> Proposal | None:
     """Return a move with sufficient gain to a target that is free while the workspace still runs."""
     before = len(site.steps)
-    wanted = movable.request.accelerators
+    accelerators = movable.request.accelerators
     # A workspace with a share is better off only on an unused GPU; it still receives only its share.
     alone = replace(
-        movable.request, accelerators=replace(wanted, share_milli=1000, memory_mib=wanted.memory_mib)
+        movable.request,
+        accelerators=replace(accelerators, share_milli=1000, memory_mib=accelerators.memory_mib),
     )
-    shares = wanted.count > 0 and wanted.share_milli < 1000
+    shares = accelerators.count > 0 and accelerators.share_milli < 1000
     request = alone if shares else movable.request
     for _ in range(MAX_PLACEMENTS_TRIED):
         place = site.clusters[movable.pool].find(request)
@@ -400,19 +401,19 @@ def _closest_nodes(
 
 def _device_shortfall(node: NodeCapacity, request: ResourceRequest) -> int:
     """Return how many more devices with room the request needs at least."""
-    wanted = request.accelerators
-    if not wanted.count or wanted.mig_profile:
+    accelerators = request.accelerators
+    if not accelerators.count or accelerators.mig_profile:
         return 0
-    models = frozenset(wanted.allowed_models)
+    models = frozenset(accelerators.allowed_models)
     free = sum(
         1
         for device in node.devices
         if device.kind is not DeviceKind.MIG
         and not device.unusable
-        and device.free_milli >= wanted.share_milli
+        and device.free_milli >= accelerators.share_milli
         and (not models or device.model in models)
     )
-    return max(0, wanted.count - free)
+    return max(0, accelerators.count - free)
 
 
 def _choose_movables(
@@ -424,24 +425,24 @@ def _choose_movables(
     """
     cluster = site.clusters[pool]
     name = movable[0].node
-    gone: list[Movable] = []
+    removed: list[Movable] = []
     for candidate in movable:
         if filters.reason(cluster.node(name), request) is None:
             break
-        if len(gone) == 2 * rules.max_moves:
+        if len(removed) == 2 * rules.max_moves:
             return []
         site.release(pool, candidate.placement, candidate.allocated)
-        gone.append(candidate)
+        removed.append(candidate)
     if filters.reason(cluster.node(name), request) is not None:
         return []
     # Earlier victims may be unnecessary: restore them, latest first.
-    for candidate in reversed(list(gone)):
+    for candidate in reversed(list(removed)):
         site.commit(pool, candidate.placement, candidate.allocated)
         if filters.reason(cluster.node(name), request) is None:
-            gone.remove(candidate)
+            removed.remove(candidate)
         else:
             site.release(pool, candidate.placement, candidate.allocated)
-    return gone if len(gone) <= rules.max_moves else []
+    return removed if len(removed) <= rules.max_moves else []
 
 
 def _find_targets(

@@ -159,7 +159,7 @@ def _store_discontent(
 ) -> None:
     """Store the workspaces with low scores. The others have no rows."""
     stored_rows = {row.workspace_id: row for row in Discontent.objects.all()}
-    gone = [pk for pk in stored_rows if pk not in low]
+    outdated = [pk for pk in stored_rows if pk not in low]
     rows = []
     for pk, verdict in low.items():
         row = stored_rows.get(pk)
@@ -175,7 +175,7 @@ def _store_discontent(
             )
         )
     with transaction.atomic():
-        Discontent.objects.filter(pk__in=gone).delete()
+        Discontent.objects.filter(pk__in=outdated).delete()
         # A workspace may have been deleted since it was read.
         existing = set(Workspace.objects.filter(pk__in=list(low)).values_list("pk", flat=True))
         Discontent.objects.bulk_create(
@@ -208,8 +208,10 @@ def _store(accepted: Mapping[str, AcceptedProposal], now: datetime) -> list[Reba
             row.key: row
             for row in RebalanceProposal.objects.select_for_update().filter(state=ProposalState.OPEN)
         }
-        gone = [row.pk for key, row in rows.items() if key not in accepted]
-        RebalanceProposal.objects.filter(pk__in=gone).update(state=ProposalState.WITHDRAWN, decided_at=now)
+        outdated = [row.pk for key, row in rows.items() if key not in accepted]
+        RebalanceProposal.objects.filter(pk__in=outdated).update(
+            state=ProposalState.WITHDRAWN, decided_at=now
+        )
         stored = []
         for key, (proposal, planned) in accepted.items():
             row = rows.get(key) or RebalanceProposal(key=key, proposed_at=now)
@@ -301,5 +303,5 @@ def forget_old(now: datetime) -> int:
     old: Any = RebalanceProposal.objects.exclude(state=ProposalState.OPEN).filter(
         decided_at__lt=now - KEPT_FOR
     )
-    gone: int = old.delete()[0]
-    return gone
+    deleted: int = old.delete()[0]
+    return deleted

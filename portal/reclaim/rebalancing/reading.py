@@ -402,7 +402,7 @@ def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Worksp
             continue
         if len(placement_request.variants) != 1 or placement_request.request.nodes != 1:
             continue
-        wanted = placement_request.request.accelerators
+        accelerators = placement_request.request.accelerators
         eta = row.queue_entry.eta_at
         asks.append(
             BlockedRequest(
@@ -416,7 +416,7 @@ def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Worksp
                     )
                     for pool in placement_request.pools
                 ),
-                milli=wanted.count * wanted.share_milli,
+                milli=accelerators.count * accelerators.share_milli,
                 duration_s=row.expected_s,
                 since_s=int(row.requested_at.timestamp()),
                 eta_s=int(eta.timestamp()) if eta else None,

@@ -407,9 +407,9 @@ class _Running:
             return np.zeros(len(self._build_grid), np.int64)
         if teams is None:
             return self._profile(self._at, amounts)
-        wanted = np.zeros(len(self._numbers), np.bool_)
-        wanted[[self._numbers[name] for name in teams if name in self._numbers]] = True
-        chosen = wanted[self._of.team]
+        of_teams = np.zeros(len(self._numbers), np.bool_)
+        of_teams[[self._numbers[name] for name in teams if name in self._numbers]] = True
+        chosen = of_teams[self._of.team]
         return self._profile(self._at[chosen], amounts[chosen])
 
     def usage_of_member(self, own: Sequence[Running], resource: str) -> Ints:

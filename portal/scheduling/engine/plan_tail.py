@@ -107,10 +107,10 @@ class Tail:
         if never is not None:
             return never
         demand = self._slots.demand(workload)
-        wanted = {row for row, amount in demand if amount}
-        before = dict.fromkeys(wanted, 0)
+        needed_rows = {row for row, amount in demand if amount}
+        before = dict.fromkeys(needed_rows, 0)
         for shape in self._shapes:
-            rows = wanted & shape.taken.keys()
+            rows = needed_rows & shape.taken.keys()
             if rows and (seconds := shape.seconds_before(rank)):
                 for row in rows:
                     before[row] += shape.taken[row] * seconds

@@ -227,8 +227,8 @@ class Usage:
         if resource:
             own = self.own_limit(team.name, resource)
             used = self.tree.teams[team.name].usage.get(resource, 0)
-            wanted = workload.amounts[resource]
-            return (Rule.TEAM_LIMIT if used + wanted > own else Rule.COHORT, resource)
+            needed = workload.amounts[resource]
+            return (Rule.TEAM_LIMIT if used + needed > own else Rule.COHORT, resource)
         for resource, amount in workload.amounts.items():
             if amount > 0:
                 rule = self._short_at_site(workload, resource, amount, at_s, booked=booked)
@@ -302,18 +302,18 @@ class Usage:
         )
 
     def shortfall_amounts(self, workload: Workload, shortfall: Shortfall) -> tuple[int, int, int]:
-        """Return wanted, free and limit of the resource for the blocking rule."""
+        """Return the requested amount, free amount and limit of the resource for the blocking rule."""
         rule, resource = shortfall
-        wanted = workload.amounts.get(resource, 0)
+        amount = workload.amounts.get(resource, 0)
         node = self.tree.teams[workload.team]
         if rule is Rule.USER_CAP:
             cap = self.teams[workload.team].caps_of(workload.user)[resource]
-            return wanted, cap - self.member_use.get((workload.team, workload.user, resource), 0), cap
+            return amount, cap - self.member_use.get((workload.team, workload.user, resource), 0), cap
         if rule in (Rule.TEAM_LIMIT, Rule.COHORT):
-            return wanted, max(0, node.available(resource)), self.own_limit(workload.team, resource)
+            return amount, max(0, node.available(resource)), self.own_limit(workload.team, resource)
         limits = self.site_limits if rule is Rule.SITE_LIMIT else self.capacity
         limit = limits.get(resource, 0)
-        return wanted, max(0, limit - self.used.get(resource, 0)), limit
+        return amount, max(0, limit - self.used.get(resource, 0)), limit
 
     def violation(self) -> str:
         """Return the first exceeded limit of quota, member, site or capacity, or an empty string."""

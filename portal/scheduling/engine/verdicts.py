@@ -104,11 +104,11 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
     return tuple(starting)
 
 
-def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = None) -> Mapping[str, Eta]:
+def forecast(scheduler: Scheduler, cycle: Cycle, names: Iterable[str] | None = None) -> Mapping[str, Eta]:
     """Return when pending requests are expected to start, by `plan.Plan`.
 
-    `cycle` is the scheduler's last decision. `wanted` selects requests; None means all. Assumes that
+    `cycle` is the scheduler's last decision. `names` selects requests; None means all. Assumes that
     workloads end as expected and no requests arrive; ignores nodes.
     """
     outlook = plan(scheduler, cycle)
-    return outlook.etas() if wanted is None else {name: outlook.eta(name) for name in wanted}
+    return outlook.etas() if names is None else {name: outlook.eta(name) for name in names}

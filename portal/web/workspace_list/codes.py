@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class SelectionCode(StrEnum):
-    """Why an act on selected workspaces is not previewed."""
+    """Why an action on selected workspaces cannot be previewed."""
 
     NOTHING = "nothing_selected"
     TOO_MANY = "too_many_selected"

@@ -123,8 +123,8 @@ def _grace(seen: Measured, before: tuple[int, int] | None, *, held: bool) -> tim
         return GROWING_GRACE if _grew_above(KERNEL_MISSED, seen, before) else None
     if seen.disk_low and _grew_above(STEPS[0], seen, before):
         return timedelta(0)
-    whole = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
-    return min(GROWING_GRACE, whole) if _grew_above(SEVERE_PERCENT, seen, before) else whole
+    grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
+    return min(GROWING_GRACE, grace) if _grew_above(SEVERE_PERCENT, seen, before) else grace
 
 
 def _grew_above(percent: int, seen: Measured, before: tuple[int, int] | None) -> bool:

@@ -82,8 +82,8 @@ class HomeArchives:
             return False
         if record.get("state") == PLACED:
             return True
-        old, new, aside = self._path(home), self._new_path(home), self._aside_path(home)
-        if not old.exists() and new.exists() and aside.exists():
+        old, new, previous = self._path(home), self._new_path(home), self._previous_path(home)
+        if not old.exists() and new.exists() and previous.exists():
             new.rename(old)  # after two renames, on file systems without exchange
             sync(old.parent)
         with contextlib.suppress(FileNotFoundError):
@@ -190,7 +190,7 @@ class HomeArchives:
     def _new_path(self, home: Home) -> Path:
         return self._store_path(home) / RESTORING / "home"
 
-    def _aside_path(self, home: Home) -> Path:
+    def _previous_path(self, home: Home) -> Path:
         """Return where the old home is between two renames."""
         return self._store_path(home) / RESTORING / "old"
 

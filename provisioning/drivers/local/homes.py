@@ -45,7 +45,7 @@ def delete(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
 
 def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bool) -> bool:
     until = time.monotonic() + limit_s
-    aside = f".deleting-{owner}"  # no owner's name begins with a dot
+    trash_name = f".deleting-{owner}"  # no owner's name begins with a dot
     try:
         place = os.open(homes / team, _OPEN_FOLDER)
     except FileNotFoundError:
@@ -56,35 +56,35 @@ def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bo
         raise _protected_error(homes / team, "is not a folder") from error
     with _closing_descriptor(place):
         path = Path(os.path.realpath(homes / team))
-        _require_nothing_mounted(path / owner, path / aside)
+        _require_nothing_mounted(path / owner, path / trash_name)
         if rest_only:
-            if not _exists(place, aside):
+            if not _exists(place, trash_name):
                 return True
-        elif not _set_aside(place, owner, aside, path):
+        elif not _move_to_trash(place, owner, trash_name, path):
             return True
-        with _folder(aside, place) as trash:
+        with _folder(trash_name, place) as trash:
             while True:
                 names = _next_names(trash)
                 if not names:
                     break
                 for name in names:
                     if not _split_name(trash, name, until) or time.monotonic() >= until:
-                        return _remove_if_empty(place, aside)
-        return _remove_if_empty(place, aside)
+                        return _remove_if_empty(place, trash_name)
+        return _remove_if_empty(place, trash_name)
 
 
-def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
+def _move_to_trash(place: int, owner: str, trash_name: str, path: Path) -> bool:
     """Move the home away; returns False if neither it nor an earlier remainder exists."""
     try:
         info = os.stat(owner, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:
-        return _exists(place, aside)
+        return _exists(place, trash_name)
     if not stat.S_ISDIR(info.st_mode):
         raise _protected_error(path / owner, "is not a folder")
     with contextlib.suppress(FileExistsError):
-        os.mkdir(aside, 0o700, dir_fd=place)
+        os.mkdir(trash_name, 0o700, dir_fd=place)
     restore_access(place, owner)
-    with _folder(aside, place) as trash, contextlib.suppress(FileNotFoundError):
+    with _folder(trash_name, place) as trash, contextlib.suppress(FileNotFoundError):
         os.rename(owner, secrets.token_hex(8), src_dir_fd=place, dst_dir_fd=trash)
     os.fsync(place)
     return True
@@ -143,10 +143,10 @@ def restore_access(place: int, name: str) -> None:
                 Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
 
 
-def _remove_if_empty(place: int, aside: str) -> bool:
+def _remove_if_empty(place: int, trash_name: str) -> bool:
     """Remove the folder of moved homes if it is empty; returns whether it is gone."""
     try:
-        os.rmdir(aside, dir_fd=place)
+        os.rmdir(trash_name, dir_fd=place)
     except FileNotFoundError:
         return True
     except OSError as error:

@@ -62,7 +62,7 @@ class Device:
         return None if value is None else text(value)
 
     def inforom_valid(self) -> bool | None:
-        """Return whether the checksums of the inforom are valid, as computed by the driver."""
+        """Return whether the checksums of the InfoROM are valid, as computed by the driver."""
         try:
             must("nvmlDeviceValidateInforom", self.handle)
         except NvmlProblem as problem:

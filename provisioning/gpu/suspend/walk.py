@@ -117,7 +117,7 @@ class _Drive:
                 failed = (
                     NO_CHANGE
                     if (call, pid) in attempted
-                    else self._make(call, pid, again=not give_up_at_once)
+                    else self._make(call, pid, is_retry=not give_up_at_once)
                 )
                 attempted.add((call, pid))
                 if failed is None:
@@ -127,9 +127,9 @@ class _Drive:
                 if give_up_at_once:
                     return first
 
-    def _make(self, call: Call, pid: int, *, again: bool) -> str | None:
+    def _make(self, call: Call, pid: int, *, is_retry: bool) -> str | None:
         """Return the driver's error name, or None. A process that ended meanwhile is no failure."""
-        for attempt in range(2 if again else 1):
+        for attempt in range(2 if is_retry else 1):
             if attempt:
                 time.sleep(CHECK_INTERVAL_S)
             self._on_call(call, pid)

@@ -114,7 +114,7 @@ def test_of_two_borrowers_without_weight_the_larger_one_gives():
     assert victims(teams, running, ask("new", "own", x=1)) == {"large": "new"}
 
 
-def test_what_has_not_begun_yet_makes_nobody_a_borrower():
+def test_pending_start_makes_no_borrower():
     """Of t1 runs one, which is its own; what it was promised is not held against that."""
     teams = (team("t0", x=2), team("t1", x=1), team("t2", x=2))
     snapshot = Snapshot(0, teams, COHORTS, policy=Policy())
@@ -130,7 +130,7 @@ def test_what_has_not_begun_yet_makes_nobody_a_borrower():
     assert [[each.workload for each in victims] for victims in found] == [["old"], []]
 
 
-def test_a_claim_of_the_same_cycle_makes_nobody_a_borrower():
+def test_nomination_in_the_same_cycle_makes_no_borrower():
     """t1 holds its own one and claims what t2 borrowed; then an owner wants one."""
     teams = (team("t0", x=2), team("t1", x=1, weight_milli=3000), team("t2", x=2))
     running = (held("old", "t1", x=1), held("lent", "t2", x=4))

@@ -156,7 +156,7 @@ def test_a_lone_user_loses_nothing(snapshot):
 
 @FEW
 @given(sites(preemption=False, queued=12))
-def test_a_reserved_start_passes_to_nobody_but_a_colleague_with_less_use(snapshot):
+def test_reserved_start_passes_only_to_a_team_member_with_less_usage(snapshot):
     scheduler = Scheduler(snapshot)
     cycle = scheduler.cycle(scheduler.now_s)
     scheduler.apply(cycle, scheduler.now_s)
@@ -194,7 +194,7 @@ def backlogs(draw):
 
 @FEW
 @given(backlogs())
-def test_nobody_waits_more_than_twice_their_share(backlog):
+def test_member_gets_at_least_half_its_share(backlog):
     """A member with a backlog has at least half of an equal part, once running work has ended."""
     gpus, members, queued = backlog
     scheduler = site(gpus=gpus, now_s=0)

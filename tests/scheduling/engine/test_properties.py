@@ -64,7 +64,7 @@ def test_no_limit_is_overrun_and_the_answer_is_the_same_each_time(snapshot):
 
 @FEW
 @given(sites(reservations=True))
-def test_whoever_can_ever_start_does(snapshot):
+def test_every_feasible_workload_starts(snapshot):
     scheduler = Scheduler(snapshot)
     possible = {each.id for each in snapshot.queued if scheduler.usage.permanent_shortfall(each) is None}
     started = run_on(scheduler, snapshot.now_s, 400)

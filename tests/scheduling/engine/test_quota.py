@@ -42,7 +42,7 @@ def test_cohorts_in_cohorts_lend_through_their_own_limits():
     assert site.teams["b"].available(GPU) == 10
 
 
-def test_what_nobody_limits_is_free_and_what_a_neighbour_limits_is_not():
+def test_unlimited_resource_is_free_unless_a_neighbour_limits_it():
     site = tree(Team("a", "c", {GPU: Limit(4)}), Team("b", "c"))
     assert site.teams["b"].available("cpu_milli") == UNGOVERNED
     assert site.teams["b"].available(GPU) == 4
@@ -85,5 +85,5 @@ def test_use_halves_in_a_half_life():
     assert decay_average({GPU: 1}, {}, 100 * 3600, 3600) == {}
 
 
-def test_nobody_without_weight_gets_more_than_is_deserved():
+def test_zero_weight_gets_no_more_than_its_share():
     assert divide(10, {"a": QueueClaim(2, 9, weight=0), "b": QueueClaim(1, 3)}) == {"a": 2, "b": 3}

@@ -109,7 +109,7 @@ def new_codes(*, actor: User) -> list[str]:
     if not _has_factor(user):
         raise StateConflict(Reason(MfaCode.NO_FACTOR))
     Authenticator.objects.filter(user=user, type=Type.RECOVERY_CODES).delete()
-    _record(user, user, AuditKind.USER_MFA_CODES_MADE, "created new recovery codes", {})
+    _record(user, user, AuditKind.USER_MFA_CODES_CREATED, "created new recovery codes", {})
     _notify(user, _("New recovery codes created"))
     return _codes(user)
 

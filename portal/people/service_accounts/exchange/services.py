@@ -86,17 +86,17 @@ def _exchange(
     # Rules are deleted under the same lock.
     if not TrustRule.objects.filter(pk=rule.pk).exists():
         raise ExchangeRefused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
-    wanted = sorted(scopes) or rule.scopes
+    token_scopes = sorted(scopes) or rule.scopes
     key_digest = hashlib.sha256(idempotency_key.encode()).hexdigest() if idempotency_key else ""
     now = timezone.now()
     spent = _record_use(assertion, rule, key_digest)
     if spent is None:
-        made = _reissue(assertion, rule, key_digest, wanted, about)
+        made = _reissue(assertion, rule, key_digest, token_scopes, about)
     else:
         made = tokens.mint(
             user=rule.account,
             name=f"{rule.name}: {assertion.subject}",
-            scopes=wanted,
+            scopes=token_scopes,
             expires_at=now + timedelta(seconds=rule.lifetime_s),
             renewable_until=now + timedelta(seconds=rule.max_lifetime_s),
             created_by=None,

@@ -157,8 +157,12 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozen
     )
     inside = [child.name for child in everything.values() if child.parent_id == cohort.pk]
     if teams or inside:
-        who = [*(f"the cohort {name}" for name in inside), *teams]
-        params = {"name": cohort.name, "names": who[:MAX_NAMED], "more": max(0, len(who) - MAX_NAMED)}
+        children = [*(f"the cohort {name}" for name in inside), *teams]
+        params = {
+            "name": cohort.name,
+            "names": children[:MAX_NAMED],
+            "more": max(0, len(children) - MAX_NAMED),
+        }
         raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code=ProblemCode.COHORT_IN_USE)
     quotas = list(cohort.quotas.values("resource", "quota", "borrowing_limit", "lending_limit"))
     name, slug = cohort.name, cohort.slug

@@ -88,13 +88,13 @@ def create_request(
         note=note,
         workspace=workspace,
     )
-    wanted = format_resource_amount(resource, amount)
+    amount_text = format_resource_amount(resource, amount)
     events.record(
         actor=actor,
-        kind=AuditKind.QUOTA_REQUEST_ASKED,
+        kind=AuditKind.QUOTA_REQUEST_CREATED,
         team=team,
         workspace=workspace,
-        message=f"requested {wanted} more for {team.name}: {note}",
+        message=f"requested {amount_text} more for {team.name}: {note}",
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, amount=amount, until=until),
     )
@@ -106,7 +106,7 @@ def create_request(
         policies.approvers_of(request),
         "quota.request_asked",
         _("%(username)s requests %(amount)s more for %(team)s")
-        % {"username": actor.username, "amount": wanted, "team": team.name},
+        % {"username": actor.username, "amount": amount_text, "team": team.name},
         note,
         url_of(request),
     )
@@ -115,9 +115,9 @@ def create_request(
 
 @transaction.atomic
 def ask_to_start(
-    *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", **wanted: Any
+    *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", **arguments: Any
 ) -> QuotaRequest:
-    """Request as `create_request` (which takes `wanted`), with a workspace that starts after approval.
+    """Request as `create_request` (which takes `arguments`), with a workspace that starts after approval.
 
     Creating a workspace with the same order and `idempotency_key` then returns this one. Raises as
     `create_request` and as creating a workspace, and `StateConflict` if no approval is needed.
@@ -132,7 +132,7 @@ def ask_to_start(
             ),
             code=ProblemCode.NEEDS_NO_APPROVAL,
         )
-    return create_request(actor=actor, team=order.team, workspace=waiting, **wanted)
+    return create_request(actor=actor, team=order.team, workspace=waiting, **arguments)
 
 
 def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
@@ -339,10 +339,10 @@ def _decided_already(request_id: UUID) -> StateConflict:
         RequestState.DENIED: RequestCode.DENIED_ALREADY,
         RequestState.CANCELLED: RequestCode.REQUEST_CANCELLED_ALREADY,
     }.get(RequestState(present.state), RequestCode.DECIDED_ALREADY)
-    who = present.decided_by.username if present.decided_by else ""
+    decider = present.decided_by.username if present.decided_by else ""
     at = (present.decided_at or timezone.now()).isoformat()
     return StateConflict(
-        Reason(code, {"who": who, "at": at}),
+        Reason(code, {"who": decider, "at": at}),
         code=ProblemCode.DECIDED_ALREADY,
         quota_request=str(request_id),
         state_of_request=present.state,

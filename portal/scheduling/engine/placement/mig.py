@@ -196,8 +196,8 @@ def with_repartition(node: NodeCapacity, part: NodePlacement) -> tuple[NodeCapac
 
     New instances have no UUIDs yet and get `planned_uuid` instead.
     """
-    gone = {uuid for change in part.repartitions for uuid in change.destroy}
-    devices = [device for device in node.devices if device.uuid not in gone]
+    destroyed_uuids = {uuid for change in part.repartitions for uuid in change.destroy}
+    devices = [device for device in node.devices if device.uuid not in destroyed_uuids]
     grants = list(part.devices)
     for change in part.repartitions:
         parent = next(device for device in node.devices if device.uuid == change.parent_uuid)

@@ -120,7 +120,7 @@ def _use_title(series: Series) -> str:
     mean = sum((point.gpu_pct or 0) * (point.gpu_s or 0) for point in measured) / seconds
     idle_s = seconds - sum(point.gpu_used_s or 0 for point in measured)
     if idle_s == seconds:
-        return _("GPU use: none in %(duration)s measured") % {"duration": format_duration(seconds)}
+        return _("GPU use: 0 %% in %(duration)s") % {"duration": format_duration(seconds)}
     idle = _("idle for %(duration)s") % {"duration": format_duration(idle_s)} if idle_s else _("never idle")
     average = _("under %(percent)s") % {"percent": "1 %"} if 0 < mean < 0.5 else f"{mean:.0f} %"
     return _("GPU use: %(average)s on average, %(idle)s") % {"average": average, "idle": idle}

@@ -85,13 +85,13 @@ class _CallThread:
 class _WatchedCalls:
     """Calls that wait for the other end; `look` raises errors of the connection."""
 
-    aside: _CallThread
+    watched: _CallThread
     look: Callable[[], None]
     seconds: float
 
     def call(self, work: Callable[[], T]) -> T:
         """Like `_CallThread.call`, including errors of `look`."""
-        return self.aside.call(work, self.seconds, self.look)
+        return self.watched.call(work, self.seconds, self.look)
 
     def leave(self, work: Callable[[], None]) -> None:
         """Let the library finish communication that the other end waits for; the last call.
@@ -99,7 +99,7 @@ class _WatchedCalls:
         All results are known by then, so errors are ignored.
         """
         with suppress(_CallTimedOut, nccl.NcclError, CudaError):
-            self.aside.call(work, LEAVE_S)
+            self.watched.call(work, LEAVE_S)
 
 
 def two_nodes(bench: Bench) -> Outcome:
@@ -110,9 +110,9 @@ def two_nodes(bench: Bench) -> Outcome:
     """
     partner = str(bench.params.get("partner") or "the other node")
     meet_s, silent_s = float(bench.params["meet_s"]), float(bench.params["silent_s"])
-    aside = _CallThread()
+    watched = _CallThread()
     try:
-        group, comm = aside.call(lambda: _connect(bench, meet_s), meet_s)
+        group, comm = watched.call(lambda: _connect(bench, meet_s), meet_s)
     except _CallTimedOut:
         raise Skip(
             f"Could not connect to {partner} at {_meeting_address(bench)} within {meet_s:.0f} s."
@@ -121,7 +121,7 @@ def two_nodes(bench: Bench) -> Outcome:
         raise Skip(f"Could not connect to {partner} at {_meeting_address(bench)}: {error}.") from error
     bench.beat(0, ROUNDS)
     try:
-        return _run_sums(bench, group, comm, _WatchedCalls(aside, lambda: group.check(comm), silent_s))
+        return _run_sums(bench, group, comm, _WatchedCalls(watched, lambda: group.check(comm), silent_s))
     except _CallTimedOut:
         raise Skip(f"Lost contact with {partner}: no sum completed within {silent_s:.0f} s.") from None
     except nccl.NcclError as error:
@@ -154,7 +154,7 @@ def _connect(bench: Bench, seconds: float) -> tuple[nccl.Nccl, int]:
             time.sleep(1.0)
 
 
-def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _WatchedCalls) -> Outcome:
+def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, watched: _WatchedCalls) -> Outcome:
     device, rank, tally = bench.device, int(bench.params["rank"]), Tally()
     size = min(BYTES, bench.sizes.copy_bytes)
     words = size // 8
@@ -197,15 +197,15 @@ def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, aside: _WatchedCalls) -
         return size * IN_A_BATCH / (time.perf_counter() - begun) / 1e9
 
     for done, (of, label) in enumerate(((0, "words of rank 0"), (1, "words of rank 1"), (None, "the sum"))):
-        aside.call(lambda of=of, label=label: one_sum(of, label))  # type: ignore[misc]
+        watched.call(lambda of=of, label=label: one_sum(of, label))  # type: ignore[misc]
         bench.beat(done + 1, ROUNDS)
-    aside.call(batch)
+    watched.call(batch)
     values = []
     for done in range(BATCHES):
-        values.append(aside.call(batch))
+        values.append(watched.call(batch))
         bench.beat(5 + done, ROUNDS)
-    aside.call(lambda: compare(None, "repeated sums"))
-    aside.leave(lambda: group.close(comm))
+    watched.call(lambda: compare(None, "repeated sums"))
+    watched.leave(lambda: group.close(comm))
     return Outcome(
         errors=tally.errors,
         measures={**rate_of("between_nodes_gb_s", values), "buffer_mib": size / MIB},

@@ -32,7 +32,7 @@ POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
 
 @settings(max_examples=examples(100))
 @given(nodes_(most=6), st.lists(st.tuples(requests_(), st.booleans()), max_size=12), POLICIES)
-def test_decides_like_a_cluster_built_anew_and_never_gives_too_much(nodes, steps, policy):
+def test_decides_like_a_new_cluster_without_overcommit(nodes, steps, policy):
     cluster = Cluster(nodes, policy=policy)
     running = []
     for request, leave in steps:

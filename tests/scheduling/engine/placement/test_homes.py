@@ -82,7 +82,7 @@ def test_with_shared_homes_a_new_home_changes_nothing(nodes, loads, requests, po
 
 @settings(max_examples=examples(100))
 @given(nodes_(most=6), LOADS, st.lists(requests_(), min_size=1, max_size=8), POLICIES)
-def test_decides_like_a_cluster_built_anew(nodes, loads, requests, policy):
+def test_decides_like_a_new_cluster(nodes, loads, requests, policy):
     cluster = Cluster(with_homes(nodes, loads), policy=policy)
     for request in requests:
         fresh = Cluster(cluster.snapshot(), policy=policy)

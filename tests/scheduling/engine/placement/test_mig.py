@@ -313,7 +313,7 @@ def test_while_a_plan_is_carried_out_its_gpu_is_in_no_other_one():
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(["leave", *(profile.name for profile in LAYOUT.profiles)]), max_size=14))
-def test_over_a_life_of_changing_layouts_a_kept_cluster_decides_as_one_built_anew(steps):
+def test_cached_cluster_decides_like_a_new_one_after_layout_changes(steps):
     cluster = Cluster([node("a", *carrier("p"), *carrier("q")), node("b", *carrier("r"))])
     running: list[tuple[Placement, ResourceRequest]] = []
     for step in steps:

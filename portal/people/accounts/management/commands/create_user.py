@@ -37,7 +37,7 @@ class Command(BaseCommand):
         if len(in_teams) > 1 or (in_teams and not options["team"]):
             raise CommandError("Choose one team role, and add --team.")
         role = in_teams[0] if in_teams else Role.MEMBER.value
-        wanted: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "actor": SYSTEM,
             "username": options["name"],
             "email": options["email"],
@@ -48,9 +48,9 @@ class Command(BaseCommand):
         try:
             with transaction.atomic():
                 if password:
-                    users.create(**wanted, password=password)
+                    users.create(**arguments, password=password)
                     return
-                link = users.invite(**wanted)
+                link = users.invite(**arguments)
         except PortalError as error:
             problems = [f"{field}: {' '.join(sentences)}" for field, sentences in error.field_errors.items()]
             raise CommandError(" ".join(problems) or error.sentence) from error
