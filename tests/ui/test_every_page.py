@@ -250,6 +250,10 @@ class TestTeam(PageCase):
     url = "/teams/vision/"
 
 
+class TestInviteMany(PageCase):
+    url = "/teams/vision/invite/"
+
+
 class TestTeamUse(PageCase):
     url, partials = "/teams/vision/use/", ("plots",)
 
@@ -691,6 +695,10 @@ class TestApprovals(PageCase):
 
 class TestRules(PageCase):
     url, fixtures, reader = "/quotas/rules/", ("team",), "petra"
+
+
+class TestQuotaMatrix(PageCase):
+    url, fixtures, reader = "/quotas/", ("team", "pool"), "olga"
 
 
 class TestLimits(PageCase):
