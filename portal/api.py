@@ -22,13 +22,14 @@ from portal.notify.webhooks import api as webhooks
 from portal.people.accounts import api as accounts
 from portal.people.accounts import token_api as tokens
 from portal.people.accounts import user_api as users
+from portal.people.accounts.invitations import api as invitations
 from portal.people.identity import api as identity
 from portal.people.join_requests import api as join_requests
 from portal.people.service_accounts import api as service_accounts
 from portal.people.service_accounts import rule_api as trust_rules
 from portal.quota.ledger import api as ledger
 from portal.quota.ledger import budget_api as budgets
-from portal.quota.limits.api import limits, site
+from portal.quota.limits.api import changes, limits, site
 from portal.quota.requests import api as quota_requests
 from portal.quota.reservations import api as reservations
 from portal.reclaim import api as reclaim
@@ -87,6 +88,7 @@ v1 = [
     *environments.urlpatterns,
     *catalog_previews.urlpatterns,
     *accounts.urlpatterns,
+    *invitations.urlpatterns,
     *repositories.urlpatterns,
     *tokens.urlpatterns,
     *users.urlpatterns,
@@ -111,6 +113,7 @@ v1 = [
     *channels.urlpatterns,
     *secrets.urlpatterns,
     *scheduling.urlpatterns,
+    *changes.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,
     *budgets.urlpatterns,

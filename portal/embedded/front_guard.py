@@ -31,6 +31,7 @@ MAX_CONNECTIONS = 8192
 """Of strangers, and again of this machine and trusted proxies; fewer if the process may open fewer files."""
 OWN_FILES = 256
 CHUNK = 256 * 1024
+FIRST_CHUNK = 16 * 1024
 BACKLOG = 1024
 KEEP_ALIVE_S = 60
 LINGER_S, FLUSH_S = 1.0, 30.0
@@ -132,10 +133,15 @@ class UpstreamSide(ConnectionSide):
 
 
 class Client(ConnectionSide):
-    """The end of a client. Nothing is read from it before Caddy has accepted its other end."""
+    """The end of a client. At most `FIRST_CHUNK` is read from it before Caddy has accepted its other end.
+
+    Pausing in `connection_made` does not help: Python 3.11.2, which Debian 12 has, reads all the same.
+    """
 
     def __init__(self, guard: Guard) -> None:
         super().__init__()
+        self._is_waiting = True
+        self._early, self._has_ended = b"", False
         self.group: str | None = None
         self.number = 0
         self._guard = guard
@@ -144,7 +150,7 @@ class Client(ConnectionSide):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        self.transport.pause_reading()
+        self.transport.max_size = FIRST_CHUNK  # type: ignore[attr-defined]
         peer, own = (transport.get_extra_info(name) or ("", 0) for name in ("peername", "sockname"))
         if not self._guard.admit(self, str(peer[0])):
             self.transport.abort()
@@ -166,11 +172,25 @@ class Client(ConnectionSide):
         if self.transport.is_closing():
             inner.abort()
             return
-        inner.transport.write(header)
+        self._is_waiting = False
+        inner.transport.write(header + self._early)
+        self._early = b""
+        if self._has_ended:
+            inner.transport.write_eof()
+        self.transport.max_size = CHUNK  # type: ignore[attr-defined]
         self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_waiting:
+            super().data_received(data)
+            return
+        assert self.transport is not None
+        self._early += data
+        self.transport.pause_reading()
 
     def eof_received(self) -> bool:
         """Tell Caddy, whose answer may still come."""
+        self._has_ended = True
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.write_eof()
         return True

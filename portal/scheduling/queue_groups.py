@@ -158,7 +158,7 @@ def next_step(actor: User, key: GroupKey, rows: list[QueueRow]) -> NextStep | No
     if own is not None and (url := ask_url(actor, own.workspace)):
         return NextStep(_("Ask for more"), url)
     if key.code in (Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.COHORT, Rule.SITE_LIMIT) and actor.operates:
-        return NextStep(_("View quotas"), reverse("quotas:limits"))
+        return NextStep(_("View quotas"), reverse("quotas:matrix"))
     if key.code == Rule.BOOKING:
         return NextStep(_("View calendar"), reverse("reservations:calendar"))
     if key.code in (Rule.CAPACITY, Rule.PLACEMENT) and key.resource.startswith(("gpu:", "mig:")):

@@ -6,6 +6,7 @@ Every function raises `ImproperlyConfigured`.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 SITE_ROLES = frozenset({"administrator", "operator", "approver", "auditor"})
 """As in `portal.people.accounts.models.SiteRole`, which cannot be imported before the settings."""
+_DOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -53,6 +55,16 @@ def check_site_roles(variable: str, roles: Collection[str]) -> None:
             f"{variable} names {', '.join(sorted(unknown))}: "
             "write administrator, operator, approver or auditor."
         )
+
+
+def check_mail_domains(variable: str, values: Iterable[str]) -> frozenset[str]:
+    """Return the domains in lower case. Each is a domain, or “*” for all."""
+    domains = frozenset(value.strip().lower() for value in values if value.strip())
+    if wrong := sorted(domain for domain in domains if domain != "*" and not _DOMAIN.fullmatch(domain)):
+        raise ImproperlyConfigured(
+            f"{variable} names {', '.join(wrong)}: write domains such as example.org, or * for all."
+        )
+    return domains
 
 
 def check_audit_syslog(address: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portal.settings.checks import check_site_roles
+from portal.settings.checks import check_mail_domains, check_site_roles
 from portal.settings.parsing import amounts, env
 from portal.settings.site import HTTPS
 
@@ -47,6 +47,12 @@ BERTH_JOIN_REQUEST_DAYS = max(1, env.int("BERTH_JOIN_REQUEST_DAYS", default=14))
 BERTH_JOIN_AGAIN_DAYS = max(0, env.int("BERTH_JOIN_AGAIN_DAYS", default=7))
 # The slug of the team that every new account joins as a member. Empty: none.
 BERTH_DEFAULT_TEAM = env.str("BERTH_DEFAULT_TEAM", default="")
+
+# Domains of e-mail addresses for which owners of teams can create accounts by an invitation, which is only
+# mailed. “*”: all. Empty: owners add people who have an account.
+BERTH_OWNER_INVITATION_DOMAINS = check_mail_domains(
+    "BERTH_OWNER_INVITATION_DOMAINS", env.list("BERTH_OWNER_INVITATION_DOMAINS", default=[])
+)
 
 # Failed sign-ins within 15 minutes: from one address, regardless of the names, because many users may share
 # an address; for one name, from any address.

@@ -43,6 +43,7 @@ SPECTACULAR_SETTINGS = {
         "SecretKindEnum": "portal.workspaces.secrets.models.SecretKind",
         "SiteRoleEnum": "portal.people.accounts.models.SiteRole",
         "JoinStateEnum": "portal.people.join_requests.models.JoinState",
+        "InvitationOutcomeEnum": "portal.people.accounts.invitations.services.Outcome",
         "InboxItemKindEnum": "portal.web.inbox.items.ItemKind",
         "QuotaRequestKindEnum": "portal.quota.requests.models.RequestKind",
         "QuotaRequestStateEnum": "portal.quota.requests.models.RequestState",

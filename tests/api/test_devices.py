@@ -111,8 +111,9 @@ def test_each_state_in_one_word(api: Any, bob: Any, olga: Any, make: Any, pool: 
     assert states(api(bob))[free[3].uuid] == "offline"
     Node.objects.update(cordoned=True)
     assert set(states(api(bob)).values()) == {"cordoned", "failed", "offline"}
+    # The last known states stay.
     Node.objects.update(online=False)
-    assert set(states(api(bob)).values()) == {"offline"}
+    assert set(states(api(bob)).values()) == {"cordoned", "failed", "offline"}
 
 
 def test_a_split_gpu_is_held_as_its_instances_are_and_these_follow_its_troubles(

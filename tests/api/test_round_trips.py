@@ -13,7 +13,7 @@ from portal.notify.channels.sending import SendOutcome
 from portal.people.accounts.models import User
 from tests import sites
 from tests.api.conftest import document, problem
-from tests.api.test_editing import EDITS, KINDS, _made, _put, _there
+from tests.api.test_editing import BOOKED, EDITS, KINDS, _made, _put, _there
 from tests.factories import MembershipFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -43,11 +43,15 @@ def _workspace(program: Any) -> str:
     return f"workspaces/{made.json()['id']}"
 
 
+MAINTENANCE = {"begins_at": BOOKED["starts_at"], "ends_at": BOOKED["ends_at"], "reason": "Switch"}
 MADE: dict[str, tuple[str, Callable[[Any], str]]] = {
     **{name: (kind.actor, kind.make) for name, kind in KINDS.items()},
+    "announcement": ("olga", _made("announcements", {"text": "New driver on Monday."})),
     "environment": ("olga", _made("environments", {"slug": "own", "name": "Own", "source": "numpy"})),
     "flavor": ("olga", _there("flavors/sim-h100-x1")),
     "half of a GPU": ("olga", _made("flavors", HALF)),
+    "maintenance": ("olga", _put("maintenance", MAINTENANCE)),
+    "maintenance of a pool": ("olga", _put("pools/sim/maintenance", MAINTENANCE)),
     "my secret": ("bob", _secret("me/secrets/KEY")),
     "pool": ("olga", _there("pools/sim")),
     "reclaim policy": ("olga", _made("reclaim-policies", {"for": "team:vision", "idle_minutes": 60})),

@@ -33,6 +33,7 @@ SUBJECTS = {
     "EventCode": "Event streams and notices",
     "HistoryCode": "Earlier versions",
     "AccountCode": "People, teams and tokens",
+    "InvitationCode": "Invitations of many people",
     "MfaCode": "Two-step sign-in",
     "IdentityCode": "Sign-in by providers",
     "InventoryCode": "Pools, nodes and devices",

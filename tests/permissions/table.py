@@ -94,6 +94,8 @@ POST   teams/<slug:slug>/                                   302 404 403 403 403 
 GET    teams/<slug:slug>/use/                               302 404 200 200 200 200 200 200   -
 GET    teams/<slug:slug>/rename/                            302 302 302 302 302 302 302 302   -
 POST   teams/<slug:slug>/rename/                            302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/invite/                            302 404 403 403 403 200 403 200   -
+POST   teams/<slug:slug>/invite/                            302 404 403 403 403 200 403 200   -
 GET    teams/<slug:slug>/member-shares/                     302 302 302 302 302 302 302 302   -
 POST   teams/<slug:slug>/member-shares/                     302 404 403 403 403 302 403 302   -
 GET    teams/<slug:slug>/archive/                           302 404 403 403 403 200 403 200   -
@@ -512,6 +514,7 @@ GET    api/v1/teams/<slug:slug>/egress                      401 404 200 200 200 
 PUT    api/v1/teams/<slug:slug>/egress                      401 404 403 403 403 200 403 200   teams:write
 GET    api/v1/teams/<slug:slug>/egress/versions             401 404 403 403 403 200 200 200   teams:read
 POST   api/v1/teams/<slug:slug>/egress/versions/<int:number>/restore 401 404 403 403 403 200 403 200 teams:write
+POST   api/v1/teams/<slug:slug>/invitations                 401 404 403 403 403 200 403 200   teams:write
 GET    api/v1/teams/<slug:slug>/members                     401 404 200 200 200 200 200 200   teams:read
 GET    api/v1/teams/<slug:slug>/members/<username:username> 401 404 200 200 200 200 200 200   teams:read
 PUT    api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 403 403 200 403 200   teams:write
@@ -736,6 +739,8 @@ GET    api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 
 POST   api/v1/delegations/<uuid:delegation_id>/revoke       401 404 404 404 404 404 403 403 204 quotas:decide
 
 # --- pages: quotas and limits ---
+GET    quotas/                                              302 200 200 200 200 200 200 200   -
+POST   quotas/                                              302 403 403 403 403 403 403 302   -
 GET    quotas/limits/                                       302 403 403 403 403 403 200 200   -
 POST   quotas/limits/                                       302 403 403 403 403 403 403 302   -
 GET    quotas/teams/<slug:slug>/caps/                       302 302 302 302 302 302 302 302   -
@@ -765,6 +770,8 @@ POST   api/v1/booking-permissions                           401 403 403 403 403 
 POST   api/v1/booking-permissions/<uuid:permission_id>/revoke 401 404 404 404 204 404 403 403 204 quotas:decide
 GET    api/v1/queue                                         401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/quotas                                        401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/quotas/change                                 401 403 403 403 403 403 403 200   quotas:write
+POST   api/v1/quotas/preview                                401 403 403 403 403 403 403 200   quotas:write
 POST   api/v1/quotas                                        401 403 403 403 403 403 403 201   quotas:write
 GET    api/v1/quotas/<uuid:quota_id>                        401 404 200 200 200 200 200 200   quotas:read
 PUT    api/v1/quotas/<uuid:quota_id>                        401 404 403 403 403 403 403 200   quotas:write

@@ -555,6 +555,15 @@ class Stage:
                 "scopes": ["all"],
                 "expires": "7",
             },
+            ("POST", "teams/<slug:slug>/invite/"): {"people": "dan, viewer"},
+            ("POST", "api/v1/teams/<slug:slug>/invitations"): {"people": [{"who": "dan"}]},
+            ("POST", "quotas/"): {"q/vision/memory_mib/-": "64", "save": "1"},
+            **{
+                ("POST", f"api/v1/quotas/{act}"): {
+                    "changes": [{"team": "vision", "resource": "memory_mib", "quota": 65536}]
+                }
+                for act in ("change", "preview")
+            },
             ("POST", "quotas/limits/"): {"action": "site", "resource": "gpu:h100", "amount": "4"},
             ("POST", "quotas/teams/<slug:slug>/caps/"): {"resource": "gpu:h100", "amount": "1"},
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},

@@ -119,7 +119,7 @@ def test_the_next_step_is_the_readers(first, team, alice, bob, olga, as_user):
 
     assert step(bob).startswith("/quotas/ask/?team=vision&kind=quota")
     assert step(alice) == ""
-    assert step(olga) == "/quotas/limits/"
+    assert step(olga) == "/quotas/"
     QueueEntry.objects.update(**blocked(Rule.CAPACITY, team, node="", node_reason=None, more_nodes=0))
     assert step(alice) == "/gpus/"
     QueueEntry.objects.update(outcome="needs_approval")

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,26 @@ async def test_it_passes_on_and_names_the_client(tmp_path: Path, monkeypatch: py
         # The door has closed: the connection counts no more, though the client keeps its end.
         while guard._clients:
             await asyncio.sleep(0.01)
+
+
+async def test_what_arrives_before_caddy_has_accepted_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11.2 reads although the transport was paused when the connection was made."""
+    loop = asyncio.get_running_loop()
+    connect_to_caddy = loop.create_unix_connection
+    async with guarded(tmp_path, Loopback(), []) as (connect, guard):
+
+        async def late(*arguments: Any) -> Any:
+            while not all(client._early for client in guard._clients["127.0.0.2"]):
+                await asyncio.sleep(0)
+            return await connect_to_caddy(*arguments)
+
+        monkeypatch.setattr(loop, "create_unix_connection", late)
+        line = await connect("127.0.0.2")
+        large = b"y" * 1_000_000
+        line[1].write(large)
+        assert await asyncio.wait_for(line[0].readexactly(len(large)), LIMIT_S) == large
 
 
 CADDY = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -46,6 +47,12 @@ def served() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join(10)
+
+
+def shot(page: Page, name: str) -> None:
+    """A picture for people, where a folder for them is named."""
+    if folder := os.environ.get("BERTH_SHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
 class Visitor:

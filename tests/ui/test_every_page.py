@@ -254,6 +254,10 @@ class TestTeam(PageCase):
     url = "/teams/vision/"
 
 
+class TestInviteMany(PageCase):
+    url = "/teams/vision/invite/"
+
+
 class TestTeamUse(PageCase):
     url, partials = "/teams/vision/use/", ("plots",)
 
@@ -695,6 +699,10 @@ class TestApprovals(PageCase):
 
 class TestRules(PageCase):
     url, fixtures, reader = "/quotas/rules/", ("team",), "petra"
+
+
+class TestQuotaMatrix(PageCase):
+    url, fixtures, reader = "/quotas/", ("team", "pool"), "olga"
 
 
 class TestLimits(PageCase):

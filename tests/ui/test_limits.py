@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from portal.quota.limits.models import MemberCap, Quota, TeamShare
 from portal.quota.limits.services import cohorts, limits
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory, local_pool_with, node_info
-from tests.ui.conftest import LONG_TEAM
+from tests.ui.conftest import LONG_TEAM, shot
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
 if TYPE_CHECKING:
@@ -52,12 +51,6 @@ def site(catalog: None, team: Team, alice: User, bob: User) -> dict[str, Any]:
     WorkspaceFactory(owner=alice, team=team, state=State.PENDING, amounts={H100: 1000})
     WorkspaceFactory(owner=alice, **{**running, "team": long}, amounts={H100: 3000})
     return {"lender": lender, "long": long}
-
-
-def shot(page: Page, name: str) -> None:
-    """A picture for people, where a folder for them is named."""
-    if folder := os.environ.get("BERTH_SHOTS"):
-        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
 PAGES = {
@@ -136,3 +129,35 @@ def test_limits_work_without_javascript(visit: Visit, olga: User, alice: User, s
     owner.get_by_role("button", name="Set for bob").click()
     owner.get_by_text("Cap of bob set to 1.5 × H100.").wait_for()
     assert MemberCap.objects.get(user__username="bob").amount == 1500
+
+
+def test_quotas_are_edited_in_the_matrix_by_keyboard(
+    visit: Visit, olga: User, team: Team, site: dict[str, Any]
+) -> None:
+    page = visit(olga)
+    page.goto("/quotas/")
+    own = page.get_by_label("Vision: H100")
+    own.focus()
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Language: H100"
+    page.keyboard.type("2")
+    page.keyboard.press("Escape")
+    assert page.get_by_label("Language: H100").input_value() == "4"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.type("3")
+    assert "Changed quotas: 1" in page.locator(".matrix-bar").inner_text()
+    shot(page, "quota-matrix")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#save")
+    assert Quota.objects.get(team=team, resource=H100).quota == 4000
+    assert "Over quota" in page.get_by_role("region", name="Changed quotas").inner_text()
+    shot(page, "quota-preview")
+    assert not violations(page)
+    page.locator("#save").press("Enter")
+    page.wait_for_selector("text=1 quota saved.")
+    assert Quota.objects.get(team=team, resource=H100).quota == 3000
+    for viewport in (DESKTOP, PHONE):
+        page.set_viewport_size(viewport)
+        assert not violations(page) and not overflows(page)
+        assert not too_small(page)
+        shot(page, f"quota-matrix-{viewport['width']}")

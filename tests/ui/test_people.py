@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Error as PlaywrightError
 
 from tests.factories import PASSWORD, WorkspaceFactory, make_token
+from tests.ui.conftest import shot
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
 if TYPE_CHECKING:
@@ -18,6 +19,28 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
 ]
+
+
+def test_a_pasted_list_invites_people(visit: Any, ada: User, team: Team, charlie: User) -> None:
+    page = visit(ada)
+    page.goto("/teams/vision/")
+    page.get_by_role("link", name="Invite people").click()
+    assert not violations(page)
+    people = page.get_by_label("People", exact=True)
+    people.fill("username,role\ncharlie; viewer\nhal@example.org\nnobody\n")
+    page.get_by_role("button", name="Check list").click()
+    results = page.get_by_role("region", name="Result of each line")
+    assert "No account has the username “nobody”" in results.inner_text()
+    shot(page, "invite-preview")
+    page.get_by_role("button", name="Invite 2 people").click()
+    page.get_by_role("heading", name="2 people invited").wait_for()
+    assert "/welcome/" in page.get_by_label("Links", exact=True).input_value()
+    roles = dict(team.memberships.values_list("user__username", "role"))
+    assert (roles["charlie"], roles["hal"]) == ("viewer", "member")
+    for viewport in (DESKTOP, PHONE):
+        page.set_viewport_size(viewport)
+        assert not violations(page) and not overflows(page) and not too_small(page)
+        shot(page, f"invite-results-{viewport['width']}")
 
 
 @pytest.mark.thorough("a long way through pages that have quick tests each")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.people.accounts import team_views, token_views, user_views, views
+from portal.people.accounts.invitations.views import invite_many
 from portal.people.accounts.mfa import sign_in_views as steps
 from portal.people.accounts.mfa import views as mfa
 
@@ -46,6 +47,7 @@ urlpatterns = [
     path("users/<str:username>/delete/", user_views.user_delete, name="user-delete"),
     path("teams/", views.teams, name="teams"),
     path("teams/<slug:slug>/rename/", team_views.rename, name="team-rename"),
+    path("teams/<slug:slug>/invite/", invite_many, name="team-invite"),
     path("teams/<slug:slug>/member-shares/", team_views.member_shares, name="team-member-shares"),
     path("teams/<slug:slug>/archive/", team_views.archive, name="team-archive"),
     path("teams/<slug:slug>/restore/", team_views.restore, name="team-restore"),

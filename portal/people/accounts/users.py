@@ -71,6 +71,32 @@ def create(
     `InvalidInput` (name, address, teams, roles, password).
     """
     policies.require_administrator(actor)
+    return create_account(
+        actor=actor,
+        username=username,
+        email=email,
+        teams=teams,
+        roles=roles,
+        password=password,
+        first_name=first_name,
+        last_name=last_name,
+        linked=linked,
+    )
+
+
+def create_account(
+    *,
+    actor: User | SystemActor,
+    username: str,
+    email: str = "",
+    teams: Places | None = None,
+    roles: Sequence[str] = (),
+    password: str = "",
+    first_name: str = "",
+    last_name: str = "",
+    linked: bool = False,
+) -> User:
+    """Create an account in the caller's transaction. The caller checks permission. Raises like `create`."""
     site_roles = _roles(roles)
     places = _teams(teams or {})
     user = User(
@@ -115,7 +141,7 @@ def invite(
 ) -> Link:
     """Create an account and a link to choose a password. Raises like `create`."""
     user = create(actor=actor, username=username, email=email, teams=teams, roles=roles)
-    return _link(user, LinkKind.INVITATION)
+    return make_link(user, LinkKind.INVITATION)
 
 
 @transaction.atomic
@@ -139,7 +165,7 @@ def invite_again(*, actor: User | SystemActor, user: User) -> Link:
         targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
-    return _link(user, LinkKind.INVITATION)
+    return make_link(user, LinkKind.INVITATION)
 
 
 @transaction.atomic
@@ -163,7 +189,7 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
         targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended},
     )
-    return _link(user, LinkKind.RESET)
+    return make_link(user, LinkKind.RESET)
 
 
 @transaction.atomic
@@ -392,7 +418,8 @@ def forgot_password(name: str) -> None:
     mails.order_forgotten(strip_nul(name).strip()[:254])
 
 
-def _link(user: User, kind: LinkKind) -> Link:
+def make_link(user: User, kind: LinkKind) -> Link:
+    """Return a link, and e-mail it on commit if the site sends mail and the user has an address."""
     mailed = bool(settings.BERTH_MAIL and user.email)
     if mailed:
         transaction.on_commit(partial(mails.order_link, user.pk, kind))

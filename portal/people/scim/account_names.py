@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from itertools import chain, count
-
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
 from portal.common.names import username_validator
-from portal.people.accounts.models import User
+from portal.people.accounts.free_names import MAX_USERNAME, name_base
 
-MAX_USERNAME = 32
 MAX_USER_NAME = 254
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
-_ENDS = "._-"
 
 
 def normalized(user_name: str) -> str:
@@ -25,7 +19,7 @@ def normalized(user_name: str) -> str:
     name = user_name.lower()
     if "@" in name:
         validate_email(name)
-        if not _base(name):
+        if not name_base(name):
             raise ValidationError("")
     else:
         username_validator(name)
@@ -35,15 +29,3 @@ def normalized(user_name: str) -> str:
 def is_account_name(user_name: str) -> bool:
     """Return whether the account has the user name itself, which can be up to `MAX_USERNAME` long."""
     return "@" not in user_name and len(user_name) <= MAX_USERNAME
-
-
-def free_account_name(user_name: str) -> str:
-    """Return a free account name: the part before the @, shortened, with a number if it is taken."""
-    base = _base(user_name)
-    suffixes = chain([""], (f"-{number}" for number in count(2)))
-    names = (base[: MAX_USERNAME - len(suffix)].rstrip(_ENDS) + suffix for suffix in suffixes)
-    return next(name for name in names if not User.objects.filter(username=name).exists())
-
-
-def _base(user_name: str) -> str:
-    return _NOT_IN_NAMES.sub("-", user_name.partition("@")[0])[:MAX_USERNAME].strip(_ENDS)

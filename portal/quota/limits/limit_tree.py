@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from uuid import UUID
 
@@ -11,13 +12,17 @@ from portal.quota.limits import types
 from portal.quota.limits.models import Cohort, Grant, MemberCap, MemberShare, Quota, TeamShare
 
 Limits = dict[UUID, dict[str, types.Limit]]
+NewQuotas = Mapping[tuple[str, str], int | None]
+"""Quotas to assume instead of the stored ones, by team slug and resource. None: no quota."""
 
 
-def teams(now: datetime) -> Iterable[types.Team]:
+def teams(now: datetime, new_quotas: NewQuotas | None = None) -> Iterable[types.Team]:
     """Yield every team with its limits, active grants, caps, share and the use of its members."""
+    rows = list(Team.objects.values_list("pk", "slug", "member_shares"))
     limits = _limits(Quota.objects.filter(team__isnull=False).values_list(
         "team_id", "resource", "quota", "borrowing_limit", "lending_limit"
     ))  # fmt: skip
+    _replace(limits, {slug: pk for pk, slug, _ in rows}, new_quotas or {})
     caps: dict[UUID, dict[str, int]] = {}
     member_caps: dict[UUID, dict[str, dict[str, int]]] = {}
     for team, user, resource, amount in MemberCap.objects.values_list(
@@ -29,14 +34,14 @@ def teams(now: datetime) -> Iterable[types.Team]:
             else member_caps.setdefault(team, {}).setdefault(str(user), {})
         )
         of[resource] = amount
-    _add_grants(now, limits, caps, member_caps)
     shares = {share.team_id: share for share in TeamShare.objects.select_related("cohort")}
+    _add_grants(now, limits, caps, member_caps, shares)
     averages: dict[UUID, dict[str, int]] = {}
     for team, member, use_avg in MemberShare.objects.filter(team__member_shares=True).values_list(
         "team_id", "user_id", "use_avg"
     ):
         averages.setdefault(team, {})[str(member)] = use_avg
-    for pk, slug, member_shares in Team.objects.values_list("pk", "slug", "member_shares"):
+    for pk, slug, member_shares in rows:
         share = shares.get(pk)
         yield types.Team(
             name=slug,
@@ -52,6 +57,18 @@ def teams(now: datetime) -> Iterable[types.Team]:
         )
 
 
+def _replace(limits: Limits, keys: Mapping[str, UUID], new_quotas: NewQuotas) -> None:
+    """Put the new quotas in place of the stored ones. Borrowing and lending limits stay."""
+    for (slug, resource), quota in new_quotas.items():
+        if slug not in keys:
+            # The team has just been deleted.
+            continue
+        own = limits.setdefault(keys[slug], {})
+        before = own.pop(resource, types.Limit())
+        if quota is not None:
+            own[resource] = types.Limit(quota, before.borrowing, before.lending)
+
+
 def _limits(rows: Iterable[tuple[UUID, str, int, int | None, int | None]]) -> Limits:
     limits: Limits = {}
     for owner, resource, nominal, borrowing, lending in rows:
@@ -64,8 +81,10 @@ def _add_grants(
     limits: Limits,
     caps: Mapping[UUID, Mapping[str, int]],
     member_caps: dict[UUID, dict[str, dict[str, int]]],
+    shares: Mapping[UUID, TeamShare],
 ) -> None:
     """Add grants to teams' nominal quotas, or to members' caps if they exist."""
+    governed: Governed | None = None
     for team, user, resource, amount in Grant.objects.active(now).values_list(
         "team_id", "user_id", "resource", "amount"
     ):
@@ -74,7 +93,8 @@ def _add_grants(
             own = limits.setdefault(team, {})
             before = own.get(resource)
             if before is None:
-                before = types.Limit() if _is_limited(team, resource) else None
+                governed = governed or _governed(limits, shares)
+                before = types.Limit() if resource in governed.get(team, ()) else None
             if before is not None:
                 own[resource] = types.Limit(before.nominal + amount, before.borrowing, before.lending)
             continue
@@ -84,20 +104,25 @@ def _add_grants(
             member_caps.setdefault(team, {}).setdefault(str(user), {})[resource] = base + amount
 
 
-def _is_limited(team: UUID, resource: str) -> bool:
-    """Return whether any quota in the team's cohort tree names the resource."""
-    share = TeamShare.objects.filter(team=team, cohort__isnull=False).select_related("cohort").first()
-    if share is None or share.cohort is None:
-        return False
-    root = share.cohort
-    while root.parent is not None:
-        root = root.parent
-    tree, edge = {root.pk}, {root.pk}
-    while edge:
-        edge = set(Cohort.objects.filter(parent__in=edge).values_list("pk", flat=True)) - tree
-        tree |= edge
-    named = Quota.objects.filter(resource=resource)
-    return named.filter(cohort__in=tree).exists() or named.filter(team__share__cohort__in=tree).exists()
+Governed = Mapping[UUID, Collection[str]]
+
+
+def _governed(limits: Limits, shares: Mapping[UUID, TeamShare]) -> Governed:
+    """Return the resources that any quota in the cohort tree of a team names, by team. Two queries."""
+    parents = dict(Cohort.objects.values_list("pk", "parent_id"))
+
+    def root(cohort: UUID) -> UUID:
+        while (parent := parents.get(cohort)) is not None:
+            cohort = parent
+        return cohort
+
+    roots = {team: root(share.cohort_id) for team, share in shares.items() if share.cohort_id is not None}
+    named: dict[UUID, set[str]] = defaultdict(set)
+    for cohort, resource in Quota.objects.filter(cohort__isnull=False).values_list("cohort_id", "resource"):
+        named[root(cohort)].add(resource)
+    for team, tree in roots.items():
+        named[tree].update(limits.get(team, ()))
+    return {team: named[tree] for team, tree in roots.items()}
 
 
 def cohorts() -> Iterable[types.Cohort]:

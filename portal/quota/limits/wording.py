@@ -33,7 +33,7 @@ def _owners(params: Params) -> Params:
 
 
 def _users(params: Params) -> Params:
-    """Format the members of a cohort; `more` is the number left out of `names`."""
+    """Join a list of names; `more` is the number left out of `names`."""
     more, names = params["more"], ", ".join(params["names"])
     if more:
         names += ngettext(" and %(count)s more", " and %(count)s more", more) % {"count": more}
@@ -64,6 +64,9 @@ TEXTS: dict[StrEnum, Text] = {
     QuotaCode.CAP_FOR_NO_MEMBER: Text(
         _("%(username)s is not a member of %(team)s."), _("Add them to the team first.")
     ),
+    QuotaCode.CHANGED_TWICE: Text(
+        _("%(team)s is listed twice for %(resource)s."), _("Remove one of the two lines."), prepare=_amounts
+    ),
     QuotaCode.COHORTS_TOO_DEEP: Text(_("Cohorts can be nested up to %(max)s levels deep.")),
     QuotaCode.COHORT_GONE: Text(_("The cohort has been deleted."), _RELOAD),
     QuotaCode.COHORT_INSIDE_ITSELF: Text("%(sentence)s", _("Choose another cohort."), prepare=_circle),
@@ -74,6 +77,7 @@ TEXTS: dict[StrEnum, Text] = {
     QuotaCode.COHORT_NAME_LENGTH: Text(_("Use 1 to %(max)s characters.")),
     QuotaCode.COHORT_NOT_VALID: Text(_("The cohort was not saved because some fields are not valid.")),
     QuotaCode.NOT_BOTH_OWNERS: Text(_("Choose either a team or a cohort.")),
+    QuotaCode.NO_CHANGES: Text(_("No quota is different."), _("Change at least one quota.")),
     QuotaCode.NO_SUCH_CAP: Text(_("Cap not found."), _("Choose a cap from the list.")),
     QuotaCode.NO_SUCH_QUOTA: Text(_("Quota not found."), _("Choose a quota from the list.")),
     QuotaCode.NO_SUCH_RATE: Text(_("Rate: 1 GPU-hour per hour (default)."), _("Check the list of rates.")),
@@ -106,6 +110,11 @@ TEXTS: dict[StrEnum, Text] = {
         _("Only owners of %(team)s can set member caps."), "%(ask)s", prepare=_owners
     ),
     QuotaCode.OWNER_GONE: Text(_("%(name)s has been deleted."), _RELOAD),
+    QuotaCode.QUOTAS_OVERTAKEN: Text(
+        _("Quotas changed after you opened them: %(names)s. Nothing was saved."),
+        _("Check the current values, then save again."),
+        prepare=_users,
+    ),
     QuotaCode.QUOTA_EXISTS: Text(
         _("%(owner)s already has a quota for %(resource)s."), _CHANGE_THAT, prepare=_amounts
     ),
@@ -124,6 +133,9 @@ TEXTS: dict[StrEnum, Text] = {
     QuotaCode.TEAM_LIMIT_EXCEEDED: Text(
         _("%(team)s uses %(amount)s, %(over)s over its limit. Running work continues; new work waits."),
         prepare=_amounts,
+    ),
+    QuotaCode.TOO_MANY_CHANGES: Text(
+        _("One request can change up to %(max)s quotas."), _("Send the rest in another request.")
     ),
     QuotaCode.WEIGHT_OUT_OF_RANGE: Text(_("Enter a weight from 0.001 to 1000.")),
 }

@@ -138,6 +138,7 @@ GROUPS = (
                     *(
                         "home:team",
                         "home:team-use",
+                        "accounts:team-invite",
                         "join_requests:teams",
                         "join_requests:ask",
                         "join_requests:request",
@@ -190,7 +191,9 @@ GROUPS = (
         _("Administration"),
         (
             _catalog(sees_all),
-            Page("quotas:limits", _("Quotas"), "stack-2", (), "limits shares cohorts", sees_all),
+            Page(
+                "quotas:matrix", _("Quotas"), "stack-2", ("quotas:limits",), "limits shares cohorts", sees_all
+            ),
             Page("reports:gpu-use", _("Reports"), "history", (), "use idle costs", sees_all),
             Page(
                 "announcements:list",

@@ -113,7 +113,7 @@ def test_full_gpu_keeps_it_suspended(driver: FakeDriver) -> None:
     found = drive_processes([app.pid], TargetState.RUNNING).outcome
     assert found is not None and found.end is TargetState.SUSPENDED and driver.state(app.pid) == CHECKPOINTED
     other.end()
-    assert drive_processes([app.pid], TargetState.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert drive_processes([app.pid], TargetState.RUNNING).outcome.is_reached  # type: ignore[union-attr]
     assert app.ask() == "same"
 
 
@@ -205,7 +205,7 @@ def test_when_each_caller_is_killed_nothing_is_claimed_and_the_next_call_goes_on
     assert set(found.states.values()) == {ProcessState.UNKNOWN}
     assert sorted(driver.states()) == [LOCKED, CHECKPOINTED]
     driver.mend()
-    assert drive_processes(pids(both), TargetState.RUNNING).outcome.reached  # type: ignore[union-attr]
+    assert drive_processes(pids(both), TargetState.RUNNING).outcome.is_reached  # type: ignore[union-attr]
     assert [app.ask() for app in both] == ["same", "same"]
 
 

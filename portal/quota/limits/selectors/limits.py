@@ -6,7 +6,7 @@ Uses the scheduler's own calculation (`portal.quota.limits.tree`), so bars match
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -91,6 +91,13 @@ def _charged_workspaces(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
     return workspaces.filter(~Q(state=State.TERMINATING) | Exists(allocations), state__in=HOLDING)
 
 
+def waiting_workspaces(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+    """Return those that wait in the queue, without those that wait for an approval."""
+    return workspaces.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exclude(
+        queue_entry__outcome=QueueOutcome.NEEDS_APPROVAL
+    )
+
+
 def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, TeamUse]:
     uses = {team: TeamUse() for team in teams}
     chosen = Workspace.objects.all() if of_all else Workspace.objects.filter(team__slug__in=teams)
@@ -99,10 +106,7 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, TeamUse]:
         if use := uses.get(team):
             add(use.held, amounts)
             add(use.by_user.setdefault(owner, {}), amounts)
-    waiting = chosen.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exclude(
-        queue_entry__outcome=QueueOutcome.NEEDS_APPROVAL
-    )
-    for team, _, amounts in _rows(waiting):
+    for team, _, amounts in _rows(waiting_workspaces(chosen)):
         if use := uses.get(team):
             add(use.queued, amounts)
     return uses
@@ -149,6 +153,19 @@ def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = 
     return UsageSnapshot(tree, teams_by_slug, uses, base, site_limits, total)
 
 
+def with_new_quotas(now: UsageSnapshot, new_quotas: limit_tree.NewQuotas) -> UsageSnapshot:
+    """Return the snapshot as it would be with other quotas and the same use. `now` must cover all teams."""
+    teams = {
+        team.name: team for team in limit_tree.teams(timezone.now(), new_quotas) if team.name in now.uses
+    }
+    tree = QuotaTree(teams.values(), limit_tree.cohorts())
+    for slug in teams:
+        tree.add(slug, now.uses[slug].held)
+    base = {**now.base, **new_quotas}
+    stored = {key: quota for key, quota in base.items() if quota is not None}
+    return replace(now, tree=tree, teams=teams, base=stored)
+
+
 # --- bars ---------------------------------------------------------------------------------------------
 
 
@@ -167,7 +184,7 @@ def usage_by_team(teams: Iterable[Team], actor: User | None = None) -> dict[str,
 def resource_usage(team: Team, resource: str, actor: User | None = None) -> QuotaUsage | None:
     """Return the bar of one resource of a team, relevant or not; None if the team no longer exists."""
     now = usage_snapshot([team.slug])
-    return _bar(now, team.slug, resource, actor) if team.slug in now.teams else None
+    return usage_of(now, team.slug, resource, actor) if team.slug in now.teams else None
 
 
 def team_usage_in(now: UsageSnapshot, slug: str, actor: User | None = None) -> list[QuotaUsage]:
@@ -181,10 +198,11 @@ def team_usage_in(now: UsageSnapshot, slug: str, actor: User | None = None) -> l
         plain = name.removeprefix(resources.SIMULATED)
         if resources.is_accelerator(name) or plain in SHOWN_UNLIMITED or name in now.site_limits:
             names.add(name)
-    return [_bar(now, slug, name, actor) for name in sort_resources(names)]
+    return [usage_of(now, slug, name, actor) for name in sort_resources(names)]
 
 
-def _bar(now: UsageSnapshot, slug: str, resource: str, actor: User | None) -> QuotaUsage:
+def usage_of(now: UsageSnapshot, slug: str, resource: str, actor: User | None = None) -> QuotaUsage:
+    """Return the bar of one resource of a team in the snapshot."""
     team, node, use = now.teams[slug], now.tree.teams[slug], now.uses[slug]
     governed = resource in node.root_names
     nominal = limit = available = lent = lendable = None

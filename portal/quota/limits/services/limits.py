@@ -32,6 +32,8 @@ from portal.quota.limits.selectors import limits
 MAX_AMOUNT = 10**15
 MAX_NAME = 80
 MAX_RATE_MILLI = 1_000_000
+Triple = tuple[int, int | None, int | None]
+"""Quota, borrowing limit and lending limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +105,8 @@ def set_quota(
     etags.require_expected(expected, row, name=_quota_name(owner, resource))
     if row is not None and only_new:
         raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
-    before = (row.quota, row.borrowing_limit, row.lending_limit) if row else None
-    if before == wanted:
+    if not write_quota(actor=actor, owner=owner, resource=resource, row=row, wanted=wanted):
         return LimitWrite(False)
-    if row is None:
-        row = Quota(team=team, cohort=cohort, resource=resource)
-    row.quota, row.borrowing_limit, row.lending_limit = wanted
-    row.save()
-    events.record(
-        actor=actor,
-        kind=AuditKind.QUOTA_SET,
-        team=team,
-        message=f"set {format_resource(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
-        data=_data(team, cohort, resource)
-        | {"before": _values_by_name(before), "after": _values_by_name(wanted)},
-    )
     emit(LimitsChanged())
     return LimitWrite(True, _notes_on_use(team, resource) if team is not None else ())
 
@@ -138,20 +127,47 @@ def remove_quota(
     _lock(owner)
     row = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
     etags.require_expected(expected, row, name=_quota_name(owner, resource))
-    if row is None:
+    if not write_quota(actor=actor, owner=owner, resource=resource, row=row, wanted=None):
         return LimitWrite(False)
-    before = (row.quota, row.borrowing_limit, row.lending_limit)
-    row.delete()
-    events.record(
-        actor=actor,
-        kind=AuditKind.QUOTA_REMOVED,
-        team=team,
-        message=f"removed the quota of {format_resource(resource)} of {owner.name} ("
-        f"{format_amount(resource, before[0])})",
-        data=_data(team, cohort, resource) | {"before": _values_by_name(before), "after": None},
-    )
     emit(LimitsChanged())
     return LimitWrite(True, _notes_on_use(team, resource) if team is not None else ())
+
+
+def write_quota(
+    *,
+    actor: User | SystemActor,
+    owner: Team | Cohort,
+    resource: str,
+    row: Quota | None,
+    wanted: Triple | None,
+) -> bool:
+    """Create, change or delete (`wanted` None) the row of a locked owner, and record it.
+
+    Returns False if nothing changed. The caller checks permission and values, and emits `LimitsChanged`.
+    """
+    before = (row.quota, row.borrowing_limit, row.lending_limit) if row else None
+    if before == wanted:
+        return False
+    team, cohort = (owner, None) if isinstance(owner, Team) else (None, owner)
+    name = format_resource(resource)
+    if wanted is not None:
+        row = row or Quota(team=team, cohort=cohort, resource=resource)
+        row.quota, row.borrowing_limit, row.lending_limit = wanted
+        row.save()
+        message = f"set {name} of {owner.name}: {_difference(resource, before, wanted)}"
+    else:
+        assert row is not None and before is not None, "a missing quota is not deleted"
+        row.delete()
+        message = f"removed the quota of {name} of {owner.name} ({format_amount(resource, before[0])})"
+    events.record(
+        actor=actor,
+        kind=AuditKind.QUOTA_SET if wanted is not None else AuditKind.QUOTA_REMOVED,
+        team=team,
+        message=message,
+        data=_data(team, cohort, resource)
+        | {"before": _values_by_name(before), "after": _values_by_name(wanted)},
+    )
+    return True
 
 
 def _quota_name(owner: Team | Cohort, resource: str) -> str:
@@ -176,7 +192,6 @@ def _lock(owner: Team | Cohort) -> None:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": owner.name}))
 
 
-Triple = tuple[int, int | None, int | None]
 NAMES = ("quota", "borrowing_limit", "lending_limit")
 
 

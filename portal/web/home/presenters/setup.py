@@ -45,7 +45,7 @@ def setup_steps(actor: User) -> list[SetupStep]:
             reverse("accounts:teams"),
             Membership.objects.filter(user__in=others).exists(),
         ),
-        SetupStep(_("Set a quota"), reverse("quotas:limits"), Quota.objects.exists()),
+        SetupStep(_("Set a quota"), reverse("quotas:matrix"), Quota.objects.exists()),
         SetupStep(_("Start a workspace"), reverse("home:new"), Workspace.objects.exists()),
     ]
     return [] if all(step.done for step in steps) else steps

@@ -1,0 +1,1 @@
+"""Invitations of many people to a team, by a list."""

@@ -1,0 +1,281 @@
+"""Invites the people of a list to a team. Each is treated as if invited alone.
+
+People with an account are added. For other e-mail addresses an account is created, by administrators, and by
+owners where the site allows it (ADR 0153).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import DatabaseError, IntegrityError, models, transaction
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from portal.common import etags, storage
+from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
+from portal.common.events.kinds import AuditKind
+from portal.common.events.models import Event
+from portal.common.reasons.reason import Reason
+from portal.people.accounts import policies, services, users
+from portal.people.accounts.codes import AccountCode
+from portal.people.accounts.free_names import free_account_name, name_base
+from portal.people.accounts.invitations.codes import InvitationCode
+from portal.people.accounts.invitations.lines import MAX_PEOPLE, InvitationLine, list_too_long
+from portal.people.accounts.links import LinkKind
+from portal.people.accounts.models import Membership, Role, Team, User
+
+MAX_NEW_A_DAY = 200
+"""Accounts that one person without the role of administrator can create in 24 hours."""
+NEW_MEMBER = frozenset({etags.NOTHING})
+
+
+class Outcome(models.TextChoices):
+    """What a line does, or did."""
+
+    INVITED = "invited", _("Invited")
+    ADDED = "added", _("Added")
+    ALREADY_MEMBER = "already_member", _("Already a member")
+    REFUSED = "refused", _("Refused")
+
+    @property
+    def planned_label(self) -> str:
+        """The label before the list is sent."""
+        planned = {Outcome.INVITED: _("To be invited"), Outcome.ADDED: _("To be added")}
+        return str(planned.get(self, self.label))
+
+
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """The result of one line. `error` is why it is refused.
+
+    `username` is the account, also a planned one. `link` is for a new account, if the actor may see it.
+    """
+
+    line: InvitationLine
+    outcome: Outcome
+    role: str
+    username: str = ""
+    error: PortalError | None = None
+    link: users.Link | None = None
+    mailed: bool = False
+
+    @property
+    def role_label(self) -> str:
+        return str(Role(self.role).label) if self.role in Role.values else self.role
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Whom a line names: an account, or the address of a new one. `membership` is the present one."""
+
+    user: User | None
+    address: str = ""
+    membership: Membership | None = None
+
+
+def plan(
+    *,
+    actor: User,
+    team: Team,
+    people: Sequence[InvitationLine],
+    default_role: str = Role.MEMBER,
+    may_create: bool = True,
+) -> list[LineResult]:
+    """Return what `invite` would do with each line. Writes nothing. Raises like `invite`."""
+    return _each(actor, team, people, default_role, may_create, write=False)
+
+
+def invite(
+    *,
+    actor: User,
+    team: Team,
+    people: Sequence[InvitationLine],
+    default_role: str = Role.MEMBER,
+    may_create: bool = True,
+) -> list[LineResult]:
+    """Add or invite the people to the team, each in its own transaction. Roles of members stay.
+
+    Without `may_create`, no account is created. For owners of the team and operators. Raises `NotAllowed`,
+    `InvalidInput` (default role; too many people) and `StateConflict` (the team is being deleted).
+    """
+    return _each(actor, team, people, default_role, may_create, write=True)
+
+
+def may_create_some(actor: User) -> bool:
+    """Return whether the actor can create accounts for any address."""
+    return actor.administers or bool(settings.BERTH_MAIL and settings.BERTH_OWNER_INVITATION_DOMAINS)
+
+
+def _each(
+    actor: User,
+    team: Team,
+    people: Sequence[InvitationLine],
+    default_role: str,
+    may_create: bool,
+    *,
+    write: bool,
+) -> list[LineResult]:
+    policies.require_manage_team(actor, team)
+    policies.require_not_being_deleted(team)
+    _require_role(default_role)
+    if len(people) > MAX_PEOPLE:
+        raise list_too_long()
+    batch = _Batch(actor, team, may_create, write, people)
+    return [batch.result(line, line.role or default_role) for line in people]
+
+
+def _require_role(role: str) -> None:
+    if role not in Role.values:
+        reason = Reason(AccountCode.NO_SUCH_ROLE, {"role": role})
+        raise InvalidInput(reason, errors={"role": [Reason(AccountCode.CHOOSE_A_ROLE)]})
+
+
+class _Batch:
+    """The lines of one list. Accounts are read in a few queries; the services check again when they write."""
+
+    def __init__(
+        self, actor: User, team: Team, may_create: bool, write: bool, people: Sequence[InvitationLine]
+    ) -> None:
+        self.actor, self.team, self.may_create, self.write = actor, team, may_create, write
+        names = {line.who.lower() for line in people}
+        found = User.objects.not_deleted().annotate(address=models.functions.Lower("email"))
+        accounts = list(found.filter(Q(username__in=names) | Q(address__in=names - {""})))
+        self.by_name = {user.username: user for user in accounts}
+        self.by_address = {user.email.lower(): user for user in accounts if user.email}
+        members = Membership.objects.filter(team=team, user__in=accounts)
+        self.memberships: dict[UUID, Membership] = {row.user_id: row for row in members}
+        self.seen: dict[str, int] = {}
+        self.new: set[str] = set()
+        self.created_today = 0 if actor.administers else _created_today(actor)
+
+    def result(self, line: InvitationLine, role: str) -> LineResult:
+        try:
+            person = self._person(line)
+            self._require_first(line, person)
+            return self._place(line, person, role)
+        except PortalError as error:
+            return LineResult(line, Outcome.REFUSED, role, error=error)
+        except DatabaseError as error:
+            # The other lines are tried, and the user learns which are done.
+            unavailable = storage.unavailable_error(error)
+            if unavailable is None:
+                raise
+            return LineResult(line, Outcome.REFUSED, role, error=unavailable)
+
+    def _person(self, line: InvitationLine) -> Person:
+        if line.excess:
+            raise InvalidInput(Reason(InvitationCode.TOO_MANY_COLUMNS))
+        name = line.who.lower()
+        if "@" not in line.who:
+            user = self.by_name.get(name)
+            if user is None:
+                reason = Reason(InvitationCode.NEW_ACCOUNT_NEEDS_ADDRESS, {"username": line.who})
+                raise InvalidInput(reason)
+            return self._known(user)
+        _require_address(line.who)
+        user = self.by_address.get(name)
+        if user is None:
+            return Person(None, line.who)
+        if not user.email_confirmed:
+            # Anybody can enter the address of somebody else in an account of their own.
+            raise StateConflict(Reason(InvitationCode.ADDRESS_NOT_CONFIRMED, {"address": line.who}))
+        return self._known(user)
+
+    def _known(self, user: User) -> Person:
+        return Person(user, membership=self.memberships.get(user.pk))
+
+    def _require_first(self, line: InvitationLine, person: Person) -> None:
+        key = person.user.username if person.user is not None else person.address.lower()
+        if key in self.seen:
+            raise InvalidInput(Reason(InvitationCode.LISTED_BEFORE, {"line": self.seen[key]}))
+        self.seen[key] = line.number
+
+    def _place(self, line: InvitationLine, person: Person, role: str) -> LineResult:
+        _require_role(role)
+        if person.user is None:
+            return self._invite(line, person.address, role)
+        user = person.user
+        if person.membership is not None:
+            return LineResult(line, Outcome.ALREADY_MEMBER, person.membership.role, user.username)
+        if not user.is_active:
+            raise StateConflict(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
+        policies.require_person(user)
+        policies.require_role_for(user, role)
+        if self.write:
+            # Somebody who became a member meanwhile keeps that role.
+            services.set_member(
+                actor=self.actor, team=self.team, username=user.username, role=role, expected=NEW_MEMBER
+            )
+        return LineResult(line, Outcome.ADDED, role, user.username)
+
+    def _invite(self, line: InvitationLine, address: str, role: str) -> LineResult:
+        if not self.may_create:
+            raise NotAllowed(Reason(InvitationCode.NEW_ACCOUNT_NEEDS_SCOPE, {"address": address}))
+        _require_may_create(self.actor, address)
+        if not self.actor.administers and self.created_today + len(self.new) >= MAX_NEW_A_DAY:
+            raise StateConflict(Reason(InvitationCode.TOO_MANY_INVITATIONS, {"max": MAX_NEW_A_DAY}))
+        if not self.write:
+            username = free_account_name(address, taken=self.new)
+            self.new.add(username)
+            return LineResult(line, Outcome.INVITED, role, username)
+        link = self._created(address, role)
+        self.new.add(link.user.username)
+        # A link lets its holder act as the invited person, so owners do not see it.
+        shown = link if self.actor.administers else None
+        return LineResult(line, Outcome.INVITED, role, link.user.username, link=shown, mailed=link.mailed)
+
+    def _created(self, address: str, role: str) -> users.Link:
+        try:
+            with transaction.atomic():
+                user = users.create_account(
+                    actor=self.actor,
+                    username=free_account_name(address),
+                    email=address,
+                    teams={self.team.slug: role},
+                )
+                return users.make_link(user, LinkKind.INVITATION)
+        except (IntegrityError, InvalidInput) as error:
+            # The address or name was free when the list was read.
+            raise StateConflict(Reason(InvitationCode.TAKEN_MEANWHILE)) from error
+
+
+def _require_address(address: str) -> None:
+    """Raise `InvalidInput` for an address that is not valid, or of which no account name can be made."""
+    try:
+        # Case folding maps some other letters to ASCII.
+        if not address.isascii():
+            raise ValidationError("")
+        validate_email(address)
+    except ValidationError:
+        pass
+    else:
+        if name_base(address):
+            return
+    raise InvalidInput(Reason(InvitationCode.ADDRESS_NOT_VALID, {"address": address}))
+
+
+def _require_may_create(actor: User, address: str) -> None:
+    """Raise `NotAllowed` unless the actor may create an account for the address.
+
+    Administrators may for all. Others may where the site names the domain, and only if the link is mailed:
+    then nobody but the owner of the address can use it.
+    """
+    if actor.administers:
+        return
+    domain = address.rpartition("@")[2].lower()
+    allowed = settings.BERTH_OWNER_INVITATION_DOMAINS
+    if not settings.BERTH_MAIL or not ({"*", domain} & allowed):
+        raise NotAllowed(Reason(InvitationCode.CANNOT_CREATE_ACCOUNTS, {"address": address}))
+
+
+def _created_today(actor: User) -> int:
+    since = timezone.now() - timedelta(days=1)
+    return Event.objects.filter(kind=AuditKind.USER_INVITED, actor=actor, at__gt=since).count()
