@@ -98,7 +98,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "portal.people.accounts.request_limits.RequestLimitMiddleware",
     # Pages are private unless a view says `login_not_required`.
-    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "portal.people.accounts.login_required.PrivatePagesMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",

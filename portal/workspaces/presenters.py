@@ -26,6 +26,7 @@ from portal.workspaces import (
     secret_delivery,
     selectors,
     share_overuse,
+    start_bar,
     stops,
 )
 from portal.workspaces.homes import limits as home_limits
@@ -198,6 +199,7 @@ class WorkspaceDetail:
     stage: str
     size: str
     stages: list[selectors.StartStage]
+    start_bar: list[start_bar.Segment]
     total_s: float | None
     places: list[NodeDevices]
     activity: list[tuple[str, str]]
@@ -299,12 +301,14 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
     operable = policies.may_operate(actor, workspace)
     own = policies.uses_home(actor, workspace)
     ready = workspace.ready_at
+    stages = [] if workspace.state == State.TERMINATED else selectors.stages(workspace)
     lost = memory_kills.last_report(workspace)
     ran_out = workspace.state == State.FAILED and memory_kills.is_out_of_memory(workspace)
     return WorkspaceDetail(
         stage=stage_text(workspace),
         size=format_size(workspace.resources),
-        stages=[] if workspace.state == State.TERMINATED else selectors.stages(workspace),
+        stages=stages,
+        start_bar=start_bar.segments(stages),
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
         places=places(workspace),
         activity=activity_facts(workspace),

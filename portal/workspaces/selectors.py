@@ -140,6 +140,11 @@ class StartStage:
         return (ended - self.began_at).total_seconds() if ended and self.began_at else None
 
     @property
+    def timed(self) -> bool:
+        """Whether it has a duration of its own: neither the request nor the total."""
+        return self.key not in {"requested", "ready"} and self.seconds is not None
+
+    @property
     def state_label(self) -> str:
         labels = {
             "done": _("done"),
@@ -164,6 +169,7 @@ def _stage_labels(_language: str) -> dict[str, str]:
         "checked": _("Checked"),
         "home": _("Files moved"),
         "starting": _("Starting"),
+        "answering": _("First answer"),
         "ready": _("Ready"),
     }
 
@@ -184,11 +190,16 @@ def _pending_stage(key: str, label: str) -> StartStage:
 
 
 def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[StartStage]:
-    """Return Requested → Admitted → Placed → (Checked →) (Files moved →) Starting → Ready, with durations.
+    """Return Requested → Admitted → Placed → (Checked →) (Files moved →) Starting → (First answer →) Ready.
+
+    Each has its duration. Starting ends when the program is launched, the first answer when its app answers.
+    Without a separate report of the launch, Starting lasts until the app answers.
 
     `labels` are `stage_labels()`, for callers with many workspaces.
     """
-    requested, ready = workspace.requested_at, workspace.ready_at
+    requested, launched, ready = workspace.requested_at, workspace.launched_at, workspace.ready_at
+    if launched is not None and ready is not None and launched >= ready:
+        launched = None
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
     home = (workspace.home_move_began_at, workspace.home_move_ended_at)
     prepared = [(key, *span) for key, span in (("checked", checks), ("home", home)) if span[0] is not None]
@@ -198,8 +209,8 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
         ("admitted", requested, workspace.admitted_at),
         ("placed", workspace.admitted_at, workspace.placed_at),
         *prepared,
-        # Starting ends when the app answers, not when its process exists.
-        ("starting", _latest(ends) if ends else workspace.placed_at, ready),
+        ("starting", _latest(ends) if ends else workspace.placed_at, launched or ready),
+        *([("answering", launched, ready)] if launched is not None else []),
         ("ready", requested if ready else None, ready),
     ]
     labels = labels or stage_labels()

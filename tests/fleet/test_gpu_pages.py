@@ -14,13 +14,14 @@ from django.utils import timezone
 
 from portal.fleet.inventory import cordons, services
 from portal.fleet.inventory.device_states import LOOKS, DeviceState
-from portal.fleet.inventory.models import CordonCause, Device, Node, Pool
+from portal.fleet.inventory.models import CordonCause, Device, DeviceMinute, DeviceSeries, Node, Pool
 from portal.web.fleet.presenters import gpu_map
+from portal.web.fleet.presenters.gpu_zoom import UNKNOWN, Filters
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.share_messages import PROVIDES_SHARES
 from provisioning.types import DeviceInfo, DeviceKind
-from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
+from tests.factories import FlavorFactory, UserFactory, local_pool_with, node_info, simulated_pool
 from tests.rows import preempt_at
 from tests.workspaces.helpers import run_until_ready
 
@@ -49,8 +50,12 @@ def device(node: str, index: int) -> Device:
     return Device.objects.get(uuid=f"GPU-{node}-{index}")
 
 
+def shown_map(**filters: str) -> gpu_map.GpuMap:
+    return gpu_map.gpu_map(UserFactory(), Filters(**filters), None, timezone.now())
+
+
 def states(**filters: str) -> dict[str, list[DeviceState]]:
-    found = gpu_map.gpu_map(gpu_map.Filters(**filters), None, timezone.now())
+    found = shown_map(**filters)
     return {node.name: [cell.state for cell in node.cells] for group in found.groups for node in group.nodes}
 
 
@@ -99,7 +104,7 @@ def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
     )  # fmt: skip
     local_pool_with(node_info("gpu-03", devices=(replace(gpu("gpu-03", 0), mig_mode=True), *parts)))
     Device.objects.filter(uuid="MIG-4").update(checking=True)
-    (group,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups
+    (group,) = shown_map().groups
     (cell,) = group.nodes[0].cells
     assert cell.label == "GPU 0, partitioned: 3g.40gb free, 1g.10gb being checked"
     assert [(part.start, part.size, part.state) for part in cell.segments] == [
@@ -122,7 +127,7 @@ def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, cha
     )  # fmt: skip
     local_pool_with(node_info("gpu-03", devices=(replace(gpu("gpu-03", 0), mig_mode=True), part)))
     Device.objects.filter(uuid="GPU-gpu-03-0").update(**change)
-    (cell,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups[0].nodes[0].cells
+    (cell,) = shown_map().groups[0].nodes[0].cells
     assert (cell.state, [segment.state for segment in cell.segments]) == (state, [state])
     part_row, gpu_row = Device.objects.get(uuid="MIG-0"), Device.objects.get(uuid="GPU-gpu-03-0")
     client = as_user(olga)
@@ -131,7 +136,7 @@ def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, cha
     assert text(client.get(f"/gpus/devices/{gpu_row.pk}/")).count(word) >= 2
     assert text(client.get(f"/gpus/nodes/{gpu_row.node_id}/")).count(word) >= 2
     Device.objects.filter(uuid="MIG-0").update(checking=True)
-    (cell,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups[0].nodes[0].cells
+    (cell,) = shown_map().groups[0].nodes[0].cells
     assert [segment.state for segment in cell.segments] == [state]
 
 
@@ -140,7 +145,7 @@ def test_devices_are_grouped_as_one_likes_and_what_is_simulated_stays_apart(lab,
     Device.objects.filter(uuid="GPU-gpu-02-1").update(checking=True)
 
     def groups(by: str) -> list[tuple[str, bool, int]]:
-        found = gpu_map.gpu_map(gpu_map.Filters(by=by), None, timezone.now()).groups
+        found = shown_map(by=by).groups
         return [(each.name, each.simulated, sum(len(node.cells) for node in each.nodes)) for each in found]
 
     pool, sim = lab.name, Pool.objects.get(slug="sim").name
@@ -174,8 +179,80 @@ def test_a_thousand_devices_for_the_price_of_few(catalog, alice, count):
     with CaptureQueriesContext(connection) as seen:
         part = client.get("/gpus/", headers={"HX-Request": "true", "HX-Target": "gpus"})
     assert len(seen) <= 9, "\n".join(query["sql"][:120] for query in seen)
-    assert part.content.count(b'<a class="gpu ') == count * 8
+    cell = b'<a class="gpu free"' if count == 2 else b"<i class=fr>"
+    assert part.content.count(cell) == count * 8
     assert len(gzip.compress(part.content, 6)) < 15_000
+    assert len(client.get("/gpus/").content) < 60_000
+
+
+@pytest.fixture
+def hall(catalog) -> Pool:
+    """72 GPUs: two racks of four nodes, and a node without a location."""
+    pool = local_pool_with(*(node_with(f"n{number}", 8) for number in range(9)))
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0)
+    for rack, names in (("r1", "0246"), ("r2", "1357")):
+        pool.nodes.filter(name__in=[f"n{number}" for number in names]).update(block="b1", rack=rack)
+    FlavorFactory(slug="gpu-1", accelerator_count=1, accelerator_model=H100)
+    return pool
+
+
+def test_many_gpus_are_shown_by_rack_and_zoom_to_a_rack_and_a_node(hall, make, alice, charlie, as_user):
+    make(alice, "gpu-1", name="secret-work")
+    node = Device.objects.get(allocated__active=True).node
+    client = as_user(alice)
+    site = client.get("/gpus/?model=" + H100).context["map"]
+    (group,) = site.groups
+    assert site.compact and not site.crumbs
+    racks = {rack.name: [row.name for row in rack.nodes] for rack in group.racks}
+    assert racks == {
+        "b1/r1": ["n0", "n2", "n4", "n6"],
+        "b1/r2": ["n1", "n3", "n5", "n7"],
+        "Unknown rack": ["n8"],
+    }
+    summaries = {row.name: row.summary for row in group.nodes}
+    assert summaries.pop(node.name) == "1 in use, 7 free" and set(summaries.values()) == {"8 free"}
+    page = client.get("/gpus/" + group.racks[1].zoom)
+    rack = page.context["map"]
+    assert not rack.compact and [row.name for row in rack.groups[0].nodes] == racks["b1/r2"]
+    assert [crumb.name for crumb in rack.crumbs] == ["All GPUs", hall.name, "b1/r2"]
+    assert rack.filters.model == H100 and "model=NVIDIA" in rack.crumbs[0].zoom
+    assert states(pool=hall.slug, rack=UNKNOWN).keys() == {"n8"}
+    zoom = next(row.zoom for row in group.nodes if row.name == node.name)
+    page = client.get("/gpus/" + zoom)
+    assert len(page.context["map"].details) == 8 and "secret-work of alice" in text(page)
+    other = text(as_user(charlie).get("/gpus/" + zoom))
+    assert "another team" in other and "secret-work" not in other
+
+
+def test_a_place_that_is_not_in_the_selection_is_ignored_with_a_note(hall):
+    lost = shown_map(rack="b1/r9")
+    assert lost.lost.startswith("Rack b1/r9 is not in this selection.") and lost.total == 72
+    assert shown_map(rack="b1/r1", node="n1").filters == Filters(rack="b1/r1")
+    # A search without a match shows nothing, and keeps the place.
+    nothing = shown_map(rack="b1/r1", q="zzz")
+    assert (nothing.lost, nothing.total, nothing.filters.rack) == ("", 0, "b1/r1")
+
+
+def test_the_card_of_a_cell_names_the_holder_its_use_and_the_free_part(
+    catalog, make, alice, charlie, as_user, tmp_path
+):
+    pool = simulated_pool(str(tmp_path))
+    of_it = {"pool": pool, "accelerator_count": 1, "cpu_milli": 100, "memory_mib": 64}
+    FlavorFactory(slug="half", accelerator_milli=500, **of_it)
+    workspace = make(alice, "half", name="secret-work")
+    held = Device.objects.select_related("node").get(allocated__active=True)
+    now_s = int(timezone.now().timestamp())
+    series = DeviceSeries.objects.create(device=held, newest_s=now_s)
+    DeviceMinute.objects.create(series=series, start_s=now_s - 60, measured_s=60, gpu_pct_s=60 * 37, gpu_s=60)
+    url = f"/gpus/at/sim/{held.node.name}/{held.index}/card/"
+    card = as_user(alice).get(url)
+    assert f'href="/workspaces/{workspace.pk}/"' in card.content.decode()
+    assert "Simulated" in text(card) and "secret-work of alice · 0.5 of the GPU · for " in text(card)
+    assert "37 % in use now · 0.5 of the GPU free" in text(card)
+    other = as_user(charlie).get(url)
+    assert "another team · 0.5 of the GPU" in text(other) and "· for" not in text(other)
+    assert "secret-work" not in text(other) and f"/gpus/devices/{held.pk}/" in text(other)
+    assert as_user(alice).get(f"/gpus/at/sim/{held.node.name}/99/card/").status_code == 404
 
 
 def test_a_place_on_the_map_leads_to_its_device(lab, alice, as_user):
@@ -289,6 +366,7 @@ def test_of_a_real_gpu_it_is_said_how_a_share_is_held(catalog, make, alice, as_u
 def test_every_state_has_a_look():
     assert set(LOOKS) == set(DeviceState)
     assert len({look.glyph for look in LOOKS.values()}) == len(LOOKS)
+    assert len({gpu_map.code_of(state) for state in DeviceState}) == len(DeviceState)
 
 
 def test_a_share_is_said_not_to_be_isolated_wherever_it_is_offered_or_held(

@@ -72,6 +72,7 @@ GET    account/two-step/passkeys/<int:passkey_id>/remove/   302 404 404 404 200 
 POST   account/two-step/passkeys/<int:passkey_id>/remove/   302 404 404 404 302 404 404 404   -
 GET    account/notices/                                     302 302 302 302 302 302 302 302   -
 POST   account/notices/                                     302 302 302 302 302 302 302 302   -
+GET    account/gpu-hours/                                   302 200 200 200 200 200 200 200   -
 GET    account/tokens/                                      302 200 200 200 200 200 200 200   -
 POST   account/tokens/                                      302 200 200 200 200 200 400 200   -
 GET    account/tokens/<uuid:token_id>/revoke/               302 302 302 302 302 302 302 302   -
@@ -217,6 +218,7 @@ POST   machines/<uuid:machine_id>/delete/                   302 403 403 403 403 
 POST   pools/<slug:slug>/checks/                            302 403 403 403 403 403 403 302   -
 GET    gpus/                                                302 200 200 200 200 200 200 200   -
 GET    gpus/at/<slug:pool>/<str:node>/<int:index>/          302 302 302 302 302 302 302 302   -
+GET    gpus/at/<slug:pool>/<str:node>/<int:index>/card/     302 200 200 200 200 200 200 200   -
 GET    gpus/nodes/<uuid:node_id>/                           302 200 200 200 200 200 200 200   -
 POST   gpus/nodes/<uuid:node_id>/                           302 403 403 403 403 403 403 302   -
 GET    gpus/nodes/<uuid:node_id>/drain/                     302 403 403 403 403 403 403 200   -
@@ -745,6 +747,7 @@ GET    quotas/teams/<slug:slug>/caps/                       302 302 302 302 302 
 POST   quotas/teams/<slug:slug>/caps/                       302 404 403 403 403 302 403 302   -
 
 # --- quotas and limits: the cap is one of vision's, the cohort is the one that vision is in ---
+GET    api/v1/me/gpu-hours                                  401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/ledgers                                       401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/ledgers/<slug:slug>                           401 404 200 200 200 200 200 200   quotas:read
 PUT    api/v1/ledgers/<slug:slug>                           401 403 403 403 403 403 403 200   quotas:write

@@ -36,6 +36,10 @@ class TestHome(PageCase):
     url, partials = "/", ("list",)
 
 
+class TestOwnGpuHours(PageCase):
+    url = "/account/gpu-hours/"
+
+
 class TestOverview(PageCase):
     url, fixtures, partials, reader = "/overview/", ("team", "pool"), ("live",), "olga"
 

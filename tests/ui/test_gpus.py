@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portal.fleet.inventory import cordons
-from portal.fleet.inventory.models import CordonCause, Device
+from portal.fleet.inventory.models import CordonCause, Device, Node
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.models import GpuCheckRun
 from tests.broker import Broker
@@ -105,3 +105,42 @@ def test_automatic_refresh_keeps_the_choice(visit: Visit, olga: Any, devices: li
     page.clock.fast_forward(11_000)
     page.get_by_role("link", name="GPU 1 cordoned").wait_for()
     assert page.locator("#gpus a.gpu").count() == 2
+
+
+@pytest.fixture
+def hall(catalog: None) -> None:
+    """72 GPUs in two racks, so many that the map shows small cells."""
+    checked_pool(*(node_info(f"gpu-{number}", gpus=8) for number in range(9)))
+    Node.objects.update(rack="r1")
+    Node.objects.filter(name__in=("gpu-7", "gpu-8")).update(rack="r2")
+
+
+def test_small_cells_are_walked_named_and_zoomed(visit: Visit, olga: Any, hall: None) -> None:
+    page = visit(olga)
+    page.goto("/gpus/")
+    assert violations(page) == [] and too_small(page) == []
+    cells = page.locator(".rack i")
+    assert cells.count() == 72 and page.locator(".rack i[tabindex='0']").count() == 1
+    cells.first.focus()
+    # From the last node of the first rack, down leads to the second rack.
+    for key in ("ArrowRight", *["ArrowDown"] * 7):
+        page.keyboard.press(key)
+    card = page.locator("#gpu-card")
+    card.get_by_text("GPU 1 of gpu-7").wait_for()
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "GPU 1 free"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "View GPU"
+    page.keyboard.press("Escape")
+    assert card.is_hidden()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/gpus/?pool=*&node=gpu-7#gpu-1")
+    page.locator("tr:target").get_by_role("link", name="GPU 1").wait_for()
+    page.go_back()
+    page.get_by_role("link", name="r2", exact=True).click()
+    page.wait_for_url("**/gpus/?pool=*&rack=r2")
+    assert page.locator("a.gpu").count() == 16
+    page.get_by_label("State", exact=True).select_option("free")
+    page.wait_for_url("**/gpus/?*rack=r2*")
+    page.set_viewport_size(PHONE)
+    page.goto("/gpus/")
+    assert not overflows(page)

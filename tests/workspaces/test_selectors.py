@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NotFound
-from portal.workspaces import results, selectors, services
+from portal.workspaces import results, selectors, services, start_bar
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, WorkspaceFactory
@@ -141,19 +141,25 @@ def test_the_stages_of_a_life(make, alice, local_pool, sent, clock):
     assert answer(sent, "start", "starting")
     workspace.refresh_from_db()
     # Its process is there, but nothing answers yet.
-    assert states(workspace) == ["done", "done", "done", "current", "todo"]
+    assert states(workspace) == ["done", "done", "done", "done", "current", "todo"]
     clock.shift(3)
     stages = {stage.key: stage for stage in selectors.stages(workspace)}
     assert stages["admitted"].seconds == pytest.approx(15, abs=0.1)
-    assert stages["starting"].seconds == pytest.approx(5, abs=0.1)
+    assert stages["starting"].seconds == pytest.approx(2, abs=0.1)
+    assert stages["answering"].seconds == pytest.approx(3, abs=0.1)
+    bar = {part.key: (part.state, part.start, part.width) for part in start_bar.segments(stages.values())}
+    assert bar == {
+        "admitted": ("done", 0, 750), "starting": ("done", 750, 100), "answering": ("current", 850, 150),
+    }  # fmt: skip
     results.agent_ready(workspace_id=workspace.pk, generation=1, endpoint=endpoint_of(workspace))
     workspace.refresh_from_db()
-    assert states(workspace) == ["done"] * 5
+    assert states(workspace) == ["done"] * 6
     assert [stage.key for stage in selectors.stages(workspace)] == [
         "requested",
         "admitted",
         "placed",
         "starting",
+        "answering",
         "ready",
     ]
 

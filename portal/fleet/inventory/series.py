@@ -173,8 +173,13 @@ def newest(devices: Iterable[Device], *, now_s: float | None = None) -> dict[str
     return parse_live(raw, now_s=now_s)
 
 
-def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
-    """Return the newest current minute of each device in the form of a sample. One query."""
+def newest_minutes(
+    *, now_s: float | None = None, devices: Collection[UUID] | None = None
+) -> dict[str, Sample]:
+    """Return the newest current minute of all (or these) devices, by UUID, in the form of a sample.
+
+    One query.
+    """
     now_s = time.time() if now_s is None else now_s
     oldest_s = int(now_s - FRESH_S) - MINUTE_S
     samples: dict[str, Sample] = {}
@@ -183,6 +188,8 @@ def newest_minutes(*, now_s: float | None = None) -> dict[str, Sample]:
         series__newest_s__gte=oldest_s,
         start_s__gte=oldest_s,
     ).order_by("start_s")
+    if devices is not None:
+        rows = rows.filter(series__device__in=devices)
     for uuid, *row in rows.values_list("series__device__uuid", "start_s", *COLUMNS):
         point = _point(tuple(row))
         samples[uuid] = Sample(

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from portal.common import etags
 from portal.common.api import (
+    ApiView,
     ListViewSet,
     ReadViewSet,
     Router,
@@ -22,12 +23,14 @@ from portal.common.api import (
     documented,
     filters,
     operation,
+    routes,
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.scopes import Scope
 from portal.people.accounts.authentication import HasScope
 from portal.quota.ledger import selectors, services
 from portal.quota.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
+from portal.quota.ledger.own_use import own_use
 from portal.quota.limits.api.limits import SetsLimits
 from portal.quota.limits.selectors import limits
 
@@ -203,7 +206,39 @@ class EntryViewSet(ListViewSet):
         return selectors.entries_for(self.request.user)
 
 
+class OwnDaySerializer(serializers.Serializer[Any]):
+    """A day (UTC) of your own use."""
+
+    day = serializers.DateField(help_text="Day in UTC.")
+    amount = serializers.IntegerField(help_text=UNIT)
+
+
+class OwnUseSerializer(serializers.Serializer[Any]):
+    """Your own use of GPUs in the last 7 days."""
+
+    days = OwnDaySerializer(many=True, help_text="Oldest first. The last day is today, up to now.")
+    total = serializers.IntegerField(help_text=UNIT)
+
+
+class OwnUseView(ApiView):
+    """GPU-hours of the user's own workspaces."""
+
+    tag = "gpu-hours"
+    operation_ids = {"get": "getMyGpuHours"}
+    scopes = SCOPES
+
+    @operation(
+        "Read your GPU-hours",
+        description="GPU-hours of your workspaces in all teams by day, at today's rates.",
+        responses={200: OwnUseSerializer},
+    )
+    def get(self, request: UserRequest) -> Response:
+        use = own_use(request.user)
+        days = [{"day": day, "amount": amount} for day, amount in use.days]
+        return Response(OwnUseSerializer({"days": days, "total": use.total}).data)
+
+
 router = Router()
 router.register("ledgers", LedgerViewSet, basename="ledger")
 router.register("ledger-entries", EntryViewSet, basename="ledger-entry")
-urlpatterns = router.urls
+urlpatterns = [*routes("me/gpu-hours", OwnUseView, "me-gpu-hours"), *router.urls]

@@ -1,11 +1,12 @@
 """The cost of a team's accelerators over a period, from the intervals of their allocations.
 
-Pure except for `intervals`, which reads them: short allocations between two ticks are included.
+Pure except for `intervals` and `intervals_of_owner`, which read them. Short allocations between two ticks are
+included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -82,21 +83,29 @@ class _Weights(dict[str, int]):
 def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[UsageInterval]]:
     """Return the teams' accelerator allocations since then, by team. One query."""
     by_team: dict[UUID, list[UsageInterval]] = {}
-    rows = AllocatedDevice.objects.filter(allocation__workspace__team__in=list(teams)).filter(
-        Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
+    for team, usage in _read(Q(allocation__workspace__team__in=list(teams)), since):
+        by_team.setdefault(team, []).append(usage)
+    return by_team
+
+
+def intervals_of_owner(owner: UUID, since: datetime) -> list[UsageInterval]:
+    """Return the accelerator allocations of a user's workspaces since then, of all teams. One query."""
+    return [usage for _team, usage in _read(Q(allocation__workspace__owner=owner), since)]
+
+
+def _read(of: Q, since: datetime) -> Iterator[tuple[UUID, UsageInterval]]:
+    """Yield team and usage of allocations that lasted after `since`."""
+    rows = AllocatedDevice.objects.filter(
+        of, Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     )
     for team, model, kind, profile, simulated, milli, start, end in rows.values_list(
         "allocation__workspace__team_id", "device__model", "device__kind", "device__mig_profile",
         "device__node__pool__simulated", "milli", "allocation__granted_at", "allocation__released_at",
     ):  # fmt: skip
+        resource, amount = resources.gpu(model), milli
         if kind == DeviceKind.MIG.value and profile:
-            usage = UsageInterval(resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI, 0)
-        else:
-            usage = UsageInterval(resources.gpu(model), milli, 0)
-        by_team.setdefault(team, []).append(
-            UsageInterval(usage.resource, usage.amount, _seconds(start), _seconds(end) if end else None)
-        )
-    return by_team
+            resource, amount = resources.mig(profile, simulated=simulated), WHOLE_DEVICE_MILLI
+        yield team, UsageInterval(resource, amount, _seconds(start), _seconds(end) if end else None)
 
 
 def _seconds(moment: datetime) -> int:

@@ -1,13 +1,14 @@
-"""Actions of operators and approvers on a team's ledger and budget, from the team's page."""
+"""A user's own GPU-hours; actions of operators and approvers on a team's ledger and budget."""
 
 from __future__ import annotations
 
 from django.contrib import messages
 from django.http import HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.common import etags
 from portal.common.errors import InvalidInput, PortalError
@@ -17,12 +18,20 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.people.accounts.models import Team
-from portal.quota.ledger import budgets, services
+from portal.quota.ledger import budgets, own_use, services
 from portal.quota.ledger.codes import LedgerCode
 from portal.quota.ledger.models import Period
 from portal.quota.limits import resources
 from portal.quota.limits.forms import parse_amount
 from portal.quota.limits.selectors import limits
+
+
+@require_safe
+@never_cache
+def own_use_page(request: SignedInRequest) -> HttpResponse:
+    """Show the GPU-hours of the user's own workspaces in the last days."""
+    plot = own_use.plot_of(own_use.own_use(request.user))
+    return render(request, "quotas/own_use.html", {"plot": plot})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -20,6 +20,7 @@ urlpatterns = [
     path("pools/<slug:slug>/versions/<int:number>/restore/", pool_changes.restore, name="restore-pool"),
     path("gpus/", gpus.gpus, name="gpus"),
     path("gpus/at/<slug:pool>/<str:node>/<int:index>/", gpus.redirect_to_device, name="device-at"),
+    path("gpus/at/<slug:pool>/<str:node>/<int:index>/card/", gpus.gpu_card, name="gpu-card"),
     path("gpus/nodes/<uuid:node_id>/", gpus.node, name="node"),
     path("gpus/nodes/<uuid:node_id>/use/", use.node_use, name="node-use"),
     path("gpus/nodes/<uuid:node_id>/location/", gpus.location, name="node-location"),

@@ -224,6 +224,7 @@ ACCOUNT = (
         ("channels:own", "channels:detail"),
         "settings password passkeys sessions notices ssh keys dotfiles",
     ),
+    Page("ledger:own-use", _("Your GPU-hours"), "clock", (), "use usage costs week"),
     Page("accounts:tokens", _("Tokens"), "key", ("accounts:site-tokens",), "api rest cli secret"),
     Page(
         "documents:overview",

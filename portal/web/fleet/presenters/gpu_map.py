@@ -1,22 +1,28 @@
-"""The map of all GPUs, one cell per device with its state. The number of queries is constant."""
+"""The map of GPUs, one cell per device with its state. The number of queries is constant.
+
+Many GPUs are shown as small cells by pool, rack and node. Filters and zoom (`gpu_zoom`) narrow the map; few
+GPUs are shown in detail.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 from django.core.paginator import Page, Paginator
-from django.urls import reverse
+from django.db.models import Q
 from django.utils.functional import Promise
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
-from portal.fleet.inventory import counting, locations
+from portal.fleet.inventory import locations
 from portal.fleet.inventory.contact import contact_of_node, contact_of_pool
 from portal.fleet.inventory.device_states import (
     KNOWN,
@@ -26,13 +32,25 @@ from portal.fleet.inventory.device_states import (
     annotate_state,
 )
 from portal.fleet.inventory.models import Device, Node, Pool
+from portal.people.accounts.models import User
+from portal.web.fleet.presenters import gpu_notes, gpu_zoom
+from portal.web.fleet.presenters.gpu_details import GpuDetails, gpu_details
+from portal.web.fleet.presenters.gpu_notes import SilentPlace
+from portal.web.fleet.presenters.gpu_zoom import BY, Crumb, Filters
 from provisioning.types import DeviceKind
 
 NODES_PER_PAGE = 128
-SHOWN = 5
-"""Maximum number of silent pools and nodes, and of notes, above the map."""
+FEW_NODES = 64
+"""Up to this number of nodes, their devices are read by node instead of by pool."""
+DETAILED_GPUS = 64
+"""Maximum number of GPUs that are shown in detail."""
 SLICES = 8
 """Length of a GPU's memory axis in slices; an A30 has half as many."""
+
+
+def code_of(state: DeviceState) -> str:
+    """Return the CSS class of a small cell. Two letters keep a map of 1,000 GPUs small."""
+    return state.value[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A device. `label` is its description for screen readers."""
+    """A device. `label` is its description for screen readers; empty on a compact map."""
 
     index: int
     state: DeviceState
@@ -61,7 +79,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MapNode:
-    """A node with its cells. `at` is the path prefix of each cell; `location` is empty if unknown."""
+    """A node with its cells. `at` is the path prefix of each cell; `location` is empty if unknown.
+
+    `zoom` is the query string of the map of this node alone.
+    """
 
     id: UUID
     name: str
@@ -69,17 +90,65 @@ class MapNode:
     note: str
     tone: str
     at: str
+    zoom: str
     cells: tuple[Cell, ...]
+
+    @property
+    def small_cells(self) -> SafeString:
+        """The cells of a compact map. A loop in the template takes 10 times as long for 1,000 GPUs."""
+        return format_html_join(
+            "",
+            "<i class={}{}>{}</i>",
+            (
+                (
+                    code_of(cell.state),
+                    "" if cell.index == place else f" data-index={cell.index}",
+                    cell.look.glyph,
+                )
+                for place, cell in enumerate(self.cells)
+            ),
+        )
+
+    @property
+    def stale(self) -> bool:
+        """Whether the states are the last known: the node is silent."""
+        return any(cell.stale for cell in self.cells)
+
+    @property
+    def summary(self) -> str:
+        """Number of GPUs by state, and the note, for screen readers."""
+        counts = Counter(cell.state for cell in self.cells)
+        texts = [f"{counts[state]} {str(LOOKS[state].word).lower()}" for state in LOOKS if counts[state]]
+        texts = texts or [_("no GPU")]
+        return ", ".join((*texts, self.note) if self.note else texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rack:
+    """Nodes of a group in one rack. `name` is empty if the group is not divided into racks."""
+
+    name: str
+    zoom: str
+    nodes: tuple[MapNode, ...]
+
+    @property
+    def gpu_count(self) -> int:
+        return sum(len(node.cells) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes of this page that belong together; `pool` is its slug if the group is a pool."""
+    """Nodes of this page that belong together; `pool` is its slug if the group is a pool.
+
+    `zoom` is the query string of the map of this group alone, or empty. `racks` is empty on a detailed map.
+    """
 
     name: str
     simulated: bool
     pool: str
     nodes: tuple[MapNode, ...]
+    zoom: str = ""
+    racks: tuple[Rack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,53 +160,34 @@ class LegendEntry:
     count: int
     chosen: bool
 
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Filters of the map; empty fields match all."""
-
-    pool: str = ""
-    model: str = ""
-    state: str = ""
-    q: str = ""
-    by: str = ""
-
-
-BY = (
-    ("", gettext_lazy("By pool")),
-    ("model", gettext_lazy("By model")),
-    ("state", gettext_lazy("By state")),
-    ("rack", gettext_lazy("By rack")),
-)
-"""Groupings of devices, and of nodes by rack."""
+    @property
+    def code(self) -> str:
+        return code_of(self.state)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuMap:
-    """The map page: headline, legend and cells."""
+    """The map page: headline, legend and cells.
+
+    `lost` says that the chosen rack or node is not there. `details` are the GPUs of the chosen node.
+    """
 
     headline: str
     simulated_headline: str
     legend: tuple[LegendEntry, ...]
     groups: tuple[Group, ...]
     page: Page[Any]
+    compact: bool
     filters: Filters
+    crumbs: tuple[Crumb, ...]
+    lost: str
+    details: tuple[GpuDetails, ...]
     pools: tuple[tuple[str, str], ...]
     models: tuple[str, ...]
     notes: tuple[tuple[str, str], ...]
     silent: tuple[SilentPlace, ...]
     total: int
     ways: tuple[tuple[str, str | Promise], ...] = BY
-
-
-@dataclass(frozen=True, slots=True)
-class SilentPlace:
-    """A silent pool, or a silent node of a pool that reports. `age` says since when, `cause` why."""
-
-    name: str
-    url: str
-    age: str
-    cause: str
 
 
 @dataclass(slots=True)
@@ -161,48 +211,82 @@ class _DeviceRow:
         return LOOKS[self.state]
 
 
-def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
-    """Return the map under these filters."""
+def gpu_map(actor: User, filters: Filters, page: str | None, now: datetime) -> GpuMap:
+    """Return the map under these filters, as far as `actor` may see who holds the GPUs."""
     pools = {pool.pk: pool for pool in Pool.objects.filter(enabled=True)}
-    nodes = _nodes(pools, filters)
+    nodes, filters, lost = gpu_zoom.zoomed(_nodes(pools, filters), filters)
     rows = _rows(nodes, now)
-    models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
     devices_shown = [row for row in _with_instances(rows) if not filters.model or row.model == filters.model]
-    pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
-    counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
-    for row in devices_shown:
-        counted[row.node in pretended].extend(row.parts or [row])
+    counted = _countable(devices_shown, nodes, pools)
     state_counts = Counter(row.state for group in counted.values() for row in group)
     shown = [row for row in devices_shown if not filters.state or filters.state in _states(row)]
     by_node: dict[UUID, list[_DeviceRow]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
+    compact = len(shown) > DETAILED_GPUS
     narrowed = filters.state or filters.model or filters.by in ("model", "state")
     listed = [node for node in nodes.values() if by_node[node.pk] or not narrowed]
-    listed.sort(key=lambda node: (pools[node.pool_id].simulated, pools[node.pool_id].slug, node.name))
-    if filters.by == "rack":
-        # Nodes of one rack are on one page.
-        listed.sort(key=lambda node: (pools[node.pool_id].simulated, not any(node.location), _rack_of(node)))
+    listed.sort(key=_order(pools, filters.by, compact=compact))
     chunk = Paginator(listed, NODES_PER_PAGE).get_page(page)
     return GpuMap(
-        headline=_headline(counted[False]),
-        simulated_headline=_headline(counted[True]),
-        legend=tuple(
-            LegendEntry(state, LOOKS[state], state_counts[state], filters.state == state)
-            for state in LOOKS
-            if state_counts[state]
-            or filters.state == state
-            or state in (DeviceState.ALLOCATED, DeviceState.FREE)
-        ),
-        groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by, now)),
+        headline=gpu_notes.headline((row.kind, row.state) for row in counted[False]),
+        simulated_headline=gpu_notes.headline((row.kind, row.state) for row in counted[True]),
+        legend=_legend(state_counts, filters),
+        groups=tuple(_groups(chunk.object_list, by_node, pools, filters, compact=compact, now=now)),
         page=chunk,
+        compact=compact,
         filters=filters,
+        crumbs=gpu_zoom.crumbs(filters, pools.values()),
+        lost=lost,
+        details=_details(actor, nodes.values(), filters, now),
         pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda pool: pool.slug)),
-        models=models,
-        notes=tuple(_notes(nodes.values())),
-        silent=tuple(_silent(nodes.values(), pools, now)),
+        models=tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU})),
+        notes=tuple(gpu_notes.accelerator_notes(nodes.values())),
+        silent=tuple(gpu_notes.silent_places(nodes.values(), pools, now)),
         total=sum(state_counts.values()),
     )
+
+
+def _countable(
+    devices: Iterable[_DeviceRow], nodes: Mapping[UUID, Node], pools: Mapping[UUID, Pool]
+) -> dict[bool, list[_DeviceRow]]:
+    """Return unpartitioned GPUs and instances, by whether they are simulated."""
+    simulated = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
+    counted: dict[bool, list[_DeviceRow]] = {False: [], True: []}
+    for row in devices:
+        counted[row.node in simulated].extend(row.parts or [row])
+    return counted
+
+
+def _legend(counts: Counter[DeviceState], filters: Filters) -> tuple[LegendEntry, ...]:
+    always = (DeviceState.ALLOCATED, DeviceState.FREE)
+    return tuple(
+        LegendEntry(state, LOOKS[state], counts[state], filters.state == state)
+        for state in LOOKS
+        if counts[state] or filters.state == state or state in always
+    )
+
+
+def _order(pools: Mapping[UUID, Pool], by: str, *, compact: bool) -> Callable[[Node], tuple[Any, ...]]:
+    """Return the sort key of nodes. Nodes of one rack are together where racks are shown."""
+
+    def rack(node: Node) -> tuple[bool, str]:
+        return (not any(node.location), gpu_zoom.rack_key(node))
+
+    def key(node: Node) -> tuple[Any, ...]:
+        pool = pools[node.pool_id]
+        if by == "rack":
+            return (pool.simulated, *rack(node), pool.slug, node.name)
+        return (pool.simulated, pool.slug, *(rack(node) if compact else ()), node.name)
+
+    return key
+
+
+def _details(actor: User, nodes: Collection[Node], filters: Filters, now: datetime) -> tuple[GpuDetails, ...]:
+    """Return the GPUs of the chosen node in detail. Nodes of several pools can have its name."""
+    if not filters.node:
+        return ()
+    return tuple(details for node in nodes for details in gpu_details(actor, node, now))
 
 
 def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
@@ -220,9 +304,11 @@ def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
 
 
 def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_DeviceRow]:
-    pools = {node.pool_id for node in nodes.values()}
+    of_nodes = Q(node__in=list(nodes))
+    if len(nodes) > FEW_NODES:
+        of_nodes = Q(node__pool__in={node.pool_id for node in nodes.values()})
     columns: Iterable[Any] = (
-        annotate_state(Device.objects.filter(KNOWN, node__pool__in=pools), now)
+        annotate_state(Device.objects.filter(KNOWN, of_nodes), now)
         .order_by("index", "mig_start", "uuid")
         .values_list(
             "node_id", "index", "model", "kind", "uuid", "parent_uuid", "mig_profile", "mig_start",
@@ -259,17 +345,21 @@ def _groups(
     nodes: Iterable[Node],
     by_node: Mapping[UUID, list[_DeviceRow]],
     pools: Mapping[UUID, Pool],
-    by: str,
+    filters: Filters,
+    *,
+    compact: bool,
     now: datetime,
 ) -> Iterable[Group]:
     places = list(LOOKS)
-    groups: dict[tuple[bool, int, str, str], list[MapNode]] = defaultdict(list)
+    by = filters.by
+    groups: dict[tuple[bool, int, str, str], list[tuple[Node, MapNode]]] = defaultdict(list)
     for node in nodes:
         pool = pools[node.pool_id]
+        stale = not contact_of_node(node).heard
         cells: dict[tuple[bool, int, str, str], list[Cell]] = defaultdict(list)
         where = (pool.simulated, 0, pool.slug, pool.name)
         if by == "rack":
-            where = (pool.simulated, 0 if any(node.location) else 1, "", _rack_of(node))
+            where = (pool.simulated, 0 if any(node.location) else 1, "", gpu_zoom.rack_key(node))
         if by not in ("model", "state"):
             cells[where] = []
         for row in sorted(by_node[node.pk], key=lambda device: device.index):
@@ -279,25 +369,46 @@ def _groups(
                 key = (pool.simulated, places.index(row.state), "", str(row.look.word))
             else:
                 key = where
-            cells[key].append(_cell(row, stale=not contact_of_node(node).heard))
+            cells[key].append(_small_cell(row, stale=stale) if compact else _cell(row, stale=stale))
         for key, cell_rows in cells.items():
-            groups[key].append(_map_node(node, pool, cell_rows, now))
-    for (simulated, _place, slug, name), listed in sorted(groups.items()):
-        yield Group(name, simulated, slug, tuple(listed))
+            groups[key].append((node, _map_node(node, pool, cell_rows, filters, now)))
+    for (simulated, _place, slug, name), listed in sorted(groups.items(), key=lambda item: item[0]):
+        zoom = gpu_zoom.zoom_query(filters, rack=name) if by == "rack" else ""
+        yield Group(
+            name=gpu_zoom.rack_name(name) if by == "rack" else name,
+            simulated=simulated,
+            pool=slug,
+            nodes=tuple(row for _node, row in listed),
+            zoom=zoom,
+            racks=tuple(_racks(listed, slug, filters)) if compact else (),
+        )
 
 
-def _rack_of(node: Node) -> str:
-    return locations.location_text(node) or _("Unknown rack")
+def _racks(listed: Sequence[tuple[Node, MapNode]], pool: str, filters: Filters) -> Iterable[Rack]:
+    """Return the racks of a pool. Other groups, and pools without locations, are not divided."""
+    if not pool or not any(any(node.location) for node, _row in listed):
+        yield Rack("", "", tuple(row for _node, row in listed))
+        return
+    for key, rows in groupby(listed, key=lambda item: gpu_zoom.rack_key(item[0])):
+        zoom = gpu_zoom.zoom_query(filters, pool=pool, rack=key)
+        yield Rack(gpu_zoom.rack_name(key), zoom, tuple(row for _node, row in rows))
 
 
-def _map_node(node: Node, pool: Pool, cells: Iterable[Cell], now: datetime) -> MapNode:
+def _map_node(node: Node, pool: Pool, cells: Iterable[Cell], filters: Filters, now: datetime) -> MapNode:
     contact, note, tone = contact_of_node(node), "", ""
     if contact_of_pool(pool).heard and not contact.heard:
         note, tone = contact.age_text(now), "bad"
     elif node.cordoned:
         note, tone = _("cordoned"), "wait"
     at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
-    return MapNode(node.pk, node.name, locations.location_text(node), note, tone, at, tuple(cells))
+    zoom = gpu_zoom.zoom_query(filters, pool=pool.slug, node=node.name)
+    location = locations.location_text(node)
+    return MapNode(node.pk, node.name, location, note, tone, at, zoom, tuple(cells))
+
+
+def _small_cell(row: _DeviceRow, *, stale: bool) -> Cell:
+    """Return a cell without its label, which the browser makes of the legend."""
+    return Cell(row.index, row.state, "", stale)
 
 
 def _cell(row: _DeviceRow, *, stale: bool) -> Cell:
@@ -319,68 +430,3 @@ def _cell(row: _DeviceRow, *, stale: bool) -> Cell:
         stale,
         segments,
     )
-
-
-def _headline(rows: Sequence[_DeviceRow]) -> str:
-    """Return a summary such as “37 of 96 GPUs in use, 12 idle”; MIG instances are counted separately."""
-    gpus = Counter(row.state for row in rows if row.kind != DeviceKind.MIG)
-    instances = Counter(row.state for row in rows if row.kind == DeviceKind.MIG)
-    texts = []
-    if total := sum(gpus.values()):
-        noun = ngettext("%(busy)s of %(total)s GPU in use", "%(busy)s of %(total)s GPUs in use", total)
-        texts.append(_shares(noun, gpus, total))
-    if total := sum(instances.values()):
-        noun = ngettext(
-            "%(busy)s of %(total)s MIG instance in use", "%(busy)s of %(total)s MIG instances in use", total
-        )
-        texts.append(_shares(noun, instances, total))
-    return "; ".join(texts)
-
-
-def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
-    """Return the counts of one kind by state, which add up to the total."""
-    groups = counting.summarize(counts)
-    parts = [noun % {"busy": groups.in_use, "total": total}]
-    for text, number in (
-        (_("%(number)s idle"), groups.idle),
-        (_("%(number)s free"), groups.free),
-        (_("%(number)s being checked"), groups.checking),
-        (_("%(number)s in maintenance"), groups.maintenance),
-        (_("%(number)s out of service"), groups.out_of_service),
-    ):
-        if number:
-            parts.append(text % {"number": number})
-    return ", ".join(parts)
-
-
-def _silent(nodes: Iterable[Node], pools: Mapping[UUID, Pool], now: datetime) -> Iterable[SilentPlace]:
-    """Return the silent pools of these nodes with their cause, then single silent nodes, up to `SHOWN`."""
-    rows = list(nodes)
-    of_pools = {key: contact_of_pool(pools[key]) for key in {node.pool_id for node in rows}}
-    places = [
-        SilentPlace(
-            pools[key].name,
-            reverse("fleet:pool", args=[pools[key].slug]),
-            contact.age_text(now),
-            contact.cause,
-        )
-        for key, contact in of_pools.items()
-        if not contact.heard
-    ]
-    places += [
-        SilentPlace(node.name, reverse("fleet:node", args=[node.pk]), contact.age_text(now), contact.cause)
-        for node in rows
-        if of_pools[node.pool_id].heard and not (contact := contact_of_node(node)).heard
-    ]
-    return places[:SHOWN]
-
-
-def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
-    """Return distinct notes about accelerators of nodes, such as a missing driver."""
-    names_by_note: dict[str, list[str]] = defaultdict(list)
-    for node in nodes:
-        if node.accelerator_note and contact_of_node(node).heard:
-            names_by_note[node.accelerator_note].append(node.name)
-    for text, names in sorted(names_by_note.items(), key=lambda item: -len(item[1]))[:SHOWN]:
-        more = _("%(node)s and %(count)s more") % {"node": names[0], "count": len(names) - 1}
-        yield text, names[0] if len(names) == 1 else more

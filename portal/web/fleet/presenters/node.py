@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -28,6 +27,7 @@ from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
 from portal.web.fleet.presenters.device import unavailability_sentence
 from portal.web.fleet.presenters.history import newest_events
+from portal.web.fleet.presenters.holders import DeviceHolder, holder_of
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.evacuation_presenters import homes_text
 from portal.workspaces.homes.places import has_separate_homes
@@ -48,7 +48,7 @@ class NodePage:
     state: NodeState
     notes: tuple[str, ...]
     devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
-    holders: tuple[pools.DeviceHolder, ...]
+    holders: tuple[DeviceHolder, ...]
     facts: tuple[tuple[str, str], ...]
     events: tuple[Event, ...]
     homes: str
@@ -85,16 +85,12 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     hidden = 0
     for workspace in workspaces.select_related("owner").order_by("name"):
         if workspace.pk in visible:
-            name = _("%(workspace)s of %(owner)s") % {
-                "workspace": workspace.name,
-                "owner": workspace.owner.username,
-            }
-            holders.append(pools.DeviceHolder(name, reverse("workspaces:detail", args=[workspace.pk])))
+            holders.append(holder_of(workspace))
         else:
             hidden += 1
     if hidden:
         holders.append(
-            pools.DeviceHolder(
+            DeviceHolder(
                 ngettext("%(count)s of another team", "%(count)s of other teams", hidden) % {"count": hidden}
             )
         )

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -21,12 +20,11 @@ from portal.fleet.inventory import counting, resources
 from portal.fleet.inventory.contact import contact_of_pool, in_contact
 from portal.fleet.inventory.counting import Count, CountedDevice, Counts, Tally
 from portal.fleet.inventory.device_states import LOOKS, DeviceState, StateLook, flag
-from portal.fleet.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.fleet.inventory.models import Device, Node, Pool
 from portal.fleet.machines.conditions import NodeState, state_of_node
 from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
-from portal.workspaces.models import Workspace
-from portal.workspaces.policies import visible_to
+from portal.web.fleet.presenters.holders import DeviceHolder, holdings
 from provisioning.types import HOME_HOLD, HomeHold, Isolation, LimitedResource, LimitEnforcement
 
 SLOTS_SHOWN = 64
@@ -108,14 +106,6 @@ class PoolCapacity:
     accelerators: tuple[DeviceLine, ...] = ()
     age: str = ""
     """Since when the pool is silent. Its amounts in use are then the last known ones, and none is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceHolder:
-    """The holder of a device; workspace name and `url` only if visible to the user."""
-
-    name: str
-    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +217,11 @@ def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
         groups[f"{device.model} · {device.profile}" if show_profile else device.model].append(device)
     for model, group in sorted(groups.items()):
         slots = tuple(slot_of(device.state) for device in group)
-        yield DeviceLine(model, _total_count(group), slots if len(slots) <= SLOTS_SHOWN else ())
+        yield DeviceLine(model, total_count(group), slots if len(slots) <= SLOTS_SHOWN else ())
 
 
-def _total_count(devices: Iterable[CountedDevice]) -> Count:
+def total_count(devices: Iterable[CountedDevice]) -> Count:
+    """Return the amounts of these devices together, in thousandths of a device."""
     tally = Tally()
     for device in devices:
         device.add_to(tally, "")
@@ -253,7 +244,7 @@ def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[Nod
                 node=node,
                 cpu=own.get(prefix + resources.CPU, Count()),
                 memory=own.get(prefix + resources.MEMORY, Count()),
-                devices=_total_count(its_devices),
+                devices=total_count(its_devices),
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
                 limits=limits_of(node),
@@ -282,28 +273,13 @@ def limits_of(node: Node) -> str | Promise:
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
     """Return rows for these devices (with state). Holders are named only if visible to the user."""
-    holders: dict[UUID, list[DeviceHolder]] = defaultdict(list)
-    visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True) if devices else ())
-    for item in AllocatedDevice.objects.filter(device__in=devices, active=True).select_related(
-        "allocation__workspace__owner"
-    ):
-        workspace = item.allocation.workspace
-        if workspace.pk in visible:
-            url = reverse("workspaces:detail", args=[workspace.pk])
-            name = _("%(workspace)s of %(owner)s") % {
-                "workspace": workspace.name,
-                "owner": workspace.owner.username,
-            }
-            holder = DeviceHolder(name, url)
-        else:
-            holder = DeviceHolder(_("another team"))
-        holders[item.device_id].append(holder)
+    held = holdings(actor, devices)
     return [
         DeviceRow(
             device=device,
             node=device.node.name,
             look=LOOKS[DeviceState(device.state)],
-            holders=tuple(holders.get(device.pk, ())),
+            holders=tuple(holding.holder for holding in held.get(device.pk, ())),
         )
         for device in devices
     ]

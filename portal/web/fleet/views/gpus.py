@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,8 @@ from portal.web.fleet.forms import LocationForm
 from portal.web.fleet.presenters import device as device_page
 from portal.web.fleet.presenters import gpu_map
 from portal.web.fleet.presenters import node as node_page
+from portal.web.fleet.presenters.gpu_details import gpu_details
+from portal.web.fleet.presenters.gpu_zoom import Filters
 from portal.workspaces.homes import evacuation_presenters, evacuation_views, evacuations
 from provisioning.types import DeviceKind
 
@@ -40,11 +43,10 @@ MAX_REASON_LENGTH = 200
 @require_safe
 @never_cache
 def gpus(request: SignedInRequest) -> HttpResponse:
-    """Show the map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
-    params = {
-        name: strip_nul(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
-    }
-    page = gpu_map.gpu_map(gpu_map.Filters(**params), request.GET.get("page"), timezone.now())
+    """Show the map of GPUs: filtered by `pool`, `model`, `state`, `q`, `rack` and `node`, grouped `by`."""
+    names = [field.name for field in fields(Filters)]
+    filters = Filters(**{name: strip_nul(request.GET.get(name, ""))[:130] for name in names})
+    page = gpu_map.gpu_map(request.user, filters, request.GET.get("page"), timezone.now())
     context = {"map": page, "page": page.page}
     return render(request, partial_of(request, "fleet/gpus.html", "gpus"), context)
 
@@ -60,6 +62,18 @@ def redirect_to_device(_request: SignedInRequest, pool: str, node: str, index: i
     if device is None:
         raise NotFound(Reason(MapCode.NO_DEVICE_AT_PLACE))
     return redirect("fleet:device", device.pk)
+
+
+@require_safe
+@never_cache
+def gpu_card(request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
+    """Show the GPU at this place in a few lines, for a cell under the pointer or with the focus."""
+    rows = Node.objects.filter(pool__slug=pool, pool__enabled=True, name=node, retired=False)
+    place = rows.select_related("pool").first()
+    details = gpu_details(request.user, place, timezone.now(), index) if place is not None else ()
+    if not details:
+        raise NotFound(Reason(MapCode.NO_DEVICE_AT_PLACE))
+    return render(request, "fleet/gpu_card.html", {"gpus": details})
 
 
 def _device(device_id: UUID) -> Device:

@@ -1,0 +1,116 @@
+"""Filters and zoom of the map of GPUs: from all pools to a pool, a rack and a node, as query parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from portal.fleet.inventory import locations
+from portal.fleet.inventory.models import Node, Pool
+
+UNKNOWN = "-"
+"""`rack` of nodes without a location. Names of racks begin with a letter or digit."""
+BY = (
+    ("", gettext_lazy("By pool")),
+    ("model", gettext_lazy("By model")),
+    ("state", gettext_lazy("By state")),
+    ("rack", gettext_lazy("By rack")),
+)
+"""Groupings of devices, and of nodes by rack."""
+_KEPT = ("model", "state", "by")
+"""Filters that links of the zoom keep. A search is over once a place is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Filters and zoom of the map; empty fields match all. `rack` is a location as text, or `UNKNOWN`."""
+
+    pool: str = ""
+    model: str = ""
+    state: str = ""
+    q: str = ""
+    by: str = ""
+    rack: str = ""
+    node: str = ""
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether anything but the grouping is set."""
+        return any((self.pool, self.model, self.state, self.q, self.rack, self.node))
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """A level of the zoom; `zoom` is its query string, empty for the level that is shown."""
+
+    name: str
+    zoom: str = ""
+
+
+def rack_key(node: Node) -> str:
+    """Return the value of `rack` that selects the node."""
+    return locations.location_text(node) or UNKNOWN
+
+
+def rack_name(key: str | Node) -> str:
+    """Return the name of a rack for people, by its key or of a node."""
+    key = rack_key(key) if isinstance(key, Node) else key
+    return _("Unknown rack") if key == UNKNOWN else key
+
+
+def zoom_query(filters: Filters, *, pool: str = "", rack: str = "", node: str = "") -> str:
+    """Return the query string of this place, with the filters that stay."""
+    kept = {name: getattr(filters, name) for name in _KEPT}
+    chosen = {"pool": pool, "rack": rack, "node": node, **kept}
+    return "?" + urlencode({name: value for name, value in chosen.items() if value}, safe="/")
+
+
+def zoomed(nodes: Mapping[UUID, Node], filters: Filters) -> tuple[dict[UUID, Node], Filters, str]:
+    """Return the nodes at the chosen rack and node, the filters in effect, and a note.
+
+    An unknown rack or node is ignored, as after a change of the pool; the note says so.
+    """
+    note = ""
+    rows = dict(nodes)
+    for name, key_of, text in (
+        ("rack", rack_key, _("Rack %(name)s is not in this selection. All racks are shown.")),
+        ("node", _name_of, _("Node %(name)s is not in this selection. All nodes are shown.")),
+    ):
+        wanted = getattr(filters, name)
+        if not wanted:
+            continue
+        chosen = {key: node for key, node in rows.items() if key_of(node) == wanted}
+        if chosen or not rows:
+            rows = chosen
+        else:
+            filters = replace(filters, **{name: ""})
+            note = text % {"name": wanted}
+    return rows, filters, note
+
+
+def _name_of(node: Node) -> str:
+    return node.name
+
+
+def crumbs(filters: Filters, pools: Iterable[Pool]) -> tuple[Crumb, ...]:
+    """Return the levels from all pools to the place that is shown; empty if nothing is zoomed."""
+    if not (filters.rack or filters.node):
+        return ()
+    names = {pool.slug: pool.name for pool in pools}
+    levels: list[tuple[str | Promise, str]] = [(_("All GPUs"), zoom_query(filters))]
+    if filters.pool:
+        levels.append((names.get(filters.pool, filters.pool), zoom_query(filters, pool=filters.pool)))
+    if filters.rack:
+        levels.append((rack_name(filters.rack), zoom_query(filters, pool=filters.pool, rack=filters.rack)))
+    if filters.node:
+        levels.append((filters.node, ""))
+    return tuple(
+        Crumb(str(name), zoom if number < len(levels) - 1 else "")
+        for number, (name, zoom) in enumerate(levels)
+    )
