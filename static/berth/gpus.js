@@ -129,7 +129,8 @@
     try {
       const answer = await fetch(`${placeOf(cell)}card/`, { signal: request.signal, credentials: "same-origin" });
       if (!answer.ok || answer.redirected || !cell.isConnected) return hideCard();
-      CARD.innerHTML = await answer.text();
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      CARD.replaceChildren(...page.body.childNodes);
     } catch {
       return;
     }

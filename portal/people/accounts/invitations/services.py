@@ -20,6 +20,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.common import etags, storage
+from portal.common.constraints import violates
 from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
 from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
@@ -242,8 +243,14 @@ class _Batch:
                     teams={self.team.slug: role},
                 )
                 return users.make_link(user, LinkKind.INVITATION)
-        except (IntegrityError, InvalidInput) as error:
-            # The address or name was free when the list was read.
+        # The address or name was free when the list was read.
+        except IntegrityError as error:
+            if not violates(error, User, "username", "user_email_unique"):
+                raise
+            raise StateConflict(Reason(InvitationCode.TAKEN_MEANWHILE)) from error
+        except InvalidInput as error:
+            if not error.extra.get("errors", {}).keys() <= {"username", "email"}:
+                raise
             raise StateConflict(Reason(InvitationCode.TAKEN_MEANWHILE)) from error
 
 
