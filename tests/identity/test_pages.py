@@ -127,6 +127,6 @@ def test_five_hundred_links_are_a_few_pages_and_a_few_queries(browser, django_as
         IdentityLink(user=user, provider="corp", subject=user.username, how=LinkOrigin.CREATED)
         for user in people
     )
-    with django_assert_max_num_queries(14):
+    with django_assert_max_num_queries(16):
         page = browser.get("/sign-in-providers/corp/?page=2").content.decode()
     assert page.count("/unlink/") == 50
