@@ -62,7 +62,7 @@ def test_non_list_is_refused(allowed):
 @pytest.mark.parametrize(
     ("template", "config", "words"),
     [
-        (("", ""), {}, "What its node allows. Default: the internet, no private networks"),
+        (("", ""), {}, "Set by the node. Default: the internet, no private networks"),
         (("", ""), {"egress": "open"}, "The internet, no private networks"),
         (
             ("", ""),
