@@ -96,7 +96,7 @@ def set_quota(
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
     resource = clean_resource(resource)
-    wanted = (clean_amount("quota", quota), borrowing_limit, lending_limit)
+    target = (clean_amount("quota", quota), borrowing_limit, lending_limit)
     for field, limit in (("borrowing_limit", borrowing_limit), ("lending_limit", lending_limit)):
         if limit is not None:
             clean_amount(field, limit)
@@ -105,7 +105,7 @@ def set_quota(
     etags.require_expected(expected, row, name=_quota_name(owner, resource))
     if row is not None and only_new:
         raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
-    if not write_quota(actor=actor, owner=owner, resource=resource, row=row, wanted=wanted):
+    if not write_quota(actor=actor, owner=owner, resource=resource, row=row, target=target):
         return LimitWrite(False)
     emit(LimitsChanged())
     return LimitWrite(True, _notes_on_use(team, resource) if team is not None else ())
@@ -127,7 +127,7 @@ def remove_quota(
     _lock(owner)
     row = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
     etags.require_expected(expected, row, name=_quota_name(owner, resource))
-    if not write_quota(actor=actor, owner=owner, resource=resource, row=row, wanted=None):
+    if not write_quota(actor=actor, owner=owner, resource=resource, row=row, target=None):
         return LimitWrite(False)
     emit(LimitsChanged())
     return LimitWrite(True, _notes_on_use(team, resource) if team is not None else ())
@@ -139,33 +139,33 @@ def write_quota(
     owner: Team | Cohort,
     resource: str,
     row: Quota | None,
-    wanted: Triple | None,
+    target: Triple | None,
 ) -> bool:
-    """Create, change or delete (`wanted` None) the row of a locked owner, and record it.
+    """Create, change or delete (`target` None) the row of a locked owner, and record it.
 
     Returns False if nothing changed. The caller checks permission and values, and emits `LimitsChanged`.
     """
     before = (row.quota, row.borrowing_limit, row.lending_limit) if row else None
-    if before == wanted:
+    if before == target:
         return False
     team, cohort = (owner, None) if isinstance(owner, Team) else (None, owner)
     name = format_resource(resource)
-    if wanted is not None:
+    if target is not None:
         row = row or Quota(team=team, cohort=cohort, resource=resource)
-        row.quota, row.borrowing_limit, row.lending_limit = wanted
+        row.quota, row.borrowing_limit, row.lending_limit = target
         row.save()
-        message = f"set {name} of {owner.name}: {_difference(resource, before, wanted)}"
+        message = f"set {name} of {owner.name}: {_difference(resource, before, target)}"
     else:
         assert row is not None and before is not None, "a missing quota is not deleted"
         row.delete()
         message = f"removed the quota of {name} of {owner.name} ({format_amount(resource, before[0])})"
     events.record(
         actor=actor,
-        kind=AuditKind.QUOTA_SET if wanted is not None else AuditKind.QUOTA_REMOVED,
+        kind=AuditKind.QUOTA_SET if target is not None else AuditKind.QUOTA_REMOVED,
         team=team,
         message=message,
         data=_data(team, cohort, resource)
-        | {"before": _values_by_name(before), "after": _values_by_name(wanted)},
+        | {"before": _values_by_name(before), "after": _values_by_name(target)},
     )
     return True
 

@@ -182,5 +182,5 @@ def _effects(changes: Iterable[QuotaChange]) -> QuotaEffects:
 
 def _write(actor: User | SystemActor, change: QuotaChange, row: Quota | None) -> bool:
     limits = (row.borrowing_limit, row.lending_limit) if row is not None else (None, None)
-    wanted = (change.quota, *limits) if change.quota is not None else None
-    return write_quota(actor=actor, owner=change.team, resource=change.resource, row=row, wanted=wanted)
+    values = (change.quota, *limits) if change.quota is not None else None
+    return write_quota(actor=actor, owner=change.team, resource=change.resource, row=row, target=values)
