@@ -46,7 +46,7 @@ def test_is_registered_under_its_own_name(harness):
     assert isinstance(kind.plane, Plane)
 
 
-def test_only_the_simulated_driver_says_that_it_is_simulated(harness):
+def test_only_the_simulated_driver_is_marked_as_simulated(harness):
     assert harness.driver.simulated is (harness.driver_name == "simulated")
 
 
@@ -79,12 +79,12 @@ def test_driver_results_survive_serialization(harness):
 # validate
 
 
-def test_validate_takes_what_can_run(harness):
+def test_validate_accepts_valid_specifications(harness):
     harness.driver.validate(harness.spec())
 
 
 @pytest.mark.parametrize("what", ["no command", "too many nodes", "no such model"])
-def test_validate_refuses_what_can_never_run_and_blames_the_user(harness, what):
+def test_validate_refuses_impossible_specifications_and_blames_the_user(harness, what):
     spec = harness.spec()
     accelerators = replace(spec.resources.accelerators, count=1, model="No Such Model 9000")
     impossible = {
@@ -105,7 +105,7 @@ def test_validate_refuses_what_can_never_run_and_blames_the_user(harness, what):
 # Starting
 
 
-def test_start_runs_the_app_and_says_where(harness):
+def test_start_runs_the_app_and_returns_its_endpoint(harness):
     spec = harness.spec()
     first = harness.start(spec)
     assert first.state in (STARTING, RUNNING)
@@ -121,7 +121,7 @@ def test_start_runs_the_app_and_says_where(harness):
         assert harness.ask(seen) == spec.ref.workspace_id
 
 
-def test_the_workspace_itself_tells_the_portal_that_it_is_ready_and_how_it_fares(harness):
+def test_workspace_reports_readiness_and_heartbeats_to_the_portal(harness):
     if harness.driver.simulated:
         pytest.skip("no process runs in a simulated workspace: its driver's observations say it all")
     spec = harness.spec()
@@ -135,7 +135,7 @@ def test_the_workspace_itself_tells_the_portal_that_it_is_ready_and_how_it_fares
     assert beat.body["activity"]
 
 
-def test_a_workspace_lives_and_ends_without_its_portal(harness):
+def test_workspace_runs_and_ends_without_the_portal(harness):
     spec = harness.spec()
     spec = replace(spec, agent=replace(spec.agent, url="http://127.0.0.1:9"))
     assert harness.run(spec).ready
@@ -143,7 +143,7 @@ def test_a_workspace_lives_and_ends_without_its_portal(harness):
     assert harness.running(spec) == 0
 
 
-def test_starting_twice_is_one(harness):
+def test_starting_twice_starts_one_workspace(harness):
     spec = harness.spec()
     assert harness.start(spec).state in (STARTING, RUNNING)
     assert harness.start(spec).state in (STARTING, RUNNING)
@@ -162,7 +162,7 @@ def test_new_driver_finds_existing_workspaces(harness):
     assert harness.starts(spec) == 1
 
 
-def test_the_same_specification_with_other_secrets_is_success(harness):
+def test_equal_specification_with_different_secrets_is_success(harness):
     spec = harness.spec()
     harness.run(spec)
     renewed = replace(spec, app_token="app-other", agent=replace(spec.agent, token="agent-other"))
@@ -171,7 +171,7 @@ def test_the_same_specification_with_other_secrets_is_success(harness):
     assert harness.starts(spec) == 1
 
 
-def test_another_specification_under_the_same_name_is_a_conflict(harness):
+def test_another_specification_for_an_existing_name_is_a_conflict(harness):
     spec = harness.spec()
     harness.run(spec)
     other = replace(spec, resources=replace(spec.resources, memory_mib=spec.resources.memory_mib + 1))
@@ -183,7 +183,7 @@ def test_another_specification_under_the_same_name_is_a_conflict(harness):
     assert harness.running(spec) == 1
 
 
-def test_a_next_generation_does_not_start_beside_one_that_runs(harness):
+def test_next_generation_does_not_start_while_one_runs(harness):
     spec = harness.spec()
     harness.run(spec)
     following = harness.later(spec)
@@ -194,7 +194,7 @@ def test_a_next_generation_does_not_start_beside_one_that_runs(harness):
     assert harness.driver.observe(following.ref).ref == spec.ref
 
 
-def test_two_workspaces_run_beside_each_other(harness):
+def test_two_workspaces_run_in_parallel(harness):
     one, two = harness.spec(), harness.spec()
     harness.run(one)
     harness.run(two)
@@ -204,7 +204,7 @@ def test_two_workspaces_run_beside_each_other(harness):
     assert harness.running(two) == 1
 
 
-def test_a_failed_start_leaves_nothing_and_says_what_to_do(harness):
+def test_failed_start_leaves_nothing_and_names_the_next_action(harness):
     spec = harness.spec()
     placement = harness.placement()
     with pytest.raises(ProvisioningError) as caught:
@@ -216,7 +216,7 @@ def test_a_failed_start_leaves_nothing_and_says_what_to_do(harness):
     harness.run(spec)
 
 
-def test_a_start_placed_on_a_node_that_is_not_there_fails_and_leaves_nothing(harness):
+def test_start_on_a_missing_node_fails_and_leaves_nothing(harness):
     spec = harness.spec()
     (part,) = harness.placement().nodes
     elsewhere = replace(harness.placement(), nodes=(replace(part, node="no-such-node"),))
@@ -230,7 +230,7 @@ def test_a_start_placed_on_a_node_that_is_not_there_fails_and_leaves_nothing(har
 # Apps that misbehave
 
 
-def test_an_app_that_answers_late_is_ready_only_then(harness):
+def test_late_app_is_ready_once_it_answers(harness):
     spec = harness.spec("slow")
     begun = time.monotonic()
     first = harness.start(spec)
@@ -243,7 +243,7 @@ def test_an_app_that_answers_late_is_ready_only_then(harness):
     assert time.monotonic() - begun >= 0.9
 
 
-def test_an_app_that_never_answers_fails_in_its_time_and_can_be_deleted(harness):
+def test_app_without_answer_fails_at_its_timeout_and_can_be_deleted(harness):
     spec = harness.spec("never")
     harness.start(spec)
     seen = harness.wait(lambda: harness.driver.observe(spec.ref), FAILED)
@@ -253,7 +253,7 @@ def test_an_app_that_never_answers_fails_in_its_time_and_can_be_deleted(harness)
     assert harness.running(spec) == 0
 
 
-def test_an_app_that_never_answers_can_be_deleted_while_it_starts(harness):
+def test_starting_app_without_answer_can_be_deleted(harness):
     spec = harness.spec("never")
     harness.start(spec)
     harness.delete(spec.ref)
@@ -295,7 +295,7 @@ def test_a_failed_workspace_can_be_stopped_and_started_again(harness):
     assert harness.starts(spec) == 2
 
 
-def test_an_app_that_ignores_the_request_to_end_is_ended_all_the_same(harness):
+def test_app_ignoring_the_stop_request_is_killed(harness):
     spec = harness.spec("stubborn")
     harness.run(spec)
     assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
@@ -305,7 +305,7 @@ def test_an_app_that_ignores_the_request_to_end_is_ended_all_the_same(harness):
 
 
 @pytest.mark.parametrize("op", ["ensure_stopped", "ensure_deleted"])
-def test_a_grace_is_all_the_time_that_an_app_has(harness, op):
+def test_app_is_killed_after_its_grace_period(harness, op):
     spec = harness.spec("stubborn")
     spec = replace(spec, app=replace(spec.app, stop_timeout_s=300))
     harness.run(spec)
@@ -317,7 +317,7 @@ def test_a_grace_is_all_the_time_that_an_app_has(harness, op):
 # Stopping
 
 
-def test_stop_ends_the_app_and_is_seen_to_have_ended_it(harness):
+def test_stop_ends_the_app_and_is_observed_as_stopped(harness):
     spec = harness.spec()
     harness.run(spec)
     first = harness.driver.ensure_stopped(spec.ref)
@@ -340,7 +340,7 @@ def test_stop_closes_its_generation(harness):
     assert harness.starts(spec) == 1
 
 
-def test_stop_closes_its_generation_while_the_app_still_ends(harness):
+def test_stop_closes_its_generation_before_the_app_has_ended(harness):
     spec = harness.spec("stubborn")
     harness.run(spec)
     assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
@@ -350,7 +350,7 @@ def test_stop_closes_its_generation_while_the_app_still_ends(harness):
     assert harness.running(spec) == 0
 
 
-def test_stopping_what_is_missing_closes_the_generation_and_all_below(harness):
+def test_stopping_a_missing_workspace_closes_its_and_lower_generations(harness):
     spec = harness.spec(generation=1)
     third = harness.later(spec, by=2)
     assert harness.driver.ensure_stopped(third.ref).state in (STOPPED, ABSENT)
@@ -377,7 +377,7 @@ def test_a_higher_generation_starts_after_a_stop(harness):
 # Deleting
 
 
-def test_deleting_what_is_missing_is_success(harness):
+def test_deleting_a_missing_workspace_is_success(harness):
     spec = harness.spec()
     assert harness.driver.ensure_deleted(spec.ref).state is ABSENT
     assert harness.driver.ensure_deleted(spec.ref).state is ABSENT
@@ -408,7 +408,7 @@ def test_delete_leaves_nothing_but_the_home(harness):
     assert harness.driver.logs(spec.ref) == ""
 
 
-def test_a_workspace_starts_again_after_its_deletion_with_the_home_it_had(harness):
+def test_deleted_workspace_can_be_started_again_with_its_home(harness):
     spec = harness.spec()
     harness.run(spec)
     harness.delete(spec.ref)
@@ -417,7 +417,7 @@ def test_a_workspace_starts_again_after_its_deletion_with_the_home_it_had(harnes
     assert harness.starts(spec) == 2
 
 
-def test_deletion_wins_over_a_stop_that_is_under_way(harness):
+def test_deletion_wins_over_a_pending_stop(harness):
     spec = harness.spec("stubborn")
     harness.run(spec)
     assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
@@ -465,7 +465,7 @@ def test_unknown_workspace_is_absent(harness):
 
 
 @pytest.mark.parametrize("asked", [1, 9])
-def test_observe_names_the_generation_that_it_saw(harness, asked):
+def test_observe_returns_the_observed_generation(harness, asked):
     spec = harness.spec(generation=5)
     harness.run(spec)
     assert harness.driver.observe(replace(spec.ref, generation=asked)).ref == spec.ref
@@ -480,7 +480,7 @@ def test_observing_changes_nothing(harness):
     assert harness.run(spec).state is RUNNING
 
 
-def test_list_owned_sees_exactly_ours(harness):
+def test_list_owned_returns_exactly_our_workspaces(harness):
     assert harness.driver.list_owned() == ()
     one, two = harness.spec(), harness.spec()
     harness.run(one)
@@ -493,7 +493,7 @@ def test_list_owned_sees_exactly_ours(harness):
     assert harness.driver.list_owned() == ()
 
 
-def test_releasing_the_host_leaves_workspaces_and_repeats(harness):
+def test_releasing_the_host_keeps_workspaces_and_is_idempotent(harness):
     spec = harness.spec()
     harness.run(spec)
     assert harness.driver.release_host(keep_workspaces=True) == 0
@@ -527,7 +527,7 @@ def test_logs_are_the_last_lines_newest_last(harness):
 # Secrets
 
 
-def test_secrets_stand_where_only_the_workspace_reads_them(harness):
+def test_secrets_are_readable_by_the_workspace_only(harness):
     spec = harness.spec()
     other = replace(spec, app_token="x", agent=replace(spec.agent, token="y"))
     assert spec.digest() == other.digest()
@@ -540,7 +540,7 @@ def test_secrets_stand_where_only_the_workspace_reads_them(harness):
 # Races and sudden death
 
 
-def test_concurrent_starts_from_several_processes_are_one(harness):
+def test_concurrent_starts_from_several_processes_start_one_workspace(harness):
     spec = harness.spec()
     callers = [harness.caller("start", spec) for _ in range(4)]
     for caller in callers:
@@ -555,7 +555,7 @@ def test_concurrent_starts_from_several_processes_are_one(harness):
 
 
 @pytest.mark.parametrize("op", quick_of(("stop", "delete"), ("delete",), "`make test` has the deletion"))
-def test_a_start_that_races_with_its_end_leaves_nothing_running(harness, op):
+def test_start_racing_with_a_stop_leaves_nothing_running(harness, op):
     for _ in range(3):
         spec = harness.spec()
         callers = [harness.caller("start", spec), harness.caller(op, spec)]
@@ -593,7 +593,7 @@ def kill_points(harness, op, spec, *, between=False):
     return [first + steps * part // KILL_POINTS for part in range(KILL_POINTS)]
 
 
-def test_a_start_killed_at_any_point_and_repeated_is_one(harness):
+def test_start_killed_at_any_point_and_repeated_runs_once(harness):
     died = 0
     for point in kill_points(harness, "start", harness.spec()):
         spec = harness.spec()
@@ -607,7 +607,7 @@ def test_a_start_killed_at_any_point_and_repeated_is_one(harness):
     assert died >= KILL_POINTS // 2
 
 
-def test_a_start_killed_at_any_point_can_be_deleted_for_good(harness):
+def test_start_killed_at_any_point_can_be_deleted(harness):
     died, deleted = 0, []
     for point in kill_points(harness, "start", harness.spec(), between=True):
         spec = harness.spec()
@@ -625,7 +625,7 @@ def test_a_start_killed_at_any_point_can_be_deleted_for_good(harness):
 
 
 @pytest.mark.parametrize("op", ["stop", "delete"])
-def test_an_end_killed_at_any_point_and_repeated_ends(harness, op):
+def test_stop_killed_at_any_point_and_repeated_completes(harness, op):
     measured = harness.spec()
     harness.run(measured)
     died = 0

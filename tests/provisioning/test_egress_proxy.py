@@ -46,7 +46,7 @@ TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
         ("git.example.org:22", "git.example.org", 443, False),
     ],
 )
-def test_a_rule_covers_what_it_says(rule: str, host: str, port: int, covered: bool) -> None:
+def test_rule_covers_hosts_and_ports(rule: str, host: str, port: int, covered: bool) -> None:
     assert host_rule(rule).covers(host, port) is covered
 
 
@@ -56,12 +56,12 @@ def test_a_rule_covers_what_it_says(rule: str, host: str, port: int, covered: bo
      "x.org:65536", "x.org:https", "-x.org", "x.org/", "http://x.org", "ü.org", "a." + "b" * 64,
      "\nx.org y", ".x.org"],
 )  # fmt: skip
-def test_invalid_host_is_no_rule(text: str) -> None:
+def test_invalid_host_is_refused_as_a_rule(text: str) -> None:
     with pytest.raises(ValueError):
         host_rule(text)
 
 
-def test_a_rule_reads_as_it_was_written() -> None:
+def test_rule_keeps_its_text() -> None:
     assert [str(host_rule(text)) for text in ("a.org", "*.a.org", "*.a.org:8443")] == [
         "a.org",
         "*.a.org",
@@ -76,11 +76,11 @@ def test_a_rule_reads_as_it_was_written() -> None:
      "::127.0.0.1", "fe80::1", "fe80::1%eth0", "fd00::1", "ff02::1", "64:ff9b::a00:1", "2002:a00:1::",
      "2001:0:a00:1::", "", "index.example"],
 )  # fmt: skip
-def test_a_name_never_leads_to_an_address_that_is_closed(address: str) -> None:
+def test_blocked_addresses_are_never_permitted(address: str) -> None:
     assert not ProxyRules(()).permits(address)
 
 
-def test_public_addresses_and_opened_networks_are_permitted_and_this_machine_never() -> None:
+def test_public_and_opened_networks_are_permitted_but_never_this_machine() -> None:
     opened = ProxyRules(
         (), networks=tuple(map(ipaddress.ip_network, ("10.1.0.0/16", "127.0.0.0/8", "0.0.0.0/0")))
     )
@@ -98,7 +98,7 @@ def head(first: str, *fields: str) -> bytes:
     return "\r\n".join((first, *fields)).encode("latin-1")
 
 
-def test_a_tunnel() -> None:
+def test_tunnel_is_opened_for_connect() -> None:
     request = request_of(head("CONNECT Index.Example.:443 HTTP/1.1", "Host: elsewhere:443"))
     assert (request.host, request.port, request.tunnel) == ("index.example", 443, True)
     assert request_of(b"CONNECT [2606::1]:443 HTTP/1.1").host == "2606::1"
@@ -115,7 +115,7 @@ def test_request_is_rewritten() -> None:
     assert request.head == b"GET /?q HTTP/1.1\r\nhost: A.org\r\naccept: */*\r\nconnection: close\r\n\r\n"
 
 
-def test_a_body_has_a_plain_length() -> None:
+def test_body_requires_one_content_length() -> None:
     request = request_of(head("POST http://a.org:8080/x#y HTTP/1.1", "Content-Length: 5"))
     assert request.body == 5 and request.port == 8080 and b"\r\ncontent-length: 5\r\n" in request.head
     assert request.head.startswith(b"POST /x HTTP/1.1\r\nhost: a.org:8080\r\n")
@@ -267,7 +267,7 @@ def echo(client: socket.socket) -> None:
 
 
 @pytest.mark.usefixtures("to_this_machine")
-def test_a_tunnel_carries_everything_both_ways(proxy: Running) -> None:
+def test_tunnel_carries_data_both_ways(proxy: Running) -> None:
     server = Server(echo)
     proxy.names["good.example"] = ["127.0.0.1"]
     data = os.urandom(3_000_000)
@@ -285,7 +285,7 @@ def test_a_tunnel_carries_everything_both_ways(proxy: Running) -> None:
 
 
 @pytest.mark.usefixtures("to_this_machine")
-def test_a_request_and_nothing_after_it(proxy: Running) -> None:
+def test_connection_is_closed_after_one_request(proxy: Running) -> None:
     """A second request on the same connection, for whomever, does not leave."""
     seen: list[bytes] = []
 
@@ -324,7 +324,7 @@ def test_unlisted_hosts_are_not_resolved_or_reached(proxy: Running, target: str)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1"])
-def test_a_name_that_leads_to_a_closed_address_is_refused(proxy: Running, address: str) -> None:
+def test_host_resolving_to_a_blocked_address_is_refused(proxy: Running, address: str) -> None:
     server = Server(echo)
     proxy.names["good.example"] = [address]
     assert proxy.say(f"CONNECT good.example:{server.port} HTTP/1.1\r\n\r\n".encode()).startswith(
@@ -333,7 +333,7 @@ def test_a_name_that_leads_to_a_closed_address_is_refused(proxy: Running, addres
     assert server.connections == 0
 
 
-def test_a_name_is_resolved_once_and_what_was_checked_is_connected_to(
+def test_host_is_resolved_once_and_the_checked_address_used(
     proxy: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rebinding: a server of names that says something else the second time is not asked a second time."""
@@ -353,14 +353,14 @@ def test_a_name_is_resolved_once_and_what_was_checked_is_connected_to(
 
 
 @pytest.mark.usefixtures("to_this_machine")
-def test_addresses_are_tried_in_turn_and_closed_ones_left_out(proxy: Running) -> None:
+def test_permitted_addresses_are_tried_in_turn(proxy: Running) -> None:
     server = Server(echo)
     proxy.names["good.example"] = ["10.0.0.1", "127.0.0.1"]
     said = proxy.say(f"CONNECT good.example:{server.port} HTTP/1.1\r\n\r\nx".encode(), end=True)
     assert said == TUNNELLED + b"x"
 
 
-def test_a_name_that_is_unknown_and_a_server_that_is_down(proxy: Running, to_this_machine: None) -> None:
+def test_unknown_host_and_unreachable_server_return_502(proxy: Running, to_this_machine: None) -> None:
     assert proxy.say(b"CONNECT good.example:8443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 502 ")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -368,19 +368,19 @@ def test_a_name_that_is_unknown_and_a_server_that_is_down(proxy: Running, to_thi
     assert proxy.say(f"CONNECT good.example:{port} HTTP/1.1\r\n\r\n".encode()).startswith(b"HTTP/1.1 502 ")
 
 
-def test_a_head_has_an_end(proxy: Running) -> None:
+def test_oversized_head_is_refused(proxy: Running) -> None:
     said = proxy.say(b"CONNECT good.example:8443 HTTP/1.1\r\nx: " + b"a" * 60_000)
     assert said.startswith(b"HTTP/1.1 431 ") or said == b""
 
 
 @pytest.mark.parametrize("proxy", [{"head_timeout_s": 0.2}], indirect=True)
-def test_a_head_that_does_not_come_is_not_waited_for(proxy: Running) -> None:
+def test_incomplete_head_times_out(proxy: Running) -> None:
     assert proxy.say(b"CONNECT good") == b""
 
 
 @pytest.mark.usefixtures("to_this_machine")
 @pytest.mark.parametrize("proxy", [{"idle_timeout_s": 2}], indirect=True)
-def test_a_tunnel_that_carries_nothing_is_closed(proxy: Running) -> None:
+def test_idle_tunnel_is_closed(proxy: Running) -> None:
     server = Server(echo)
     proxy.names["good.example"] = ["127.0.0.1"]
     assert proxy.say(f"CONNECT good.example:{server.port} HTTP/1.1\r\n\r\nx".encode()) == TUNNELLED + b"x"
@@ -388,7 +388,7 @@ def test_a_tunnel_that_carries_nothing_is_closed(proxy: Running) -> None:
 
 @pytest.mark.usefixtures("to_this_machine")
 @pytest.mark.parametrize("proxy", [{"max_connections": 2}], indirect=True)
-def test_connections_are_bounded_and_the_next_waits_for_one_to_end(proxy: Running) -> None:
+def test_number_of_connections_is_limited_and_the_next_waits(proxy: Running) -> None:
     server = Server(echo)
     proxy.names["good.example"] = ["127.0.0.1"]
     ask = f"CONNECT good.example:{server.port} HTTP/1.1\r\n\r\n".encode()
@@ -407,7 +407,7 @@ def test_connections_are_bounded_and_the_next_waits_for_one_to_end(proxy: Runnin
     held.pop().close()
 
 
-def test_as_a_program_it_ends_with_the_process_that_it_watches(tmp_path: Path) -> None:
+def test_proxy_program_ends_with_the_watched_process(tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
     with socket.socket(socket.AF_UNIX) as listener, subprocess.Popen(["sleep", "60"]) as watched:
         listener.bind(str(path))

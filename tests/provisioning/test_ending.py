@@ -11,7 +11,7 @@ from provisioning.types import ObservedState
 
 
 @pytest.mark.parametrize("harness", ["local"], indirect=True)
-def test_all_of_them_end_and_homes_stay(harness):
+def test_all_workspaces_end_and_homes_are_kept(harness):
     good, stubborn = harness.spec("good"), harness.spec("stubborn")
     for spec in (good, stubborn):
         harness.start(spec)
@@ -30,7 +30,7 @@ def test_all_of_them_end_and_homes_stay(harness):
     assert ending.end_all(environ) == 0, "once more is no error"
 
 
-def test_a_program_that_does_not_run_is_an_error(monkeypatch):
+def test_failing_program_is_an_error(monkeypatch):
     monkeypatch.setattr(ending.sys, "executable", "/bin/false")
     with pytest.raises(OSError, match="could not be stopped"):
         ending.end_all({})

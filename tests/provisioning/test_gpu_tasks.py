@@ -93,7 +93,7 @@ def answers(sent: Broker) -> list[CheckAnswer]:
     return [messages.load(each.kwargs["answer"], CheckAnswer) for each in sent.of("control.apply_gpu_check")]
 
 
-def test_a_check_goes_on_while_its_task_has_ended(driver: Scripted, sent: Broker) -> None:
+def test_check_continues_after_its_task_has_returned(driver: Scripted, sent: Broker) -> None:
     driver.hold.clear()
     thread = gpu_tasks.begin(command())
     assert thread is not None and thread.daemon
@@ -111,7 +111,7 @@ def test_peers_are_named_to_the_driver(driver: Scripted, sent: Broker) -> None:
     assert driver.peers == ("GPU-2", "GPU-3")
 
 
-def test_tasks_take_what_the_control_plane_sends(driver: Scripted, sent: Broker) -> None:
+def test_tasks_accept_commands_of_the_control_plane(driver: Scripted, sent: Broker) -> None:
     for kind in ("check", "scrub"):
         task = app.tasks[f"node.gpu_{kind}"]
         task.run(command=messages.dump(command(kind=kind, lease=kind * 6, baseline_mib=77)))
@@ -123,7 +123,7 @@ def test_tasks_take_what_the_control_plane_sends(driver: Scripted, sent: Broker)
     assert found["check"] is not None
 
 
-def test_a_reset_is_done_and_answered_whatever_happens(driver: Scripted, sent: Broker) -> None:
+def test_reset_is_answered_on_success_and_failure(driver: Scripted, sent: Broker) -> None:
     assert "node.gpu_reset" in app.tasks
     done(gpu_tasks.begin(command(kind="reset", bus="0000:1b:00.0")))
     driver.error = BackendUnavailable("Away.")
@@ -138,7 +138,7 @@ def test_late_command_is_not_started(driver: Scripted, sent: Broker) -> None:
     assert not driver.begun and len(sent) == 0
 
 
-def test_the_same_command_twice_is_done_once(driver: Scripted, sent: Broker) -> None:
+def test_repeated_command_twice_runs_once(driver: Scripted, sent: Broker) -> None:
     driver.hold.clear()
     first = gpu_tasks.begin(command())
     while not driver.begun:
@@ -154,7 +154,7 @@ def test_the_same_command_twice_is_done_once(driver: Scripted, sent: Broker) -> 
     assert len(driver.begun) == 2
 
 
-def test_one_run_at_a_time_on_a_device_and_several_on_a_node(driver: Scripted, sent: Broker) -> None:
+def test_one_run_per_device_and_several_per_node(driver: Scripted, sent: Broker) -> None:
     driver.hold.clear()
     first = gpu_tasks.begin(command())
     other = gpu_tasks.begin(command(uuid="GPU-2", lease="b" * 32))
@@ -169,7 +169,7 @@ def test_one_run_at_a_time_on_a_device_and_several_on_a_node(driver: Scripted, s
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("The node is tired."), ValueError("odd")])
-def test_every_error_is_an_answer(driver: Scripted, sent: Broker, error: Exception) -> None:
+def test_any_error_is_answered_as_a_failure(driver: Scripted, sent: Broker, error: Exception) -> None:
     driver.error = error
     done(gpu_tasks.begin(command()))
     (answer,) = answers(sent)
@@ -177,7 +177,7 @@ def test_every_error_is_an_answer(driver: Scripted, sent: Broker, error: Excepti
     assert answer.failure.code == "backend_unavailable"
 
 
-def test_a_driver_that_cannot_be_made_is_an_answer(driver: Scripted, sent: Broker, monkeypatch: Any) -> None:
+def test_invalid_driver_is_answered_as_a_failure(driver: Scripted, sent: Broker, monkeypatch: Any) -> None:
     def fail(pool: PoolConfig) -> Driver:
         raise InvalidConfig("No such setting.")
 
@@ -187,7 +187,7 @@ def test_a_driver_that_cannot_be_made_is_an_answer(driver: Scripted, sent: Broke
     assert answer.failure is not None and answer.failure.message == "No such setting."
 
 
-def test_a_check_that_does_not_come_back_is_answered_as_hung(
+def test_check_past_its_deadline_is_reported_as_hung(
     driver: Scripted, sent: Broker, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(gpu_tasks, "SLACK_S", 0.1)
@@ -198,7 +198,7 @@ def test_a_check_that_does_not_come_back_is_answered_as_hung(
     driver.hold.set()
 
 
-def test_progress_is_throttled_and_silence_is_broken(
+def test_progress_is_throttled_but_sent_during_silence(
     driver: Scripted, sent: Broker, monkeypatch: Any
 ) -> None:
     driver.progress = [Progress("start", f"test-{n}", n, 50) for n in range(50)]
@@ -214,7 +214,7 @@ def test_progress_is_throttled_and_silence_is_broken(
     driver.hold.set()
 
 
-def test_a_broker_that_is_away_for_a_moment_loses_no_verdict(
+def test_verdict_is_sent_again_after_a_broker_outage(
     driver: Scripted, sent: Broker, monkeypatch: Any
 ) -> None:
     real, tries = sent.send_task, []
@@ -234,7 +234,7 @@ def test_a_broker_that_is_away_for_a_moment_loses_no_verdict(
     done(gpu_tasks.begin(command(lease="z" * 32)))
 
 
-def test_a_folder_for_locks_that_cannot_be_made_is_an_answer(
+def test_unusable_lock_folder_is_answered_as_a_failure(
     driver: Scripted, sent: Broker, monkeypatch: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -254,7 +254,7 @@ class Far(Driver):
 Far.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
 
 
-def test_a_driver_of_far_devices_says_that_it_cannot(
+def test_driver_of_remote_devices_reports_checks_as_unsupported(
     driver: Scripted, sent: Broker, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(gpu_tasks, "driver_for", Far)
@@ -270,7 +270,7 @@ class Near(Far):
     plane = Plane.NODE
 
 
-def test_a_node_without_the_vendors_tool_says_so(
+def test_missing_vendor_tool_is_reported(
     driver: Scripted, sent: Broker, monkeypatch: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gpu_tasks, "driver_for", Near)
@@ -296,7 +296,7 @@ def gpu(index: int, node: str = "sim-001") -> str:
 
 
 @pytest.mark.parametrize("model", ["H100", "A100", "T4", "L4", "V100", "B200", "RTX-4090", "MI300X"])
-def test_reports_are_judged_by_the_checks_own_rules_and_never_a_pass(tmp_path: Path, model: str) -> None:
+def test_simulated_reports_follow_check_rules_and_never_pass(tmp_path: Path, model: str) -> None:
     driver = simulated(tmp_path, model=model, **{f"fault_{kind}": name for kind, name in ALL.items()})
     # Some speeds of a V100 have no floor.
     healthy = "degraded" if model == "V100" else "pass"
@@ -318,13 +318,13 @@ def test_reports_are_judged_by_the_checks_own_rules_and_never_a_pass(tmp_path: P
     [("", "clean"), ("leak", "leak"), ("xid79", "failed"), ("hang", "hung"), ("vanish", "unavailable")],
 )
 @pytest.mark.parametrize("baseline", [None, 80_959])
-def test_scrubs_of_simulated_devices(tmp_path: Path, fault: str, verdict: str, baseline: int | None) -> None:
+def test_simulated_devices_are_scrubbed(tmp_path: Path, fault: str, verdict: str, baseline: int | None) -> None:
     driver = simulated(tmp_path, **({f"fault_{fault}": "sim-001:0"} if fault else {}))
     result = driver.scrub_device(gpu(0), baseline_mib=baseline)
     assert (result.verdict, result.simulated, result.ok) == (ScrubVerdict(verdict), True, False)
 
 
-def test_faults_begin_and_end_with_time(tmp_path: Path) -> None:
+def test_simulated_faults_begin_and_end_by_time(tmp_path: Path) -> None:
     now = [1_800_000_000.0]
     driver = simulated(
         tmp_path, lambda: now[0], fault_vanish="sim-001:3", fault_from_s=10, fault_for_s="20", check_s=0
@@ -345,7 +345,7 @@ def test_missing_device_is_not_found(tmp_path: Path) -> None:
     assert driver.check_device("SIM-GPU-none", "quick").exit_code == 4
 
 
-def test_a_simulated_check_takes_its_time_where_asked_and_tells_how_far_it_is(tmp_path: Path) -> None:
+def test_simulated_check_takes_the_configured_time_and_reports_progress(tmp_path: Path) -> None:
     assert simulated(tmp_path).checks_at_once
     slept: list[float] = []
     config = {"state": str(tmp_path / "sim"), "nodes": 1, "gpus": 1, "check_s": 11}
@@ -358,7 +358,7 @@ def test_a_simulated_check_takes_its_time_where_asked_and_tells_how_far_it_is(tm
     assert (told[0].phase, told[-1].phase) == ("prepare", "end")
 
 
-def test_a_simulated_reset_resets_nothing_and_says_so(tmp_path: Path) -> None:
+def test_simulated_reset_is_marked_and_resets_no_gpu(tmp_path: Path) -> None:
     driver = simulated(tmp_path, fault_ecc="sim-001:0")
     done = driver.reset_device(gpu(0))
     assert (done.verdict, done.simulated) == (ResetVerdict.DONE, True) and "no GPU was reset" in done.text
@@ -367,12 +367,12 @@ def test_a_simulated_reset_resets_nothing_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["sim-001", "0", "sim-001:x", "sim-001:1;sim-001:2", True])
-def test_a_fault_names_devices(tmp_path: Path, value: Any) -> None:
+def test_fault_setting_selects_devices(tmp_path: Path, value: Any) -> None:
     with pytest.raises(InvalidConfig, match="fault_ecc"):
         simulated(tmp_path, fault_ecc=value)
 
 
-def test_places_of_devices() -> None:
+def test_device_positions_are_parsed() -> None:
     topology = Topology(nodes=2, gpus=2)
     assert hardware.place_of("p", topology, hardware.device_uuid("p", "sim-002", 1)) == ("sim-002", 1)
     assert hardware.place_of("p", topology, hardware.device_uuid("p", "sim-003", 1)) is None

@@ -105,7 +105,7 @@ def worker(url: str, tmp_path: Path) -> Iterator[Node]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_other_commands_are_served_while_a_check_goes_on(redis_url: str, tmp_path: Path) -> None:
+def test_other_commands_are_served_during_a_check(redis_url: str, tmp_path: Path) -> None:
     with worker(redis_url, tmp_path) as node:
         node.until("control.worker_ready")
         node.check("a" * 32)

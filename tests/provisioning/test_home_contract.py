@@ -23,7 +23,7 @@ def delete_home(harness, spec, *, calls: int = 200) -> None:
     raise AssertionError("the home was not deleted in time")
 
 
-def test_a_home_goes_and_nothing_else(harness):
+def test_only_the_given_home_is_deleted(harness):
     spec, other = harness.spec(), harness.spec(owner="bob")
     for each in (spec, other):
         harness.run(each)
@@ -48,7 +48,7 @@ def test_deletion_of_a_missing_home_succeeds(harness):
     delete_home(harness, replace(harness.spec(), team="nowhere"))
 
 
-def test_a_late_start_brings_no_home_back(harness):
+def test_late_start_does_not_recreate_a_deleted_home(harness):
     spec = harness.spec()
     harness.run(spec)
     harness.delete(spec.ref)
@@ -58,7 +58,7 @@ def test_a_late_start_brings_no_home_back(harness):
     assert not harness.home_exists(spec)
 
 
-def test_a_deletion_killed_at_any_point_is_finished_by_the_next(harness):
+def test_deletion_killed_at_any_point_is_completed_by_the_next(harness):
     other = harness.spec(owner="bob")
     harness.run(other)
     harness.delete(other.ref)
@@ -85,7 +85,7 @@ def test_a_deletion_killed_at_any_point_is_finished_by_the_next(harness):
     assert died >= KILL_POINTS // 2
 
 
-def test_no_name_leads_elsewhere(harness):
+def test_invalid_home_names_are_refused(harness):
     spec = harness.spec()
     harness.run(spec)
     harness.delete(spec.ref)

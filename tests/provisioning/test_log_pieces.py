@@ -31,7 +31,7 @@ def on(folder: WorkspaceDir, after: int | None, *, whole: bool = False) -> tuple
     return piece.text, piece.reached
 
 
-def test_it_goes_on_where_it_stopped(folder: WorkspaceDir, agent_log: Log) -> None:
+def test_reading_continues_at_the_last_position(folder: WorkspaceDir, agent_log: Log) -> None:
     assert on(folder, None) == ("", 0)
     agent_log.feed(b"1\n2\n3\n4\n5")
     assert on(folder, None) == ("2\n3\n4\n", 8)
@@ -41,7 +41,7 @@ def test_it_goes_on_where_it_stopped(folder: WorkspaceDir, agent_log: Log) -> No
     assert on(folder, 8) == ("55\n6\n", 13)
 
 
-def test_rotations_are_read_across(folder: WorkspaceDir, agent_log: Log) -> None:
+def test_reading_continues_across_rotations(folder: WorkspaceDir, agent_log: Log) -> None:
     said, after = "", 0
     for number in range(300):
         agent_log.feed(b"line %03d\n" % number)
@@ -61,7 +61,7 @@ def test_late_reader_gets_the_cut_off_marker(folder: WorkspaceDir, agent_log: Lo
     assert on(folder, 10**9) == ("", 500 * 9)
 
 
-def test_while_it_is_rotated_nothing_is_said(folder: WorkspaceDir, agent_log: Log) -> None:
+def test_reading_during_a_rotation_returns_nothing(folder: WorkspaceDir, agent_log: Log) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)
     # The moment between the new file and its mark.
@@ -87,7 +87,7 @@ def test_links_made_by_a_workspace_are_not_followed(
 
 
 @pytest.mark.parametrize("mark", ["", "x y", "1", "1 -5", "9" * 200, "²²  3"])
-def test_a_mark_that_no_agent_wrote_breaks_nothing(folder: WorkspaceDir, mark: str) -> None:
+def test_invalid_rotation_mark_is_ignored(folder: WorkspaceDir, mark: str) -> None:
     folder.app_log.write_text("one\n")
     (folder.run / "app.log.start").write_text(mark)
     assert on(folder, None)[1] >= 0
@@ -95,7 +95,7 @@ def test_a_mark_that_no_agent_wrote_breaks_nothing(folder: WorkspaceDir, mark: s
     assert on(folder, None)[1] == 10**11 + 4
 
 
-def test_a_line_longer_than_a_piece_is_cut_between_characters() -> None:
+def test_long_line_is_cut_between_characters() -> None:
     data = ("a" + "ü" * PIECE_BYTES).encode() + b"\nnext\n"
     position, said = 0, ""
     while True:
@@ -106,7 +106,7 @@ def test_a_line_longer_than_a_piece_is_cut_between_characters() -> None:
     assert said == data.decode()
 
 
-def test_the_last_lines() -> None:
+def test_last_lines_of_a_log() -> None:
     assert last_lines(b"a\nb\nc", 105, 1, whole=False).text == "b\n"
     assert last_lines(b"a\nb\nc", 105, 1, whole=False).reached == 104
     assert last_lines(b"a\nb\nc", 105, 2, whole=True).text == "b\nc"

@@ -42,7 +42,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     return prepared
 
 
-def test_several_starts_have_it_done_once_and_a_later_one_once_more(
+def test_concurrent_starts_prepare_once_and_a_later_start_again(
     driver: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preparing.schedule_preparation(POOL)
@@ -58,7 +58,7 @@ def test_several_starts_have_it_done_once_and_a_later_one_once_more(
     assert driver.owners == [preparing.WORKER_PID] * 2
 
 
-def test_outside_of_a_worker_nothing_waits(driver: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starts_outside_a_worker_do_not_wait(driver: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "_in_pool_process", False)
     preparing.schedule_preparation(POOL)
     assert preparing._due == {} and driver.owners == []

@@ -80,7 +80,7 @@ def proxies(folder: Path) -> list[int]:
     return found
 
 
-def test_it_serves_there_and_ends_with_the_sandbox(sandbox: int, tmp_path: Path) -> None:
+def test_proxy_serves_in_the_namespace_and_ends_with_the_sandbox(sandbox: int, tmp_path: Path) -> None:
     done = lead_in(sandbox, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert ask(sandbox, "CONNECT bad.example:443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 403 Forbidden")
@@ -90,7 +90,7 @@ def test_it_serves_there_and_ends_with_the_sandbox(sandbox: int, tmp_path: Path)
     eventually(lambda: not proxies(tmp_path) or None, limit_s=20, what="the proxy ends")
 
 
-def test_a_second_one_and_one_for_another_process_are_refused(sandbox: int, tmp_path: Path) -> None:
+def test_second_proxy_and_proxy_for_another_process_are_refused(sandbox: int, tmp_path: Path) -> None:
     assert lead_in(sandbox, tmp_path, start_ticks=1).returncode != 0
     assert lead_in(sandbox, tmp_path).returncode == 0
     again = lead_in(sandbox, tmp_path)

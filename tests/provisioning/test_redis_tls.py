@@ -72,7 +72,7 @@ def url(folder: Path, authority: Authority, port: int, *, server_name: str = POR
     return redis_client.url(host="127.0.0.1", port=port, user="node-b", password="secret/b", tls=tls)
 
 
-def test_a_client_and_a_heartbeat_by_tls(
+def test_client_and_heartbeat_connect_over_tls(
     tmp_path: Path, authority: Authority, door: TLSProxy, control: Redis
 ) -> None:
     there = url(tmp_path / "node", authority, door.port)
@@ -84,7 +84,7 @@ def test_a_client_and_a_heartbeat_by_tls(
     sender.withdraw()
 
 
-def test_other_certificates_than_the_portals_are_refused(
+def test_certificates_not_issued_by_the_portal_are_refused(
     tmp_path: Path, authority: Authority, redis_port: int
 ) -> None:
     """Another node's certificate is of the same authority; the name is what tells them apart."""
@@ -102,7 +102,7 @@ def test_other_certificates_than_the_portals_are_refused(
             proxy.close()
 
 
-def test_a_worker_is_back_after_redis_was_away(
+def test_worker_reconnects_after_a_redis_outage(
     tmp_path: Path, authority: Authority, door: TLSProxy, redis_port: int, control: Redis
 ) -> None:
     environment = {

@@ -156,7 +156,7 @@ def change(world: Any, *pieces: MigSlice) -> MigRepartition:
     return MigRepartition(gpu.uuid, (uuid_at(world, 0),), pieces or (MigSlice("2g.20gb", 0),))
 
 
-def test_offer_lists_the_profiles(world):
+def test_offer_lists_mig_profiles(world):
     inventory = world.driver.inventory()
     assert {Capability.MIG, Capability.REPARTITION} <= inventory.capabilities
     (gpu, *instances) = inventory.nodes[0].devices
@@ -165,14 +165,14 @@ def test_offer_lists_the_profiles(world):
     assert {"1g.10gb", "2g.20gb", "3g.40gb"} <= {profile["name"] for profile in gpu.facts["profiles"]}
 
 
-def test_change_is_in_the_next_inventory(world):
+def test_layout_change_is_in_the_next_inventory(world):
     large = uuid_at(world, 4)
     (made,) = world.driver.repartition_device(change(world))
     assert layout(world) == NEW
     assert (uuid_at(world, 0), uuid_at(world, 4)) == (made, large)
 
 
-def test_repeating_it_is_success(world):
+def test_repeated_repartition_is_success(world):
     repartition = change(world)
     assert world.driver.repartition_device(repartition) == world.driver.repartition_device(repartition)
     assert layout(world) == NEW
@@ -207,7 +207,7 @@ def test_illegal_layout_is_refused_and_the_old_one_kept(world):
     assert layout(world) == OLD
 
 
-def test_an_instance_that_is_not_clean_does_not_go(world):
+def test_unclean_instance_is_not_destroyed(world):
     repartition = change(world)
     world.soil(repartition.destroy[0])
     with pytest.raises(UncleanDevices) as caught:
@@ -215,7 +215,7 @@ def test_an_instance_that_is_not_clean_does_not_go(world):
     assert caught.value.devices == repartition.destroy and layout(world) == OLD
 
 
-def test_a_kill_in_the_midst_leaves_one_of_the_two(world):
+def test_killed_repartition_leaves_the_old_or_new_layout(world):
     repartition = change(world)
     world.kill()
     with pytest.raises(Killed):
@@ -226,7 +226,7 @@ def test_a_kill_in_the_midst_leaves_one_of_the_two(world):
     assert layout(world) == NEW
 
 
-def test_a_worker_says_what_it_made_or_what_was_not_clean(world, sent):
+def test_worker_reports_new_or_unclean_instances(world, sent):
     def said(repartition: MigRepartition) -> CheckAnswer:
         command = CheckCommand(
             "repartition",
@@ -252,7 +252,7 @@ def test_a_worker_says_what_it_made_or_what_was_not_clean(world, sent):
     assert rejected.failure is not None and rejected.failure.code == "no_capacity"
 
 
-def test_a_driver_that_cannot_says_so():
+def test_driver_without_mig_support_refuses():
     with pytest.raises(ProvisioningError, match="cannot change MIG layouts"):
         Driver.repartition_device(
             registry.driver_for(PoolConfig("contract", "local", {})), MigRepartition("GPU-1", (), ())
@@ -268,7 +268,7 @@ def local(tmp_path, monkeypatch) -> Iterator[Local]:
         yield Local(tmp_path, monkeypatch, stack)
 
 
-def test_an_inventory_during_a_change_shows_the_layout_of_before(local, monkeypatch):
+def test_inventory_during_a_change_shows_the_previous_layout(local, monkeypatch):
     seen: list[list[tuple[str, int]]] = []
     repartition = change(local)
 
@@ -292,7 +292,7 @@ def test_unfinished_repartition_shows_the_previous_layout(local, monkeypatch):
     assert layout(local) == OLD
 
 
-def test_a_change_waits_for_an_inventory_and_no_longer_than_that(local, monkeypatch):
+def test_layout_change_waits_for_a_running_inventory(local, monkeypatch):
     repartition = change(local)
     local.driver.repartition_device(repartition)
     monkeypatch.setattr(partitions, "LOCK_WAIT_S", 0.0)
@@ -302,7 +302,7 @@ def test_a_change_waits_for_an_inventory_and_no_longer_than_that(local, monkeypa
     assert layout(local) == OLD
 
 
-def test_a_first_change_during_an_inventory_makes_it_look_again(local, monkeypatch):
+def test_first_change_during_an_inventory_repeats_it(local, monkeypatch):
     scans = []
     scan = gpus.scan
 
@@ -322,18 +322,18 @@ def test_a_first_change_during_an_inventory_makes_it_look_again(local, monkeypat
 
 
 @pytest.mark.parametrize("text", ["1g.10gb@7", "1g.10gb", "9g.1gb@0", "3g.40gb@0, 2g.20gb@2", "4g.40gb@4"])
-def test_a_pool_cannot_begin_with_a_layout_that_is_not_legal(text, tmp_path):
+def test_illegal_initial_layout_is_refused(text, tmp_path):
     assert parse(text, 81_559) is None
     with pytest.raises(ProvisioningError, match="mig"):
         registry.driver_for(PoolConfig("sim", "simulated", {"state": str(tmp_path), "mig": text}))
 
 
-def test_compute_slices_count_too():
+def test_compute_slices_limit_the_layout():
     assert is_legal((MigSlice("3g.40gb", 0), MigSlice("4g.40gb", 0)), 81_559) is False
     assert is_legal(tuple(MigSlice("1g.10gb", start) for start in range(7)), 81_559)
 
 
-def test_a_split_gpu_is_not_started_on_as_a_whole(tmp_path):
+def test_whole_gpu_start_on_a_partitioned_gpu_is_refused(tmp_path):
     driver = registry.driver_for(
         PoolConfig("sim", "simulated", {"state": str(tmp_path), "gpus": 1, "mig": "7g.80gb@0"})
     )

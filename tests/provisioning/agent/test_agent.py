@@ -33,7 +33,7 @@ def test_ready_is_pushed_with_endpoint_and_token(portal, configuration, start, s
     assert state() == {"phase": "ready", "generation": 4, "port": config["ports"][0]}
 
 
-def test_heartbeats_say_what_runs_and_leave_unknown_null(portal, configuration, start):
+def test_heartbeat_reports_running_work_and_null_if_unknown(portal, configuration, start):
     config = configuration()
     start()
     portal.next("ready")
@@ -50,7 +50,7 @@ def test_heartbeats_say_what_runs_and_leave_unknown_null(portal, configuration, 
     assert last["terminals"] == {"count": 0, "last_activity": None}
 
 
-def test_a_portal_that_is_down_does_not_hurt_and_learns_later(portal, configuration, start):
+def test_app_runs_while_the_portal_is_down_and_reports_later(portal, configuration, start):
     port = portal.port
     portal.close()
     config = configuration()
@@ -82,7 +82,7 @@ def test_a_revoked_token_ends_app_and_agent(portal, configuration, start, state,
     assert state()["reason"] == "revoked"
 
 
-def test_other_answers_are_no_revocation(portal, configuration, start):
+def test_only_revocation_status_codes_end_the_app(portal, configuration, start):
     configuration()
     process = start()
     portal.next("ready")
@@ -104,7 +104,7 @@ def test_an_app_that_ends_is_reported_with_code_and_last_lines(portal, configura
     assert (state()["phase"], state()["reason"], state()["exit_code"]) == ("exited", "app_exit", 3)
 
 
-def test_an_app_killed_by_a_signal_has_a_code_above_128(portal, configuration, start, app_pids):
+def test_app_killed_by_a_signal_has_exit_code_above_128(portal, configuration, start, app_pids):
     configuration()
     start()
     portal.next("ready")
@@ -124,7 +124,7 @@ def test_sigterm_ends_app_and_agent(portal, configuration, start, state, app_pid
         portal.next("exited", timeout_s=0.2)
 
 
-def test_an_app_that_ignores_sigterm_is_killed_in_its_time(portal, configuration, start, app_pids):
+def test_app_ignoring_sigterm_is_killed_after_the_grace_period(portal, configuration, start, app_pids):
     configuration("stubborn", stop_timeout_s=0.5)
     process = start()
     portal.next("ready")
@@ -135,7 +135,7 @@ def test_an_app_that_ignores_sigterm_is_killed_in_its_time(portal, configuration
     assert app_pids() == []
 
 
-def test_orphans_in_other_sessions_end_too(portal, configuration, start, app_pids):
+def test_orphan_processes_in_other_sessions_end(portal, configuration, start, app_pids):
     configuration("orphan")
     process = start()
     portal.next("ready")
@@ -145,7 +145,7 @@ def test_orphans_in_other_sessions_end_too(portal, configuration, start, app_pid
     assert app_pids() == []
 
 
-def test_an_app_that_never_answers_well_is_ended(portal, configuration, start, state, app_pids):
+def test_app_without_successful_answer_is_stopped(portal, configuration, start, state, app_pids):
     configuration("broken", start_timeout_s=1)
     process = start()
     _, body = portal.next("exited")
@@ -155,7 +155,7 @@ def test_an_app_that_never_answers_well_is_ended(portal, configuration, start, s
     assert app_pids() == []
 
 
-def test_a_taken_port_is_passed_over(portal, configuration, start):
+def test_occupied_port_is_skipped(portal, configuration, start):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -165,7 +165,7 @@ def test_a_taken_port_is_passed_over(portal, configuration, start):
         assert portal.next("ready")[1]["endpoint"] == f"http://127.0.0.1:{other}"
 
 
-def test_no_free_port_has_an_exit_code_of_its_own(configuration, start, state, app_pids):
+def test_missing_free_port_has_its_own_exit_code(configuration, start, state, app_pids):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -175,7 +175,7 @@ def test_no_free_port_has_an_exit_code_of_its_own(configuration, start, state, a
     assert app_pids() == []
 
 
-def test_an_answer_from_a_strangers_port_is_not_readiness(portal, configuration, start, state, tmp_path):
+def test_answer_of_another_process_on_the_port_is_not_readiness(portal, configuration, start, state, tmp_path):
     """A process that takes the port in the last moment must not be given the workspace's requests."""
     port = free_port()
     # The app never listens; the stranger does, as soon as the agent has found the port free.
@@ -193,7 +193,7 @@ def test_an_answer_from_a_strangers_port_is_not_readiness(portal, configuration,
     assert state()["reason"] == "port_taken"
 
 
-def test_a_missing_program_is_named(portal, configuration, start, state):
+def test_missing_program_is_named(portal, configuration, start, state):
     configuration(argv=["no-such-program-here"])
     process = start()
     _, body = portal.next("exited")
@@ -203,7 +203,7 @@ def test_a_missing_program_is_named(portal, configuration, start, state):
     assert state()["reason"] == "exec_failed"
 
 
-def test_tokens_stand_in_no_log_and_no_argument(portal, configuration, start, tmp_path, app_pids):
+def test_tokens_are_not_in_logs_or_arguments(portal, configuration, start, tmp_path, app_pids):
     configuration(env={"PATH": os.environ["PATH"], "TOKEN": "{token}", "FILE": "{token_file}"})
     process = start()
     portal.next("ready")
@@ -216,7 +216,7 @@ def test_tokens_stand_in_no_log_and_no_argument(portal, configuration, start, tm
     assert token_file.stat().st_mode & 0o077 == 0
 
 
-def test_the_configuration_is_removed_when_asked(portal, configuration, start, tmp_path):
+def test_configuration_is_removed_if_requested(portal, configuration, start, tmp_path):
     configuration(remove_config=True)
     start()
     portal.next("ready")
@@ -224,7 +224,7 @@ def test_the_configuration_is_removed_when_asked(portal, configuration, start, t
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"argv": []}', "[]"])
-def test_a_bad_configuration_is_one_clear_line(tmp_path, text):
+def test_invalid_configuration_prints_one_line(tmp_path, text):
     (tmp_path / "agent.json").write_text(text)
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "agent.json")], capture_output=True, text=True
@@ -247,7 +247,7 @@ def test_the_log_rotates_and_redacts_over_chunk_borders(tmp_path):
     assert tail[-1] == "line 099 of a hundred lines" and len(tail) <= TAIL_LINES
 
 
-def test_a_full_disk_loses_lines_not_the_app(tmp_path):
+def test_app_survives_a_full_disk_with_lost_log_lines(tmp_path):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     log = Log("/dev/full", 1000, [])
@@ -300,7 +300,7 @@ def test_a_kernel_in_transition_without_a_time_is_not_busy(monkeypatch, stamp):
     assert jupyter.jupyter_activity(1, "t")["kernels"]["busy"] == 0
 
 
-def test_imports_stay_small_until_the_app_has_been_started():
+def test_few_modules_are_imported_before_the_app_starts():
     """The start of a workspace waits for what is read until then, and later for its compiling."""
     code = (
         f"import sys; sys.argv=['agent.py']; there={{'__name__': 'agent', '__file__': {str(AGENT)!r}}}\n"

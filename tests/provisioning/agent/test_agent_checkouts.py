@@ -103,7 +103,7 @@ def ends(portal: Any) -> list[dict[str, Any]]:
     return [body for body in said if body["state"] in ("cloned", "kept", "failed")]
 
 
-def test_it_clones_with_the_portals_credential_and_tells_the_commit(tmp_path, portal, server):
+def test_repository_is_cloned_with_the_portal_credential_and_commit_reported(tmp_path, portal, server):
     commit = server.repository("lib", {"a.txt": "a"})
     server.user, server.password = "oauth2", TOKEN
     origin = f"https://localhost:{server.port}"
@@ -128,7 +128,7 @@ def test_it_clones_with_the_portals_credential_and_tells_the_commit(tmp_path, po
 
 
 @pytest.mark.parametrize(("git_dir", "code"), [("", "no_place"), ("git", "no_secret")])
-def test_the_app_starts_whatever_becomes_of_the_clone(tmp_path, portal, server, git_dir, code):
+def test_app_starts_even_if_cloning_fails(tmp_path, portal, server, git_dir, code):
     server.repository("lib", {"a.txt": "a"})
     portal.handler.git = [{"what": "repository", "problem": "no_secret"}]
     agent = started(tmp_path, portal, server, git_dir=str(tmp_path / git_dir) if git_dir else "")

@@ -117,7 +117,7 @@ def test_the_app_gets_variables_and_files(asked, configuration, start, state, tm
     assert asked.names.index("secrets") < asked.names.index("launched")
 
 
-def test_nothing_else_on_the_disk_has_a_value(asked, configuration, start, state, tmp_path):
+def test_secret_values_are_not_written_to_disk(asked, configuration, start, state, tmp_path):
     asked.answers = [(200, {"secrets": [ENV, FILE]})]
     process = run(asked, configuration, start, tmp_path)
     until(lambda: phase_of(state) == "ready")
@@ -132,7 +132,7 @@ def test_nothing_else_on_the_disk_has_a_value(asked, configuration, start, state
             assert b"planted" not in path.read_bytes(), path
 
 
-def test_no_command_line_has_a_value(asked, configuration, start, state, tmp_path):
+def test_secret_values_are_not_in_command_lines(asked, configuration, start, state, tmp_path):
     asked.answers = [(200, {"secrets": [ENV]})]
     run(asked, configuration, start, tmp_path)
     until(lambda: phase_of(state) == "ready")
@@ -157,7 +157,7 @@ def test_no_command_line_has_a_value(asked, configuration, start, state, tmp_pat
         (200, {"secrets": "none"}, "secrets_refused"),
     ],
 )
-def test_without_its_secrets_the_app_is_not_started(
+def test_app_is_not_started_without_its_secrets(
     asked, configuration, start, state, tmp_path, status, body, reason
 ):
     asked.answers = [(status, body)]
@@ -167,7 +167,7 @@ def test_without_its_secrets_the_app_is_not_started(
     assert not (tmp_path / "seen").exists() and not (tmp_path / "x").exists()
 
 
-def test_a_stop_ends_the_wait_for_a_portal_that_is_away(asked, configuration, start, state, tmp_path):
+def test_stop_ends_the_wait_for_secrets_of_an_unreachable_portal(asked, configuration, start, state, tmp_path):
     asked.answers = [(503, None)]
     process = run(asked, configuration, start, tmp_path)
     until(lambda: len(asked.asked) > 1)
@@ -176,7 +176,7 @@ def test_a_stop_ends_the_wait_for_a_portal_that_is_away(asked, configuration, st
     assert state()["reason"] == "stopped" and not (tmp_path / "seen").exists()
 
 
-def test_a_file_needs_a_sandbox_whose_memory_can_hold_it(asked, configuration, start, state, tmp_path):
+def test_secret_file_requires_a_sandbox(asked, configuration, start, state, tmp_path):
     asked.answers = [(200, {"secrets": [FILE]})]
     process = run(asked, configuration, start, tmp_path, secrets_dir="")
     assert process.wait(30) == 0
@@ -195,7 +195,7 @@ def written(tmp_path: Path, hidden: list[str], pieces: list[bytes]) -> bytes:
     return (tmp_path / "log").read_bytes()
 
 
-def test_a_value_is_taken_out_however_it_is_cut(tmp_path):
+def test_secret_value_is_redacted_across_chunk_borders(tmp_path):
     value = "planted-value-0f8a7c"
     text = f"a {value} b {APP_TOKEN} c".encode()
     for size in (1, 2, 5, 7, len(text)):
@@ -204,13 +204,13 @@ def test_a_value_is_taken_out_however_it_is_cut(tmp_path):
         assert written(tmp_path, [value], pieces) == b"a [secret] b [token] c"
 
 
-def test_each_line_of_a_key_and_the_longer_of_two(tmp_path):
+def test_secret_lines_and_overlapping_secrets_are_redacted(tmp_path):
     hidden = ["first-line-of-it\nsecond-line-of-it\n", "planted-value", "planted-value-and-more", "short"]
     text = b"second-line-of-it planted-value-and-more planted-value short"
     assert written(tmp_path, hidden, [text]) == b"[secret] [secret] [secret] short"
 
 
-def test_a_long_value_costs_no_more_than_it_is_long(tmp_path):
+def test_redaction_cost_is_linear_in_secret_length(tmp_path):
     value = "x" * 65_535 + "y"
     log = Log(str(tmp_path / "log"), 1 << 20, [])
     log.mask_values([value], b"[secret]")

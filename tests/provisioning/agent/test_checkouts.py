@@ -84,7 +84,7 @@ def cloning(server: GitServer, home: Path) -> Cloning:
     return Cloning(server, home)
 
 
-def test_a_repository_is_cloned_with_its_branch_and_without_a_trace_of_how(cloning, server, home):
+def test_repository_is_cloned_with_its_branch_and_without_credentials(cloning, server, home):
     commit = server.repository("lib", {"a.txt": "a", "sub/b.txt": "b"})
     assert cloning.one() == {"what": "repository", "state": "cloned", "commit": commit}
     assert (home / "lib/sub/b.txt").read_text() == "b"
@@ -94,7 +94,7 @@ def test_a_repository_is_cloned_with_its_branch_and_without_a_trace_of_how(cloni
 
 
 @pytest.mark.parametrize("ref", ["v1", "other", "full", "short"])
-def test_a_branch_a_tag_or_a_commit(cloning, server, home, ref):
+def test_branch_tag_or_commit_is_checked_out(cloning, server, home, ref):
     server.repository("lib", {"a.txt": "a"})
     first = git("rev-parse", "v1^{commit}", cwd=server.root / "lib.git")
     named = {"full": first, "short": first[:9]}.get(ref, ref)
@@ -104,7 +104,7 @@ def test_a_branch_a_tag_or_a_commit(cloning, server, home, ref):
     assert branch == ("other" if ref == "other" else "")
 
 
-def test_a_name_that_it_does_not_have_leaves_nothing(cloning, server, home):
+def test_missing_revision_leaves_no_folder(cloning, server, home):
     server.repository("lib", {"a.txt": "a"})
     for ref in ("nothing", "deadbeef", "0" * 40):
         assert cloning.one(ref=ref)["code"] == "no_ref"
@@ -134,7 +134,7 @@ def test_existing_target_is_unchanged(cloning, server, home, there):
     assert server.requests == []
 
 
-def test_a_clone_that_is_there_is_not_pulled(cloning, server, home):
+def test_existing_clone_is_not_pulled(cloning, server, home):
     commit = server.repository("lib", {"a.txt": "a"})
     cloning.one()
     git("reset", "--quiet", "--hard", "v1", cwd=home / "lib")
@@ -175,7 +175,7 @@ def test_token_clones_and_leaves_no_trace_in_files_or_processes(cloning, server,
     assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {0o400}
 
 
-def test_a_pull_and_a_push_in_a_terminal_find_the_same_credential(cloning, server, home):
+def test_pull_and_push_in_a_terminal_use_the_same_credential(cloning, server, home):
     server.repository("lib", {"a.txt": "a"})
     git("config", "http.receivepack", "true", cwd=server.root / "lib.git")
     server.user, server.password = "oauth2", TOKEN
@@ -191,7 +191,7 @@ def test_a_pull_and_a_push_in_a_terminal_find_the_same_credential(cloning, serve
     assert git("rev-parse", "HEAD", cwd=home / "lib") == pushed
 
 
-def test_the_token_goes_to_no_other_host(cloning, server, home, tmp_path):
+def test_token_is_not_sent_to_other_hosts(cloning, server, home, tmp_path):
     other = GitServer(tmp_path / "other")
     try:
         other.repository("lib", {"a.txt": "a"})
@@ -207,7 +207,7 @@ def test_the_token_goes_to_no_other_host(cloning, server, home, tmp_path):
         other.close()
 
 
-def test_no_hook_filter_or_submodule_runs(cloning, server, home, tmp_path):
+def test_hooks_filters_and_submodules_do_not_run(cloning, server, home, tmp_path):
     seen = tmp_path / "ran"
     files = {
         ".gitattributes": "* filter=evil\n",
@@ -262,7 +262,7 @@ def test_unreachable_repository_is_reported(cloning, url, egress, code):
         ("localhost", ["127.0.0.1"], "none", "", None),
     ],
 )
-def test_the_network_is_blamed_only_for_what_it_blocks(host, addresses, egress, allow, address):
+def test_network_is_blamed_only_for_blocked_addresses(host, addresses, egress, allow, address):
     assert checkouts.blocked(host, 443, addresses, egress, allow) == address
 
 
@@ -275,7 +275,7 @@ def test_the_network_is_blamed_only_for_what_it_blocks(host, addresses, egress, 
         ("git@Git.example:a/b.git", ("git.example", 22)),
     ],
 )
-def test_the_destination_of_an_address(url, place):
+def test_destination_of_a_repository_address(url, place):
     assert checkouts.destination(url) == place
 
 
@@ -287,13 +287,13 @@ def test_missing_repository_and_unknown_certificate(cloning, server):
     assert cloning.one()["code"] == "certificate"
 
 
-def test_a_repository_without_git_says_so(cloning, server, tmp_path):
+def test_missing_git_is_reported(cloning, server, tmp_path):
     env = cloning.env
     cloning.env = lambda: env() | {"PATH": str(tmp_path / "empty")}
     assert cloning.one()["code"] == "no_git"
 
 
-def test_it_ends_at_its_time_and_leaves_nothing(cloning, server, home, tmp_path):
+def test_clone_is_stopped_at_its_timeout_and_removed(cloning, server, home, tmp_path):
     wrapper = tmp_path / "bin"
     wrapper.mkdir()
     (wrapper / "git").write_text("#!/bin/sh\nsleep 600\n")
@@ -311,7 +311,7 @@ def test_leftovers_of_an_ended_start_are_removed(cloning, server, home):
     assert cloning.one()["state"] == "cloned"
 
 
-def test_one_failure_does_not_keep_the_next_from_being_cloned(cloning, server, home):
+def test_failed_clone_does_not_prevent_the_next(cloning, server, home):
     server.repository("lib", {"a.txt": "a"})
     said = cloning(
         {"url": server.url("nothing"), "folder": "nothing"},
@@ -329,7 +329,7 @@ def dotfiles(cloning: Cloning, **item: Any) -> dict[str, Any]:
     return cloning.one("dots", what="dotfiles", **item)
 
 
-def test_dotfiles_run_their_script_once(cloning, server, home):
+def test_dotfiles_script_runs_once(cloning, server, home):
     server.repository(
         "dots", {"install.sh": "#!/bin/sh\necho x >> $HOME/ran\npwd > $HOME/where\n", ".vimrc": "v"}
     )
@@ -341,7 +341,7 @@ def test_dotfiles_run_their_script_once(cloning, server, home):
     assert (home / "ran").read_text() == "x\n"
 
 
-def test_without_a_script_their_files_are_linked_and_nothing_is_replaced(cloning, server, home):
+def test_dotfiles_without_script_are_linked_and_replace_no_file(cloning, server, home):
     (home / ".bashrc").write_text("mine")
     server.repository(
         "dots", {".vimrc": "v", ".bashrc": "theirs", ".gitignore": "x", "README": "r", ".config/a": "a"}
@@ -353,7 +353,7 @@ def test_without_a_script_their_files_are_linked_and_nothing_is_replaced(cloning
     assert not (home / ".gitignore").exists() and not (home / "README").exists()
 
 
-def test_a_script_that_fails_or_takes_too_long_is_said(cloning, server, home):
+def test_failed_or_slow_dotfiles_script_is_reported(cloning, server, home):
     server.repository("dots", {"bootstrap.sh": "#!/bin/sh\necho no such thing >&2\nexit 3\n"})
     said = dotfiles(cloning)
     assert said["code"] == "script_failed" and "no such thing" in said["detail"]
@@ -362,7 +362,7 @@ def test_a_script_that_fails_or_takes_too_long_is_said(cloning, server, home):
     assert cloning.one("slow", what="dotfiles", script_timeout_s=0.2)["code"] == "script_timed_out"
 
 
-def test_a_script_that_was_ended_in_the_middle_runs_at_the_next_start(cloning, server, home):
+def test_interrupted_dotfiles_script_runs_at_the_next_start(cloning, server, home):
     server.repository("dots", {"install.sh": "#!/bin/sh\necho x >> $HOME/ran\n"})
     dotfiles(cloning)
     (home / ".dotfiles/.git/berth-pending").write_text("")

@@ -25,7 +25,7 @@ from provisioning.agent.program.kernel_probe import GREETING, REPLY, Kernels, co
         (b"/bin/python\0train.py\0-f\0a.json\0", None),
     ],
 )
-def test_a_kernel_names_its_connection_file(command, path):
+def test_connection_file_is_found_in_the_kernel_command_line(command, path):
     assert connection_file_of(command) == path
 
 
@@ -68,7 +68,7 @@ class Kernel:
         client.sendall(b"\x01\x09<IDS|MSG>" + REPLY)
 
 
-def test_a_kernel_that_does_not_answer_is_busy_and_is_asked_once(tmp_path, monkeypatch):
+def test_unresponsive_kernel_is_busy_and_queried_once(tmp_path, monkeypatch):
     kernel = Kernel(tmp_path)
     line = b"python\0-m\0ipykernel_launcher\0-f\0" + str(kernel.file).encode() + b"\0"
     monkeypatch.setattr(kernel_probe, "command_line", lambda pid: line if pid == 7 else b"bash\0")
@@ -94,7 +94,7 @@ def test_a_kernel_that_does_not_answer_is_busy_and_is_asked_once(tmp_path, monke
     assert kernels.sample([]) == {"count": 0, "busy": 0, "last_activity": None}
 
 
-def test_vscode_is_its_server_and_what_that_keeps_not_what_people_start(monkeypatch):
+def test_vscode_processes_exclude_programs_started_in_terminals(monkeypatch):
     table = {
         5: (2, "S", 0, 0, 5, 5, 0),
         6: (5, "S", 0, 0, 5, 5, 0),
@@ -113,7 +113,7 @@ def test_vscode_is_its_server_and_what_that_keeps_not_what_people_start(monkeypa
     assert jobs.editor_pids(list(table), table, 5) == {5, 6, 7, 8}
 
 
-def test_the_last_edit_is_the_newest_save(tmp_path, monkeypatch):
+def test_last_edit_is_the_newest_save(tmp_path, monkeypatch):
     saved = tmp_path / edits.HISTORY
     assert edits.last_edit("code-server", str(tmp_path), 1, "") is None
     for name, at in (("a", 1_700_000_000), ("b", 1_800_000_000)):

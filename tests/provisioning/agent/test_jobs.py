@@ -79,11 +79,11 @@ def jobs_seen(portal, configuration, start, command: str, expected: int) -> int:
         ("setsid -f sleep 600", 1),
     ],
 )
-def test_commands_are_counted_whether_they_compute_or_wait(portal, configuration, start, command, expected):
+def test_computing_and_waiting_commands_are_counted(portal, configuration, start, command, expected):
     assert jobs_seen(portal, configuration, start, command, expected) == expected
 
 
-def test_a_shell_that_waits_is_no_job(portal, configuration, start):
+def test_idle_shell_is_not_a_job(portal, configuration, start):
     assert jobs_seen(portal, configuration, start, "true", 0) == 0
     assert {portal.next("heartbeat")[1]["activity"]["jobs"] for _ in range(10)} == {0}
 
@@ -142,7 +142,7 @@ TERMINAL = (136 << 8) | 3
         (b"", 1, set()),
     ],
 )
-def test_programs_that_only_show_something_are_no_jobs(monkeypatch, command, jobs, viewed):
+def test_monitoring_programs_are_not_jobs(monkeypatch, command, jobs, viewed):
     table = {
         AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
         APP_PID: (AGENT_PID, "S", 0, 0, APP_PID, APP_PID, 0),
@@ -227,7 +227,7 @@ time.sleep(600)
 """
 
 
-def test_a_server_is_unused_without_a_connection_from_elsewhere():
+def test_server_is_unused_without_external_connections():
     port = free_port()
     command = [sys.executable, "-c", LISTEN, str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
@@ -245,7 +245,7 @@ def test_a_server_is_unused_without_a_connection_from_elsewhere():
             server.kill()
 
 
-def test_usage_of_commands_only_grows(monkeypatch):
+def test_cpu_usage_of_commands_never_decreases(monkeypatch):
     meter = jobs_module.Meter()
     used = {7: (30, 1000), 8: (10, 5)}
     monkeypatch.setattr(jobs_module, "io_bytes_of", lambda pid: used[pid][1])
@@ -273,13 +273,13 @@ def test_usage_of_commands_only_grows(monkeypatch):
     assert measure(7) == (59, 1130)
 
 
-def test_the_bytes_of_a_process_are_those_that_it_has_read_and_written(tmp_path):
+def test_process_bytes_are_bytes_read_and_written(tmp_path):
     before = jobs_module.io_bytes_of(os.getpid())
     (tmp_path / "file").write_bytes(bytes(1_000_000))
     assert 1_000_000 <= jobs_module.io_bytes_of(os.getpid()) - before < 1_100_000
 
 
-def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
+def test_last_input_and_output_time_of_each_terminal_is_reported():
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvp("cat", ["cat"])
@@ -313,7 +313,7 @@ def test_of_each_terminal_it_is_known_when_something_was_typed_or_written():
         ([], [], None),
     ],
 )
-def test_marimo_says_which_of_its_notebooks_run_a_cell(monkeypatch, sessions, states, kernels):
+def test_marimo_reports_notebooks_with_a_running_cell(monkeypatch, sessions, states, kernels):
     left = list(states)
 
     def answer(_method, url, _token, _body, _timeout_s, more=None):
@@ -328,7 +328,7 @@ def test_marimo_says_which_of_its_notebooks_run_a_cell(monkeypatch, sessions, st
     assert marimo.marimo_activity(1, "t") == {"kernels": kernels}
 
 
-def test_a_marimo_that_does_not_answer_is_not_measured(monkeypatch):
+def test_unresponsive_marimo_is_not_measured(monkeypatch):
     def answer(*_arguments):
         raise OSError
 
@@ -354,7 +354,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_cell_of_marimo_moves_the_wakeups_of_its_kernel_however_short_it_is(tmp_path):
+def test_short_marimo_cell_increases_kernel_wakeups(tmp_path):
     (tmp_path / "waits.py").write_text(WAITS)
     command = [sys.executable, str(tmp_path / "waits.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
@@ -377,7 +377,7 @@ def test_a_cell_of_marimo_moves_the_wakeups_of_its_kernel_however_short_it_is(tm
         assert eventually(lambda: found if (found := seen()) != before else None, limit_s=20, what="a wakeup")
 
 
-def test_when_a_kernel_has_woken_is_kept_until_it_does_so_again(monkeypatch, configuration):
+def test_last_kernel_wakeup_time_is_remembered(monkeypatch, configuration):
     config = configuration(activity="marimo")
     complete(config)
     app = App(0, 0, -1)

@@ -55,7 +55,7 @@ def told(folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "
     return seen
 
 
-def test_a_running_total_makes_a_rate_of_the_last_ten_minutes(folder, clock):
+def test_running_total_gives_a_ten_minute_rate(folder, clock):
     seen = told(folder, clock, minutes=6, each=50)
     assert seen.rates() == {"tokens": 50}
     for minute in range(1, 12):
@@ -80,7 +80,7 @@ def test_restarted_or_stalled_job_has_no_rate(folder, clock):
     assert still.rates() == {}
 
 
-def test_a_file_that_is_just_being_written_takes_nothing_away(folder, clock):
+def test_empty_progress_file_keeps_the_rate(folder, clock):
     seen = told(folder, clock, minutes=6, each=50)
     before = seen.rates()
     write(folder, "tokens", "", clock.wall)
@@ -88,7 +88,7 @@ def test_a_file_that_is_just_being_written_takes_nothing_away(folder, clock):
 
 
 @pytest.mark.parametrize("set_by", [-3600, 3600, 5])
-def test_a_clock_that_is_set_makes_no_rate(folder, clock, set_by):
+def test_clock_change_gives_no_rate(folder, clock, set_by):
     seen = told(folder, clock, minutes=6, each=50)
     clock.wall += set_by
     for minute in range(5):
@@ -97,7 +97,7 @@ def test_a_clock_that_is_set_makes_no_rate(folder, clock, set_by):
         clock.go(60)
 
 
-def test_times_that_lie_ahead_are_not_taken(folder, clock):
+def test_future_timestamps_are_ignored(folder, clock):
     seen = ProgressCounters(str(folder))
     for minute in range(10):
         write(folder, "tokens", str(minute * 1000), clock.wall + 3600 + minute)
@@ -118,13 +118,13 @@ def test_invalid_numbers_are_not_reported(folder, text):
 
 
 @pytest.mark.parametrize("text", ["0", "12", " 12.5\n", "1000000000000000"])
-def test_plain_numbers_are(folder, text):
+def test_valid_numbers_are_reported(folder, text):
     write(folder, "tokens", text, 1.0)
     assert ProgressCounters(str(folder)).read() == {"tokens": (1.0, float(text))}
 
 
 @pytest.mark.parametrize("name", ["Tokens", "1st", "a" * 31, "a-b", ".hidden", "tökens"])
-def test_other_names_are_not_looked_at(folder, name):
+def test_invalid_file_names_are_ignored(folder, name):
     write(folder, name, "5", 1.0)
     assert ProgressCounters(str(folder)).read() == {}
 
@@ -139,7 +139,7 @@ def test_special_files_are_ignored_without_blocking(folder):
     assert list(ProgressCounters(str(folder)).read()) == ["tokens"]
 
 
-def test_a_file_without_end_is_read_for_a_few_bytes(folder, monkeypatch):
+def test_endless_file_is_read_for_a_few_bytes(folder, monkeypatch):
     with (folder / "tokens").open("wb") as file:
         file.write(b"1")
         file.truncate(1 << 40)
@@ -150,7 +150,7 @@ def test_a_file_without_end_is_read_for_a_few_bytes(folder, monkeypatch):
     assert asked == [progress.MAX_BYTES + 1]
 
 
-def test_of_many_files_a_few_are_looked_at(folder, monkeypatch):
+def test_number_of_progress_files_read_is_limited(folder, monkeypatch):
     for number in range(500):
         (folder / f"n{number}").write_text("1")
     opened: list[str] = []
@@ -169,7 +169,7 @@ def test_missing_folder_reports_nothing(tmp_path, folder_name):
     assert ProgressCounters(str(tmp_path / folder_name)).rates() == ProgressCounters("").rates() == {}
 
 
-def test_a_job_that_tells_all_the_time_is_kept_in_few_rows(folder, clock):
+def test_frequent_progress_updates_are_stored_in_few_samples(folder, clock):
     seen = ProgressCounters(str(folder))
     for number in range(5000):
         write(folder, "tokens", str(number), clock.wall)
@@ -215,7 +215,7 @@ os.utime(file, (then, then))
 """
 
 
-def test_a_job_tells_through_its_agent(portal, configuration, start, tmp_path):
+def test_progress_files_are_reported_in_heartbeats(portal, configuration, start, tmp_path):
     """The app finds the folder; what is in it comes with a heartbeat once it is a rate."""
     made = tmp_path / "run" / "progress"
     configuration(argv=["python3", "-c", JOB + APP, "{port}", "good", tmp_path.name], progress_dir=str(made))
@@ -229,7 +229,7 @@ def test_a_job_tells_through_its_agent(portal, configuration, start, tmp_path):
     assert last["progress"] == {"tokens": pytest.approx(10, rel=0.1)}
 
 
-def test_an_agent_that_can_make_no_folder_goes_on_without(portal, configuration, start, tmp_path):
+def test_agent_runs_without_a_progress_folder_if_creation_fails(portal, configuration, start, tmp_path):
     (tmp_path / "file").write_text("")
     configuration(progress_dir=str(tmp_path / "file" / "progress"))
     start()

@@ -67,7 +67,7 @@ def joined(tmp_path: Path) -> Iterator[Joined]:
         each.close()
 
 
-def test_a_new_connection_gets_no_event_of_one_that_ended_before_it(tmp_path: Path) -> None:
+def test_reused_descriptor_gets_no_events_of_a_closed_connection(tmp_path: Path) -> None:
     app = socket.create_server(("127.0.0.1", 0))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
@@ -114,7 +114,7 @@ def in_threads(*calls: Callable[[], object]) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_all_that_is_sent_both_ways_at_once_arrives(joined: Joined) -> None:
+def test_data_sent_in_both_directions_at_once_arrives(joined: Joined) -> None:
     """More than the sockets hold, so that each side has to wait for the other."""
     client, app = joined.pair()
     there, back = os.urandom(1 << 20) * 8, os.urandom(1 << 20) * 8
@@ -128,7 +128,7 @@ def test_all_that_is_sent_both_ways_at_once_arrives(joined: Joined) -> None:
     assert found == {"there": there, "back": back}
 
 
-def test_many_connections_are_kept_apart(joined: Joined) -> None:
+def test_parallel_connections_do_not_mix(joined: Joined) -> None:
     pairs = [joined.pair() for _ in range(20)]
     for number, (client, app) in enumerate(pairs):
         client.sendall(b"to %d" % number)
@@ -139,7 +139,7 @@ def test_many_connections_are_kept_apart(joined: Joined) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["client", "app"])
-def test_one_side_may_be_done_and_still_listen(joined: Joined, first: int) -> None:
+def test_half_closed_connection_still_receives(joined: Joined, first: int) -> None:
     ends = joined.pair()
     done, other = ends[first], ends[1 - first]
     done.sendall(b"last words")
@@ -151,7 +151,7 @@ def test_one_side_may_be_done_and_still_listen(joined: Joined, first: int) -> No
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["client", "app"])
-def test_closed_end_is_closed_for_the_other_side(joined: Joined, first: int) -> None:
+def test_closing_one_end_closes_the_other(joined: Joined, first: int) -> None:
     ends = joined.pair()
     ends[first].close()
     assert received(ends[1 - first]) == b""
@@ -169,12 +169,12 @@ def test_buffered_data_arrives_after_the_sender_ends(joined: Joined) -> None:
     assert found == [sent]
 
 
-def test_without_an_app_a_connection_is_closed(joined: Joined) -> None:
+def test_connection_is_closed_without_an_app(joined: Joined) -> None:
     joined.app.close()
     assert joined.client().recv(1) == b""
 
 
-def test_a_request_and_its_answer_are_two_looks(joined: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_and_answer_take_two_polls(joined: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
     """One at each end that has something, and the kernel is told nothing new about what it watches."""
     client, app = joined.pair()
     looks: list[Flow] = []

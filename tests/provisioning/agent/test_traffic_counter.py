@@ -18,7 +18,7 @@ def app_listener(counted_at: str = "") -> AppListener:
     return AppListener(-1, parts, None, parts, counted_at)
 
 
-def test_additions_outside_are_visible_inside(tmp_path: Path) -> None:
+def test_additions_by_the_relay_are_visible_to_the_agent(tmp_path: Path) -> None:
     path = str(tmp_path / "traffic")
     passed, inside = counter(path), app_listener(path)
     assert inside.counts and inside.traffic_bytes() == 0

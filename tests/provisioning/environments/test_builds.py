@@ -48,7 +48,7 @@ def python_of(place: str, code: str) -> str:
     return done.stdout.strip()
 
 
-def test_an_environment_is_whole_and_says_what_is_in_it(any_bench: Bench, packages: PackageFolder) -> None:
+def test_built_environment_is_complete_and_lists_its_packages(any_bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha", "2.0", needs="beta>=1")
     packages.wheel(
         "beta",
@@ -91,7 +91,7 @@ def test_existing_environment_is_not_rebuilt(bench: Bench, packages: PackageFold
 
 
 @pytest.mark.thorough("two builds, for the disk's sake")
-def test_environments_share_what_they_have_in_common(bench: Bench, packages: PackageFolder) -> None:
+def test_environments_share_files_of_equal_packages(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     one, two = bench.build("alpha"), bench.build("alpha\npip")
     assert one == two
@@ -105,7 +105,7 @@ def test_environments_share_what_they_have_in_common(bench: Bench, packages: Pac
 
 
 @pytest.mark.thorough("three builds; `make test` has locks without a build")
-def test_a_lock_is_used_as_it_is(bench: Bench, packages: PackageFolder) -> None:
+def test_lock_file_is_used_unchanged(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha", "1.0")
     lock = bench.build("alpha").lock
     packages.wheel("alpha", "1.1")
@@ -118,7 +118,7 @@ def test_a_lock_is_used_as_it_is(bench: Bench, packages: PackageFolder) -> None:
 
 
 @pytest.mark.thorough("a build; `make test` has a wrong one")
-def test_a_pyproject_is_what_it_depends_on(bench: Bench, packages: PackageFolder) -> None:
+def test_pyproject_builds_its_dependencies(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     text = '[project]\nname = "x"\nversion = "1"\ndependencies = ["alpha>=1"]\n[[tool.uv.index]]\nurl = "http://x"\n'
     assert "alpha" in {
@@ -144,7 +144,7 @@ LEFT = pytest.mark.thorough("more sources; `make test` has three")
         ),
     ],
 )
-def test_a_source_that_does_not_resolve_names_its_line(
+def test_unresolvable_requirement_is_reported_with_its_line(
     bench: Bench, packages: PackageFolder, source: str, kind: str, line: int
 ) -> None:
     error = failed(bench, source, source_kind=SourceKind(kind))
@@ -155,7 +155,7 @@ def test_a_source_that_does_not_resolve_names_its_line(
 
 
 @pytest.mark.thorough("several builds; `make test` reads uv's words")
-def test_a_package_that_is_another_than_the_lock_says(bench: Bench, packages: PackageFolder) -> None:
+def test_package_with_a_hash_other_than_in_the_lock_is_refused(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     lock = bench.build("alpha").lock
     other = lock.replace(next(w for w in lock.split() if "sha256:" in w)[-8:], "00000000")
@@ -166,7 +166,7 @@ def test_a_package_that_is_another_than_the_lock_says(bench: Bench, packages: Pa
 
 
 @pytest.mark.thorough("two builds; `make test` reads uv's words")
-def test_an_index_that_lacks_what_it_has_named_itself(bench: Bench, packages: PackageFolder) -> None:
+def test_index_without_a_listed_file_is_a_retryable_failure(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha")
     newer = bench.build("alpha").lock.replace("alpha==1.0", "alpha==9.0")
     error = failed(bench, "alpha", lock=newer)
@@ -178,7 +178,7 @@ def test_an_index_that_lacks_what_it_has_named_itself(bench: Bench, packages: Pa
 
 
 @pytest.mark.thorough("waits for a name that no server knows; `make test` reads uv's words")
-def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_index_is_a_retryable_failure(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_NODE_PACKAGE_INDEX", "https://packages.invalid/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     error = failed(bench, "pip")
@@ -228,33 +228,33 @@ def test_index_lost_midway_is_retryable(resolving: bool, causes: str, log_line: 
     assert (error.log_line, error.source_line) == (log_line, 0)
 
 
-def test_how_long_an_index_is_waited_for_is_the_nodes_own() -> None:
+def test_index_timeout_is_set_by_the_node() -> None:
     given = {"BERTH_NODE_PACKAGE_TIMEOUT_S": "300", "BERTH_NODE_PACKAGE_RETRIES": "often"}
     environ = index.configured_index(given).environ()
     assert (environ["UV_HTTP_TIMEOUT"], environ["UV_HTTP_RETRIES"]) == ("300", "3")
 
 
-def test_a_python_that_is_not_there_is_not_downloaded(bench: Bench) -> None:
+def test_unavailable_python_version_is_refused_and_not_downloaded(bench: Bench) -> None:
     error = failed(bench, "pip", python="3.99")
     assert error.code is BuildFailure.NO_PYTHON
     assert f"{PYTHON}." in error.message, "it says what there is"
 
 
-def test_a_node_without_uv(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_without_uv_refuses_builds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uv", None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert failed(bench, "pip").code is BuildFailure.UV_MISSING
 
 
 @pytest.mark.thorough("a build; the sum of a folder has quick tests")
-def test_too_large_an_environment_is_not_kept(bench: Bench, packages: PackageFolder) -> None:
+def test_oversized_environment_is_discarded(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("large", files={"large.bin": os.urandom(4 << 20)})
     error = failed(bench, "large", disk_limit_mib=2)
     assert error.code is BuildFailure.TOO_LARGE and not bench.store.environments()
 
 
 @pytest.mark.thorough("waits for two deadlines")
-def test_a_build_ends_when_it_is_cancelled_or_takes_too_long(bench: Bench, packages: PackageFolder) -> None:
+def test_build_stops_on_cancellation_or_timeout(bench: Bench, packages: PackageFolder) -> None:
     packages.source("endless", "import time\nSAID = ''\ndef attack():\n    time.sleep(3600)\n")
     begun = time.monotonic()
     error = failed(bench, "endless", cancelled=lambda: time.monotonic() > begun + 3)
@@ -263,7 +263,7 @@ def test_a_build_ends_when_it_is_cancelled_or_takes_too_long(bench: Bench, packa
 
 
 @pytest.mark.thorough("two builds at once; the store's lock has quick tests")
-def test_two_at_once_build_once(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+def test_two_builds_at_once_build_once(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
     packages.source("slow", "import time\nSAID = ''\ndef attack():\n    time.sleep(1)\n")
     second = Bench(Store(bench.store.folder), machine(tmp_path / "berth"))
     found: list[object] = []
@@ -286,7 +286,7 @@ def test_two_at_once_build_once(bench: Bench, packages: PackageFolder, tmp_path:
         "a kill at each moment; `make test` has one",
     ),
 )
-def test_killed_at_any_moment_nothing_half_built_is_ever_there(
+def test_killed_build_leaves_no_incomplete_environment(
     bench: Bench, packages: PackageFolder, moment: str
 ) -> None:
     packages.wheel("alpha")
@@ -314,7 +314,7 @@ def test_killed_at_any_moment_nothing_half_built_is_ever_there(
 
 @pytest.mark.thorough("two builds; `make test` has the reserve")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
-def test_a_full_disk(packages: PackageFolder, tmp_path: Path) -> None:
+def test_full_disk_fails_the_build(packages: PackageFolder, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)], check=True)
@@ -327,12 +327,12 @@ def test_a_full_disk(packages: PackageFolder, tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_room_is_kept_for_workspaces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_reserve_for_workspaces_is_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(1 << 40))
     assert failed(bench, "pip").code is BuildFailure.DISK_FULL
 
 
-def test_several_people_on_a_node_without_sandboxes_build_nothing(
+def test_multi_user_node_without_sandbox_refuses_builds(
     packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTH_MULTIUSER", "1")
@@ -341,7 +341,7 @@ def test_several_people_on_a_node_without_sandboxes_build_nothing(
 
 
 @pytest.mark.slow("two builds")
-def test_removed_when_nothing_uses_it(bench: Bench, packages: PackageFolder) -> None:
+def test_unused_environment_is_removed(bench: Bench, packages: PackageFolder) -> None:
     stamp = bench.build("pip")
     place = bench.store.folder_of(stamp.digest)
     with subprocess.Popen([f"{place}/bin/python", "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -377,7 +377,7 @@ def test_incomplete_files_are_swept(bench: Bench) -> None:
     assert [each.digest for each in store.environments()] == [stamp.digest]
 
 
-def test_this_nodes_own_python_comes_first(tmp_path: Path) -> None:
+def test_python_of_the_node_is_preferred(tmp_path: Path) -> None:
     found = pythons.find(PYTHON, uv=uv_steps.find_uv(), downloads=tmp_path)
     assert found.minor == PYTHON and Path(found.executable).exists()
 
@@ -392,5 +392,5 @@ def test_this_nodes_own_python_comes_first(tmp_path: Path) -> None:
         ("numpy==2", ""),
     ],
 )
-def test_the_cuda_that_comes_along(line: str, cuda: str) -> None:
+def test_cuda_version_of_a_lock(line: str, cuda: str) -> None:
     assert cuda_of(f"six==1\n{line} \\\n  --hash=sha256:aa\n") == cuda

@@ -27,7 +27,7 @@ pandas==2.3.0 ; python_version >= "3.11" \\
         LOCK.replace("numpy==", "NumPy==").replace("pandas==", "PANDAS=="),
     ],
 )
-def test_no_differences(same: str) -> None:
+def test_equivalent_locks_have_equal_digests(same: str) -> None:
     assert digest_of(same, "3.12") == digest_of(LOCK, "3.12")
 
 
@@ -41,15 +41,15 @@ def test_no_differences(same: str) -> None:
         LOCK + "--pre\n",
     ],
 )
-def test_differences(other: str) -> None:
+def test_different_locks_have_different_digests(other: str) -> None:
     assert digest_of(other, "3.12") != digest_of(LOCK, "3.12")
 
 
-def test_the_python_makes_a_difference() -> None:
+def test_python_version_changes_the_digest() -> None:
     assert digest_of(LOCK, "3.12") != digest_of(LOCK, "3.13")
 
 
-def test_the_digest_is_the_same_on_every_machine_and_in_every_version() -> None:
+def test_digest_is_stable_across_machines_and_releases() -> None:
     assert digest_of(LOCK, "3.12") == "dd3a9f902cff9de43a567fc5cb192c95"
 
 
@@ -59,7 +59,7 @@ def test_a_digest_is_safe_in_a_path() -> None:
         assert not is_digest(wrong)
 
 
-def test_a_hash_sign_within_a_word_is_no_comment() -> None:
+def test_hash_sign_within_a_word_does_not_start_a_comment() -> None:
     assert requirements_of("a @ https://example.test/a.whl#sha256=aa  # why") == [
         "a @ https://example.test/a.whl#sha256=aa"
     ]

@@ -91,12 +91,12 @@ def test_sent_messages_arrive(value: Any) -> None:
         {"disk_limit_mib": 0},
     ],
 )
-def test_a_build_out_of_bounds_is_refused(change: dict[str, Any]) -> None:
+def test_out_of_range_build_command_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="EnvironmentBuild"):
         messages.load({**messages.dump(BUILD), **change}, EnvironmentBuild)
 
 
-def test_a_node_cannot_report_more_than_its_columns_hold() -> None:
+def test_reported_values_longer_than_columns_are_refused() -> None:
     node = messages.dump(NodeInfo("n", 1, 1, 1))
     held = messages.dump(HeldEnvironment(DIGEST, 1))
     for environments in (
@@ -114,7 +114,7 @@ def test_a_node_cannot_report_more_than_its_columns_hold() -> None:
         )
 
 
-def test_the_environment_is_part_of_what_a_workspace_is() -> None:
+def test_workspace_digest_depends_on_the_environment() -> None:
     with_environment = dataclasses.replace(SPEC, environment=DIGEST)
     assert with_environment.digest() != SPEC.digest()
     assert dataclasses.replace(with_environment, reset_packages=True).digest() == with_environment.digest()

@@ -86,7 +86,7 @@ def progress(sent: Broker) -> list[EnvironmentProgress]:
     return [messages.receive(each.kwargs["progress"], EnvironmentProgress) for each in found]
 
 
-def test_a_build_goes_on_while_its_task_has_ended(build: type[Scripted], sent: Broker) -> None:
+def test_build_continues_after_its_task_has_returned(build: type[Scripted], sent: Broker) -> None:
     build.hold.clear()
     app.tasks["node.environment_build"].run(command=messages.dump(command("pip")))
     wait_for(lambda: progress(sent))
@@ -99,7 +99,7 @@ def test_a_build_goes_on_while_its_task_has_ended(build: type[Scripted], sent: B
     assert sent.of("control.apply_environment_build")[0].queue == "control"
 
 
-def test_all_of_the_log_arrives_in_order(build: type[Scripted], sent: Broker) -> None:
+def test_whole_log_arrives_in_order(build: type[Scripted], sent: Broker) -> None:
     build.lines = tuple(f"{number} {'x' * 3000}" for number in range(100))
     done(environment_tasks.begin(command("pip")))
     text = ""
@@ -110,7 +110,7 @@ def test_all_of_the_log_arrives_in_order(build: type[Scripted], sent: Broker) ->
     assert progress(sent)[-1].stage is BuildStage.DOWNLOADING
 
 
-def test_silence_is_broken_by_signs_of_life(build: type[Scripted], sent: Broker) -> None:
+def test_silent_build_still_sends_progress(build: type[Scripted], sent: Broker) -> None:
     build.hold.clear()
     thread = environment_tasks.begin(command("pip"))
     wait_for(lambda: sum(not each.log for each in progress(sent)) >= 3)
@@ -118,7 +118,7 @@ def test_silence_is_broken_by_signs_of_life(build: type[Scripted], sent: Broker)
     done(thread)
 
 
-def test_the_same_command_twice_is_done_once(build: type[Scripted], sent: Broker) -> None:
+def test_repeated_command_twice_builds_once(build: type[Scripted], sent: Broker) -> None:
     build.hold.clear()
     first = environment_tasks.begin(command("pip"))
     wait_for(lambda: build.begun)
@@ -136,7 +136,7 @@ def test_late_command_is_not_started(build: type[Scripted], sent: Broker) -> Non
     assert not build.begun and len(sent) == 0
 
 
-def test_a_cancelled_build_says_so(build: type[Scripted], sent: Broker) -> None:
+def test_cancelled_build_reports_cancellation(build: type[Scripted], sent: Broker) -> None:
     build.hold.clear()
     thread = environment_tasks.begin(command("pip"))
     app.tasks["node.environment_cancel"].run(command={"build": "b1", "lease": "other"})
@@ -146,7 +146,7 @@ def test_a_cancelled_build_says_so(build: type[Scripted], sent: Broker) -> None:
     assert answer.failure is not None and answer.failure.code == "cancelled"
 
 
-def test_an_unforeseen_error_is_an_answer(build: type[Scripted], sent: Broker) -> None:
+def test_unexpected_error_is_answered_as_a_failure(build: type[Scripted], sent: Broker) -> None:
     build.error = RuntimeError("secret detail")
     done(environment_tasks.begin(command("pip")))
     (answer,) = answers(sent)
@@ -154,7 +154,7 @@ def test_an_unforeseen_error_is_an_answer(build: type[Scripted], sent: Broker) -
     assert "secret" not in answer.failure.message
 
 
-def test_a_broker_that_is_away_loses_no_log(build: type[Scripted], sent: Broker) -> None:
+def test_log_is_complete_after_a_broker_outage(build: type[Scripted], sent: Broker) -> None:
     build.hold.clear()
     sent.away = True
     thread = environment_tasks.begin(command("pip"))
@@ -188,7 +188,7 @@ def test_own_packages_are_reported_to_the_waiting_request(
         task.run(of={"team": "t", "owner": "ada"}, reply_key="anything")
 
 
-def test_from_a_task_to_the_inventory_and_out_again(
+def test_built_environment_is_in_the_inventory_until_removed(
     sent: Broker, packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "berth"))

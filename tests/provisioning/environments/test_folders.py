@@ -41,7 +41,7 @@ def names(setting: str, *never: Path) -> list[str]:
     return folders.named_folders({folders.VARIABLE: setting}, never=never)
 
 
-def test_only_what_the_setting_names_and_is_no_trap(tmp_path):
+def test_only_safe_folders_named_by_the_setting_are_used(tmp_path):
     envs = tmp_path / "envs"
     for name in ("ml", "nlp", "open"):
         folder(envs / name)
@@ -58,7 +58,7 @@ def test_only_what_the_setting_names_and_is_no_trap(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["", "/", "x", "/a//b", "/a/../b", "/a b", "/a\nb", "/" + "a" * 200, "/a/"])
-def test_paths_that_are_not_taken(path):
+def test_unsafe_paths_are_refused(path):
     assert not folders.is_plain(path)
 
 
@@ -78,7 +78,7 @@ def test_environment_contents_are_read_without_running_it(tmp_path):
     assert folders.read(str(other)).fingerprint == found.fingerprint
 
 
-def test_one_without_a_python_that_workspaces_can_run_in_is_none(tmp_path):
+def test_folder_without_a_supported_python_is_ignored(tmp_path):
     assert folders.read(str(folder(tmp_path / "old", python="3.9"))) is None
     (tmp_path / "empty").mkdir()
     assert folders.read(str(tmp_path / "empty")) is None
@@ -87,7 +87,7 @@ def test_one_without_a_python_that_workspaces_can_run_in_is_none(tmp_path):
     assert folders.read(str(broken)) is None
 
 
-def test_the_store_shows_it_and_never_removes_it(tmp_path):
+def test_store_lists_preinstalled_folder_and_never_removes_it(tmp_path):
     place = folder(tmp_path / "ml", "numpy==2.1.0", "torch==2.5+cu124", programs=("marimo",))
     named = [str(place)]
     store = Store(tmp_path / "environments", Folders(lambda: named))
@@ -108,7 +108,7 @@ def test_the_store_shows_it_and_never_removes_it(tmp_path):
     assert store.find(digest) is None and store.environments() == ()
 
 
-def test_it_is_read_again_when_something_is_installed(tmp_path):
+def test_folder_is_read_again_after_an_installation(tmp_path):
     place = folder(tmp_path / "ml", "numpy==2.1.0")
     found = Folders(lambda: [str(place)])
     assert [len(each.packages) for each in found.all()] == [1]
@@ -119,7 +119,7 @@ def test_it_is_read_again_when_something_is_installed(tmp_path):
     assert [len(each.packages) for each in found.all()] == [2]
 
 
-def test_a_node_answers_for_what_its_setting_names_alone(tmp_path, monkeypatch):
+def test_node_answers_only_for_folders_named_by_its_setting(tmp_path, monkeypatch):
     place = folder(tmp_path / "envs" / "ml", "numpy==2.1.0")
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "berth"))
     monkeypatch.setattr(environment_tasks, "local_driver", lambda: LocalDriver(PoolConfig("local", "local")))

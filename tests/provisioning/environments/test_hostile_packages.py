@@ -72,7 +72,7 @@ attempt("processes", lambda: len([p for p in os.listdir("/proc") if p.isdigit()]
     assert (found["cache"], found["variables"], found["processes"]) == ("[]", "[]", "True")
 
 
-def test_it_reaches_nothing_but_the_index(bench: Bench, packages: PackageFolder) -> None:
+def test_build_reaches_only_the_package_index(bench: Bench, packages: PackageFolder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         found = said(
@@ -95,7 +95,7 @@ attempt("proxy to loopback", lambda: urllib.request.urlopen("http://127.0.0.1:{p
 
 
 @pytest.mark.thorough("two builds")
-def test_its_code_is_a_user_that_owns_nothing_of_others(
+def test_build_code_runs_as_a_user_without_files_of_others(
     bench: Bench, packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where root runs the node: neither cache nor other environments nor anybody's processes are its own."""
@@ -172,7 +172,7 @@ for path in ({str(module)!r}, {str(place)!r} + "/new", {str(bench.store.cache)!r
 
 
 @pytest.mark.thorough("three builds; `make test` has what a package reads and reaches")
-def test_it_writes_nowhere_else(bench: Bench, packages: PackageFolder) -> None:
+def test_build_writes_only_to_its_own_folder(bench: Bench, packages: PackageFolder) -> None:
     packages.wheel("alpha", files={"shared.py": "good = True\n"})
     other = bench.build("alpha")
     place = bench.store.folder_of(other.digest)
@@ -222,7 +222,7 @@ attempt("bomb", bomb)
     assert not any(path.exists() for path in cgroups.paths(bench.machine.host, "environment-build"))
 
 
-def test_a_wheel_that_leads_out_of_its_folder(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+def test_wheel_with_outside_paths_writes_nothing_outside(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
     packages.wheel(
         "alpha", files={"../../../../../../escaped.py": "bad\n", f"{tmp_path}/absolute.py": "bad\n"}
     )
@@ -257,7 +257,7 @@ def test_build_that_leaves_harmful_files_fails(bench: Bench, packages: PackageFo
     assert not bench.store.environments()
 
 
-def test_links_and_modes_are_put_right(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+def test_links_and_file_modes_are_corrected(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
     secret = tmp_path / "elsewhere"
     (secret / "bin").mkdir(parents=True)
     body = f"""

@@ -121,7 +121,7 @@ def npm_bench(tmp_path: Path, registry: Registry, packages: PackageFolder) -> tu
     ), registry
 
 
-def test_lines_for_npm_are_taken_out_and_the_others_keep_their_numbers() -> None:
+def test_npm_lines_are_extracted_and_other_line_numbers_kept() -> None:
     text, found = npm_packages.split("numpy\nnpm:code-server==4.1.0\n# npm:other\npandas\n")
     assert text == "numpy\n\n# npm:other\npandas\n"
     assert found == (npm_packages.NpmPackage("code-server", "4.1.0"),)
@@ -139,19 +139,19 @@ def test_lines_for_npm_are_taken_out_and_the_others_keep_their_numbers() -> None
         "npm:code-server==1 --hash=sha512:zz",
     ],
 )
-def test_nothing_else_of_npm_can_be_named(line: str) -> None:
+def test_unsupported_npm_requirement_is_refused_with_its_line(line: str) -> None:
     with pytest.raises(BuildError) as caught:
         npm_packages.split(f"numpy\n{line}\n")
     assert (caught.value.code, caught.value.source_line) == (BuildFailure.RESOLUTION_FAILED, 2)
 
 
-def test_the_lock_of_a_program_is_part_of_the_digest() -> None:
+def test_npm_lock_changes_the_digest() -> None:
     first, second = (npm_packages.NpmPackage("code-server", "4.1.0", each * 64).line for each in ("aa", "ab"))
     assert digest_of(first, "3.12") != digest_of(second, "3.12") == digest_of(second + "\n# x\n", "3.12")
 
 
 @pytest.mark.thorough("builds with npm")
-def test_a_program_of_npm_is_there_beside_the_packages(npm_bench: tuple[Bench, Registry]) -> None:
+def test_npm_program_is_installed_beside_python_packages(npm_bench: tuple[Bench, Registry]) -> None:
     bench, registry = npm_bench
     stamp = bench.build("alpha\nnpm:code-server\n")
     assert {"code-server", "node"} <= set(stamp.programs)
@@ -168,7 +168,7 @@ def test_a_program_of_npm_is_there_beside_the_packages(npm_bench: tuple[Bench, R
 
 
 @pytest.mark.thorough("builds with npm; `make test` has one whole build")
-def test_an_archive_that_is_another_one_is_refused(npm_bench: tuple[Bench, Registry]) -> None:
+def test_npm_archive_differing_from_the_lock_is_refused(npm_bench: tuple[Bench, Registry]) -> None:
     bench, registry = npm_bench
     stamp = bench.build("npm:code-server\n")
     bench.store.remove(stamp.digest)
@@ -181,7 +181,7 @@ def test_an_archive_that_is_another_one_is_refused(npm_bench: tuple[Bench, Regis
 
 
 @pytest.mark.thorough("waits for retries")
-def test_a_version_that_there_is_not_and_a_registry_that_is_away(npm_bench: tuple[Bench, Registry]) -> None:
+def test_missing_npm_version_and_unreachable_registry_are_distinguished(npm_bench: tuple[Bench, Registry]) -> None:
     bench, registry = npm_bench
     with pytest.raises(BuildError) as caught:
         bench.build("npm:code-server==9.9.9\n")

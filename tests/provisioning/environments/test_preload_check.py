@@ -30,7 +30,7 @@ def lab(packages: PackageFolder, *, heavy: str = "", more: str = "pass", top: st
     )
 
 
-def test_modules_of_the_server_are_known(bench: Bench, packages: PackageFolder) -> None:
+def test_server_modules_are_recorded_for_preloading(bench: Bench, packages: PackageFolder) -> None:
     lab(packages)
     stamp = bench.build("jupyterlab")
     assert stamp.preloadable and {"heavy", "heavy.inner"} <= set(stamp.preload)
@@ -38,7 +38,7 @@ def test_modules_of_the_server_are_known(bench: Bench, packages: PackageFolder) 
 
 @pytest.mark.thorough("a build each")
 @pytest.mark.parametrize("more", ["raise RuntimeError()", "import os; os._exit(3)", "import sys; sys.exit()"])
-def test_a_server_that_does_not_start_here_is_imported_without_more(
+def test_server_failing_to_start_is_preloaded_by_import_only(
     bench: Bench, packages: PackageFolder, more: str
 ) -> None:
     lab(packages, more=more)
@@ -47,18 +47,18 @@ def test_a_server_that_does_not_start_here_is_imported_without_more(
 
 
 @pytest.mark.thorough("a build")
-def test_modules_that_start_threads_are_not_imported_ahead(bench: Bench, packages: PackageFolder) -> None:
+def test_modules_starting_threads_are_not_preloaded(bench: Bench, packages: PackageFolder) -> None:
     lab(packages, heavy=THREAD)
     stamp = bench.build("jupyterlab")
     assert stamp.preloadable and not stamp.preload
 
 
 @pytest.mark.thorough("a build")
-def test_a_jupyterlab_that_starts_threads_starts_as_a_program(bench: Bench, packages: PackageFolder) -> None:
+def test_jupyterlab_starting_threads_is_not_preloaded(bench: Bench, packages: PackageFolder) -> None:
     lab(packages, top=THREAD)
     assert not bench.build("jupyterlab").preloadable
 
 
 @pytest.mark.thorough("a build")
-def test_there_is_nothing_to_import_ahead_without_it(bench: Bench, packages: PackageFolder) -> None:
+def test_environment_without_jupyterlab_is_not_preloadable(bench: Bench, packages: PackageFolder) -> None:
     assert not bench.build("pip").preloadable

@@ -41,7 +41,7 @@ def test_environment_without_processes_is_unused(proc: Path) -> None:
     ],
     ids=["named", "shown"],
 )
-def test_a_process_uses_it(proc: Path, facts: dict[str, bytes]) -> None:
+def test_process_marks_its_environment_as_used(proc: Path, facts: dict[str, bytes]) -> None:
     process(proc, **facts)
     assert uses.in_use(FOLDER)
 

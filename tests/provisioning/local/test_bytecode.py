@@ -32,7 +32,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_is_made_once_and_again_where_its_source_has_changed(root: Path) -> None:
+def test_bytecode_is_rebuilt_only_for_changed_sources(root: Path) -> None:
     source = root / "program" / "one.py"
     cache = Path(importlib.util.cache_from_source(str(source)))
     umask = os.umask(0o077)

@@ -73,7 +73,7 @@ def pip_believes(bundle: str) -> bool:
 
 
 @pytest.mark.parametrize("program", sample(["uv", "pip"], 2, "both read the same variables"))
-def test_it_is_believed_in_a_workspace(
+def test_system_authority_is_trusted_in_a_workspace(
     make_pool: Callable[..., Pool], index: Index, tmp_path: Path, program: str
 ) -> None:
     bundle = next((path for path in packages.CERTIFICATES if Path(path).is_file()), None)

@@ -37,7 +37,7 @@ def test_unreachable_repository_is_skipped_and_the_workspace_runs(
     assert ask(seen, "sorted(name for name in os.listdir(os.environ['HOME']) if 'lib' in name)") == []
 
 
-def test_the_node_refuses_an_address_that_the_portal_should_not_have_sent(
+def test_node_refuses_an_invalid_repository_address(
     make_pool: Callable[..., Pool],
 ) -> None:
     pool = make_pool()

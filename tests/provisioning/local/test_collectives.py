@@ -138,7 +138,7 @@ def ran(pool: Pool, text: str, **names: str) -> str:
 
 
 @pytest.mark.parametrize("look", ["as_gloo", "as_nccl"])
-def test_two_processes_of_a_workspace_meet_where_libraries_look(pool: Pool, egress: str, look: str) -> None:
+def test_two_processes_of_a_workspace_connect_over_loopback(pool: Pool, egress: str, look: str) -> None:
     said = ran(pool, BOTH, PROGRAM=ADDRESSES + PAIR, LOOK=look, SIZE=str(PAIR_MIB)).split()
     assert (said[0] == "127.0.0.1") is (egress == "none" or look == "as_gloo"), said
     assert said[1:] == [str(PAIR_MIB << 20), "7", "0", "0"]
@@ -156,7 +156,7 @@ def test_gloo_gathers_from_two_processes_of_a_workspace(pool: Pool, look: str) -
     assert said.count("[[1], [2]]") == 2, said
 
 
-def test_the_ranks_of_nccl_meet_in_a_workspace(nccl_pool: Pool) -> None:
+def test_nccl_ranks_connect_in_a_workspace(nccl_pool: Pool) -> None:
     (library,) = Path(os.environ[NCCL_ENVIRONMENT]).glob(
         "lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"
     )

@@ -28,12 +28,12 @@ def sized(pool: Pool, cpu_milli: int, **env: str):
 
 
 @pytest.mark.parametrize(("cpu_milli", "cores"), [(100, 1), (1000, 1), (1001, 2), (7500, 8), (500_000, 128)])
-def test_parts_of_cores_are_rounded_up_to_those_of_the_machine(monkeypatch, cpu_milli, cores):
+def test_fractional_cores_are_rounded_up_within_the_machine(monkeypatch, cpu_milli, cores):
     monkeypatch.setattr(os, "cpu_count", lambda: 128)
     assert cpu_count.cores_of(cpu_milli) == cores
 
 
-def test_the_file_is_the_list_that_the_c_library_reads(monkeypatch, tmp_path):
+def test_online_cpu_file_has_the_format_of_the_c_library(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "cpu_count", lambda: 128)
     inode = None
     for cpu_milli, expected in ((2000, "0-1\n"), (16_000, "0-15\n"), (500, "0\n")):
@@ -44,14 +44,14 @@ def test_the_file_is_the_list_that_the_c_library_reads(monkeypatch, tmp_path):
         inode = file.stat().st_ino
 
 
-def test_variables_say_the_number_of_cores_and_a_template_may_say_another(pool):
+def test_thread_variables_match_the_cores_unless_the_template_sets_them(pool):
     seen = pool.run(sized(pool, 500, OMP_NUM_THREADS="7"))
     found = ask(seen, "dict(os.environ)")
     expected = dict.fromkeys(cpu_count.VARIABLES, "1") | {"OMP_NUM_THREADS": "7"}
     assert {name: found.get(name) for name in cpu_count.VARIABLES} == expected
 
 
-def test_a_program_counts_the_cores_of_its_workspace(pool):
+def test_program_sees_the_cores_of_its_workspace(pool):
     sandbox, _ = pool.driver._isolation()
     if not sandbox.bwrap:
         pytest.skip(BWRAP)
@@ -61,7 +61,7 @@ def test_a_program_counts_the_cores_of_its_workspace(pool):
     assert ask(seen, "open('/sys/devices/system/cpu/online', 'w')") in ("OSError", "PermissionError")
 
 
-def test_a_runtime_that_reads_limits_finds_those_of_its_workspace(pool):
+def test_runtime_reads_the_cgroup_limits_of_its_workspace(pool):
     sandbox, _ = pool.driver._isolation()
     host = cgroups.detect(pool.driver.instance)
     if not sandbox.bwrap or LimitedResource.CPU not in host.holds:

@@ -98,7 +98,7 @@ def found(unit: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_the_worker_leaves_its_group_so_that_limits_can_be_set_below(unit, marked):
+def test_worker_moves_to_a_leaf_group(unit, marked):
     if marked:
         os.setxattr(unit, "user.delegate", b"1")
     version, parents, own, holds = inside(unit, lambda: found(unit))
@@ -119,7 +119,7 @@ def test_children_of_the_worker_move_with_it(unit):
     assert inside(unit, forks).endswith(f"{unit.name}/{delegation.LEAF}")
 
 
-def test_a_worker_that_is_started_again_finds_the_same_place(unit):
+def test_restarted_worker_uses_the_same_groups(unit):
     os.setxattr(unit, "user.delegate", b"1")
     first = inside(unit, lambda: found(unit))
     assert inside(unit, lambda: found(unit), in_group=unit / delegation.LEAF) == first

@@ -28,7 +28,7 @@ def agents(jupyter: Jupyter) -> list[int]:
     return sorted(found, key=lambda pid: parent_of(pid) in found)
 
 
-def test_a_prepared_notebook_needs_no_relay(notebook_pool: Pool) -> None:
+def test_prepared_notebook_has_no_relay(notebook_pool: Pool) -> None:
     jupyter = Jupyter(notebook_pool, prepared=True)
     assert len(agents(jupyter)) == 1
     assert jupyter.value(jupyter.kernel(), "6 * 7") == 42
@@ -41,13 +41,13 @@ def test_a_prepared_notebook_needs_no_relay(notebook_pool: Pool) -> None:
     connection.close()
 
 
-def test_a_notebook_that_was_started_plainly_has_one(notebook_pool: Pool) -> None:
+def test_plainly_started_notebook_has_a_relay(notebook_pool: Pool) -> None:
     jupyter = Jupyter(notebook_pool, prepared=False)
     assert len(agents(jupyter)) == 2
     assert "version" in jupyter.call("GET", "/api")
 
 
-def test_a_stranger_on_the_socket_needs_the_token_as_before(notebook_pool: Pool) -> None:
+def test_socket_requests_without_a_valid_token_are_refused(notebook_pool: Pool) -> None:
     jupyter = Jupyter(notebook_pool, prepared=True)
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         connection = SocketConnection(jupyter.socket, timeout_s=LIMIT_S)
@@ -57,7 +57,7 @@ def test_a_stranger_on_the_socket_needs_the_token_as_before(notebook_pool: Pool)
 
 
 @pytest.mark.thorough("waits for heartbeats; `make test` has connections")
-def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_pool: Pool) -> None:
+def test_heartbeats_count_connections_accepted_by_the_notebook(notebook_pool: Pool) -> None:
     with heartbeats(notebook_pool, "connections") as seen:
         jupyter = Jupyter(notebook_pool, prepared=True, heartbeat_s=1)
         before = at_rest(seen)
@@ -70,7 +70,7 @@ def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_
 
 @pytest.mark.thorough("waits for heartbeats; `make test` has connections")
 @pytest.mark.parametrize("prepared", [True, False])
-def test_heartbeats_count_what_comes_and_goes_by_the_socket(notebook_pool: Pool, prepared: bool) -> None:
+def test_heartbeats_count_socket_traffic(notebook_pool: Pool, prepared: bool) -> None:
     """By the notebook itself, or by its relay; what its agent asks for is not counted."""
     with heartbeats(notebook_pool, "traffic_bytes") as seen:
         jupyter = Jupyter(notebook_pool, prepared=prepared, heartbeat_s=1)

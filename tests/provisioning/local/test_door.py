@@ -44,7 +44,7 @@ def base(tmp_path: Path) -> Path:
     return base
 
 
-def test_sockets_are_opened_and_nothing_else(base: Path) -> None:
+def test_only_sockets_are_opened_to_the_front_door(base: Path) -> None:
     before = {path: owned(path) for path in base.rglob("*")}
     door.open_to(base, UID)
     opened = {path: now for path in before if (now := owned(path)) != before[path]}
@@ -59,7 +59,7 @@ def test_sockets_are_opened_and_nothing_else(base: Path) -> None:
     assert owned(base / "ws-a" / "app.3.sock") == (0, 0, 0o600)
 
 
-def test_links_and_what_is_not_roots_are_left_alone(base: Path, tmp_path: Path) -> None:
+def test_links_and_files_not_owned_by_root_are_unchanged(base: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir(mode=0o700)
     listening(outside / "app.1.sock")
@@ -72,7 +72,7 @@ def test_links_and_what_is_not_roots_are_left_alone(base: Path, tmp_path: Path) 
     assert owned(base / "ws-theirs") == (UID - 1, UID - 1, 0o700)
 
 
-def test_a_workspace_that_is_prepared_is_opened_as_the_folder_is(base: Path) -> None:
+def test_prepared_workspace_is_opened_like_its_parent_folder(base: Path) -> None:
     folder = WorkspaceDir(base, "ws-new")
     folder.prepare(door=door.group_of(base))
     assert owned(folder.path) == (0, 0, 0o700)
@@ -81,7 +81,7 @@ def test_a_workspace_that_is_prepared_is_opened_as_the_folder_is(base: Path) -> 
     assert owned(folder.path) == (0, UID, 0o710) and owned(folder.run) == (0, 0, 0o700)
 
 
-def test_the_agents_socket_folder_stays_the_one_that_sandboxes_show(base: Path, tmp_path: Path) -> None:
+def test_agent_socket_folder_is_the_one_mounted_in_sandboxes(base: Path, tmp_path: Path) -> None:
     shared, storage = gateway_folder(base), base / door.STORAGE
     shown = shared.stat().st_ino
     door.own_folders(base, UID)
@@ -97,7 +97,7 @@ def test_the_agents_socket_folder_stays_the_one_that_sandboxes_show(base: Path, 
     assert Path("/etc/passwd").exists()
 
 
-def test_an_ordinary_user_is_the_door(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_door_of_an_ordinary_user_is_that_user(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     door.open_to(base, UID)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert door.group_of(base) is None

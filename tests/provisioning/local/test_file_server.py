@@ -99,7 +99,7 @@ def apart(make_pool: Callable[..., Pool], sandbox: None) -> Iterator[Files]:
     found.pool.driver._file_servers().end(Home(found.team, found.owner))
 
 
-def test_all_of_an_installation_end_with_it(files: Files) -> None:
+def test_file_servers_end_with_their_installation(files: Files) -> None:
     assert files.names() == []
     other = files.pool.home / "homes" / files.team / "zoe"
     other.mkdir()
@@ -118,7 +118,7 @@ def test_all_of_an_installation_end_with_it(files: Files) -> None:
     assert files.names() == []
 
 
-def test_folders_are_listed_made_renamed_and_deleted(files: Files) -> None:
+def test_folders_are_listed_created_renamed_and_deleted(files: Files) -> None:
     (files.home / "b.txt").write_text("bee")
     assert files.ask("make_folder", path="data") == {}
     assert files.ask("make_folder", path="data") == "exists"
@@ -139,7 +139,7 @@ def test_folders_are_listed_made_renamed_and_deleted(files: Files) -> None:
     assert files.ask("delete", paths=["data"]) == "not_found"
 
 
-def test_nothing_is_ever_replaced_by_renaming(files: Files) -> None:
+def test_renaming_never_replaces_a_file(files: Files) -> None:
     (files.home / "a").write_text("a")
     (files.home / "b").write_text("b")
     (files.home / "empty").mkdir()
@@ -152,7 +152,7 @@ def test_nothing_is_ever_replaced_by_renaming(files: Files) -> None:
 @pytest.mark.parametrize(
     "path", ["..", "../x", "a/../../x", "/etc", "a//b", ".", "%2e%2e", "a%2fb", "%00", "%zz", "x" * 256]
 )
-def test_no_path_leads_out(files: Files, path: str) -> None:
+def test_paths_outside_the_home_are_refused(files: Files, path: str) -> None:
     for do in ({"do": "list", "offset": 0, "limit": 1}, {"do": "make_folder"}, {"do": "rename", "to": "x"}):
         given = {name: value for name, value in do.items() if name != "do"}
         assert files.ask(str(do["do"]), path=path, **given) in ("bad_name", "not_found")
@@ -161,7 +161,7 @@ def test_no_path_leads_out(files: Files, path: str) -> None:
     assert files.grant("put", "", name=path).startswith("!") or path == "/etc"
 
 
-def test_no_link_is_followed(files: Files, tmp_path: Path) -> None:
+def test_links_are_not_followed(files: Files, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("secret")
@@ -182,7 +182,7 @@ def test_no_link_is_followed(files: Files, tmp_path: Path) -> None:
     assert (outside / "secret").read_text() == "secret"
 
 
-def test_a_link_that_takes_a_files_place_after_it_was_granted_is_not_followed(files: Files) -> None:
+def test_link_replacing_a_file_after_its_grant_is_not_followed(files: Files) -> None:
     (files.home / "file").write_text("mine")
     (files.home / "target").mkdir()
     token, upload = files.grant("file", "file"), files.grant("form", "target")
@@ -224,7 +224,7 @@ ODD = [
 ]
 
 
-def test_every_name_there_can_be_is_named_and_found(files: Files) -> None:
+def test_unusual_file_names_are_listed_and_found(files: Files) -> None:
     for name in ODD:
         (files.home / name.replace("/", "_")).write_bytes(b"x")
     ids = files.names()
@@ -240,7 +240,7 @@ def test_every_name_there_can_be_is_named_and_found(files: Files) -> None:
 
 
 @pytest.mark.thorough("makes 100,000 files")
-def test_a_hundred_thousand_files_come_in_pages(apart: Files) -> None:
+def test_listing_of_100000_files_is_paged(apart: Files) -> None:
     assert apart.names() == []  # the home has changed hands, where it has to
     many = apart.home / "many"
     many.mkdir()
@@ -252,7 +252,7 @@ def test_a_hundred_thousand_files_come_in_pages(apart: Files) -> None:
     assert len(answer["entries"]) == 10
 
 
-def test_a_download_is_for_saving_and_its_link_is_good_once(files: Files) -> None:
+def test_download_is_an_attachment_and_its_link_is_valid_once(files: Files) -> None:
     (files.home / "page.html").write_text("<script>1</script>")
     token = files.grant("file", "page.html")
     answer = files.send("GET", token)
@@ -266,7 +266,7 @@ def test_a_download_is_for_saving_and_its_link_is_good_once(files: Files) -> Non
     assert files.send("GET", files.grant("file", "page.html", lifetime_s=-1)).status == 403
 
 
-def test_a_folder_comes_as_tar_or_zip(files: Files) -> None:
+def test_folder_is_downloaded_as_tar_or_zip(files: Files) -> None:
     inner = files.home / "d" / "inner"
     inner.mkdir(parents=True)
     (inner / "a.txt").write_text("a" * 700_000)
@@ -302,21 +302,21 @@ def test_existing_files_are_replaced_only_on_request(files: Files) -> None:
     assert (files.home / "a").read_text() == "new"
 
 
-def test_names_of_uploads_lead_nowhere_else(files: Files) -> None:
+def test_upload_names_stay_within_the_folder(files: Files) -> None:
     names = ("../../evil", "/etc/evil", "C:\\x\\evil2", "..", ".berth-upload-1")
     back = files.upload(files.grant("form"), *((name, b"x") for name in names))
     assert back.startswith("/b?p=&saved=2&refused=")
     assert sorted(os.listdir(files.home)) == ["evil", "evil2"]
 
 
-def test_a_full_home_takes_nothing_and_leaves_no_half_file(files: Files) -> None:
+def test_full_home_refuses_uploads_and_keeps_no_partial_file(files: Files) -> None:
     back = files.upload(files.grant("form", most_bytes=1000), ("a", b"x" * 400), ("b", b"x" * 700))
     assert back == "/b?p=&saved=1&refused=home_full&about=b"
     assert os.listdir(files.home) == ["a"]
     assert files.ask("delete", paths=["a"]) == {}
 
 
-def test_a_file_that_is_cut_off_never_has_its_name(files: Files) -> None:
+def test_interrupted_upload_never_gets_its_final_name(files: Files) -> None:
     token = files.grant("put", "", name="whole")
     connection = plug(files.folder / "app.1.sock")
     connection.sendall(f"PUT /.berth/files/{token} HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf".encode())
@@ -336,13 +336,13 @@ def test_a_file_that_is_cut_off_never_has_its_name(files: Files) -> None:
         assert unsized.recv(12) == b"HTTP/1.1 409"
 
 
-def test_the_disks_reserve_is_left_alone(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_keep_the_disk_reserve(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(1 << 30))
     assert files.upload(files.grant("form"), ("a", b"x")) == "/b?p=&saved=0&refused=disk_full&about=a"
     assert os.listdir(files.home) == []
 
 
-def test_it_sees_no_other_home_and_no_network(apart: Files) -> None:
+def test_file_server_reaches_no_other_home_and_no_network(apart: Files) -> None:
     other = apart.home.parent / "eve"
     other.mkdir()
     (other / "secret").write_text("secret")
@@ -360,14 +360,14 @@ def test_it_sees_no_other_home_and_no_network(apart: Files) -> None:
     assert len(routes) == 1
 
 
-def test_it_is_begun_again_when_it_has_died(files: Files) -> None:
+def test_crashed_file_server_is_restarted(files: Files) -> None:
     files.ask("make_folder", path="a")
     files.pool.driver._file_servers().end(Home(files.team, files.owner))
     assert not files.folder.exists()
     assert files.names() == ["a"]
 
 
-def test_deleting_a_home_ends_what_serves_it(files: Files) -> None:
+def test_deleting_a_home_stops_its_file_server(files: Files) -> None:
     files.ask("make_folder", path="a")
     assert files.pool.driver.delete_home(team=files.team, owner=files.owner)
     assert not files.folder.exists() and not files.home.exists()
@@ -375,7 +375,7 @@ def test_deleting_a_home_ends_what_serves_it(files: Files) -> None:
         files.names()
 
 
-def test_names_that_are_no_homes_are_refused(make_pool: Callable[..., Pool]) -> None:
+def test_invalid_home_names_are_refused(make_pool: Callable[..., Pool]) -> None:
     driver = make_pool().driver
     for team, owner in (("..", "x"), ("t", "../x"), ("t", ""), ("a/b", "c")):
         with pytest.raises(InvalidSpec):
@@ -392,7 +392,7 @@ def test_invalid_query_is_refused(files: Files) -> None:
         assert files.ask(**question) == "failed"  # type: ignore[arg-type]
 
 
-def test_a_page_of_the_portal_may_send_and_no_other(files: Files) -> None:
+def test_only_pages_of_the_portal_may_upload(files: Files) -> None:
     """A browser asks before it sends (CORS): that spends no ticket, and tells nothing without one."""
     portal = "https://berth.example.org"
     token = files.grant("put", name="a", origin=portal)

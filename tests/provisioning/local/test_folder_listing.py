@@ -48,7 +48,7 @@ asyncio.run(check())
 
 
 @pytest.mark.thorough("lists a folder for as long as it takes to meet the race")
-def test_a_file_that_is_renamed_meanwhile_leaves_the_folder_there(tmp_path: Path) -> None:
+def test_listing_succeeds_while_a_file_is_renamed(tmp_path: Path) -> None:
     python = instance.need_notebook_environment() / "bin" / "python"
     files = tmp_path / "files"
     files.mkdir()

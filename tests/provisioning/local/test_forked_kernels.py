@@ -49,7 +49,7 @@ def facts(jupyter: Jupyter, kernel: str, lazy: set[str]) -> Any:
 
 
 @pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
-def test_a_forked_kernel_is_like_one_that_jupyter_starts(jupyter: Jupyter, pool: Pool) -> None:
+def test_forked_kernel_equals_a_kernel_started_by_jupyter(jupyter: Jupyter, pool: Pool) -> None:
     forked = jupyter.kernel()
     plain_server = Jupyter(pool, prepared=False)
     plain = plain_server.kernel()
@@ -65,7 +65,7 @@ def test_a_forked_kernel_is_like_one_that_jupyter_starts(jupyter: Jupyter, pool:
 
 
 @pytest.mark.parametrize("prepared", sample([True, False], 2, "`make test` has prepared notebooks"))
-def test_the_filter_of_system_calls_holds_for_kernels_and_terminals(pool: Pool, prepared: bool) -> None:
+def test_seccomp_filter_applies_to_kernels_and_terminals(pool: Pool, prepared: bool) -> None:
     jupyter = Jupyter(pool, prepared=prepared)
     status = "[line.split()[1] for line in open('/proc/self/status') if line.startswith('Seccomp:')]"
     assert jupyter.value(jupyter.kernel(), status) == ["2"]
@@ -89,7 +89,7 @@ def test_two_kernels_draw_different_numbers(jupyter: Jupyter) -> None:
     assert [a for a, b in pairs if a == b] == []
 
 
-def test_no_kernel_holds_the_pipes_and_sockets_of_another(jupyter: Jupyter) -> None:
+def test_kernels_do_not_inherit_descriptors_of_another(jupyter: Jupyter) -> None:
     ends = """[t for t in (os.readlink("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd")
         if os.path.islink("/proc/self/fd/" + n)) if t.startswith(("socket:", "pipe:"))]"""
     kernels = [jupyter.kernel(), jupyter.kernel()]
@@ -125,7 +125,7 @@ def test_restart_interrupt_and_shutdown(jupyter: Jupyter) -> None:
 
 
 @pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
-def test_a_kernel_can_be_connected_to_as_soon_as_jupyter_names_it(jupyter: Jupyter) -> None:
+def test_kernel_accepts_connections_when_jupyter_lists_it(jupyter: Jupyter) -> None:
     """Who has to try again may miss the kernel's first word, and Jupyter asks anew only after a while."""
     folder = jupyter.pool.driver._dir(jupyter.spec.ref)
     first = processes.sandbox_init(folder.launched().pid)
@@ -139,7 +139,7 @@ def test_a_kernel_can_be_connected_to_as_soon_as_jupyter_names_it(jupyter: Jupyt
 
 
 @pytest.mark.thorough("waits for Jupyter's own restart")
-def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:
+def test_dead_kernel_is_restarted(jupyter: Jupyter) -> None:
     kernel = jupyter.kernel()
     before = jupyter.value(kernel, "os.getpid()")
     with jupyter.channel(kernel) as channel:
@@ -162,7 +162,7 @@ def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:
 
 
 @pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
-def test_kernels_end_with_the_kernel_server_and_new_ones_are_started_plainly(jupyter: Jupyter) -> None:
+def test_kernels_end_with_the_kernel_server_and_new_ones_start_without_it(jupyter: Jupyter) -> None:
     kernel = jupyter.kernel()
     parent = jupyter.value(kernel, "os.getppid()")
     assert jupyter.run(kernel, f"import os; os.kill({parent}, 9); print('done')") == "done\n"
@@ -171,7 +171,7 @@ def test_kernels_end_with_the_kernel_server_and_new_ones_are_started_plainly(jup
 
 
 @pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
-def test_cwd_and_environment_are_those_that_jupyter_gives(jupyter: Jupyter) -> None:
+def test_forked_kernel_gets_cwd_and_environment_of_jupyter(jupyter: Jupyter) -> None:
     home = jupyter.pool.home / "homes" / "analysts" / "ada"
     (home / "deep").mkdir(mode=0o700)
     os.chown(home / "deep", home.stat().st_uid, home.stat().st_gid)
@@ -197,7 +197,7 @@ def test_cwd_and_environment_are_those_that_jupyter_gives(jupyter: Jupyter) -> N
 
 
 @pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
-def test_a_kernel_server_is_no_activity_and_a_forked_kernel_is(jupyter: Jupyter) -> None:
+def test_kernel_server_is_not_activity_but_a_forked_kernel_is(jupyter: Jupyter) -> None:
     before = jupyter.activity()
     assert before["kernels"] == {"count": 0, "last_activity": None, "busy": 0}
     kernel = jupyter.kernel()

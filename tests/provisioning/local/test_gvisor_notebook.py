@@ -24,7 +24,7 @@ def gvisor_pool(make_pool: Callable[..., Pool]) -> Pool:
     return make_pool(environment=str(ENVIRONMENT), sandbox="gvisor")
 
 
-def test_a_cell_runs_in_gvisor_and_its_file_is_in_the_home(gvisor_pool: Pool) -> None:
+def test_cell_runs_in_gvisor_and_writes_to_the_home(gvisor_pool: Pool) -> None:
     lab = Jupyter(gvisor_pool, prepared=False)
     kernel = lab.kernel()
     cell = "import subprocess; print(6 * 7); open('result', 'w').write(subprocess.getoutput('dmesg'))"
@@ -34,7 +34,7 @@ def test_a_cell_runs_in_gvisor_and_its_file_is_in_the_home(gvisor_pool: Pool) ->
     assert (lab.home / "notes.txt").read_text() == "kept"
 
 
-def test_heartbeats_from_gvisor_count_what_comes_and_goes_by_the_socket(gvisor_pool: Pool) -> None:
+def test_heartbeats_from_gvisor_count_socket_traffic(gvisor_pool: Pool) -> None:
     """The relay is outside of gVisor and the agent inside; a file on its way is work there, too."""
     with heartbeats(gvisor_pool, "traffic_bytes") as seen:
         lab = Jupyter(gvisor_pool, prepared=False, heartbeat_s=1)

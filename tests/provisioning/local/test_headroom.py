@@ -69,7 +69,7 @@ def test_headroom_covers_the_last_five_minutes(machine):
     }  # fmt: skip
 
 
-def test_memory_that_was_there_once_was_left(machine):
+def test_peak_of_available_memory_within_the_window_counts(machine):
     machine.available = 160_000
     machine.go(3)
     machine.available = 8_000_000
@@ -94,7 +94,7 @@ def test_reboot_resets_headroom(machine):
     assert machine.go(2) == NOTHING
 
 
-def test_readings_of_a_run_of_the_machine_before_are_not_taken(machine):
+def test_readings_of_an_earlier_boot_are_ignored(machine):
     """Its clock may stand where it stood then."""
     machine.go(6)
     machine.work, machine.idle = 50_000, 50_000
@@ -103,14 +103,14 @@ def test_readings_of_a_run_of_the_machine_before_are_not_taken(machine):
 
 
 @pytest.mark.parametrize("file_name", ["stat", "meminfo"])
-def test_a_machine_that_does_not_tell_is_not_known(machine, file_name):
+def test_unreadable_proc_file_gives_no_headroom(machine, file_name):
     machine.go(6)
     machine.write()
     (machine.proc / file_name).write_text("nothing\n")
     assert headroom.read_headroom(machine.kept, machine.proc) == NOTHING
 
 
-def test_a_kernel_without_pressure_tells_the_rest(machine):
+def test_kernel_without_pressure_files_reports_the_other_values(machine):
     machine.go(6)
     for name in ("cpu", "memory"):
         (machine.proc / "pressure" / name).unlink()
@@ -118,7 +118,7 @@ def test_a_kernel_without_pressure_tells_the_rest(machine):
     assert (found["cpu_waited"], found["memory_stalled"], found["cpu_idle"]) == (None, None, 0)
 
 
-def test_where_nothing_can_be_kept_nothing_is_known(machine):
+def test_unwritable_history_gives_no_headroom(machine):
     (machine.kept / headroom.FILE).mkdir()
     assert machine.go(6) == NOTHING
     assert [each.name for each in machine.kept.iterdir()] == [headroom.FILE]
@@ -128,7 +128,7 @@ def test_where_nothing_can_be_kept_nothing_is_known(machine):
     st.binary(max_size=300)
     | st.lists(st.lists(st.integers() | st.floats(), max_size=6)).map(repr).map(str.encode)
 )
-def test_whatever_was_kept_figures_are_possible_or_not_there(tmp_path_factory, kept):
+def test_any_stored_history_gives_plausible_or_no_values(tmp_path_factory, kept):
     folder = tmp_path_factory.mktemp("headroom")
     with pytest.MonkeyPatch.context() as patch:
         machine = Machine(folder, patch)

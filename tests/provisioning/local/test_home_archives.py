@@ -116,7 +116,7 @@ def fill(home: Path) -> dict[str, bytes]:
     return content(home)
 
 
-def test_made_and_restored(machine: Machine) -> None:
+def test_home_is_archived_and_restored(machine: Machine) -> None:
     before = fill(machine.home)
     machine.home.chmod(0o710)
     made = machine.to_the_end(ArchiveCommand.MAKE)
@@ -148,7 +148,7 @@ def test_made_and_restored(machine: Machine) -> None:
 
 @pytest.mark.thorough("kills at every part of an archive; `make test` kills the worker")
 @pytest.mark.parametrize("do", [ArchiveCommand.MAKE, ArchiveCommand.RESTORE])
-def test_the_server_is_killed_everywhere(
+def test_file_server_killed_at_any_step_resumes(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, do: ArchiveCommand
 ) -> None:
     """With SIGKILL after more and more of it: nothing half made is offered, and no home is half new."""
@@ -188,7 +188,7 @@ def test_the_server_is_killed_everywhere(
 @pytest.mark.parametrize(
     "moment", quick_of(("before", "between", "after"), ("between",), "each moment; `make test` has one")
 )
-def test_the_worker_dies_while_homes_change_places(
+def test_worker_killed_during_the_swap_resumes(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, moment: str, exchanges: bool
 ) -> None:
     before = fill(machine.home)
@@ -219,7 +219,7 @@ def test_the_worker_dies_while_homes_change_places(
     assert machine.do(ArchiveCommand.CLEAR, job="j2").done and machine.kept() == [f"{FIRST}.home"]
 
 
-def test_cancelled_before_it_is_placed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_archive_is_discarded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(machine.home)
     assert machine.to_the_end(ArchiveCommand.MAKE).done
     machine.age()
@@ -232,7 +232,7 @@ def test_cancelled_before_it_is_placed(machine: Machine, monkeypatch: pytest.Mon
 
 
 @pytest.mark.thorough("`make test` makes, damages and restores archives")
-def test_no_room(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_disk_space_leaves_home_and_archives_unchanged(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an archive that is too large nor a full disk leaves anything, or takes something."""
     before = fill(machine.home)
     answer = machine.to_the_end(ArchiveCommand.MAKE, room=1 << 20)
@@ -252,7 +252,7 @@ def test_no_room(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert content(machine.home) == before
 
 
-def test_a_hostile_home(machine: Machine, tmp_path: Path) -> None:
+def test_hostile_home_is_archived_safely(machine: Machine, tmp_path: Path) -> None:
     """What leads out, opens up or swells comes back as harmless as it can be, and nothing outside changes."""
     home = machine.home
     outside = tmp_path / "outside"
@@ -293,7 +293,7 @@ def test_a_hostile_home(machine: Machine, tmp_path: Path) -> None:
     assert (outside / "secret").read_text() == "secret"
 
 
-def test_a_home_nested_without_end_is_refused_and_deleted_all_the_same(machine: Machine) -> None:
+def test_deeply_nested_home_is_refused_for_archiving_but_can_be_deleted(machine: Machine) -> None:
     (machine.home / "mine").write_text("mine")
     assert machine.to_the_end(ArchiveCommand.MAKE).done
     here = os.open(machine.home, os.O_RDONLY)
@@ -311,7 +311,7 @@ def test_a_home_nested_without_end_is_refused_and_deleted_all_the_same(machine: 
     assert content(machine.home) == {"mine": b"mine"} and machine.kept() == [f"{FIRST}.home"]
 
 
-def test_a_damaged_archive_replaces_nothing(machine: Machine) -> None:
+def test_damaged_archive_does_not_replace_the_home(machine: Machine) -> None:
     before = fill(machine.home)
     assert machine.to_the_end(ArchiveCommand.MAKE).done
     archive = machine.store / f"{FIRST}.home"
@@ -327,7 +327,7 @@ def test_a_damaged_archive_replaces_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.thorough("`make test` makes, damages and restores archives")
-def test_archives_go_with_the_home_and_stay_when_it_moves(machine: Machine) -> None:
+def test_archives_are_deleted_with_the_home_and_stay_when_it_moves(machine: Machine) -> None:
     fill(machine.home)
     assert machine.to_the_end(ArchiveCommand.MAKE).done
     moves = machine.pool.driver.home_moves(team=TEAM, owner=OWNER)
@@ -361,7 +361,7 @@ def put_away(machine: Machine) -> dict[str, bytes]:
     return before
 
 
-def test_emptied_and_restored(machine: Machine) -> None:
+def test_archived_home_is_emptied_and_restored(machine: Machine) -> None:
     machine.home.chmod(0o710)
     before = put_away(machine)
     assert content(machine.home) == {} and stat.S_IMODE(machine.home.stat().st_mode) == 0o710
@@ -394,7 +394,7 @@ def test_concurrently_changed_home_is_not_emptied(machine: Machine) -> None:
     assert content(machine.home) == {**before, "data/7": b"written"}, "nothing says how old the archive is"
 
 
-def test_without_its_archive_nothing_is_emptied(machine: Machine) -> None:
+def test_home_is_not_emptied_without_its_archive(machine: Machine) -> None:
     before = fill(machine.home)
     time.sleep(0.05)
     assert machine.to_the_end(ArchiveCommand.MAKE, empties=True).done
@@ -447,7 +447,7 @@ def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
 
 @pytest.mark.thorough("kills at every write")
 @pytest.mark.parametrize("then", [ArchiveCommand.EMPTY, ArchiveCommand.LEAVE])
-def test_killed_before_each_write_either_of_both_is_whole(
+def test_home_or_archive_is_complete_when_killed_before_any_write(
     make_pool: Callable[..., Pool], then: ArchiveCommand
 ) -> None:
     """The worker is killed before its first write of an order to empty a home, its second, and so on."""

@@ -128,7 +128,7 @@ def moving(machines: Machines) -> Path:
     return machines.target.with_name(f".moving-{OWNER}")
 
 
-def test_a_home_goes(machines: Machines) -> None:
+def test_home_is_moved_to_another_machine(machines: Machines) -> None:
     before = fill(machines.home)
     assert machines.do(MoveCommand.OFFER).done
     answer = machines.to_the_end()
@@ -206,7 +206,7 @@ def test_cancelled_transfer_is_discarded(machines: Machines, monkeypatch: pytest
     assert not machines.target.exists() and machines.home.exists()
 
 
-def test_other_move_starts_over(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_move_restarts_the_transfer(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fill(machines.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
     machines.do(MoveCommand.OFFER)
@@ -216,7 +216,7 @@ def test_other_move_starts_over(machines: Machines, monkeypatch: pytest.MonkeyPa
     assert content(machines.target) == before
 
 
-def test_a_home_that_is_there_is_not_touched(machines: Machines) -> None:
+def test_existing_target_home_is_unchanged(machines: Machines) -> None:
     fill(machines.home)
     machines.target.mkdir(parents=True)
     (machines.target / "mine").write_text("of before")
@@ -230,7 +230,7 @@ def test_a_home_that_is_there_is_not_touched(machines: Machines) -> None:
     assert machines.to_the_end().done, "an empty one is none"
 
 
-def test_no_room_is_said_with_figures(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_disk_space_is_reported_with_amounts(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(machines.home)
     machines.do(MoveCommand.OFFER)
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(1 << 30))
@@ -239,7 +239,7 @@ def test_no_room_is_said_with_figures(machines: Machines, monkeypatch: pytest.Mo
     assert not machines.target.exists()
 
 
-def test_nothing_unreadable_is_lost(machines: Machines) -> None:
+def test_unreadable_home_is_not_moved(machines: Machines) -> None:
     machines.do(MoveCommand.OFFER)
     path = machines.home
     for _ in range(205):
@@ -249,7 +249,7 @@ def test_nothing_unreadable_is_lost(machines: Machines) -> None:
     assert answer.failure is not None and answer.failure.code == "home_unreadable"
 
 
-def test_one_order_at_a_time(machines: Machines) -> None:
+def test_only_one_move_of_a_home_at_a_time(machines: Machines) -> None:
     fill(machines.home)
     machines.do(MoveCommand.OFFER)
     with machines.moves(machines.new).exclusive(HOME):
@@ -258,7 +258,7 @@ def test_one_order_at_a_time(machines: Machines) -> None:
     assert machines.to_the_end().done
 
 
-def test_no_ticket_no_home(machines: Machines) -> None:
+def test_transfer_requires_a_valid_ticket(machines: Machines) -> None:
     fill(machines.home)
     answer = machines.do(MoveCommand.FETCH)
     assert answer.failure is not None and answer.failure.code == "offer_gone"

@@ -80,7 +80,7 @@ def held(quotas: HomeQuotas, home: str) -> QuotaRecord:
     return found
 
 
-def test_each_home_has_a_number_of_its_own_for_as_long_as_it_is_there(quotas, homes, kernel):
+def test_each_home_has_its_own_lasting_project_id(quotas, homes, kernel):
     one, two = held(quotas, "a/one").project, held(quotas, "a/two").project
     assert one != two and {one, two} <= set(home_quota.NUMBERS)
     again = HomeQuotas(quotas.folder.parent, homes)
@@ -90,7 +90,7 @@ def test_each_home_has_a_number_of_its_own_for_as_long_as_it_is_there(quotas, ho
     assert kernel.uses[one].limit_files == quotas.most_files() * 110 // 100 >= home_quota.LEAST_FILES
 
 
-def test_numbers_of_others_are_left_alone(quotas, kernel, tmp_path, monkeypatch):
+def test_project_ids_of_others_are_not_used(quotas, kernel, tmp_path, monkeypatch):
     first, second, third, *_ = home_quota.NUMBERS
     (tmp_path / "projid").write_text(f"# mine\nbackups:{first}\n")
     monkeypatch.setattr(home_quota, "ADMINISTRATORS", (tmp_path / "projid", tmp_path / "none"))
@@ -107,7 +107,7 @@ def test_damaged_record_is_rebuilt(quotas):
     assert json.loads((quotas.folder / "a:one").read_text())["project"] == after
 
 
-def test_without_a_limit_nothing_is_held_and_one_that_goes_is_taken_off(tmp_path, homes, kernel):
+def test_no_limit_sets_no_quota_and_removes_an_earlier_one(tmp_path, homes, kernel):
     quotas = HomeQuotas(tmp_path / "local", homes)
     quotas.store_limit(0)
     assert quotas.limit_home("a/one") is None and not quotas.folder.exists()
@@ -117,7 +117,7 @@ def test_without_a_limit_nothing_is_held_and_one_that_goes_is_taken_off(tmp_path
     assert held(quotas, "a/one").project == project and kernel.uses[project] == NOTHING
 
 
-def test_all_that_was_there_is_given_and_nothing_else(quotas, homes, kernel, tmp_path):
+def test_only_existing_content_of_the_home_gets_the_project_id(quotas, homes, kernel, tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("x")
     home = homes / "a/one"
@@ -151,7 +151,7 @@ def test_killed_operation_resumes(quotas, homes, kernel):
     assert len(kernel.given) == len(set(kernel.given)), "nothing was given twice"
 
 
-def test_another_folder_in_its_place_is_given_too(quotas, homes, kernel):
+def test_another_folder_replacing_the_home_gets_the_project_id(quotas, homes, kernel):
     enforce(quotas, "a/one")
     project = held(quotas, "a/one").project
     (homes / "a/.restored").mkdir()
@@ -162,7 +162,7 @@ def test_another_folder_in_its_place_is_given_too(quotas, homes, kernel):
     assert kernel.projects[(homes / "a/one/file").stat().st_ino] == project
 
 
-def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, kernel):
+def test_project_id_is_released_when_the_home_is_fully_deleted(quotas, homes, kernel):
     project = held(quotas, "a/one").project
     (homes / "a/one").rename(homes / "a/.deleting-one")
     kernel.uses[project] = replace(kernel.uses[project], used_files=3)
@@ -183,11 +183,11 @@ def test_a_number_is_given_back_when_nothing_of_its_home_is_left(quotas, homes, 
         (1024, 0, 0, home_quota.LEAST_FILES),
     ],
 )
-def test_files_are_counted_by_their_share_of_the_disk(limit_mib, total_mib, total_files, expected):
+def test_file_limit_is_proportional_to_the_disk_share(limit_mib, total_mib, total_files, expected):
     assert files_of(limit_mib, total_mib << 20, total_files) == expected
 
 
-def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
+def test_new_home_is_limited_before_it_is_used(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
     pool = make_pool(home_limit_mib=1000)
     pool.driver.prepare_host()
     pool.run(pool.spec())
@@ -197,7 +197,7 @@ def test_a_new_home_is_held_before_anything_is_in_it(make_pool: Callable[..., Po
     assert node.facts["home_hold"] == "project_quota" and LimitedResource.DISK in node.limited
 
 
-def test_homes_are_held_where_they_are_measured(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
+def test_measuring_a_home_sets_its_limit(make_pool: Callable[..., Pool], kernel: Kernel) -> None:
     pool = make_pool(home_limit_mib=1000)
     home = pool.home / "homes/a/one"
     home.mkdir(parents=True)
@@ -206,7 +206,7 @@ def test_homes_are_held_where_they_are_measured(make_pool: Callable[..., Pool], 
     assert pool.driver.quotas.limit_home("a/one").given == home.stat().st_ino
 
 
-def test_where_the_file_system_has_none_nothing_changes(
+def test_file_system_without_project_quotas_changes_nothing(
     make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project_quota, "is_enforced", lambda _: False)
@@ -218,7 +218,7 @@ def test_where_the_file_system_has_none_nothing_changes(
     assert [path.name for path in pool.driver.quotas.folder.iterdir()] == [".limit"], "no home has a number"
 
 
-def test_a_kernel_that_fails_is_asked_again(
+def test_failed_quota_call_is_retried(
     make_pool: Callable[..., Pool], kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
     told: list[str] = []
@@ -239,7 +239,7 @@ def test_a_kernel_that_fails_is_asked_again(
     assert pool.driver.quotas.limit_home("a/one").given
 
 
-def test_the_kernels_own_answer_is_understood(tmp_path: Path) -> None:
+def test_quota_structure_of_the_kernel_is_parsed(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         try:
             known = project_quota.is_enforced(file.fileno())

@@ -135,7 +135,7 @@ def unpack(data: bytes, target: Path, reserve: int = 0) -> dict[str, int]:
     return found
 
 
-def test_everything_comes_along(home: Path, tmp_path: Path) -> None:
+def test_stream_contains_the_whole_home(home: Path, tmp_path: Path) -> None:
     before = seen(home)
     out = io.BytesIO()
     counts = home_stream.write_home(opened(home), out)
@@ -152,12 +152,12 @@ def test_everything_comes_along(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [10, 200, 3000, -1])
-def test_half_a_stream_is_no_home(home: Path, tmp_path: Path, cut: int) -> None:
+def test_truncated_stream_is_refused(home: Path, tmp_path: Path, cut: int) -> None:
     with pytest.raises(home_stream.BadStream):
         unpack(packed(home)[:cut], tmp_path / "copy")
 
 
-def test_a_changed_byte_is_seen(home: Path, tmp_path: Path) -> None:
+def test_changed_byte_fails_the_checksum(home: Path, tmp_path: Path) -> None:
     data = bytearray(packed(home))
     data[data.index(b"hello")] ^= 1
     with pytest.raises(home_stream.BadStream, match="checksum"):
@@ -192,7 +192,7 @@ FILE = {"t": "f", "s": 4, "a": 4, "m": 0o644, "mt": OLD, "o": 0}
         "a/" * 300 + "b",
     ],
 )
-def test_no_name_leads_out(tmp_path: Path, path: str) -> None:
+def test_paths_outside_the_target_are_refused(tmp_path: Path, path: str) -> None:
     kinds = (
         {**FILE, "p": path},
         {"t": "d", "p": path, "m": 0o755, "mt": OLD},
@@ -208,7 +208,7 @@ def test_no_name_leads_out(tmp_path: Path, path: str) -> None:
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
-def test_no_link_is_written_through(tmp_path: Path) -> None:
+def test_links_are_not_followed_when_writing(tmp_path: Path) -> None:
     """Neither one of the stream's own nor one that is swapped in while it comes."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -226,7 +226,7 @@ def test_no_link_is_written_through(tmp_path: Path) -> None:
     assert (target / "name").read_text() == "evil" and not (target / "name").is_symlink()
 
 
-def test_another_name_of_a_file_is_none_of_outside(tmp_path: Path) -> None:
+def test_hard_link_to_another_outside_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     target = tmp_path / "in"
     target.mkdir()
@@ -252,18 +252,18 @@ def test_another_name_of_a_file_is_none_of_outside(tmp_path: Path) -> None:
         {"t": "b", "o": 0},
     ],
 )
-def test_records_that_are_none(tmp_path: Path, record: dict[str, Any]) -> None:
+def test_invalid_records_are_refused(tmp_path: Path, record: dict[str, Any]) -> None:
     with pytest.raises(home_stream.BadStream):
         unpack(stream_of(record, {"t": "b", "o": 0}, {"t": "e"}, {"t": "end"}, data=b"data"), tmp_path / "in")
 
 
-def test_more_bytes_than_were_said(tmp_path: Path) -> None:
+def test_data_longer_than_announced_is_refused(tmp_path: Path) -> None:
     records = ({**FILE, "p": "a"}, {"t": "b", "o": 2}, {"t": "e"}, {"t": "end"})
     with pytest.raises(home_stream.BadStream):
         unpack(stream_of(*records, data=b"data"), tmp_path / "in")
 
 
-def test_lengths_are_bounded(tmp_path: Path) -> None:
+def test_record_lengths_are_limited(tmp_path: Path) -> None:
     for length in (b"\xff\xff\xff\xff", home_stream.LENGTH.pack(7) + b"[[[[[[["):
         with pytest.raises(home_stream.BadStream):
             unpack(home_stream.MAGIC + length + b"{}", tmp_path / "in")
@@ -272,7 +272,7 @@ def test_lengths_are_bounded(tmp_path: Path) -> None:
         unpack(home_stream.MAGIC + home_stream.LENGTH.pack(len(piece)) + piece, tmp_path / "in")
 
 
-def test_a_full_disk_says_how_much_is_needed(home: Path, tmp_path: Path) -> None:
+def test_full_disk_reports_the_needed_space(home: Path, tmp_path: Path) -> None:
     with pytest.raises(home_copy.DiskFull) as refused:
         unpack(packed(home), tmp_path / "copy", reserve=1 << 60)
     assert refused.value.free == 0 and refused.value.needed > 0
@@ -332,7 +332,7 @@ def copy(home: Path, tmp_path: Path) -> Copy:
     return Copy(home, tmp_path / "moving")
 
 
-def test_a_copy_in_four_parts(copy: Copy, home: Path) -> None:
+def test_home_is_copied_in_four_steps(copy: Copy, home: Path) -> None:
     before = seen(home)
     copy.to_the_end()
     assert copy.asked == ["manifest", "files", "check", "nothing"]
@@ -343,7 +343,7 @@ def test_a_copy_in_four_parts(copy: Copy, home: Path) -> None:
     assert progress["left_out"] == 1
 
 
-def test_with_no_time_at_all_each_part_goes_a_step_further(copy: Copy, home: Path) -> None:
+def test_expired_time_limit_still_makes_progress(copy: Copy, home: Path) -> None:
     before = seen(home)
     copy.to_the_end(limit_s=-1.0)
     assert len(copy.asked) > 40
@@ -351,7 +351,7 @@ def test_with_no_time_at_all_each_part_goes_a_step_further(copy: Copy, home: Pat
 
 
 @pytest.mark.parametrize("kills", [False, True])
-def test_cut_off_everywhere_it_goes_on(copy: Copy, home: Path, kills: bool) -> None:
+def test_interrupted_copy_resumes_anywhere(copy: Copy, home: Path, kills: bool) -> None:
     before = seen(home)
     (home / "large").write_bytes(os.urandom(5 << 20))
     os.utime(home / "large", ns=(OLD, OLD))
@@ -367,7 +367,7 @@ def test_cut_off_everywhere_it_goes_on(copy: Copy, home: Path, kills: bool) -> N
     assert copy.sent < 12 << 20, "what is there is not sent again and again"
 
 
-def test_a_large_file_is_compared_in_parts(copy: Copy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_compared_in_chunks(copy: Copy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home_stream, "SPAN", 1 << 16)
     (home / "large").write_bytes(os.urandom(10 << 16) + b"end")
     (home / "sparse").unlink()
@@ -390,7 +390,7 @@ def test_a_large_file_is_compared_in_parts(copy: Copy, home: Path, monkeypatch: 
     assert seen(copy.target / "home") == before
 
 
-def test_bytes_that_the_disk_has_lost_come_again(copy: Copy, home: Path) -> None:
+def test_bytes_lost_on_disk_are_copied_again(copy: Copy, home: Path) -> None:
     before = seen(home)
     while copy.step() != "files":
         pass
@@ -421,7 +421,7 @@ def test_constantly_changing_files_are_abandoned(copy: Copy, home: Path) -> None
                 (home / "none").write_text(str(number))
 
 
-def test_nothing_unreadable_is_left_behind_unsaid(copy: Copy, home: Path) -> None:
+def test_unreadable_path_fails_the_copy(copy: Copy, home: Path) -> None:
     path = home
     for _ in range(210):
         path = path / "d"
@@ -431,7 +431,7 @@ def test_nothing_unreadable_is_left_behind_unsaid(copy: Copy, home: Path) -> Non
     assert not (copy.target / "whole").exists()
 
 
-def test_without_room_nothing_is_begun(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_disk_space_prevents_the_copy(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     copy.step()
     monkeypatch.setattr(home_copy.DiskRoom, "free", lambda _: 1000)
     with pytest.raises(home_copy.DiskFull) as refused:
@@ -441,7 +441,7 @@ def test_without_room_nothing_is_begun(copy: Copy, monkeypatch: pytest.MonkeyPat
     copy.to_the_end()
 
 
-def test_a_link_in_the_place_of_the_target_is_not_followed(copy: Copy, tmp_path: Path) -> None:
+def test_link_in_place_of_the_target_is_not_followed(copy: Copy, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     copy.step()
@@ -452,7 +452,7 @@ def test_a_link_in_the_place_of_the_target_is_not_followed(copy: Copy, tmp_path:
 
 
 @pytest.mark.thorough("a large home")
-def test_memory_does_not_grow_with_the_home(tmp_path: Path) -> None:
+def test_memory_use_does_not_depend_on_home_size(tmp_path: Path) -> None:
     """Half a gibibyte through processes with 150 MiB of memory."""
     home = tmp_path / "home"
     home.mkdir()

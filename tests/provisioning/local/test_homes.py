@@ -58,7 +58,7 @@ def deep(folder: Path, depth: int) -> None:
     os.close(place)
 
 
-def test_all_of_it_goes(homes):
+def test_whole_home_is_deleted(homes):
     ada = homes / "vision" / "ada"
     os.mkfifo(ada / "pipe")
     (ada / ".hidden").mkdir()
@@ -69,7 +69,7 @@ def test_all_of_it_goes(homes):
     assert delete(homes)
 
 
-def test_links_go_and_what_they_lead_to_stays(homes, tmp_path):
+def test_links_are_deleted_and_their_targets_kept(homes, tmp_path):
     ada = homes / "vision" / "ada"
     for name, target in (
         ("outside", tmp_path / "outside"),
@@ -87,7 +87,7 @@ def test_links_go_and_what_they_lead_to_stays(homes, tmp_path):
     assert left(homes) == ["bob"]
 
 
-def test_a_home_that_is_a_link_is_left_alone(homes, tmp_path):
+def test_home_that_is_a_link_is_not_deleted(homes, tmp_path):
     (homes / "vision" / "eve").symlink_to("bob")
     (homes / "vision" / "eva").symlink_to(tmp_path / "outside")
     for owner in ("eve", "eva"):
@@ -97,14 +97,14 @@ def test_a_home_that_is_a_link_is_left_alone(homes, tmp_path):
         assert (homes / "vision" / owner).is_symlink()
 
 
-def test_a_team_that_is_a_link_is_left_alone(homes, tmp_path):
+def test_team_folder_that_is_a_link_is_not_followed(homes, tmp_path):
     (homes / "sound").symlink_to("vision")
     with pytest.raises(HomeProtected):
         deleting.delete(homes, "sound", "ada", limit_s=60)
     assert left(homes) == ["ada", "bob"]
 
 
-def test_homes_on_another_disk_are_reached_by_the_operators_link(homes, tmp_path):
+def test_homes_on_another_disk_are_deleted_through_the_link_of_the_operator(homes, tmp_path):
     (tmp_path / "var").symlink_to(homes)
     assert delete(tmp_path / "var")
     assert left(homes) == ["bob"]
@@ -133,7 +133,7 @@ def test_new_mounts_are_untouched(homes, tmp_path, monkeypatch):
         delete(homes)
 
 
-def test_neither_depth_nor_missing_rights_stop_it(homes):
+def test_deep_and_unreadable_folders_are_deleted(homes):
     ada = homes / "vision" / "ada"
     deep(ada / "work", DEEP)
     shut = ada / "shut" / "inner"
@@ -145,7 +145,7 @@ def test_neither_depth_nor_missing_rights_stop_it(homes):
     assert left(homes) == ["bob"]
 
 
-def test_it_is_out_of_the_way_at_once_and_goes_bit_by_bit(homes):
+def test_home_is_renamed_at_once_and_deleted_step_by_step(homes):
     ada = homes / "vision" / "ada"
     deep(ada / "work", 50)
     for number in range(200):
@@ -159,7 +159,7 @@ def test_it_is_out_of_the_way_at_once_and_goes_bit_by_bit(homes):
     assert left(homes) == ["bob"]
 
 
-def test_two_at_once_do_not_hinder_each_other(homes):
+def test_two_deletions_at_once_both_finish(homes):
     ada = homes / "vision" / "ada"
     deep(ada / "work", 200)
     for number in range(500):
@@ -183,7 +183,7 @@ def test_two_at_once_do_not_hinder_each_other(homes):
     assert left(homes) == ["bob"]
 
 
-def test_a_disk_that_cannot_be_written_is_said_and_tried_again(make_pool, monkeypatch):
+def test_write_error_is_reported_and_deletion_retried(make_pool, monkeypatch):
     pool = make_pool()
     home = pool.home / "homes" / "analysts" / "ada"
     home.mkdir(parents=True)

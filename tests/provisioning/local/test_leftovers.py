@@ -30,7 +30,7 @@ def there(pool: Pool) -> set[tuple[LeftoverKind, str]]:
     }
 
 
-def test_a_workspace_that_starts_runs_ends_and_goes_is_never_listed(pool):
+def test_live_workspace_is_never_listed_as_a_leftover(pool):
     spec = pool.spec()
     folder = pool.driver._dir(spec.ref)
     with folder.operation():
@@ -49,7 +49,7 @@ def test_a_workspace_that_starts_runs_ends_and_goes_is_never_listed(pool):
     assert there(pool) == set()
 
 
-def test_a_folder_without_a_record_is_found_with_its_size_and_goes(pool):
+def test_folder_without_a_record_is_listed_with_its_size_and_removed(pool):
     spec = pool.spec()
     folder = pool.driver._dir(spec.ref)
     with folder.operation():
@@ -65,7 +65,7 @@ def test_a_folder_without_a_record_is_found_with_its_size_and_goes(pool):
     assert pool.driver.remove_leftover(FOLDER, folder.name), "missing is gone"
 
 
-def test_an_empty_control_group_is_found_and_goes(pool):
+def test_empty_control_group_is_listed_and_removed(pool):
     host = cgroups.detect(pool.driver.instance)
     if not host.version:
         pytest.skip(host.reason)
@@ -76,7 +76,7 @@ def test_an_empty_control_group_is_found_and_goes(pool):
     assert there(pool) == set() and not any(group.exists() for group in groups)
 
 
-def test_the_rest_of_a_deleted_home_goes_and_a_new_home_of_that_name_stays(pool):
+def test_remains_of_a_deleted_home_are_removed_and_a_new_home_is_kept(pool):
     homes_dir = pool.driver.homes
     rest, new = homes_dir / "lab" / ".deleting-ada", homes_dir / "lab" / "ada"
     for path in (rest / "x", new):
@@ -89,7 +89,7 @@ def test_the_rest_of_a_deleted_home_goes_and_a_new_home_of_that_name_stays(pool)
     assert new.is_dir()
 
 
-def test_a_home_in_use_stays_and_another_goes(pool):
+def test_home_in_use_is_kept_and_another_removed(pool):
     spec = pool.spec()
     pool.run(spec)
     other = pool.driver.homes / "analysts" / "ghost"
@@ -109,12 +109,12 @@ def test_a_home_in_use_stays_and_another_goes(pool):
         (LeftoverKind.WORKSPACE, "ws-1"),
     ],
 )  # fmt: skip
-def test_no_name_leads_out(pool, kind, name):
+def test_invalid_leftover_names_are_refused(pool, kind, name):
     with pytest.raises(InvalidSpec):
         pool.driver.remove_leftover(kind, name)
 
 
-def test_where_memory_runs_out_all_of_a_workspace_goes_before_what_serves_it(pool):
+def test_workspace_processes_have_higher_oom_scores_than_services(pool):
     spec = pool.spec()
     pool.run(spec)
     inside = processes.scan(pool.driver.instance, spec.ref.external_name)
@@ -122,7 +122,7 @@ def test_where_memory_runs_out_all_of_a_workspace_goes_before_what_serves_it(poo
     assert min(scores) >= 100 and max(scores) >= 300
 
 
-def test_no_process_but_a_way_out_is_ended(pool):
+def test_only_egress_processes_are_ended(pool):
     own = f"{os.getpid()}-{processes.start_ticks(os.getpid())}"
     with pytest.raises(Conflict):
         pool.driver.remove_leftover(LeftoverKind.PROCESS, own)

@@ -38,7 +38,7 @@ from provisioning.types import (
 RUNNING, FAILED, STOPPED = ObservedState.RUNNING, ObservedState.FAILED, ObservedState.STOPPED
 
 
-def test_without_a_sandbox_it_runs_with_a_warning(make_pool):
+def test_workspace_without_sandbox_runs_with_a_warning(make_pool):
     pool = make_pool(sandbox="none")
     (node,) = pool.driver.inventory().nodes
     assert node.isolation is Isolation.NONE
@@ -50,7 +50,7 @@ def test_without_a_sandbox_it_runs_with_a_warning(make_pool):
     assert ask(seen, "'DATABASE_URL' in os.environ or 'BERTH_SECRET_KEY' in os.environ") is False
 
 
-def test_without_a_sandbox_several_users_are_refused(make_pool, monkeypatch):
+def test_multi_user_mode_without_sandbox_is_refused(make_pool, monkeypatch):
     monkeypatch.setenv("BERTH_MULTIUSER", "1")
     pool = make_pool(sandbox="none")
     with pytest.raises(MissingDependency) as caught:
@@ -59,7 +59,7 @@ def test_without_a_sandbox_several_users_are_refused(make_pool, monkeypatch):
     assert not (pool.home / "local").exists()
 
 
-def test_inventory_says_what_is_enforced(make_pool):
+def test_inventory_lists_enforced_limits(make_pool):
     (node,) = make_pool().driver.inventory().nodes
     assert node.cpu_milli >= 1000 and node.memory_mib > 0 and node.disk_mib > 0
     assert set(node.programs) == {"jupyter-lab", "marimo", "code-server", "rserver", "bash", "git", "ssh"}
@@ -70,7 +70,7 @@ def test_inventory_says_what_is_enforced(make_pool):
         assert node.accelerator_note
 
 
-def test_a_memory_limit_kills_and_is_named(make_pool):
+def test_exceeded_memory_limit_is_the_reported_cause(make_pool):
     pool = make_pool()
     if pool.driver.inventory().nodes[0].limits is not LimitEnforcement.CGROUP:
         pytest.skip("no control group can be written here")
@@ -82,7 +82,7 @@ def test_a_memory_limit_kills_and_is_named(make_pool):
     assert "64 MiB" in seen.message
 
 
-def test_where_the_machine_has_no_memory_left_the_workspace_is_not_blamed(make_pool):
+def test_out_of_memory_on_the_machine_is_not_blamed_on_the_workspace(make_pool):
     pool = make_pool()
     host = cgroups.detect(pool.driver.instance)
     if host.reason:
@@ -112,7 +112,7 @@ def test_where_the_machine_has_no_memory_left_the_workspace_is_not_blamed(make_p
     ("number", "words"),
     [(errno.EAGAIN, "its process limit. "), (errno.ENOMEM, "its memory limit. ")],
 )
-def test_a_machine_without_room_for_a_process_is_not_blamed_on_a_folder(
+def test_process_limit_of_the_machine_is_not_reported_as_a_folder_error(
     make_pool, monkeypatch, number, words
 ):
     def none(*_, **__):
@@ -140,13 +140,13 @@ def test_a_machine_without_room_for_a_process_is_not_blamed_on_a_folder(
         ({}, False),
     ],
 )
-def test_whether_a_group_came_to_its_own_limit(tmp_path, files, within):
+def test_own_memory_limit_of_a_group_is_recognized(tmp_path, files, within):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert cgroups.kept_within_memory([tmp_path]) is within
 
 
-def test_a_limit_around_all_workspaces_is_all_that_they_get(tmp_path):
+def test_outer_cgroup_limit_bounds_the_offered_memory(tmp_path):
     inner = tmp_path / "container" / "berth-x"
     inner.mkdir(parents=True)
     held = cgroups.CgroupHost(2, (inner,))
@@ -188,7 +188,7 @@ def test_a_cpu_limit_is_in_force(make_pool):
 
 
 @pytest.mark.parametrize("mode", ["auto", "none"])
-def test_an_app_has_a_folder_of_its_own_to_tell_its_progress(make_pool, mode):
+def test_app_has_its_own_progress_folder(make_pool, mode):
     pool = make_pool(sandbox=mode)
     seen = pool.run(pool.spec())
     folder = ask(seen, "os.environ['BERTH_PROGRESS_DIR']")
@@ -200,7 +200,7 @@ def test_an_app_has_a_folder_of_its_own_to_tell_its_progress(make_pool, mode):
 
 
 @pytest.mark.parametrize("mode", ["auto", "none"])
-def test_a_killed_agent_leaves_no_process_and_is_reported(make_pool, mode):
+def test_killed_agent_leaves_no_process_and_is_reported(make_pool, mode):
     pool = make_pool(sandbox=mode)
     spec = pool.spec()
     pool.run(spec)
@@ -210,7 +210,7 @@ def test_a_killed_agent_leaves_no_process_and_is_reported(make_pool, mode):
     assert pool.pids(spec.ref) == []
 
 
-def test_without_a_sandbox_even_a_process_without_its_environment_ends(make_pool):
+def test_process_without_environment_ends_without_a_sandbox(make_pool):
     pool = make_pool(sandbox="none")
     hide = (
         "import os, subprocess, sys\nsubprocess.Popen(['sleep', '987654'], env={}, start_new_session=True)\n"
@@ -229,7 +229,7 @@ def test_without_a_sandbox_even_a_process_without_its_environment_ends(make_pool
     assert processes.start_ticks(pid) is None
 
 
-def test_probes_of_the_dead_are_swept(make_pool):
+def test_probes_of_ended_processes_are_removed(make_pool):
     pool = make_pool()
     host = cgroups.detect(pool.driver.instance)
     if not host.version:
@@ -240,7 +240,7 @@ def test_probes_of_the_dead_are_swept(make_pool):
     assert not any(path.exists() for path in (*cgroups.paths(host, probe), *host.parents))
 
 
-def test_a_process_is_never_known_by_its_pid_alone():
+def test_process_is_never_identified_by_pid_only():
     ticks = processes.start_ticks(os.getpid())
     assert ticks is not None
     assert processes.send((os.getpid(), ticks + 1), signal.SIGKILL) is False
@@ -264,7 +264,7 @@ def test_a_reboot_is_recognised(make_pool, monkeypatch):
     assert pool.driver.observe(spec.ref).code == "host_restarted"
 
 
-def test_a_workspace_cannot_make_the_driver_read_other_files(make_pool):
+def test_driver_does_not_follow_links_of_a_workspace(make_pool):
     pool = make_pool()
     secret = pool.home.parent / "secret.txt"
     secret.write_text("the portal's secret")
@@ -286,7 +286,7 @@ def test_a_workspace_cannot_make_the_driver_read_other_files(make_pool):
     assert seen.state is ObservedState.STOPPING or pool.pids(spec.ref) == []
 
 
-def test_a_folder_that_its_workspace_locked_is_removed_all_the_same(make_pool):
+def test_folder_locked_by_its_workspace_is_removed(make_pool):
     pool = make_pool()
     spec = pool.spec()
     pool.run(spec)
@@ -298,7 +298,7 @@ def test_a_folder_that_its_workspace_locked_is_removed_all_the_same(make_pool):
     assert not folder.path.exists()
 
 
-def test_a_lost_record_is_unknown_until_it_is_deleted(make_pool):
+def test_workspace_with_lost_record_is_unknown_until_deleted(make_pool):
     pool = make_pool()
     spec = pool.spec()
     pool.run(spec)
@@ -312,7 +312,7 @@ def test_a_lost_record_is_unknown_until_it_is_deleted(make_pool):
     assert pool.pids(spec.ref) == []
 
 
-def test_a_full_disk_fails_the_start_and_leaves_nothing(make_pool, monkeypatch):
+def test_full_disk_fails_the_start_and_leaves_no_files(make_pool, monkeypatch):
     pool = make_pool()
 
     def full(self: WorkspaceDir, record: object) -> None:
@@ -328,7 +328,7 @@ def test_a_full_disk_fails_the_start_and_leaves_nothing(make_pool, monkeypatch):
     assert pool.run(spec).state is RUNNING
 
 
-def test_a_start_that_died_before_it_launched_is_absent_and_can_be_repeated(make_pool, monkeypatch):
+def test_start_interrupted_before_launch_is_absent_and_repeatable(make_pool, monkeypatch):
     class Death(BaseException):
         """The worker's end: nothing is tidied up."""
 
@@ -347,7 +347,7 @@ def test_a_start_that_died_before_it_launched_is_absent_and_can_be_repeated(make
     assert pool.run(spec).state is RUNNING
 
 
-def test_taken_ports_are_passed_over(make_pool):
+def test_occupied_ports_are_skipped(make_pool):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -358,7 +358,7 @@ def test_taken_ports_are_passed_over(make_pool):
     assert "port_min" in caught.value.message
 
 
-def test_a_granted_device_that_is_gone_is_no_capacity(make_pool):
+def test_missing_granted_device_is_no_capacity(make_pool):
     pool = make_pool()
     placement = Placement((NodePlacement(pool.driver.node_name, (DeviceGrant("GPU-gone"),)),))
     with pytest.raises(NoCapacity):
@@ -366,7 +366,7 @@ def test_a_granted_device_that_is_gone_is_no_capacity(make_pool):
 
 
 @pytest.mark.parametrize("name", ["..", ".", "/etc", "a/b", "", "a:b", "-x", "a\nb", "a\0b", ".deleting-ada"])
-def test_no_name_leaves_the_homes(make_pool, name):
+def test_owner_and_team_names_cannot_leave_the_homes_folder(make_pool, name):
     pool = make_pool()
     for change in ({"owner": name}, {"team": name}):
         with pytest.raises(InvalidSpec):
@@ -375,7 +375,7 @@ def test_no_name_leaves_the_homes(make_pool, name):
             pool.driver.delete_home(**{"team": "analysts", "owner": "ada", **change})
 
 
-def test_closed_generations_are_forgotten_after_a_week(make_pool):
+def test_closed_generations_are_removed_after_a_week(make_pool):
     pool = make_pool()
     old, other = pool.spec(), pool.spec()
     pool.driver.ensure_deleted(old.ref)
@@ -387,6 +387,6 @@ def test_closed_generations_are_forgotten_after_a_week(make_pool):
     assert not mark.exists()
 
 
-def test_a_name_that_is_no_uuid_is_refused(make_pool):
+def test_workspace_id_must_be_a_uuid(make_pool):
     with pytest.raises(InvalidSpec):
         make_pool().driver.observe(WorkspaceRef("../../etc", 1))

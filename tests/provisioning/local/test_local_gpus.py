@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_whole_gpu(root):
+def test_whole_gpu_is_listed(root):
     with installed(FakeLibrary([h200()])):
         found = gpus.scan(root=root)
     (device,) = found.devices
@@ -37,7 +37,7 @@ def test_a_whole_gpu(root):
     assert (found.note, found.driver_version, found.cuda_version) == ("", "570.124.06", "12.8")
 
 
-def test_mig_instances_stand_beside_their_gpu(root):
+def test_mig_instances_are_listed_with_their_gpu(root):
     with installed(FakeLibrary([h100_mig()])):
         parent, first, second = gpus.scan(root=root).devices
     assert parent.mig_mode and parent.kind is DeviceKind.GPU
@@ -48,21 +48,21 @@ def test_mig_instances_stand_beside_their_gpu(root):
     assert first.facts == {"sms": 60, "memory_slices": 4, "gpu_instance": 1}
 
 
-def test_no_driver_is_a_note(root):
+def test_missing_driver_is_a_note(root):
     with installed(None):
         found = gpus.scan(root=root)
     assert found.devices == () and found.state is MachineState.NO_DRIVER
     assert found.note.startswith("The NVIDIA driver is not installed") and "run without a GPU" in found.note
 
 
-def test_a_lost_gpu_is_a_warning_and_the_others_stay(root):
+def test_lost_gpu_is_a_warning_and_others_are_listed(root):
     with installed(FakeLibrary([h200(broken=LOST), h200(1)])):
         found = gpus.scan(root=root)
     assert [device.index for device in found.devices] == [1]
     assert len(found.warnings) == 1 and "GPU 0" in found.warnings[0]
 
 
-def test_a_gpu_that_asks_for_a_reset_is_unhealthy(root):
+def test_gpu_requiring_a_reset_is_unhealthy(root):
     sick = h200()
     sick.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = 4
     with installed(FakeLibrary([sick])):
@@ -70,7 +70,7 @@ def test_a_gpu_that_asks_for_a_reset_is_unhealthy(root):
     assert not device.healthy and "Drain this GPU, then reset it" in device.health_note
 
 
-def test_the_driver_reports_it_and_refuses_what_has_been_cut(make_pool, monkeypatch):
+def test_local_driver_reports_gpus_and_refuses_whole_grants_of_partitioned_ones(make_pool, monkeypatch):
     # What this machine itself has on PCI is not what the library plays.
     monkeypatch.setattr(inventory, "not_shown", lambda *_: ())
     driver = make_pool().driver

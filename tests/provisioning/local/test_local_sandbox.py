@@ -31,7 +31,7 @@ PLAN = SandboxPlan(
 )
 
 
-def test_the_whole_argument_vector():
+def test_argument_vector_of_bubblewrap():
     etc = [word for path in module.ETC_SHARED for word in ("--ro-bind-try", path, path)]
     # fmt: off
     assert bwrap_argv(PLAN) == (
@@ -72,7 +72,7 @@ def test_sandbox_without_agent_does_not_show_its_files():
     assert not [word for word in bwrap_argv(replace(PLAN, agent="", command=("x",))) if "agent" in word]
 
 
-def test_no_secret_folder_of_etc_is_shared():
+def test_secret_folders_of_etc_are_not_shared():
     assert not {"/etc", "/etc/ssl", "/etc/pki", "/etc/shadow"} & set(module.ETC_SHARED)
     assert not any("private" in path for path in module.ETC_SHARED)
 
@@ -81,11 +81,11 @@ def test_no_secret_folder_of_etc_is_shared():
     ("name", "expected"),
     [("My Notebook", "my-notebook"), ("ümläut", "ml-ut"), ("—", "workspace"), ("a" * 90, "a" * 40)],
 )
-def test_host_names_are_legal(name, expected):
+def test_host_names_are_valid(name, expected):
     assert hostname(name) == expected
 
 
-def test_an_environment_shows_its_base_python_and_nothing_beside_it(tmp_path):
+def test_environment_mounts_its_base_python_only(tmp_path):
     base = tmp_path / "someone"
     for folder in ("bin", "lib", "secrets"):
         (base / folder).mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_an_environment_shows_its_base_python_and_nothing_beside_it(tmp_path):
     assert set(resolve(root).readonly) == {str(root), f"{base}/bin", f"{base}/lib"}
 
 
-def test_a_workspace_sees_only_what_is_its_own(make_pool, sandbox, monkeypatch):
+def test_workspace_sees_only_its_own_files_and_processes(make_pool, sandbox, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
     pool = make_pool()
     (pool.home / "homes" / "analysts" / "eve").mkdir(parents=True)

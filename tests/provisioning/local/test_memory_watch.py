@@ -63,7 +63,7 @@ def eat(seen) -> int:
     return ask(seen, f"__import__('subprocess').run([sys.executable, '-c', \"{EAT}\"]).returncode")
 
 
-def test_a_program_that_is_ended_is_reported_once_and_named(limited):
+def test_killed_program_is_reported_once_with_its_name(limited):
     spec = limited.spec(resources=ResourceRequest(cpu_milli=1000, memory_mib=MEMORY_MIB))
     seen = limited.run(spec)
     watched = Watched(limited.driver.base, memory_watch.kernel_lines())
@@ -125,7 +125,7 @@ def test_memory_shortage_is_distinguished_from_a_limit(fake):
     assert kill.machine
 
 
-def test_an_app_that_has_ended_is_left_to_its_observation(fake, monkeypatch):
+def test_memory_kill_of_an_ended_app_is_left_to_its_observation(fake, monkeypatch):
     pool, group = fake
     watched = Watched(pool.driver.base)
     count(group, 1)
@@ -134,7 +134,7 @@ def test_an_app_that_has_ended_is_left_to_its_observation(fake, monkeypatch):
     assert watched.rounds(2) == []
 
 
-def test_the_count_of_an_earlier_start_is_forgotten(fake):
+def test_kill_count_of_an_earlier_start_is_ignored(fake):
     pool, group = fake
     count(group, 5)
     assert len(Watched(pool.driver.base).rounds(2)) == 1
@@ -146,7 +146,7 @@ def test_the_count_of_an_earlier_start_is_forgotten(fake):
     assert kill.count == 2
 
 
-def test_names_come_from_the_kernels_log_whatever_a_program_calls_itself(fake):
+def test_program_names_in_the_kernel_log_cannot_be_forged(fake):
     pool, group = fake
     lines = [
         "Memory cgroup out of memory: Killed process 1 (wrong)",
@@ -162,12 +162,12 @@ def test_names_come_from_the_kernels_log_whatever_a_program_calls_itself(fake):
     assert kill.process == "python3.11"
 
 
-def test_without_the_kernels_log_there_is_no_name(monkeypatch, tmp_path):
+def test_missing_kernel_log_gives_no_name(monkeypatch, tmp_path):
     monkeypatch.setattr(memory_watch, "KernelLog", lambda: os.open(tmp_path / "none", os.O_RDONLY))
     assert list(memory_watch.kernel_lines()()) == []
 
 
-def test_a_damaged_file_of_counts_is_replaced(fake):
+def test_damaged_count_file_is_replaced(fake):
     pool, group = fake
     (pool.driver.base / memory_watch.FILE).write_text("{]")
     count(group, 1)

@@ -40,7 +40,7 @@ def wheels_in(home: Path) -> str:
 
 @pytest.mark.thorough("installs with three programs")
 @pytest.mark.parametrize("prepared", [True, False])
-def test_pip_uv_and_the_notebooks_own_pip_just_work(pool: Pool, prepared: bool) -> None:
+def test_pip_uv_and_notebook_pip_install_packages(pool: Pool, prepared: bool) -> None:
     jupyter = Jupyter(pool, prepared=prepared)
     kernel = jupyter.kernel()
     home = f"/home/{jupyter.spec.owner}"
@@ -61,7 +61,7 @@ def test_pip_uv_and_the_notebooks_own_pip_just_work(pool: Pool, prepared: bool) 
 
 
 @pytest.mark.thorough("starts three notebooks")
-def test_the_kernels_picture_arrives_in_homes_with_links_of_it_too(pool: Pool) -> None:
+def test_kernel_logo_is_written_to_homes_with_links(pool: Pool) -> None:
     """A link leads out of the kernel's folder, and Jupyter serves nothing there."""
     jupyter = Jupyter(pool, prepared=False)
     logos = pool.driver.environment_path / "share" / "jupyter" / "kernels" / "python3"
@@ -84,7 +84,7 @@ def test_the_kernels_picture_arrives_in_homes_with_links_of_it_too(pool: Pool) -
         assert again.bytes("GET", found[name.partition(".")[0]]) == data
 
 
-def test_they_are_kept_by_environment_and_removed_when_asked(pool: Pool) -> None:
+def test_packages_are_kept_per_environment_and_removed_on_request(pool: Pool) -> None:
     spec = pool.spec(environment_name="analysis")
     seen = pool.run(spec)
     folder = ask(seen, "os.environ['VIRTUAL_ENV']")
@@ -104,7 +104,7 @@ def test_they_are_kept_by_environment_and_removed_when_asked(pool: Pool) -> None
     assert pool.driver.own_packages(of) == []
 
 
-def test_a_home_with_links_tells_nothing_of_what_they_lead_to(tmp_path: Path) -> None:
+def test_package_list_does_not_follow_links_in_the_home(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere" / "lib" / "python3.12" / "site-packages"
     elsewhere.mkdir(parents=True)
     (elsewhere / "secret-1.dist-info").mkdir()
@@ -116,7 +116,7 @@ def test_a_home_with_links_tells_nothing_of_what_they_lead_to(tmp_path: Path) ->
     assert packages.installed(tmp_path / "nobody", "x-python3.12") == []
 
 
-def test_an_overlay_that_is_as_it_was_is_left_alone(tmp_path: Path) -> None:
+def test_unchanged_overlay_is_not_rewritten(tmp_path: Path) -> None:
     site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
     site.mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python3"

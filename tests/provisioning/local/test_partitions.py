@@ -78,7 +78,7 @@ def journal(base: Path) -> list[str]:
     return [path.name for path in (base / ".mig").glob("*.json")]
 
 
-def test_an_idle_instance_goes_and_another_comes(tmp_path):
+def test_idle_instance_is_replaced_by_another(tmp_path):
     gpu, scrubs = h100_mig(), Scrubs()
     with installed(FakeLibrary([gpu])):
         (found,) = repartition(tmp_path, CHANGE, scrubs)
@@ -96,7 +96,7 @@ def test_free_instances_are_used_before_repartitioning(tmp_path):
     assert scrubs.done == list(found)
 
 
-def test_the_same_command_again_is_success_and_changes_nothing(tmp_path):
+def test_repeated_command_succeeds_without_changes(tmp_path):
     gpu = h100_mig()
     with installed(FakeLibrary([gpu])):
         first = repartition(tmp_path, CHANGE, Scrubs())
@@ -106,7 +106,7 @@ def test_the_same_command_again_is_success_and_changes_nothing(tmp_path):
     assert layout(gpu) == NEW
 
 
-def test_an_instance_in_use_is_not_touched(tmp_path):
+def test_instance_in_use_is_unchanged(tmp_path):
     gpu, scrubs = h100_mig(), Scrubs()
     gpu.instances[1].processes = [Process(4242)]
     with installed(FakeLibrary([gpu])), pytest.raises(NoCapacity, match="in use"):
@@ -126,7 +126,7 @@ def test_instance_used_during_the_scrub_is_kept(tmp_path):
     assert (layout(gpu), journal(tmp_path)) == (OLD, [])
 
 
-def test_an_instance_that_is_gone_is_no_reason_to_destroy_others(tmp_path):
+def test_missing_instance_does_not_destroy_others(tmp_path):
     gpu = h100_mig()
     change = MigRepartition(GPU, (SMALL, uuid_of(7, "MIG")), CHANGE.create)
     with installed(FakeLibrary([gpu])), pytest.raises(NoCapacity, match="is missing"):
@@ -134,7 +134,7 @@ def test_an_instance_that_is_gone_is_no_reason_to_destroy_others(tmp_path):
     assert layout(gpu) == OLD
 
 
-def test_nothing_is_changed_where_the_old_memory_is_not_proven_clean(tmp_path):
+def test_failed_scrub_keeps_the_old_layout(tmp_path):
     gpu = h100_mig()
     with installed(FakeLibrary([gpu])), pytest.raises(UncleanDevices):
         repartition(tmp_path, CHANGE, Scrubs(SMALL))
@@ -165,14 +165,14 @@ def _copy(gpu: FakeGpu, *, start: int):
     )
 
 
-def test_a_driver_that_refuses_the_call_is_no_layout(tmp_path):
+def test_refused_driver_call_reports_no_layout(tmp_path):
     gpu = h100_mig()
     gpu.broken = Err(pynvml.NVML_ERROR_GPU_IS_LOST)
     with installed(FakeLibrary([gpu])), pytest.raises(BackendUnavailable):
         repartition(tmp_path, CHANGE, Scrubs())
 
 
-def test_one_at_a_time(tmp_path):
+def test_only_one_repartition_at_a_time(tmp_path):
     gpu = h100_mig()
 
     def scrub(uuid: str) -> bool:
@@ -188,7 +188,7 @@ def test_one_at_a_time(tmp_path):
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 60))
-def test_a_kill_at_any_call_leaves_the_old_layout_or_the_new_one(tmp_path, at, after):
+def test_killed_at_any_call_leaves_the_old_or_new_layout(tmp_path, at, after):
     gpu = h100_mig()
     library = Dying(gpu, at=at, after=after)
     with installed(library):
@@ -206,7 +206,7 @@ def test_a_kill_at_any_call_leaves_the_old_layout_or_the_new_one(tmp_path, at, a
         assert layout(gpu) == NEW and len(found) == 1
 
 
-def test_the_kills_cover_the_whole_change(tmp_path):
+def test_kill_points_cover_the_whole_change(tmp_path):
     """There are fewer calls than numbers above, and the last number kills nobody."""
     library = Dying(h100_mig(), at=59, after=True)
     with installed(library):
@@ -214,7 +214,7 @@ def test_the_kills_cover_the_whole_change(tmp_path):
     assert not library.dead
 
 
-def test_a_kill_on_the_way_back_is_finished_too(tmp_path):
+def test_killed_rollback_is_completed(tmp_path):
     for at in range(1, 60):
         base = tmp_path / str(at)
         gpu = h100_mig(values={})
@@ -231,7 +231,7 @@ def test_a_kill_on_the_way_back_is_finished_too(tmp_path):
             assert journal(base) == []
 
 
-def test_a_gpu_that_is_away_keeps_its_journal(tmp_path):
+def test_missing_gpu_keeps_its_journal(tmp_path):
     gpu = h100_mig()
     partitions._write(tmp_path, partitions.PartitionJournal(GPU, (MigSlice("1g.10gb", 0),), CHANGE.create))
     with installed(FakeLibrary([])):
@@ -242,11 +242,11 @@ def test_a_gpu_that_is_away_keeps_its_journal(tmp_path):
     assert (layout(gpu), journal(tmp_path)) == (NEW, [])
 
 
-def test_nothing_to_recover(tmp_path):
+def test_recovery_without_journals_succeeds(tmp_path):
     assert recover(tmp_path / "nowhere")
 
 
-def test_the_fake_is_as_strict_as_the_driver():
+def test_fake_library_is_as_strict_as_the_driver():
     gpu = h100_mig()
     with installed(FakeLibrary([gpu])), session() as driver:
         device = driver.by_uuid(GPU)

@@ -74,7 +74,7 @@ def close_code(channel: ClientConnection) -> int | None:
     return closed.value.rcvd.code if closed.value.rcvd else None
 
 
-def test_bytes_pass_both_ways_and_strangers_are_refused(jupyter: Jupyter) -> None:
+def test_bytes_pass_both_ways_and_foreign_requests_are_refused(jupyter: Jupyter) -> None:
     assert jupyter.call("GET", "/berth/forward") == {"version": 1}
     kernel = jupyter.kernel()
     count, much, reset, elsewhere = json.loads(jupyter.run(kernel, SERVERS))

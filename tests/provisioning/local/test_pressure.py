@@ -20,19 +20,19 @@ full avg10=0.00 avg60=99.00 avg300=0.00 total=0
         ("", None), ("-1.00", None), ("nan", None), ("1e9", None),
     ],
 )  # fmt: skip
-def test_the_minute_in_which_some_waited_is_read(tmp_path, told, read):
+def test_one_minute_average_is_read(tmp_path, told, read):
     (tmp_path / "cpu").write_text(TOLD.format(told))
     assert pressure.read_pressure(tmp_path) == {"cpu": read, "memory": None, "io": None}
 
 
-def test_a_kernel_that_tells_nothing_and_a_file_that_cannot_be_read_are_not_zero(tmp_path):
+def test_missing_and_unreadable_pressure_files_give_none(tmp_path):
     (tmp_path / "io").mkdir()
     nothing = dict.fromkeys(pressure.RESOURCES)
     assert pressure.read_pressure(tmp_path) == pressure.read_pressure(tmp_path / "none") == nothing
 
 
 @given(st.binary(max_size=200))
-def test_any_input_is_a_percentage_or_none(tmp_path_factory, told):
+def test_any_file_content_gives_a_percentage_or_none(tmp_path_factory, told):
     folder = tmp_path_factory.getbasetemp() / "pressure"
     folder.mkdir(exist_ok=True)
     (folder / "memory").write_bytes(told)

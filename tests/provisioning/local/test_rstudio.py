@@ -54,7 +54,7 @@ def pool(make_pool, sandbox) -> Pool:
 
 
 @pytest.mark.engine
-def test_it_is_started_as_a_user_s_own_server_behind_the_gateway(pool: Pool) -> None:
+def test_rstudio_runs_as_a_single_user_server_behind_the_gateway(pool: Pool) -> None:
     program = pool.home / "homes" / "analysts" / "ada" / ".local" / "bin" / "rserver"
     program.parent.mkdir(parents=True)
     program.write_text(TAKES_ITS_OPTIONS)
@@ -85,7 +85,7 @@ def test_it_is_started_as_a_user_s_own_server_behind_the_gateway(pool: Pool) -> 
 
 
 @pytest.mark.engine
-def test_without_it_the_start_fails_and_says_what_is_missing(pool: Pool) -> None:
+def test_start_without_rstudio_names_the_missing_program(pool: Pool) -> None:
     spec = replace(pool.spec(), app=app())
     pool.start(spec)
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), ObservedState.FAILED)
@@ -93,7 +93,7 @@ def test_without_it_the_start_fails_and_says_what_is_missing(pool: Pool) -> None
     assert "rserver" in seen.log_tail
 
 
-def test_a_node_finds_it_where_its_package_puts_it(monkeypatch, tmp_path):
+def test_node_finds_rstudio_in_its_package_folder(monkeypatch, tmp_path):
     found = environment.resolve(tmp_path / "none")
     monkeypatch.setitem(environment.FOLDERS, "rserver", str(tmp_path))
     before = found.which("rserver")
@@ -106,7 +106,7 @@ def test_a_node_finds_it_where_its_package_puts_it(monkeypatch, tmp_path):
     assert found.which("anything") == ""
 
 
-def test_a_node_tells_of_more_programs_when_its_setting_names_them(make_pool, monkeypatch):
+def test_programs_named_by_the_node_setting_are_reported(make_pool, monkeypatch):
     monkeypatch.setenv("BERTH_NODE_PROGRAMS", "sh no-such-program ../../bin/sh -x sh")
     (node,) = make_pool().driver.inventory().nodes
     assert os.access(node.programs["sh"], os.X_OK)

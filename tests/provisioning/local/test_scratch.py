@@ -84,7 +84,7 @@ def test_next_probe_removes_leftovers_of_killed_ones_only(base):
     assert [path.name for path in (base / scratch.PROBES).iterdir()] == [scratch.LOCK]
 
 
-def test_the_next_probe_of_a_worker_does_it(base, monkeypatch):
+def test_next_probe_of_a_worker_removes_leftovers(base, monkeypatch):
     killed, left = probing(base)
     end(killed)
     monkeypatch.setattr(isolation, "_known", {})
@@ -93,7 +93,7 @@ def test_the_next_probe_of_a_worker_does_it(base, monkeypatch):
     assert not left.exists()
 
 
-def test_a_way_out_that_came_after_its_folder_had_gone_is_ended(base):
+def test_egress_process_started_after_folder_removal_is_ended(base):
     """The child that makes it may be slower than the sweep of the worker that was started again."""
     killed, left = probing(base)
     end(killed)
@@ -103,7 +103,7 @@ def test_a_way_out_that_came_after_its_folder_had_gone_is_ended(base):
     assert len(scratch.sweep(base).processes) == 1
 
 
-def test_another_instance_and_another_driver_lose_nothing(base, tmp_path):
+def test_folders_of_another_instance_or_driver_are_kept(base, tmp_path):
     killed, left = probing(base)
     end(killed)
     assert scratch.sweep(tmp_path / "other") == scratch.SweepResult()
@@ -112,7 +112,7 @@ def test_another_instance_and_another_driver_lose_nothing(base, tmp_path):
     assert network.egress_processes(left)
 
 
-def test_a_running_workspace_keeps_its_way_out_and_a_killed_ones_goes(base, tmp_path):
+def test_egress_process_is_kept_while_the_workspace_runs_and_ended_once_killed(base, tmp_path):
     pool = Pool(tmp_path)
     try:
         spec = pool.spec()
@@ -131,7 +131,7 @@ def test_a_running_workspace_keeps_its_way_out_and_a_killed_ones_goes(base, tmp_
         pool.close()
 
 
-def test_no_link_leads_a_sweep_away(base, tmp_path):
+def test_sweep_does_not_follow_links(base, tmp_path):
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("here")
@@ -146,7 +146,7 @@ def test_no_link_leads_a_sweep_away(base, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user's")
-def test_a_folder_of_another_user_stays(base):
+def test_folder_of_another_user_is_kept(base):
     with scratch.folder(base, "test"):
         pass
     other = base / scratch.PROBES / "network-1-x"
@@ -180,7 +180,7 @@ def test_occupied_name_in_the_temporary_folder_is_not_used(tmp_path, monkeypatch
     assert found.stat().st_uid == os.geteuid()
 
 
-def test_without_a_driver_it_is_one_folder_of_this_user(tmp_path, monkeypatch):
+def test_default_scratch_folder_is_per_user(tmp_path, monkeypatch):
     monkeypatch.delenv("BERTH_HOME", raising=False)
     monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
     assert scratch.default_base() == scratch.default_base() == tmp_path / f"berth-{os.geteuid()}"
@@ -188,7 +188,7 @@ def test_without_a_driver_it_is_one_folder_of_this_user(tmp_path, monkeypatch):
     assert scratch.default_base() == tmp_path / "berth" / "local"
 
 
-def test_groups_of_killed_probes_go_and_those_of_living_ones_stay(tmp_path):
+def test_control_groups_of_killed_probes_are_removed_and_others_kept(tmp_path):
     """In a folder that stands for the control groups: `rmdir` is all that both know."""
     parent = tmp_path / "berth-one"
     ended = subprocess.Popen(["true"])
@@ -223,7 +223,7 @@ def groups_below(name: str) -> list[Path]:
     ]
 
 
-def test_a_killed_probe_of_the_real_groups_leaves_none(tmp_path):
+def test_killed_probe_leaves_no_control_group(tmp_path):
     instance = f"scratch{os.getpid()}"
     if cgroups.detect(instance).version == 0:
         pytest.skip(cgroups.detect(instance).reason)

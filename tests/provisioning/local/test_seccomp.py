@@ -78,7 +78,7 @@ def kernel(machine: str) -> Kernel:
     return Kernel(machine)
 
 
-def test_every_call_without_conditions_is_as_the_profile_says(machine: str, kernel: Kernel) -> None:
+def test_unconditional_calls_match_the_profile(machine: str, kernel: Kernel) -> None:
     entries = json.loads(profile.PROFILE.read_text())["syscalls"]
     own = {"x86_64": "amd64", "aarch64": "arm64"}[machine]
     allowed = {
@@ -115,7 +115,7 @@ def test_every_call_without_conditions_is_as_the_profile_says(machine: str, kern
         "fanotify_init", "sethostname", "setdomainname", "vhangup", "move_pages", "process_madvise",
     ],
 )  # fmt: skip
-def test_it_refuses(kernel: Kernel, name: str) -> None:
+def test_filter_refuses_the_call(kernel: Kernel, name: str) -> None:
     assert kernel(name) == EPERM
 
 
@@ -129,11 +129,11 @@ def test_it_refuses(kernel: Kernel, name: str) -> None:
         "close_range",
     ],
 )  # fmt: skip
-def test_it_allows(kernel: Kernel, name: str) -> None:
+def test_filter_allows_the_call(kernel: Kernel, name: str) -> None:
     assert kernel(name) == ALLOW
 
 
-def test_processes_and_threads_are_made_but_no_namespaces(kernel: Kernel) -> None:
+def test_clone_allows_processes_and_threads_but_no_namespaces(kernel: Kernel) -> None:
     fork, thread, vfork = 0x01200011, 0x003D0F00, 0x4111
     for flags in (fork, thread, vfork):
         assert kernel("clone", flags) == ALLOW
@@ -143,7 +143,7 @@ def test_processes_and_threads_are_made_but_no_namespaces(kernel: Kernel) -> Non
     assert kernel("clone3") == ENOSYS  # the C library asks by `clone` then
 
 
-def test_some_families_of_sockets_are_closed_however_the_number_is_written(kernel: Kernel) -> None:
+def test_blocked_socket_families_ignore_upper_bits(kernel: Kernel) -> None:
     for family in (1, 2, 10, 16, 17, 37, 39, 41, 45):
         assert kernel("socket", family) == ALLOW
         assert kernel("socket", family | GARBAGE) == ALLOW  # the kernel reads 32 bits of it
@@ -152,14 +152,14 @@ def test_some_families_of_sockets_are_closed_however_the_number_is_written(kerne
         assert kernel("socket", family | GARBAGE) == EPERM
 
 
-def test_personalities_are_those_of_linux(kernel: Kernel) -> None:
+def test_only_linux_personalities_are_allowed(kernel: Kernel) -> None:
     for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF):
         assert kernel("personality", value) == ALLOW
     for value in (1, 0x40000, 0x0400000, 0x4000000, 0xFFFFFFFE):
         assert kernel("personality", value) == EPERM
 
 
-def test_other_conventions_of_calls_are_closed(machine: str, kernel: Kernel) -> None:
+def test_other_calling_conventions_are_refused(machine: str, kernel: Kernel) -> None:
     other = {AUDIT["x86_64"], AUDIT["aarch64"], I386, ARM, RISCV} - {AUDIT[machine]}
     for architecture in other:
         assert {run(kernel.program, architecture, number) for number in range(600)} == {KILL}
@@ -168,14 +168,14 @@ def test_other_conventions_of_calls_are_closed(machine: str, kernel: Kernel) -> 
     assert run(kernel.program, AUDIT[machine], -1) == ENOSYS
 
 
-def test_calls_that_are_newer_than_the_list_do_not_exist(machine: str, kernel: Kernel) -> None:
+def test_unknown_newer_calls_return_enosys(machine: str, kernel: Kernel) -> None:
     """A C library that tries them uses older ones then; EPERM would be an error to it."""
     newest = kernel.numbers["removexattrat"]
     assert run(kernel.program, AUDIT[machine], newest) == ALLOW
     assert {run(kernel.program, AUDIT[machine], number) for number in range(newest + 1, 1000)} == {ENOSYS}
 
 
-def test_old_kernels_have_no_safe_ptrace(machine: str) -> None:
+def test_ptrace_is_refused_on_old_kernels(machine: str) -> None:
     for release, expected in (("4.7.10", EPERM), ("4.8.0", ALLOW), ("10.0-rc1", ALLOW)):
         assert Kernel(machine, release)("ptrace") == expected
         assert Kernel(machine, release)("process_vm_readv") == expected
@@ -193,7 +193,7 @@ def test_old_kernels_have_no_safe_ptrace(machine: str) -> None:
         (Compare.MASKED_EQ, 4, 6, [4, 5, 12], [2, 6]),
     ],
 )
-def test_each_comparison_alone_and_with_another(
+def test_each_comparison_alone_and_combined(
     compare: Compare, value: int, mask: int, held: list[int], missed: list[int]
 ) -> None:
     tested = Comparison(1, compare, value, mask)
@@ -219,7 +219,7 @@ def test_each_comparison_alone_and_with_another(
     assert {ask(4, 9, one) for one in missed} == {EPERM}
 
 
-def test_far_jumps_and_programs_that_are_too_long() -> None:
+def test_long_jumps_work_and_too_long_programs_are_refused() -> None:
     def many(number: int) -> FilterRules:
         calls = {one: (Rule(0x00050000 + one % 4000),) for one in range(number)}
         return FilterRules(AUDIT["x86_64"], calls, EPERM, number - 1, ENOSYS)
@@ -277,7 +277,7 @@ def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made.cache_clear()
 
 
-def test_the_file_is_made_once_and_mended(tmp_path: Any, afresh: None) -> None:
+def test_filter_file_is_written_once_and_repaired(tmp_path: Any, afresh: None) -> None:
     found = filters.machine_filter()
     path = filters.file_of(tmp_path, found.digest)
     assert path.read_bytes() == found.program and path.stat().st_mode & 0o077 == 0
@@ -290,7 +290,7 @@ def test_the_file_is_made_once_and_mended(tmp_path: Any, afresh: None) -> None:
 
 
 @pytest.mark.parametrize("broken", ["machine", "list"])
-def test_without_a_filter_several_users_are_refused_and_one_is_warned(
+def test_missing_filter_is_refused_in_multi_user_mode_and_warned_of_otherwise(
     broken: str, make_pool: Any, sandbox: None, afresh: None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if broken == "machine":
@@ -311,7 +311,7 @@ def test_without_a_filter_several_users_are_refused_and_one_is_warned(
     assert set(filters_of(pool, spec).values()) == {"0"}
 
 
-def test_a_kernel_that_takes_no_filter_is_named(sandbox: None, afresh: None, monkeypatch: Any) -> None:
+def test_kernel_refusing_the_filter_is_reported(sandbox: None, afresh: None, monkeypatch: Any) -> None:
     broken = filters.Filter(b"\x06\0\0\0\0\0\0\0" * 4097, "0" * 64)  # longer than any kernel takes
     monkeypatch.setattr(filters, "machine_filter", lambda: broken)
     found = isolation.probe()

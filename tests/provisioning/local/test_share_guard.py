@@ -106,7 +106,7 @@ def until_gone(pid: int) -> None:
 # -- who has a part ---------------------------------------------------------------------------------
 
 
-def test_the_node_knows_who_has_a_part_also_after_its_worker_was_killed(pool: Pool) -> None:
+def test_share_holders_are_read_from_disk_after_the_worker_was_killed(pool: Pool) -> None:
     spec, _ = half(pool)
     half(pool, milli=1000)
     asked, _ = half(pool, memory_mib=10_000, milli=200)
@@ -121,7 +121,7 @@ def test_the_node_knows_who_has_a_part_also_after_its_worker_was_killed(pool: Po
     assert [holder.workspace_id for holder in shares.holders()] == [asked.ref.workspace_id]
 
 
-def test_whose_a_process_is(pool: Pool, sandbox: None) -> None:
+def test_process_is_attributed_to_its_workspace(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     other, _ = half(pool)
     work, agent = child_of(pool, spec, seen), pool.agent_pid(spec.ref)
@@ -160,7 +160,7 @@ def test_markers_set_by_users_are_ignored(pool: Pool, sandbox: None) -> None:
     assert [process.pid for process in found[spec.ref.external_name].processes] == [liar]
 
 
-def test_whose_a_process_is_is_looked_up_once(
+def test_process_attribution_is_cached(
     pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look through all processes of the machine, each second and for each device, would cost a core."""
@@ -176,7 +176,7 @@ def test_whose_a_process_is_is_looked_up_once(
     assert len(looks) == 2, "one for each device"
 
 
-def test_a_full_gpu_is_urgent_for_who_has_less_than_its_part(pool: Pool, sandbox: None) -> None:
+def test_full_gpu_is_urgent_if_a_holder_has_less_than_its_share(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     other, _ = half(pool)
     work = child_of(pool, spec, seen)
@@ -219,7 +219,7 @@ def test_overuse_is_reported_before_the_process_is_ended(pool: Pool, sandbox: No
     assert alive(small) and pool.driver.observe(spec.ref).state == "running"
 
 
-def test_a_neighbour_and_a_whole_gpu_are_left_alone(pool: Pool, sandbox: None) -> None:
+def test_neighbours_and_whole_gpus_are_not_limited(pool: Pool, sandbox: None) -> None:
     spec, seen = half(pool)
     other, its = half(pool)
     whole, whole_seen = half(pool, milli=1000)
@@ -231,7 +231,7 @@ def test_a_neighbour_and_a_whole_gpu_are_left_alone(pool: Pool, sandbox: None) -
     assert alive(good) and alive(owner)
 
 
-def test_an_old_sample_ends_nothing(pool: Pool, sandbox: None) -> None:
+def test_stale_sample_ends_no_process(pool: Pool, sandbox: None) -> None:
     """The sampler hangs in the driver, or has let go of NVML for a reset."""
     spec, seen = half(pool)
     greedy = child_of(pool, spec, seen)
@@ -283,7 +283,7 @@ def test_recovery_is_reported_after_a_killed_process(pool: Pool, sandbox: None) 
     assert told == ["over", "back", "asked", "back"]
 
 
-def test_a_guard_that_cannot_read_goes_on(pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_continues_after_read_errors(pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what cannot be told now is told later, oldest first."""
     spec, seen = half(pool)
     work = child_of(pool, spec, seen)
@@ -314,7 +314,7 @@ def test_a_guard_that_cannot_read_goes_on(pool: Pool, sandbox: None, monkeypatch
     assert not guard.is_alive() and [each.step for each in got] == ["over"]
 
 
-def test_message_to_the_portal(pool: Pool) -> None:
+def test_overuse_message_to_the_portal(pool: Pool) -> None:
     sent: list[tuple[str, dict[str, object], str]] = []
 
     class App:
@@ -331,7 +331,7 @@ def test_message_to_the_portal(pool: Pool) -> None:
 # -- where there is none ----------------------------------------------------------------------------
 
 
-def test_where_parts_are_given(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_are_offered_only_where_enforceable(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.gpu.inventory.not_shown", lambda *_: ())
     driver = make_pool().driver
     with installed(FakeLibrary([h200()])):
@@ -362,7 +362,7 @@ def test_processes_cannot_be_attributed_in_a_container(tmp_path: Path, pool: Poo
 
 @pytest.mark.parametrize("milli", quick_of((1, 500, 999), (500,), "`make test` has half of a GPU"))
 @pytest.mark.parametrize("why", ["switched off", "in a container", "a driver that does not tell"])
-def test_a_part_is_refused_where_it_cannot_be_held(
+def test_share_is_refused_where_it_cannot_be_enforced(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, milli: int, why: str
 ) -> None:
     """Whatever the portal sends: nothing here would hold two workspaces to their parts."""
@@ -378,7 +378,7 @@ def test_a_part_is_refused_where_it_cannot_be_held(
     half(pool, milli=1000)
 
 
-def test_holders_are_read_again_where_they_changed(tmp_path: Path) -> None:
+def test_changed_holders_are_read_again(tmp_path: Path) -> None:
     folder = state.WorkspaceDir(tmp_path, "ws-1")
     record = state.StartRecord(
         workspace_id="1", generation=1, spec_digest="", app_name="", attempt="", ports=(), memory_mib=1,

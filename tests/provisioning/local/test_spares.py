@@ -178,7 +178,7 @@ def test_files_are_in_the_home_and_the_workspace_ends_normally(pool: Pool) -> No
     assert in_spare(pool, again)
 
 
-def test_an_app_killed_inside_is_seen(pool: Pool) -> None:
+def test_app_killed_in_a_spare_is_observed(pool: Pool) -> None:
     ready_spares(pool)
     spec = probe(pool)
     ask(pool.run(spec), "None")
@@ -190,7 +190,7 @@ def test_an_app_killed_inside_is_seen(pool: Pool) -> None:
     assert (seen.code, seen.exit_code) == ("app_exited", 137)
 
 
-def test_an_app_that_cannot_take_its_connections_gets_a_relay(pool: Pool, monkeypatch: Any) -> None:
+def test_app_without_direct_listener_gets_a_relay(pool: Pool, monkeypatch: Any) -> None:
     monkeypatch.setattr(preloading, "RECIPES", (replace(RECIPE, direct=True),))
     ready_spares(pool)
     seen = pool.run(spec := probe(pool))
@@ -198,7 +198,7 @@ def test_an_app_that_cannot_take_its_connections_gets_a_relay(pool: Pool, monkey
     assert ask(seen, "6 * 7") == 42
 
 
-def test_limits_hold(pool: Pool) -> None:
+def test_resource_limits_apply_in_a_spare(pool: Pool) -> None:
     host = cgroups.detect(pool.driver.instance)
     if not host.version:
         pytest.skip(f"no control groups here: {host.reason}")
@@ -245,7 +245,7 @@ def test_spare_holds_no_user_data(pool: Pool) -> None:
     assert {path.name for path in (folder / "run").iterdir()} == {"state.json"}
 
 
-def test_one_tenant_finds_nothing_of_another(pool: Pool) -> None:
+def test_spare_exposes_nothing_of_another_tenant(pool: Pool) -> None:
     ready_spares(pool, 2)
     ada, ben = probe(pool), probe(pool, owner="ben", team="others", name="Of Ben")
     pool.run(ada)
@@ -272,7 +272,7 @@ def test_one_tenant_finds_nothing_of_another(pool: Pool) -> None:
     assert not (mine | theirs) & open_ends(os.getpid())
 
 
-def test_the_filter_of_system_calls_holds_before_and_after_it_is_taken(pool: Pool) -> None:
+def test_seccomp_filter_applies_before_and_after_takeover(pool: Pool) -> None:
     ready_spares(pool)
     outside = pool.driver.spares._list_spares()[0][0].launched().pid
     waiting = {
@@ -290,7 +290,7 @@ def test_the_filter_of_system_calls_holds_before_and_after_it_is_taken(pool: Poo
     assert set(waiting) <= set(found) and set(found.values()) == {"2"}
 
 
-def test_a_spare_with_another_filter_is_not_taken_and_ends(pool: Pool, monkeypatch: Any) -> None:
+def test_spare_with_another_filter_is_ended(pool: Pool, monkeypatch: Any) -> None:
     """As after an update of Berth, or where the filter did not work a minute ago."""
     old = ready_spares(pool)
     real = isolation.probe()
@@ -302,7 +302,7 @@ def test_a_spare_with_another_filter_is_not_taken_and_ends(pool: Pool, monkeypat
     assert ready_spares(pool) != old
 
 
-def test_nothing_random_is_the_same_in_two_of_them(pool: Pool) -> None:
+def test_random_values_differ_between_spares(pool: Pool) -> None:
     ready_spares(pool, 2)
     draw = """[__import__("random").random(), __import__("random").getrandbits(64),
         __import__("secrets").token_hex(8), str(__import__("uuid").uuid4()), os.urandom(8).hex(),
@@ -317,7 +317,7 @@ def test_nothing_random_is_the_same_in_two_of_them(pool: Pool) -> None:
     assert [a for a, b in zip(*drawn, strict=True) if a == b] == []
 
 
-def test_an_app_has_no_way_back_to_who_started_it(pool: Pool) -> None:
+def test_app_holds_no_descriptor_of_its_starter(pool: Pool) -> None:
     ready_spares(pool)
     spec = probe(pool)
     seen = pool.run(spec)
@@ -345,7 +345,7 @@ def test_an_app_has_no_way_back_to_who_started_it(pool: Pool) -> None:
 # -- never two in one, and never left behind ------------------------------------------------------
 
 
-def test_only_one_takes_a_spare(pool: Pool) -> None:
+def test_spare_is_used_by_only_one_of_concurrent_starts(pool: Pool) -> None:
     ready_spares(pool)
     specs = [probe(pool, owner=f"user{number}") for number in range(4)]
     pool.started += [spec.ref for spec in specs]
@@ -375,7 +375,7 @@ MOMENTS = ("become_workspace", "_wait_for", "markers_of", "send_configuration")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_worker_killed_while_it_takes_one_over_leaves_nothing_half_done(pool: Pool, moment: str) -> None:
+def test_worker_killed_during_takeover_leaves_no_partial_state(pool: Pool, moment: str) -> None:
     ready_spares(pool)
     spec = probe(pool)
     pool.started.append(spec.ref)
@@ -407,7 +407,7 @@ def start_again(pool: Pool, spec: WorkspaceSpec) -> Any:
     return pool.driver.ensure_started(spec, here(pool))
 
 
-def test_spares_end_with_the_worker(pool: Pool) -> None:
+def test_spares_end_with_their_worker(pool: Pool) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
         ready_spares(pool, owner=worker.pid)
         pids = marks(pool)
@@ -422,7 +422,7 @@ def test_spares_end_with_the_worker(pool: Pool) -> None:
     assert ready_spares(pool) != old
 
 
-def test_a_workspace_outlives_the_worker_whose_spare_it_took(pool: Pool) -> None:
+def test_workspace_from_a_spare_outlives_its_worker(pool: Pool) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
         ready_spares(pool, owner=worker.pid)
         spec = probe(pool)
@@ -453,14 +453,14 @@ def test_settings_read_at_start_up_need_a_plain_start(pool: Pool, variable: str)
     assert not in_spare(pool, spec) and len(folders(pool)) == 1
 
 
-def test_another_command_does_not_take_a_spare(pool: Pool) -> None:
+def test_another_command_does_not_use_a_spare(pool: Pool) -> None:
     ready_spares(pool)
     spec = pool.spec("python3", "-c", PROBE + "#", "{port}")
     pool.run(spec)
     assert not in_spare(pool, spec) and len(folders(pool)) == 1
 
 
-def test_a_spare_that_cannot_be_given_its_home_is_ended_and_the_start_goes_on(
+def test_spare_failing_to_mount_the_home_is_ended_and_start_continues(
     pool: Pool, tmp_path: Path, monkeypatch: Any
 ) -> None:
     (folder,) = ready_spares(pool)
@@ -474,7 +474,7 @@ def test_a_spare_that_cannot_be_given_its_home_is_ended_and_the_start_goes_on(
     assert ask(seen, "os.listdir('/home')") == ["ada"]
 
 
-def test_no_more_than_wanted_are_kept(pool: Pool) -> None:
+def test_surplus_spares_are_ended(pool: Pool) -> None:
     ready_spares(pool, 2)
     kept = ready_spares(pool, 1)
     assert len(kept) == 1 and len(folders(pool)) == 1
@@ -482,7 +482,7 @@ def test_no_more_than_wanted_are_kept(pool: Pool) -> None:
     assert again == kept
 
 
-def test_devices_are_shown_in_a_spare_as_in_a_plain_start(pool: Pool, monkeypatch: Any) -> None:
+def test_devices_are_mounted_in_a_spare_as_in_a_plain_start(pool: Pool, monkeypatch: Any) -> None:
     if not is_root():
         pytest.skip("needs device nodes that this user may open")
     found = takeover.mounts(Path("/home/x"), "/home/ada", [_Device(("/dev/zero", "/dev/full"))])  # type: ignore[list-item]
@@ -516,7 +516,7 @@ def here(pool: Pool) -> Placement:
     return Placement((NodePlacement(pool.driver.node_name),))
 
 
-def test_the_recipe_of_the_catalog_fits_its_template() -> None:
+def test_spare_recipe_matches_the_catalog_template() -> None:
     (template,) = [one for one in TEMPLATES if one["slug"] == "jupyterlab"]
     app = AppSpec(argv=tuple(template["argv"]), env=template["env"])
     assert preloading.recipe_for(app) is preloading.JUPYTERLAB

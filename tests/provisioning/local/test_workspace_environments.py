@@ -47,7 +47,7 @@ def digest(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return Bench(Store(pool.driver.environments.folder), machine(pool.home / "local")).build("alpha").digest
 
 
-def test_it_runs_in_its_environment_and_cannot_change_it(pool: Pool, digest: str) -> None:
+def test_workspace_runs_in_its_read_only_environment(pool: Pool, digest: str) -> None:
     spec = pool.spec(environment=digest, environment_name="analysis")
     seen = pool.run(spec)
     place = pool.driver.environments.folder_of(digest)
@@ -77,7 +77,7 @@ def test_environment_missing_on_the_node_is_awaited(pool: Pool) -> None:
     assert pool.driver.observe(spec.ref).state is ObservedState.ABSENT
 
 
-def test_half_an_environment_is_none(pool: Pool, digest: str) -> None:
+def test_incomplete_environment_counts_as_missing(pool: Pool, digest: str) -> None:
     stamp = pool.driver.environments.folder_of(digest) / STAMP
     text = stamp.read_text()
     for broken in ("", "{", text.replace(digest, "1" * 32)):
@@ -92,7 +92,7 @@ def test_half_an_environment_is_none(pool: Pool, digest: str) -> None:
 
 
 @pytest.mark.thorough("an environment of its own; `make test` runs in one")
-def test_its_links_show_nothing_of_this_machine(pool: Pool, digest: str, tmp_path: Path) -> None:
+def test_environment_links_expose_no_host_folders(pool: Pool, digest: str, tmp_path: Path) -> None:
     secret = tmp_path / "somebody" / "lib"
     secret.mkdir(parents=True)
     place = pool.driver.environments.folder_of(digest)
@@ -107,7 +107,7 @@ def test_its_links_show_nothing_of_this_machine(pool: Pool, digest: str, tmp_pat
 
 
 @pytest.mark.thorough("an environment of its own; `make test` runs in one")
-def test_spares_are_kept_for_what_was_used_of_late(pool: Pool, digest: str) -> None:
+def test_spares_are_kept_for_recently_used_environments(pool: Pool, digest: str) -> None:
     store = pool.driver.environments
     assert store.used(since=0) == [digest]
     used = store.folder / ".used" / digest
@@ -121,7 +121,7 @@ def test_spares_are_kept_for_what_was_used_of_late(pool: Pool, digest: str) -> N
     assert pool.driver._environments_in_use() == []
 
 
-def test_the_inventory_names_it(pool: Pool, digest: str) -> None:
+def test_environment_is_in_the_inventory(pool: Pool, digest: str) -> None:
     (node,) = pool.driver.inventory().nodes
     (held,) = node.environments
     assert held.digest == digest and {"tool", "python3"} <= set(held.programs)

@@ -47,7 +47,7 @@ def test_a_hundred_nodes_of_eight_are_counted_quickly(pool):
     assert all(d.uuid.startswith("SIM-GPU-") and d.model == "Simulated H100" for d in devices)
 
 
-def test_devices_are_the_same_in_every_process(pool):
+def test_device_uuids_are_equal_in_every_process(pool):
     assert pool().inventory().nodes == pool().inventory().nodes
     assert pool().inventory().nodes[0].devices[0].uuid == "SIM-GPU-c122c46e-c479-5dbc-79bc-1d01eca8e6de"
 
@@ -55,7 +55,7 @@ def test_devices_are_the_same_in_every_process(pool):
 # Time
 
 
-def test_time_alone_moves_a_workspace_on(pool, clock, spec, placed):
+def test_workspace_advances_by_time(pool, clock, spec, placed):
     driver, one = pool(start_delay_s=10, stop_delay_s=5), spec()
     assert driver.ensure_started(one, placed(driver, one)).state is STARTING
     clock.pass_(9.9)
@@ -72,7 +72,7 @@ def test_time_alone_moves_a_workspace_on(pool, clock, spec, placed):
     assert driver.ensure_deleted(one.ref).state is ABSENT
 
 
-def test_repeating_a_deletion_does_not_put_it_off(pool, clock, spec, placed):
+def test_repeated_deletion_does_not_delay_it(pool, clock, spec, placed):
     driver, one = pool(stop_delay_s=5), spec()
     driver.ensure_started(one, placed(driver, one))
     for _ in range(5):
@@ -81,13 +81,13 @@ def test_repeating_a_deletion_does_not_put_it_off(pool, clock, spec, placed):
     assert driver.ensure_deleted(one.ref).state is ABSENT
 
 
-def test_a_new_script_does_not_rewrite_what_has_begun(pool, clock, spec, placed):
+def test_changed_script_does_not_affect_started_workspaces(pool, clock, spec, placed):
     driver, one = pool(start_delay_s=10), spec()
     driver.ensure_started(one, placed(driver, one))
     assert pool(start_delay_s=0).observe(one.ref).state is STARTING
 
 
-def test_closed_generations_are_forgotten_after_a_week(pool, clock, spec, placed):
+def test_closed_generations_are_removed_after_a_week(pool, clock, spec, placed):
     driver, one, other = pool(), spec(), spec()
     driver.ensure_deleted(one.ref)
     clock.pass_(6 * 86_400)
@@ -98,7 +98,7 @@ def test_closed_generations_are_forgotten_after_a_week(pool, clock, spec, placed
     assert driver.ensure_started(one, placed(driver, one)).state is RUNNING
 
 
-def test_a_stopped_workspace_stays_closed_for_as_long_as_it_is_there(pool, clock, spec, placed):
+def test_stopped_workspace_keeps_its_generation_closed(pool, clock, spec, placed):
     driver, one = pool(), spec()
     driver.ensure_started(one, placed(driver, one))
     driver.ensure_stopped(one.ref)
@@ -121,7 +121,7 @@ def test_scripted_failures_are_by_name_and_leave_nothing(pool, spec, placed):
     assert driver.ensure_started(lucky, placed(driver, lucky)).state is RUNNING
 
 
-def test_a_share_of_failures_differs_from_try_to_try(pool, spec, placed):
+def test_failure_share_is_drawn_per_attempt(pool, spec, placed):
     driver, one = pool(fail_starts=0.5, seed=4), spec(workspace_id="00000000-0000-4000-8000-000000000001")
     failed = 0
     for _ in range(50):
@@ -134,7 +134,7 @@ def test_a_share_of_failures_differs_from_try_to_try(pool, spec, placed):
     assert failed < 50
 
 
-def test_a_lost_reply_is_lost_after_the_work(pool, spec, placed):
+def test_lost_reply_happens_after_the_work(pool, spec, placed):
     losing, driver, one = pool(lose_replies=True), pool(), spec(gpus=2)
     for _ in range(2):
         with pytest.raises(BackendUnavailable):
@@ -149,7 +149,7 @@ def test_a_lost_reply_is_lost_after_the_work(pool, spec, placed):
     assert driver.observe(one.ref).state is ABSENT
 
 
-def test_an_app_that_crashes_says_so_and_holds_its_devices_until_it_is_deleted(pool, clock, spec, placed):
+def test_crashed_app_is_reported_and_keeps_devices_until_deleted(pool, clock, spec, placed):
     driver, one, two = (
         pool(crash_after_s=60, crash_exit_code=7, crashes="one"),
         spec(name="one", gpus=1),
@@ -186,7 +186,7 @@ def test_scripted_refusals_are_not_counted_as_double_grants(pool, spec, placed):
     assert driver.observe(one.ref).state is ABSENT
 
 
-def test_an_unavailable_backend_says_nothing_about_what_runs(pool, spec, placed):
+def test_unavailable_backend_raises_instead_of_reporting_absence(pool, spec, placed):
     driver, one = pool(), spec()
     placement = placed(driver, one)
     driver.ensure_started(one, placement)
@@ -260,7 +260,7 @@ def test_ending_workspace_on_a_lost_node_is_not_assumed_ended(pool, clock, spec,
 # Capacity
 
 
-def test_a_device_is_not_granted_twice_and_the_try_is_kept(pool, spec, placed):
+def test_device_is_not_granted_twice_and_the_attempt_is_recorded(pool, spec, placed):
     driver, one, two = pool(), spec(gpus=2), spec(gpus=2)
     driver.ensure_started(one, placed(driver, one, first=0))
     with pytest.raises(NoCapacity) as caught:
@@ -273,7 +273,7 @@ def test_a_device_is_not_granted_twice_and_the_try_is_kept(pool, spec, placed):
     assert sorted(driver.usage().values()) == [1000] * 4
 
 
-def test_shares_of_a_device_add_up(pool, spec, placed):
+def test_shares_of_a_device_are_summed(pool, spec, placed):
     driver = pool()
     for _ in range(4):
         part = spec(gpus=1, share_milli=250)
@@ -292,7 +292,7 @@ def test_cpu_of_a_node_is_not_granted_twice(pool, spec, placed):
     assert driver.ensure_started(two, placed(driver, two, node=1)).state is RUNNING
 
 
-def test_devices_are_held_until_the_end_has_been_seen(pool, clock, spec, placed):
+def test_devices_are_allocated_until_the_end_is_observed(pool, clock, spec, placed):
     driver, one, two = pool(stop_delay_s=5), spec(gpus=4), spec(gpus=4)
     driver.ensure_started(one, placed(driver, one))
     driver.ensure_stopped(one.ref)
@@ -302,7 +302,7 @@ def test_devices_are_held_until_the_end_has_been_seen(pool, clock, spec, placed)
     assert driver.ensure_started(two, placed(driver, two)).state is RUNNING
 
 
-def test_a_workspace_over_several_nodes_is_one(pool, spec, placed):
+def test_multi_node_workspace_is_one_workspace(pool, spec, placed):
     driver, wide = pool(), spec(nodes=2, gpus=4)
     assert driver.ensure_started(wide, placed(driver, wide)).state is RUNNING
     assert len(driver.usage()) == 8
@@ -312,7 +312,7 @@ def test_a_workspace_over_several_nodes_is_one(pool, spec, placed):
 
 
 @pytest.mark.parametrize("fault", ["foreign device", "too few", "twice the same", "two nodes", "other share"])
-def test_a_placement_that_does_not_fit_its_specification_is_refused(pool, spec, fault):
+def test_placement_not_matching_the_specification_is_refused(pool, spec, fault):
     driver, one = pool(), spec(gpus=2)
     here, there = driver.inventory().nodes
     first, second = (DeviceGrant(device.uuid) for device in here.devices[:2])
@@ -338,12 +338,12 @@ def test_amount_above_every_node_is_invalid(pool, spec, changes):
         pool().validate(spec(**changes))
 
 
-def test_a_name_that_is_no_uuid_is_invalid(pool, spec):
+def test_workspace_id_must_be_a_uuid(pool, spec):
     with pytest.raises(InvalidSpec):
         pool().validate(spec(workspace_id="../../etc"))
 
 
-def test_a_next_generation_waits_for_the_last_to_end(pool, clock, spec, placed):
+def test_next_generation_waits_for_the_previous_to_end(pool, clock, spec, placed):
     driver, one = pool(stop_delay_s=5), spec(gpus=1)
     two = spec(gpus=1, generation=2, workspace_id=one.ref.workspace_id)
     driver.ensure_started(one, placed(driver, one))
@@ -361,13 +361,13 @@ def test_a_next_generation_waits_for_the_last_to_end(pool, clock, spec, placed):
 # State
 
 
-def test_pools_are_apart(pool, tmp_path, spec, placed):
+def test_pools_have_separate_states(pool, tmp_path, spec, placed):
     driver, other, one = pool(), pool(state=str(tmp_path / "other")), spec()
     driver.ensure_started(one, placed(driver, one))
     assert other.list_owned() == ()
 
 
-def test_a_state_that_is_locked_is_busy_and_a_damaged_one_is_named(pool, tmp_path, monkeypatch):
+def test_locked_state_is_busy_and_damaged_state_is_reported(pool, tmp_path, monkeypatch):
     monkeypatch.setattr("provisioning.drivers.simulated.state.BUSY_TIMEOUT_S", 0.01)
     driver, ref = pool(), WorkspaceRef("00000000-0000-4000-8000-000000000001", 1)
     driver.inventory()
@@ -384,7 +384,7 @@ def test_a_state_that_is_locked_is_busy_and_a_damaged_one_is_named(pool, tmp_pat
         driver.observe(ref)
 
 
-def test_a_state_made_by_another_version_is_left_alone(pool, tmp_path):
+def test_state_of_another_version_is_refused_unchanged(pool, tmp_path):
     driver = pool()
     driver.inventory()
     connection = sqlite3.connect(tmp_path / "state" / "state.sqlite3")
@@ -394,13 +394,13 @@ def test_a_state_made_by_another_version_is_left_alone(pool, tmp_path):
         driver.inventory()
 
 
-def test_creation_that_was_cut_short_is_taken_up_again(pool, tmp_path):
+def test_interrupted_creation_is_completed(pool, tmp_path):
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "state.sqlite3").touch()
     assert pool().list_owned() == ()
 
 
-def test_calls_made_at_once_wait_for_each_other_and_all_succeed(pool, spec, placed):
+def test_concurrent_calls_all_succeed(pool, spec, placed):
     driver = pool(cpu_milli=10**6)
     specs = [spec() for _ in range(80)]
     placement = placed(driver, specs[0])

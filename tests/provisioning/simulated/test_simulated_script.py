@@ -20,12 +20,12 @@ from provisioning.errors import Blame
 from provisioning.types import PoolConfig
 
 
-def test_without_settings_it_is_one_fast_node_that_never_fails():
+def test_default_is_one_fast_node_that_never_fails():
     assert Topology.parse({}) == Topology()
     assert Script.parse({}) == Script()
 
 
-def test_texts_are_taken_as_forms_send_them():
+def test_values_are_parsed_from_form_texts():
     assert Topology.parse({"nodes": "100", "gpus": "8"}) == Topology(nodes=100, gpus=8)
     script = Script.parse({"start_delay_s": "1.5", "fail_starts": "0.25", "never_ready": "true"})
     assert script.start_delay_s == 1.5
@@ -43,13 +43,13 @@ def test_texts_are_taken_as_forms_send_them():
         ("Abacus", "Simulated Abacus", 16_384),
     ],
 )
-def test_models_have_their_memory_and_are_marked(model, reported, memory_mib):
+def test_models_have_memory_and_a_simulated_mark(model, reported, memory_mib):
     topology = Topology.parse({"model": model})
     assert topology.reported_model == reported
     assert topology.gpu_memory_mib == memory_mib
 
 
-def test_a_selector_is_a_share_a_flag_or_names():
+def test_selector_is_a_share_a_flag_or_names():
     def parse(value):
         return Script.parse({"fail_starts": value}).fail_starts
 
@@ -90,20 +90,20 @@ def test_a_selector_is_a_share_a_flag_or_names():
         ("state", "  "),
     ],
 )
-def test_a_wrong_setting_is_named(key, value):
+def test_invalid_setting_is_named(key, value):
     with pytest.raises(InvalidConfig, match=f"“{key}”") as caught:
         SimulatedDriver(PoolConfig("trial", "simulated", {key: value}))
     assert caught.value.blame is Blame.OPERATOR
     assert not caught.value.retryable
 
 
-def test_a_misspelt_setting_is_named():
+def test_unknown_setting_is_named():
     with pytest.raises(InvalidConfig, match="“start_dealy_s”"):
         SimulatedDriver(PoolConfig("trial", "simulated", {"start_dealy_s": 3}))
 
 
 @pytest.mark.parametrize("slug", ["", "../elsewhere", "a/b", ".."])
-def test_a_slug_cannot_lead_out_of_the_folder(slug):
+def test_slug_cannot_leave_the_state_folder(slug):
     with pytest.raises(InvalidConfig, match="slug"):
         SimulatedDriver(PoolConfig(slug, "simulated", {}))
 
@@ -114,7 +114,7 @@ def test_state_is_kept_under_berth_home(monkeypatch, tmp_path):
     assert (tmp_path / "simulated" / "lab" / "state.sqlite3").exists()
 
 
-def test_making_a_driver_touches_nothing(tmp_path):
+def test_creating_a_driver_writes_no_files(tmp_path):
     SimulatedDriver(PoolConfig("lab", "simulated", {"state": str(tmp_path / "state")}))
     assert not (tmp_path / "state").exists()
 
@@ -125,7 +125,7 @@ def test_every_setting_is_documented():
 
 
 @given(share=st.floats(0, 1), seed=st.integers(-5, 5))
-def test_shares_can_be_repeated_and_are_about_right(share, seed):
+def test_failure_shares_are_reproducible_and_about_right(share, seed):
     def picked():
         return [
             Selector(share=share).selects(seed=seed, kind="k", name="n", external_name=f"ws-{i}", call=1)
@@ -142,7 +142,7 @@ def test_shares_can_be_repeated_and_are_about_right(share, seed):
         st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text("ab 01.,-/_", max_size=8)),
     )
 )
-def test_any_settings_give_a_driver_or_name_the_bad_setting(config):
+def test_any_settings_give_a_driver_or_name_the_invalid_setting(config):
     try:
         SimulatedDriver(PoolConfig("trial", "simulated", config))
     except InvalidConfig as error:
