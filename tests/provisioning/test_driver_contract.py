@@ -305,7 +305,7 @@ def test_app_ignoring_the_stop_request_is_killed(harness):
 
 
 @pytest.mark.parametrize("op", ["ensure_stopped", "ensure_deleted"])
-def test_app_is_killed_after_its_grace_period(harness, op):
+def test_given_grace_overrides_the_stop_timeout(harness, op):
     spec = harness.spec("stubborn")
     spec = replace(spec, app=replace(spec.app, stop_timeout_s=300))
     harness.run(spec)

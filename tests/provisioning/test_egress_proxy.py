@@ -98,7 +98,7 @@ def head(first: str, *fields: str) -> bytes:
     return "\r\n".join((first, *fields)).encode("latin-1")
 
 
-def test_tunnel_is_opened_for_connect() -> None:
+def test_connect_request_is_parsed() -> None:
     request = request_of(head("CONNECT Index.Example.:443 HTTP/1.1", "Host: elsewhere:443"))
     assert (request.host, request.port, request.tunnel) == ("index.example", 443, True)
     assert request_of(b"CONNECT [2606::1]:443 HTTP/1.1").host == "2606::1"
@@ -115,7 +115,7 @@ def test_request_is_rewritten() -> None:
     assert request.head == b"GET /?q HTTP/1.1\r\nhost: A.org\r\naccept: */*\r\nconnection: close\r\n\r\n"
 
 
-def test_body_requires_one_content_length() -> None:
+def test_content_length_of_a_request_is_parsed() -> None:
     request = request_of(head("POST http://a.org:8080/x#y HTTP/1.1", "Content-Length: 5"))
     assert request.body == 5 and request.port == 8080 and b"\r\ncontent-length: 5\r\n" in request.head
     assert request.head.startswith(b"POST /x HTTP/1.1\r\nhost: a.org:8080\r\n")

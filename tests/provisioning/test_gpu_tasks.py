@@ -367,12 +367,12 @@ def test_simulated_reset_is_marked_and_resets_no_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["sim-001", "0", "sim-001:x", "sim-001:1;sim-001:2", True])
-def test_fault_setting_selects_devices(tmp_path: Path, value: Any) -> None:
+def test_invalid_fault_setting_is_refused(tmp_path: Path, value: Any) -> None:
     with pytest.raises(InvalidConfig, match="fault_ecc"):
         simulated(tmp_path, fault_ecc=value)
 
 
-def test_device_positions_are_parsed() -> None:
+def test_position_of_a_device_is_found_by_its_uuid() -> None:
     topology = Topology(nodes=2, gpus=2)
     assert hardware.place_of("p", topology, hardware.device_uuid("p", "sim-002", 1)) == ("sim-002", 1)
     assert hardware.place_of("p", topology, hardware.device_uuid("p", "sim-003", 1)) is None

@@ -47,7 +47,7 @@ def test_failed_answer_releases_the_message(held, answer):
 
 @pytest.mark.parametrize("app", [control_app, node_app])
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
-def test_both_planes_use_the_transport(app, scheme):
+def test_both_planes_use_the_redis_transport(app, scheme):
     with Connection(f"{scheme}://127.0.0.1:1/0") as connection:
         assert connection.get_transport_cls() is redis_transport.Transport
     with app.connection_for_read() as connection:

@@ -30,7 +30,7 @@ def small() -> Flavor:
     return Flavor.objects.get(slug="cpu-small")
 
 
-def test_it_fits_now(local_pool):
+def test_request_that_fits_starts_now(local_pool):
     verdict = assess(template=jupyter(), flavor=small())
     assert (verdict.outcome, verdict.reason) == (Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW))
     assert verdict.message == "Starts now."
@@ -39,7 +39,7 @@ def test_it_fits_now(local_pool):
     assert verdict.possible
 
 
-def test_without_any_pool(catalog):
+def test_request_without_any_pool_is_impossible(catalog):
     verdict = assess(template=jupyter(), flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
     assert verdict.reason == Reason(AdmissionCode.NO_ENABLED_POOL)
@@ -47,20 +47,20 @@ def test_without_any_pool(catalog):
     assert verdict.next_action
 
 
-def test_a_disabled_pool_is_none(local_pool):
+def test_disabled_pool_is_ignored(local_pool):
     local_pool.enabled = False
     local_pool.save()
     assert assess(template=jupyter(), flavor=small()).reason.code is AdmissionCode.NO_ENABLED_POOL
 
 
-def test_before_any_node_has_reported(catalog):
+def test_request_before_any_inventory_is_judged(catalog):
     local_pool_with()
     verdict = assess(template=jupyter(), flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
     assert verdict.reason.code is AdmissionCode.NO_NODE_REPORTED
 
 
-def test_the_program_is_missing_everywhere(catalog):
+def test_program_missing_on_all_nodes_is_impossible(catalog):
     local_pool_with(node_info(programs=("bash",)))
     template = jupyter()
     verdict = assess(template=template, flavor=small())
@@ -70,19 +70,19 @@ def test_the_program_is_missing_everywhere(catalog):
     assert verdict.next_action == template.install_hint
 
 
-def test_the_program_is_missing_on_one_node(catalog):
+def test_node_without_the_program_is_skipped(catalog):
     local_pool_with(node_info("a", programs=("bash",)), node_info("b"))
     verdict = assess(template=jupyter(), flavor=small())
     assert [part.node for part in verdict.placement.nodes] == ["b"]
 
 
-def test_a_node_that_lacks_the_program_does_not_count_as_one_that_comes_back(local_pool, catalog):
+def test_offline_node_without_the_program_is_not_awaited(local_pool, catalog):
     local_pool.nodes.update(online=False, programs={})
     verdict = assess(template=jupyter(), flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
 
 
-def test_too_large_for_every_node(local_pool):
+def test_request_too_large_for_every_node_is_impossible(local_pool):
     verdict = assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000))
     assert verdict.outcome is Outcome.IMPOSSIBLE
     assert verdict.reason.code is AdmissionCode.NO_NODE_LARGE_ENOUGH
@@ -116,7 +116,7 @@ def test_request_for_capacity_that_may_return_is_queued(local_pool, change, word
     assert verdict.placement is None
 
 
-def test_a_share_of_a_real_gpu_is_refused_before_it_is_asked_for(catalog):
+def test_unenforceable_gpu_share_is_refused_in_the_preview(catalog):
     local_pool_with(node_info(gpus=1))
     whole = FlavorFactory(accelerator_count=1)
     half = FlavorFactory(accelerator_count=1, accelerator_milli=500)
@@ -126,7 +126,7 @@ def test_a_share_of_a_real_gpu_is_refused_before_it_is_asked_for(catalog):
     assert [reason.code for _, reason in verdict.reasons] == [PlacementCode.SHARES_NOT_HELD]
 
 
-def test_a_pool_that_does_not_answer_takes_nothing_now(local_pool):
+def test_unreachable_pool_queues_requests(local_pool):
     local_pool.state = PoolState.UNREACHABLE
     local_pool.save()
     verdict = assess(template=jupyter(), flavor=small())
@@ -134,12 +134,12 @@ def test_a_pool_that_does_not_answer_takes_nothing_now(local_pool):
     assert "its pool does not respond" in verdict.message
 
 
-def test_offline_and_too_small_stays_impossible(local_pool):
+def test_offline_node_that_is_too_small_stays_impossible(local_pool):
     local_pool.nodes.update(online=False)
     assert assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000)).outcome is Outcome.IMPOSSIBLE
 
 
-def test_room_that_is_taken_queues_and_says_by_how_much(make, alice, local_pool):
+def test_occupied_capacity_queues_with_the_missing_amount(make, alice, local_pool):
     big = FlavorFactory(slug="big", cpu_milli=6000, memory_mib=1024)
     make(alice, "big")
     verdict = assess(template=jupyter(), flavor=big)
@@ -147,14 +147,14 @@ def test_room_that_is_taken_queues_and_says_by_how_much(make, alice, local_pool)
     assert verdict.message == "Waiting for capacity: node-1: 2 of 8 CPU cores free, needs 6."
 
 
-def test_more_nodes_are_counted_in_the_sentence(catalog, make, alice):
+def test_further_nodes_are_counted_in_the_message(catalog, make, alice):
     local_pool_with(*(node_info(f"n{n}") for n in range(4)))
     verdict = assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000))
     assert verdict.reason.params["more_nodes"] == 3 and verdict.message.endswith(", and 3 more nodes.")
     assert len(verdict.reasons) == 4
 
 
-def test_simulated_pools_are_reached_by_their_own_flavors_alone(pool):
+def test_simulated_pools_accept_only_their_own_flavors(pool):
     assert assess(template=jupyter(), flavor=small()).reason.code is AdmissionCode.NO_ENABLED_POOL
     own = Flavor.objects.get(slug="sim-cpu")
     assert assess(template=jupyter(), flavor=own).pool == pool
@@ -162,7 +162,7 @@ def test_simulated_pools_are_reached_by_their_own_flavors_alone(pool):
     assert assess(template=jupyter(), flavor=any_h100).outcome is Outcome.IMPOSSIBLE
 
 
-def test_a_pools_flavor_goes_nowhere_else(pool, local_pool, tmp_path):
+def test_flavor_of_a_pool_is_not_placed_elsewhere(pool, local_pool, tmp_path):
     own = Flavor.objects.get(slug="sim-cpu")
     pool.enabled = False
     pool.save()
@@ -175,7 +175,7 @@ def test_simulated_nodes_have_every_program(pool):
     assert assess(template=jupyter(), flavor=Flavor.objects.get(slug="sim-cpu")).possible
 
 
-def test_an_unhealthy_or_absent_device_is_not_granted(pool):
+def test_unhealthy_or_absent_device_is_not_granted(pool):
     four = Flavor.objects.get(slug="sim-h100-x4")
     devices = list(Device.objects.order_by("node__name", "index"))
     Device.objects.filter(pk=devices[0].pk).update(healthy=False)
@@ -191,7 +191,7 @@ def test_an_unhealthy_or_absent_device_is_not_granted(pool):
     assert "3 of 3 × Simulated H100 free, needs 4 on one node" in verdict.message
 
 
-def test_the_present_resources_count_and_not_the_flavors(local_pool):
+def test_given_resources_override_those_of_the_flavor(local_pool):
     flavor = small()
     resources = {**flavor.as_request(), "cpu_milli": 9000}
     assert not assess(template=jupyter(), flavor=flavor, resources=resources).possible
@@ -208,7 +208,7 @@ def test_preview_and_creation_agree(make, alice, team, local_pool):
             assert error_message(made) == offer.verdict.message
 
 
-def test_the_snapshot_counts_what_is_held_once(make, alice, pool):
+def test_snapshot_counts_allocations_once(make, alice, pool):
     for name in ("a", "b", "c"):
         make(alice, "sim-h100-x1", name=name)
     states = capacity.load([pool])[pool.pk].nodes
@@ -219,7 +219,7 @@ def test_the_snapshot_counts_what_is_held_once(make, alice, pool):
     assert sum(device.free_milli == 0 for state in states for device in state.devices) == 3
 
 
-def test_the_snapshot_of_a_large_pool_takes_six_queries(
+def test_snapshot_of_a_large_pool_takes_six_queries(
     catalog, tmp_path, django_assert_num_queries, django_assert_max_num_queries
 ):
     large = simulated_pool(str(tmp_path / "large"), slug="large", nodes=100, gpus=8)
@@ -228,7 +228,7 @@ def test_the_snapshot_of_a_large_pool_takes_six_queries(
     assert sum(len(state.devices) for state in states) == 800
 
 
-def test_template_offers_say_what_is_missing(catalog):
+def test_template_offers_name_missing_programs(catalog):
     pool = local_pool_with(node_info(programs=("jupyter-lab", "marimo")))
     found = {
         offer.template.slug: offer

@@ -91,7 +91,7 @@ def of_bench(calls: list[tuple[str, str]]) -> set[str]:
 
 
 @pytest.mark.django_db
-def test_a_replay_and_a_creation_call_the_same_functions(make, alice, team, catalog):
+def test_replay_and_creation_call_the_same_functions(make, alice, team, catalog):
     machines = (node_info("a", gpus=1, model=A100), node_info("b", gpus=1, model=T4))
     pool = local_pool_with(*machines)
     pool.hand_out_max_age_hours = 0
@@ -114,7 +114,7 @@ def test_a_replay_and_a_creation_call_the_same_functions(make, alice, team, cata
 
 
 @pytest.mark.django_db
-def test_a_replay_of_a_queue_and_a_creation_call_the_same_functions(make, alice, team, catalog):
+def test_queue_replay_and_creation_call_the_same_functions(make, alice, team, catalog):
     pool = local_pool_with(node_info("a", gpus=1, model=A100))
     pool.hand_out_max_age_hours = 0
     pool.save()
@@ -165,7 +165,7 @@ def test_the_portal_decides_as_well_as_its_engine():
     ("layout", "loss"),
     [(LAYOUTS["pool-shared-homes"], 0.05), (Layout(by_model=True, homes_apart=False), 0.5)],
 )
-def test_other_layouts_lose_little(layout, loss):
+def test_other_layouts_are_little_worse(layout, loss):
     nodes, workload = read_nodes(SAMPLE), next(read_workloads(SAMPLE))
     engine = replay(nodes, workload, "fragmentation", measure=False, layout=LAYOUTS["engine"]).allocation
     found = replay(nodes, workload, "fragmentation", measure=False, layout=layout).allocation

@@ -66,7 +66,7 @@ def in_cohort(*shares, borrowing=None):
 # --- quota -----------------------------------------------------------------------------------------
 
 
-def test_without_any_quota_the_pool_is_the_limit(make, alice, pool):
+def test_pool_is_the_limit_without_a_quota(make, alice, pool):
     first, second, third = (make(alice, "sim-h100-x4") for _ in range(3))
     assert states(first, second, third) == ["provisioning", "provisioning", "pending"]
     assert again(first).amounts[H100] == 4000
@@ -88,7 +88,7 @@ def test_team_waits_for_its_quota_and_sees_the_amount(make, alice, bob, team, po
     services.stop(actor=alice, workspace_id=first.pk)
 
 
-def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool):
+def test_request_above_the_team_quota_needs_approval(make, alice, team, pool):
     Quota.objects.create(team=team, resource=H100, quota=2000)
     with pytest.raises(NeedsApproval) as refused:
         make(alice, "sim-h100-x4")
@@ -98,7 +98,7 @@ def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool
     assert not Workspace.objects.exists()
 
 
-def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, team, pool, run_node):
+def test_workspace_waiting_for_approval_starts_once_granted(alice, team, pool, run_node):
     Quota.objects.create(team=team, resource=H100, quota=2000)
     waiting = create_workspace(
         unapproved=True,
@@ -115,7 +115,7 @@ def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, 
     assert states(waiting) == ["provisioning"]
 
 
-def test_a_grant_that_has_ended_counts_no_more(team, alice, pool, make):
+def test_ended_grant_does_not_count(team, alice, pool, make):
     Quota.objects.create(team=team, resource=H100, quota=1000)
     now = timezone.now()
     Grant.objects.create(
@@ -125,7 +125,7 @@ def test_a_grant_that_has_ended_counts_no_more(team, alice, pool, make):
         make(alice, "sim-h100-x2")
 
 
-def test_what_the_cohort_does_not_use_is_borrowed(make, alice, dora, team, other, pool):
+def test_unused_quota_of_the_cohort_is_borrowed(make, alice, dora, team, other, pool):
     in_cohort((team, 2), (other, 6))
     assert states(make(alice, "sim-h100-x4")) == ["provisioning"]
     make(dora, "sim-h100-x1", team=other)
@@ -143,7 +143,7 @@ def verdict_of(user, team, flavor):
     )
 
 
-def test_the_borrowing_limit_holds(make, alice, team, other, pool):
+def test_borrowing_limit_is_enforced(make, alice, team, other, pool):
     in_cohort((team, 1), (other, 4), borrowing=1000)
     make(alice, "sim-h100-x1")
     make(alice, "sim-h100-x1")
@@ -152,7 +152,7 @@ def test_the_borrowing_limit_holds(make, alice, team, other, pool):
     assert again(third).queue_entry.blocker["rule"] == "team_limit"
 
 
-def test_each_member_has_a_cap_and_one_may_have_another(make, alice, bob, team, pool):
+def test_member_cap_overrides_the_general_cap(make, alice, bob, team, pool):
     MemberCap.objects.create(team=team, resource=H100, amount=1000)
     MemberCap.objects.create(team=team, user=alice, resource=H100, amount=2000)
     assert states(make(alice, "sim-h100-x2")) == ["provisioning"]
@@ -162,7 +162,7 @@ def test_each_member_has_a_cap_and_one_may_have_another(make, alice, bob, team, 
     assert states(make(bob, "sim-h100-x1"), make(bob, "sim-h100-x1")) == ["provisioning", "pending"]
 
 
-def test_the_sites_limit_is_for_all_together(make, alice, dora, other, pool):
+def test_site_limit_applies_to_all_teams_together(make, alice, dora, other, pool):
     SiteLimit.objects.create(resource=H100, amount=2000)
     make(alice, "sim-h100-x2")
     late = make(dora, "sim-h100-x1", team=other)
@@ -198,12 +198,12 @@ def beat(results, row, percent):
     )
 
 
-def test_workspaces_themselves_can_be_limited(make, alice, team, pool):
+def test_number_of_workspaces_can_be_limited(make, alice, team, pool):
     Quota.objects.create(team=team, resource="workspaces", quota=1)
     assert states(make(alice, "sim-cpu"), make(alice, "sim-cpu")) == ["provisioning", "pending"]
 
 
-def test_without_gpu_hours_nothing_starts(make, alice, team, pool):
+def test_team_without_gpu_hours_cannot_start(make, alice, team, pool):
     now = timezone.now()
     LedgerAccount.objects.create(team=team, quota=1000, spent=1000, period_started_at=now, charged_until=now)
     with pytest.raises(NeedsApproval) as refused:
@@ -211,7 +211,7 @@ def test_without_gpu_hours_nothing_starts(make, alice, team, pool):
     assert refused.value.extra["ask"]["kind"] == "ledger"
 
 
-def test_any_model_is_charged_to_the_model_that_it_gets(make, alice, team, pool):
+def test_request_for_any_model_is_charged_to_the_granted_model(make, alice, team, pool):
     FlavorFactory(slug="any", accelerator_count=1, accelerator_model="", pool=pool)
     Quota.objects.create(team=team, resource=H100, quota=1000)
     assert states(make(alice, "any"), make(alice, "any")) == ["provisioning", "pending"]
@@ -220,7 +220,7 @@ def test_any_model_is_charged_to_the_model_that_it_gets(make, alice, team, pool)
 # --- order, and what was promised --------------------------------------------------------------------
 
 
-def test_the_oldest_of_equals_is_first_and_the_next_when_room_comes(make, alice, bob, pool, settle, clock):
+def test_equal_requests_start_by_age_as_capacity_frees(make, alice, bob, pool, settle, clock):
     first, second = make(alice, "sim-h100-x4"), make(alice, "sim-h100-x4")
     waiting = []
     for n in range(3):
@@ -234,7 +234,7 @@ def test_the_oldest_of_equals_is_first_and_the_next_when_room_comes(make, alice,
     assert [again(row).queue_entry.position for row in waiting] == [None, 1, 2]
 
 
-def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, alice, pool):
+def test_backfill_is_allowed_only_without_delaying_the_head(make, alice, pool):
     make(alice, "sim-h100-x4")
     FlavorFactory(
         slug="long3", accelerator_count=3, accelerator_model="Simulated H100", pool=pool, expected_hours=2
@@ -255,7 +255,7 @@ def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, a
     assert states(late) == ["pending"]
 
 
-def test_a_booking_keeps_its_capacity_free(make, alice, dora, team, other, pool, clock):
+def test_reservation_keeps_its_capacity_free(make, alice, dora, team, other, pool, clock):
     now = timezone.now()
     Reservation.objects.create(
         team=other,
@@ -287,7 +287,7 @@ def borrowed(make, alice, dora, team, other, pool, clock, settle, settings):
     return rows
 
 
-def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
+def test_owner_reclaims_its_quota_and_the_borrower_is_requeued(
     borrowed, make, alice, dora, other, settle, clock
 ):
     owner = make(dora, "sim-h100-x4", team=other)
@@ -312,7 +312,7 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
     assert states(victim) == ["running"]
 
 
-def test_nodes_that_have_become_smaller_than_what_they_hold_can_be_made_free(borrowed, make, dora, other):
+def test_overcommitted_nodes_can_be_freed_by_preemption(borrowed, make, dora, other):
     """As a machine that came back with fewer cores: the queue goes on, and asks who has to go."""
     assert set(Node.objects.values_list("cpu_milli", flat=True)) == {128_000}
     Node.objects.update(cpu_milli=100_000)
@@ -335,7 +335,7 @@ def test_nodes_that_have_become_smaller_than_what_they_hold_can_be_made_free(bor
         (False, "never", "never", False),
     ],
 )
-def test_work_that_would_be_lost_is_waited_for_where_that_costs_less(
+def test_cheaper_wait_replaces_preemption_of_lost_work(
     make, alice, dora, team, other, pool, clock, settle, checkpointed, on_template, on_flavor, leaves
 ):
     """Two have run for five of their eight hours: to wait for three is less than to lose five."""
@@ -372,7 +372,7 @@ def test_preemption_is_cancelled_when_its_beneficiary_gives_up(borrowed, make, d
     assert Event.objects.filter(kind="workspace.may_stay").count() == 1
 
 
-def test_stopping_one_that_leaves_keeps_it_stopped(borrowed, make, alice, dora, other, settle, clock):
+def test_preempted_workspace_stopped_by_its_user_stays_stopped(borrowed, make, alice, dora, other, settle, clock):
     owner = make(dora, "sim-h100-x4", team=other)
     victim = Preemption.objects.get().workspace
     clock.shift(121)
@@ -384,7 +384,7 @@ def test_stopping_one_that_leaves_keeps_it_stopped(borrowed, make, alice, dora, 
     assert again(victim).state == State.STOPPED
 
 
-def test_a_higher_priority_in_the_team_takes_the_place(make, alice, team, pool, settle, clock):
+def test_higher_priority_preempts_within_the_team(make, alice, team, pool, settle, clock):
     low = [make(alice, "sim-h100-x4", name=name) for name in ("a", "b")]
     settle(30, resting=lambda: states(*low) == ["running"] * 2)
     clock.shift(1000)
@@ -400,7 +400,7 @@ def test_a_higher_priority_in_the_team_takes_the_place(make, alice, team, pool, 
 # --- the cycle itself --------------------------------------------------------------------------------
 
 
-def test_a_cycle_is_left_out_while_nothing_has_changed(make, alice, pool, clock):
+def test_cycle_is_skipped_without_changes(make, alice, pool, clock):
     for _ in range(3):
         make(alice, "sim-h100-x4")
     # The last cycle has kept the place of the one that waits: the next one looks at that.
@@ -434,13 +434,13 @@ def test_change_during_a_cycle_is_handled_by_the_next_sweep(make, alice, pool, c
     assert cycle.run_if_due() is None
 
 
-def test_the_queues_row_is_made_when_it_is_missing(pool):
+def test_missing_queue_state_row_is_created(pool):
     QueueState.objects.all().delete()
     assert cycle.run() is not None
     assert QueueState.objects.get().decided_at is not None
 
 
-def test_no_device_is_given_twice(make, alice, bob, pool):
+def test_no_device_is_granted_twice(make, alice, bob, pool):
     for n in range(12):
         make(alice if n % 2 else bob, "sim-h100-x1", name=f"w{n}")
     held = AllocatedDevice.objects.filter(active=True)

@@ -236,7 +236,7 @@ def test_cached_snapshot_follows_limits_and_reloads_on_node_changes(make, alice,
     assert assess(**asked).outcome is Outcome.QUEUED
 
 
-def test_a_cordoned_device_in_use_takes_nothing_from_the_free_ones(make, alice, team, pool):
+def test_cordoned_device_in_use_does_not_reduce_free_devices(make, alice, team, pool):
     """Six whole devices held, of which two go out of use: the other two are still to be had."""
     held = [make(alice, "sim-h100-x1") for _ in range(6)]
     for item in AllocatedDevice.objects.filter(allocation__workspace__in=held[:2], active=True):

@@ -98,7 +98,7 @@ def test_drain_advances_a_distant_next_reconcile(running, olga, clock):
     assert again(running).state == State.STOPPING
 
 
-def test_a_drain_is_not_taken_back_by_the_queue(running, olga, make, alice):
+def test_queue_does_not_cancel_a_drain(running, olga, make, alice):
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     make(alice, "sim-h100-x1", name="two")
     cycle.run()
@@ -106,7 +106,7 @@ def test_a_drain_is_not_taken_back_by_the_queue(running, olga, make, alice):
     assert not events("workspace.may_stay")
 
 
-def test_nothing_new_comes_to_a_drained_node(pool, olga, make, alice):
+def test_no_new_work_is_placed_on_a_drained_node(pool, olga, make, alice):
     drained, other = pool.nodes.all()
     drains.drain_node(actor=olga, node_id=drained.pk, reason="")
     rows = [make(alice, "sim-h100-x1") for _ in range(4)]
@@ -144,7 +144,7 @@ def test_drain_counts_but_does_not_notify_stopping_workspaces(running, olga, ali
     assert "just ending" in str(found)
 
 
-def test_drain_takes_over_an_earlier_preemption_at_its_time(running, olga):
+def test_drain_keeps_the_time_of_an_earlier_preemption(running, olga):
     soon = timezone.now() + dt.timedelta(seconds=20)
     Preemption.objects.create(workspace=running, preempt_at=soon, preempted_by="x", cause="reclaim")
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
@@ -157,7 +157,7 @@ def test_drain_takes_over_an_earlier_preemption_at_its_time(running, olga):
 # --- devices ---------------------------------------------------------------------------------------
 
 
-def test_a_drained_device_loses_its_holder_alone(pool, olga, make, alice, settle, clock):
+def test_draining_a_device_stops_only_its_holder(pool, olga, make, alice, settle, clock):
     one, two = make(alice, "sim-h100-x1", name="one"), make(alice, "sim-h100-x1", name="two")
     settle(60)
     device = device_of(one)
@@ -264,7 +264,7 @@ def test_uncordon_keeps_notices_for_other_requests(running, olga):
 # --- who may ---------------------------------------------------------------------------------------
 
 
-def test_operators_alone_drain_what_there_is(running, alice, olga):
+def test_only_operators_drain_and_only_existing_devices(running, alice, olga):
     device = device_of(running)
     for call in (
         lambda actor: drains.drain_node(actor=actor, node_id=device.node_id, reason=""),
@@ -279,7 +279,7 @@ def test_operators_alone_drain_what_there_is(running, alice, olga):
     assert preempt_at(again(running)) is None
 
 
-def test_a_reason_that_no_database_takes_is_cleaned(running, olga):
+def test_unstorable_characters_of_a_drain_reason_are_removed(running, olga):
     found = drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="a\x00b" + "c" * 5000)
     assert found.asked == 1
     assert "\x00" not in node_of(running).cordon_reason

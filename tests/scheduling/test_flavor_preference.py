@@ -98,7 +98,7 @@ def next_of(workspace: Workspace) -> str:
     return code
 
 
-def test_the_first_that_is_free_and_all_that_follows_from_it(two_models, make, alice, team):
+def test_first_free_flavor_is_used_with_its_settings(two_models, make, alice, team):
     first, second = (asked(make, team, alice, "big", "small") for _ in range(2))
     assert (first.flavor.slug, second.flavor.slug) == ("big", "small")
     assert (first.preemptible, second.preemptible) == (False, True)
@@ -108,7 +108,7 @@ def test_the_first_that_is_free_and_all_that_follows_from_it(two_models, make, a
     assert Event.objects.filter(workspace=second, message="placed it on b, on Small").exists()
 
 
-def test_it_waits_for_all_and_starts_on_the_one_that_is_free_first(two_models, make, alice, bob, team):
+def test_request_waits_for_all_flavors_and_starts_on_the_first_free(two_models, make, alice, bob, team):
     for slug in ("big", "small", "small"):
         asked(make, team, bob, slug, expected_s=4 * HOUR_S)
     waiting = asked(make, team, alice, "big", "small")
@@ -124,7 +124,7 @@ def test_it_waits_for_all_and_starts_on_the_one_that_is_free_first(two_models, m
     assert (waiting.state, waiting.flavor_choices) == (State.RUNNING, [])
 
 
-def test_the_queue_says_which_is_next_and_why(two_models, make, alice, bob, team):
+def test_queue_names_the_next_flavor_and_the_reason(two_models, make, alice, bob, team):
     asked(make, team, bob, "big", expected_s=2 * HOUR_S)
     for _ in range(2):
         asked(make, team, bob, "small", expected_s=HOUR_S)
@@ -137,7 +137,7 @@ def test_the_queue_says_which_is_next_and_why(two_models, make, alice, bob, team
     assert next_of(patient) == AdmissionCode.FLAVOR_WITHIN
 
 
-def test_it_waits_for_an_earlier_flavor_that_is_free_soon(two_models, make, alice, bob, team, clock):
+def test_request_waits_for_an_earlier_flavor_that_is_free_soon(two_models, make, alice, bob, team, clock):
     asked(make, team, bob, "big", expected_s=1200)
     clock.shift(60)
     patient = asked(make, team, alice, "big", "small", within_s=1800)
@@ -145,7 +145,7 @@ def test_it_waits_for_an_earlier_flavor_that_is_free_soon(two_models, make, alic
     assert asked(make, team, alice, "big", "small", within_s=600).flavor.slug == "small"
 
 
-def test_the_quota_of_each_flavor_counts(two_models, make, alice, team):
+def test_each_flavor_is_checked_against_its_quota(two_models, make, alice, team):
     Quota.objects.create(team=team, resource="gpu:a100", quota=0, borrowing_limit=0)
     rows_changed()
     assert asked(make, team, alice, "big", "small").flavor.slug == "small"
@@ -157,7 +157,7 @@ def test_the_quota_of_each_flavor_counts(two_models, make, alice, team):
 
 
 @pytest.mark.parametrize(("borrow_first", "expected"), [(True, "big"), (False, "small")])
-def test_the_cohort_says_whether_it_borrows_before_the_next_flavor(
+def test_cohort_sets_borrowing_before_the_next_flavor(
     two_models, make, alice, team, borrow_first, expected
 ):
     cohort = Cohort.objects.create(slug="all", name="All", borrow_first=borrow_first)
@@ -171,7 +171,7 @@ def test_the_cohort_says_whether_it_borrows_before_the_next_flavor(
 
 
 @pytest.mark.parametrize(("preempt_first", "preempts"), [(True, True), (False, False)])
-def test_the_cohort_says_whether_it_preempts_before_the_next_flavor(
+def test_cohort_sets_preemption_before_the_next_flavor(
     two_models, make, alice, bob, team, settings, preempt_first, preempts
 ):
     settings.BERTH_MIN_RUN_S = 0
@@ -191,7 +191,7 @@ def test_the_cohort_says_whether_it_preempts_before_the_next_flavor(
     assert waiting.state == (State.PENDING if preempts else State.PROVISIONING)
 
 
-def test_a_flavor_that_is_deleted_meanwhile_is_no_choice_any_more(two_models, make, alice, bob, team):
+def test_deleted_flavor_is_no_longer_a_choice(two_models, make, alice, bob, team):
     for slug in ("big", "small", "small"):
         asked(make, team, bob, slug)
     waiting = asked(make, team, alice, "big", "small")
@@ -211,13 +211,13 @@ def test_a_flavor_that_is_deleted_meanwhile_is_no_choice_any_more(two_models, ma
         (("big", "small"), -60, "start_within_min"),
     ],
 )
-def test_lists_that_make_no_sense(two_models, make, alice, slugs, within_s, field, pool):
+def test_invalid_flavor_lists_are_refused(two_models, make, alice, slugs, within_s, field, pool):
     with pytest.raises(InvalidInput) as refused:
         make(alice, slugs[0], fallbacks=flavors(*slugs[1:]), start_within_s=within_s)
     assert field in refused.value.field_errors
 
 
-def test_the_page_and_rest_take_a_list(two_models, as_user, with_token, alice, team):
+def test_page_and_rest_accept_a_flavor_list(two_models, as_user, with_token, alice, team):
     browser = as_user(alice)
     form = {"template": "jupyterlab", "flavor": "big", "team": team.slug, "second": "small"}
     page = browser.get("/workspaces/new/", {**form, "start_within": "30"}).content.decode()

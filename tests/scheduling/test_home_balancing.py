@@ -74,13 +74,13 @@ def balance_fully(sent: Broker) -> int:
     raise AssertionError("homes move for ever")
 
 
-def test_loads_become_equal_and_stay(pool: Pool, sent: Broker) -> None:
+def test_home_loads_become_equal_and_stable(pool: Pool, sent: Broker) -> None:
     assert balance_fully(sent) == 3
     assert homes() == {"gpu-1": 3, "gpu-2": 3}
     assert set(HomeMove.objects.values_list("requester", "state")) == {(None, HomeMoveState.DONE)}
 
 
-def test_loads_are_those_of_the_engine(pool: Pool, team: Team) -> None:
+def test_home_loads_equal_those_of_the_engine(pool: Pool, team: Team) -> None:
     """Also where a GPU is split: its instances count instead of it."""
     node = Node.objects.get(name="gpu-1")
     split = node.devices.first()
@@ -97,14 +97,14 @@ def test_loads_are_those_of_the_engine(pool: Pool, team: Team) -> None:
     assert ours == {"gpu-1": 1000, "gpu-2": 0}
 
 
-def test_only_in_these_hours(pool: Pool) -> None:
+def test_homes_move_only_in_the_configured_hours(pool: Pool) -> None:
     assert balancing.sweep(NIGHT.replace(hour=3)) == 0
     Pool.objects.update(config={**pool.config, "homes_shared": True})
     assert balancing.sweep(NIGHT) == 0
     assert not HomeMove.objects.exists()
 
 
-def test_what_is_used_or_large_stays(pool: Pool, settings: object) -> None:
+def test_homes_in_use_and_large_homes_are_not_moved(pool: Pool, settings: object) -> None:
     HomePlace.objects.exclude(owner__username="user-3").update(gpu_milli_s=0)
     place = HomePlace.objects.get(owner__username="user-3")
     place.gpu_milli_s = 3000 * HOME_USE_MEAN_S
@@ -117,12 +117,12 @@ def test_what_is_used_or_large_stays(pool: Pool, settings: object) -> None:
     assert move.owner != place.owner
 
 
-def test_a_little_more_than_the_other_is_no_reason_to_move(pool: Pool) -> None:
+def test_small_difference_moves_no_home(pool: Pool) -> None:
     HomePlace.objects.update(gpu_milli_s=300 * HOME_USE_MEAN_S)
     assert balancing.sweep(NIGHT) == 0
 
 
-def test_a_machine_to_which_a_move_failed_rests(pool: Pool, sent: Broker) -> None:
+def test_machine_with_a_failed_move_is_paused(pool: Pool, sent: Broker) -> None:
     assert balancing.sweep(NIGHT) == 1
     (order,) = orders(sent)
     answer(order, failure=Failure("no_room_for_home", "The disk is full.", False, "operator"))
@@ -137,13 +137,13 @@ def test_a_machine_to_which_a_move_failed_rests(pool: Pool, sent: Broker) -> Non
     ("text", "hours"),
     [("", set()), ("1-5", {1, 2, 3, 4}), ("22-2", {22, 23, 0, 1}), ("0-24", set(range(24)))],
 )
-def test_hours_of_the_setting(text: str, hours: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_balancing_hours_are_parsed(text: str, hours: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_BALANCE_HOMES_HOURS", text)
     assert parsing.hours("BERTH_BALANCE_HOMES_HOURS") == hours
 
 
 @pytest.mark.parametrize("text", ["1", "1-25", "at night", "-1-5"])
-def test_hours_that_are_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_balancing_hours_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_BALANCE_HOMES_HOURS", text)
     with pytest.raises(ImproperlyConfigured, match="22-4"):
         parsing.hours("BERTH_BALANCE_HOMES_HOURS")

@@ -111,7 +111,7 @@ def kept_as_read(pool: Pool) -> None:
         assert kept.pools[pool.pk].cluster.snapshot() == fresh
 
 
-def test_eight_people_who_started_one_after_another_start_together(one_gpu, people, team, make, sent):
+def test_homes_of_users_starting_one_by_one_allow_concurrent_starts(one_gpu, people, team, make, sent):
     machines(3)
     for user in people:
         place = previewed(user, team)
@@ -123,7 +123,7 @@ def test_eight_people_who_started_one_after_another_start_together(one_gpu, peop
     assert [workspace.state for workspace in together if workspace.state == State.PENDING] == []
 
 
-def test_people_who_start_in_one_decision_are_spread_too(one_gpu, people, make, sent):
+def test_first_starts_of_one_cycle_are_spread(one_gpu, people, make, sent):
     machines(3)
     Node.objects.update(cordoned=True)
     rows_changed()
@@ -135,7 +135,7 @@ def test_people_who_start_in_one_decision_are_spread_too(one_gpu, people, make, 
     assert len({node_of(workspace) for workspace in waiting}) == 3
 
 
-def test_a_first_start_takes_the_only_machine_with_room(one_gpu, people, team, make, sent):
+def test_first_start_uses_the_only_machine_with_capacity(one_gpu, people, team, make, sent):
     """The load of homes never costs a place."""
     machines(2)
     first = node_of(make(people[0], "one-gpu"))
@@ -146,7 +146,7 @@ def test_a_first_start_takes_the_only_machine_with_room(one_gpu, people, team, m
     assert make(people[4], "one-gpu").state == State.PENDING
 
 
-def test_two_first_starts_of_a_person_in_one_decision_go_to_one_machine(one_gpu, people, make, sent):
+def test_two_first_starts_of_one_user_in_a_cycle_share_a_machine(one_gpu, people, make, sent):
     machines(3)
     Node.objects.update(cordoned=True)
     rows_changed()
@@ -157,7 +157,7 @@ def test_two_first_starts_of_a_person_in_one_decision_go_to_one_machine(one_gpu,
     assert len({node_of(workspace) for workspace in pair}) == 1
 
 
-def test_homes_of_people_who_do_not_come_back_weigh_less(one_gpu, people, team, make, sent, clock):
+def test_homes_of_inactive_users_weigh_less(one_gpu, people, team, make, sent, clock):
     machines(2)
     for user in people[:2]:
         end(make(user, "one-gpu"))
@@ -182,7 +182,7 @@ def test_homes_of_people_who_do_not_come_back_weigh_less(one_gpu, people, team, 
     }
 
 
-def test_only_the_use_since_the_last_measurement_counts(one_gpu, alice, team, make, sent, clock):
+def test_only_usage_since_the_last_measurement_is_added(one_gpu, alice, team, make, sent, clock):
     machines(2)
     workspace = make(alice, "one-gpu")
     HomePlace.objects.update(gpu_milli_s=0, cpu_milli_s=0)
@@ -202,7 +202,7 @@ def test_only_the_use_since_the_last_measurement_counts(one_gpu, alice, team, ma
     assert place.gpu_milli_s == round(left / 2)
 
 
-def test_a_kept_snapshot_has_the_homes_of_a_new_one(one_gpu, people, team, make, sent, clock):
+def test_cached_snapshot_has_the_homes_of_a_new_one(one_gpu, people, team, make, sent, clock):
     """After a start, a measurement, a move and the deletion of a team."""
     pool = machines(3)
 
@@ -257,7 +257,7 @@ def test_preview_equals_creation_for_home_load(one_gpu, people, team, make, sent
 
 
 @pytest.mark.parametrize("seed", quick_of(range(6), range(3), MORE))
-def test_with_shared_homes_first_starts_are_placed_like_all_others(one_gpu, team, make, sent, seed):
+def test_first_starts_are_not_special_if_homes_are_shared(one_gpu, team, make, sent, seed):
     """People who start for the first time, and one who has started before: the same nodes."""
     chance = random.Random(seed)
     machines(3, homes_shared=True, homes="/homes")

@@ -47,7 +47,7 @@ def preview(team, user):
     )
 
 
-def test_the_first_start_says_where_the_home_is_and_later_ones_go_there(pool, make, alice, team, sent):
+def test_first_start_decides_the_home_node_and_later_starts_follow(pool, make, alice, team, sent):
     first = make(alice)
     home = HomePlace.objects.get()
     assert (home.owner, home.team, home.node.name) == (alice, team, place_of(first))
@@ -56,7 +56,7 @@ def test_the_first_start_says_where_the_home_is_and_later_ones_go_there(pool, ma
     assert HomePlace.objects.count() == 1
 
 
-def test_other_people_and_other_teams_have_homes_of_their_own(pool, make, alice, bob, team, sent):
+def test_each_user_and_team_has_its_own_home(pool, make, alice, bob, team, sent):
     first = place_of(make(alice))
     other = ({"gpu-a", "gpu-b"} - {first}).pop()
     fill(pool, first)
@@ -74,7 +74,7 @@ def test_other_people_and_other_teams_have_homes_of_their_own(pool, make, alice,
         ({"cordoned": True}, "node_cordoned"),
     ],
 )
-def test_where_the_home_cannot_take_it_it_waits_and_the_reason_says_so(
+def test_start_waits_while_the_home_node_is_unavailable(
     pool, make, alice, team, sent, trouble, code
 ):
     home = place_of(make(alice))
@@ -97,7 +97,7 @@ def test_where_the_home_cannot_take_it_it_waits_and_the_reason_says_so(
     assert place_of(waiting) == home
 
 
-def test_where_the_home_was_revoked_it_cannot_start_and_the_reason_says_so(pool, make, alice, team, sent):
+def test_start_is_refused_after_the_home_node_was_revoked(pool, make, alice, team, sent):
     home = place_of(make(alice))
     other = ({"gpu-a", "gpu-b"} - {home}).pop()
     inventory.retire_node(actor=SYSTEM, pool=pool, name=home, reason="revoked")
@@ -114,7 +114,7 @@ def test_where_the_home_was_revoked_it_cannot_start_and_the_reason_says_so(pool,
         make(alice)
 
 
-def test_a_full_node_is_waited_for(pool, make, alice, bob, team, sent):
+def test_start_waits_for_a_full_home_node(pool, make, alice, bob, team, sent):
     home = place_of(make(alice))
     used = Allocation.objects.get()
     Allocation.objects.filter(pk=used.pk).update(cpu_milli=8000)
@@ -135,7 +135,7 @@ def test_machines_with_shared_homes_accept_all_users(pool, make, alice, team, se
     assert place_of(make(alice)) != first
 
 
-def test_two_first_starts_decided_together_do_not_part_a_home(pool, make, alice, sent, monkeypatch):
+def test_two_first_starts_in_one_cycle_use_one_home(pool, make, alice, sent, monkeypatch):
     """Both wait without a home, each for a machine of its own; one decision places them."""
     Node.objects.filter(pool=pool).update(cordoned=True)
     inventory.emit(inventory.CapacityChanged())
@@ -163,7 +163,7 @@ def test_node_that_claims_homes_attracts_no_starts(pool, make, alice, team, sent
     assert waiting.state == State.PENDING
 
 
-def test_when_a_machine_is_removed_its_homes_are_recreated_only_where_their_user_says_so(
+def test_homes_of_a_removed_machine_are_recreated_only_on_request(
     pool, make, alice, bob, team, sent
 ):
     home = place_of(make(alice))
@@ -201,7 +201,7 @@ def test_when_a_machine_is_removed_its_homes_are_recreated_only_where_their_user
     assert Event.objects.filter(kind="user.home_recreated").count() == 1
 
 
-def test_many_are_looked_up_at_once(pool, make, alice, bob, team, sent, django_assert_num_queries):
+def test_home_places_are_read_in_bulk(pool, make, alice, bob, team, sent, django_assert_num_queries):
     make(alice)
     make(bob)
     with django_assert_num_queries(4):

@@ -58,7 +58,7 @@ def writes(queries):
     return [each["sql"] for each in queries.captured_queries if statement in each["sql"]]
 
 
-def test_statuses_that_have_not_changed_are_not_written(long_queue, clock):
+def test_unchanged_statuses_are_not_written(long_queue, clock):
     before = statuses()
     clock.shift(1)
     with CaptureQueriesContext(connection) as queries:
@@ -68,7 +68,7 @@ def test_statuses_that_have_not_changed_are_not_written(long_queue, clock):
     assert statuses() == before
 
 
-def test_only_what_has_changed_is_written(long_queue):
+def test_only_changed_statuses_are_written(long_queue):
     some = QueueEntry.objects.filter(workspace__state=State.PENDING).first()
     right = statuses()
     QueueEntry.objects.filter(pk=some.pk).update(position=999)
@@ -80,7 +80,7 @@ def test_only_what_has_changed_is_written(long_queue):
     assert statuses() == right
 
 
-def test_a_digest_that_is_gone_has_all_written_again(long_queue):
+def test_missing_digest_rewrites_the_status(long_queue):
     right = statuses()
     QueueEntry.objects.filter(workspace__state=State.PENDING).update(digest="", reason={}, blocker={})
     cycle.write_statuses()
@@ -108,7 +108,7 @@ def test_creation_writes_its_own_status_and_defers_the_others(long_queue, make, 
 
 
 @pytest.mark.parametrize("flavor", [BIG, "sim-cpu"])
-def test_a_creation_takes_as_many_statements_however_many_wait(long_queue, make, alice, flavor):
+def test_statements_of_a_creation_do_not_grow_with_the_queue(long_queue, make, alice, flavor):
     def statements() -> int:
         with CaptureQueriesContext(connection) as queries:
             make(alice, flavor)
@@ -145,7 +145,7 @@ def test_status_of_a_workspace_that_left_the_queue_is_not_written(long_queue):
     assert (stopped.position != 77, stays.position) == (True, 77)
 
 
-def test_an_eta_far_ahead_is_written_when_it_moves_by_more_than_it_is_exact():
+def test_distant_eta_is_rewritten_only_beyond_its_precision():
     now = timezone.now()
     far, near = now + dt.timedelta(hours=10), now + dt.timedelta(minutes=5)
     assert not queue_status._eta_changed(far + dt.timedelta(minutes=17), far, now)
@@ -202,7 +202,7 @@ def test_cached_snapshot_applies_a_grant_on_time(readings, make, alice, clock):
     assert not readings
 
 
-def test_a_site_that_is_read_is_passed_over_by_collections(long_queue, monkeypatch):
+def test_loaded_snapshot_is_frozen_for_garbage_collection(long_queue, monkeypatch):
     kept = []
     monkeypatch.setattr(pauses, "freeze", lambda: kept.append(True))
     snapshot_cache.forget()
@@ -212,7 +212,7 @@ def test_a_site_that_is_read_is_passed_over_by_collections(long_queue, monkeypat
 
 
 @pytest.mark.parametrize("task", [tasks.schedule, tasks.schedule_due])
-def test_the_worker_rests_after_each_cycle(task, monkeypatch, db):
+def test_worker_collects_garbage_after_each_cycle(task, monkeypatch, db):
     order = []
     monkeypatch.setattr(cycle, "run", lambda: order.append("cycle"))
     monkeypatch.setattr(cycle, "run_if_due", lambda: order.append("cycle"))
@@ -221,7 +221,7 @@ def test_the_worker_rests_after_each_cycle(task, monkeypatch, db):
     assert order == ["cycle", "rest"]
 
 
-def test_a_web_process_rests_after_its_answers(monkeypatch):
+def test_web_process_collects_garbage_after_responses(monkeypatch):
     rested = []
     monkeypatch.setattr(pauses, "collect_if_due", lambda: rested.append(True))
     web_server.post_request(None, None, {}, None)

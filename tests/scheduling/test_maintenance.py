@@ -47,14 +47,14 @@ def test_preview_and_creation_give_the_same_refusal(local_pool, make, alice, tea
     assert refused.value.reason == verdict.reason
 
 
-def test_the_form_shows_it_before_the_click(local_pool, as_user, alice, team):
+def test_form_shows_maintenance_before_submission(local_pool, as_user, alice, team):
     close(local_pool)
     page = as_user(alice).get("/workspaces/new/", {"flavor": "cpu-small"}).content.decode()
     assert "In maintenance" in page
     assert "is in maintenance until about" in page
 
 
-def test_site_maintenance_refuses_a_start_and_keeps_what_runs(local_pool, alice, team, make):
+def test_site_maintenance_refuses_starts_and_keeps_running_work(local_pool, alice, team, make):
     stopped = WorkspaceFactory(
         owner=alice, team=team, state=State.STOPPED, flavor=small(), template=jupyter()
     )
@@ -69,14 +69,14 @@ def test_site_maintenance_refuses_a_start_and_keeps_what_runs(local_pool, alice,
     assert placed.state == State.PROVISIONING
 
 
-def test_other_pools_take_the_request(local_pool, catalog, tmp_path):
+def test_other_pools_accept_requests_during_maintenance(local_pool, catalog, tmp_path):
     other = simulated_pool(str(tmp_path), slug="other")
     close(local_pool)
     flavor = FlavorFactory(pool=other)
     assert assess(template=jupyter(), flavor=flavor).outcome is Outcome.FITS_NOW
 
 
-def test_queued_work_waits_until_the_planned_end_and_then_starts(local_pool, make, alice, clock):
+def test_queued_work_starts_at_the_planned_end(local_pool, make, alice, clock):
     local_pool.nodes.update(cordoned=True)
     waiting = make(alice)
     local_pool.nodes.update(cordoned=False)
@@ -94,7 +94,7 @@ def test_queued_work_waits_until_the_planned_end_and_then_starts(local_pool, mak
     assert waiting.state == State.PROVISIONING
 
 
-def test_planned_maintenance_begins_by_time(local_pool, catalog, clock):
+def test_planned_maintenance_begins_at_its_time(local_pool, catalog, clock):
     row = close(local_pool, begins_in=timedelta(minutes=1))
     assert assess(template=jupyter(), flavor=small()).outcome is Outcome.FITS_NOW
     clock.move_to(row.begins_at, tick=False)
@@ -103,13 +103,13 @@ def test_planned_maintenance_begins_by_time(local_pool, catalog, clock):
     assert assess(template=jupyter(), flavor=small()).outcome is Outcome.FITS_NOW
 
 
-def test_maintenance_of_site_and_pool_in_a_row_ends_with_the_last(local_pool, clock):
+def test_consecutive_maintenance_of_site_and_pool_ends_with_the_last(local_pool, clock):
     close(ends_in=HOUR)
     last = close(local_pool, begins_in=HOUR, ends_in=2 * HOUR)
     assert assess(template=jupyter(), flavor=small()).reason.params["until"] == last.ends_at.isoformat()
 
 
-def test_free_gpus_are_none_everywhere(pool):
+def test_no_gpu_is_counted_as_free_during_maintenance(pool):
     close(pool)
     states = set(devices_with_state().values_list("state", flat=True))
     assert states == {DeviceState.MAINTENANCE.value}
@@ -119,7 +119,7 @@ def test_free_gpus_are_none_everywhere(pool):
     assert all(count.in_service for count in counts.values())
 
 
-def test_only_operators_set_it(local_pool, alice):
+def test_only_operators_set_maintenance(local_pool, alice):
     now = timezone.now()
     with pytest.raises(NotAllowed):
         maintenance.set_maintenance(actor=alice, pool=None, ends_at=now + HOUR, reason="x")

@@ -47,7 +47,7 @@ def test_member_with_less_use_is_next(backlog, alice, settle):
     assert in_order() == ["a1", "a2", "a3", "b2"], "both hold one now, so the older request comes first"
 
 
-def test_a_team_that_turns_them_off_goes_by_age(backlog, alice, bob, team):
+def test_disabled_member_shares_order_by_age(backlog, alice, bob, team):
     with pytest.raises(NotAllowed):
         teams.set_member_shares(actor=bob, team=team, on=False)
     for _ in range(2):
@@ -74,7 +74,7 @@ def test_order_change_is_explained_to_the_members_concerned(backlog, as_user, al
     assert more in as_user(alice).get(f"/workspaces/{backlog['a1'].pk}/").content.decode()
 
 
-def test_a_preview_says_what_the_request_gets(backlog, make, team, clock):
+def test_preview_shows_the_position_by_member_shares(backlog, make, team, clock):
     cem = UserFactory(username="cem")
     MembershipFactory(team=team, user=cem)
     clock.shift(1)
@@ -86,7 +86,7 @@ def test_a_preview_says_what_the_request_gets(backlog, make, team, clock):
     assert verdict.member_order.as_json() == entry.member_order
 
 
-def test_use_counts_with_decay(make, alice, bob, team, pool, clock, settle):
+def test_member_usage_decays(make, alice, bob, team, pool, clock, settle):
     run = make(alice, "sim-h100-x4")
     assert share_averages.update_members() == 0
     averages = MemberShare.objects.filter(team=team)
@@ -126,7 +126,7 @@ def test_accelerators_count_by_their_rate(make, alice, team, pool, clock, olga):
     assert MemberShare.objects.get().use_avg == pytest.approx(expected, rel=0.01)
 
 
-def test_the_page_and_rest_turn_them_off(as_user, alice, team):
+def test_page_and_rest_disable_member_shares(as_user, alice, team):
     browser = as_user(alice)
     assert 'name="member_shares" checked' in browser.get("/teams/vision/").content.decode()
     assert browser.post("/teams/vision/member-shares/", {}).status_code == 302

@@ -28,7 +28,7 @@ def queries_of(pool) -> int:
     return len(found)
 
 
-def test_the_layout_is_the_one_that_the_driver_tells(catalog):
+def test_layout_is_the_one_reported_by_the_driver(catalog):
     devices = (
         gpu("GPU-0", 0, mig_mode=True, facts={"profiles": PROFILES}),
         DeviceInfo("MIG-0", 0, f"{MODEL} MIG 1g.24gb", 24_000, kind=DeviceKind.MIG, parent_uuid="GPU-0",
@@ -45,7 +45,7 @@ def test_the_layout_is_the_one_that_the_driver_tells(catalog):
     assert [found[uuid].layout for uuid in ("MIG-0", "GPU-1", "GPU-2")] == [None] * 3
 
 
-def test_layouts_cost_one_query_where_there_are_any(catalog):
+def test_layouts_take_one_query_only_if_present(catalog):
     plain = local_pool_with(node_info("plain", gpus=2), slug="plain")
     split = local_pool_with(
         node_info("split", devices=tuple(gpu(f"GPU-{index}", index, mig_mode=True) for index in range(8))),

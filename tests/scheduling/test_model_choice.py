@@ -73,13 +73,13 @@ def created(make, team, actor, slug: str = "any") -> tuple[str, str]:
     return verdict.message, model_of(workspace)
 
 
-def test_the_least_valuable_model_that_is_enough(machines, make, alice, team):
+def test_least_valuable_sufficient_model_is_chosen(machines, make, alice, team):
     machines(machine("a", A100), machine("b", T4))
     assert created(make, team, alice) == ("Starts now on T4: fits your 8 GiB; A100 stays free.", T4)
     assert created(make, team, alice) == ("Starts now on A100: fits your 8 GiB.", A100)
 
 
-def test_a_model_for_which_others_wait_is_kept(machines, make, alice, bob, team):
+def test_model_awaited_by_others_is_avoided(machines, make, alice, bob, team):
     machines(machine("a", T4), machine("b", L4, L4))
     FlavorFactory(slug="one-t4", accelerator_count=1, accelerator_model=T4)
     FlavorFactory(slug="two-t4", accelerator_count=2, accelerator_model=T4, expected_hours=1)
@@ -91,14 +91,14 @@ def test_a_model_for_which_others_wait_is_kept(machines, make, alice, bob, team)
     assert created(make, team, alice) == ("Starts now on L4: fits your 8 GiB; T4 kept for 3 who wait.", L4)
 
 
-def test_the_best_of_all_pools_and_not_the_first(machines, make, alice, team):
+def test_best_model_of_all_pools_is_chosen(machines, make, alice, team):
     machines(machine("a", A100), slug="a-first")
     machines(machine("b", T4), slug="b-second")
     assert created(make, team, alice)[1] == T4
     assert created(make, team, alice)[1] == A100
 
 
-def test_a_more_expensive_model_is_kept(machines, make, alice, team):
+def test_more_expensive_model_is_avoided(machines, make, alice, team):
     machines(machine("a", A100), machine("b", T4))
     FlavorFactory(slug="a100", accelerator_count=1, accelerator_model=A100, price_cents=50)
     FlavorFactory(slug="t4", accelerator_count=1, accelerator_model=T4, price_cents=200)
@@ -107,14 +107,14 @@ def test_a_more_expensive_model_is_kept(machines, make, alice, team):
     assert (message, model) == ("Starts now on A100: fits your 8 GiB; T4 costs more.", A100)
 
 
-def test_limits_leave_only_what_they_allow(machines, make, alice, team):
+def test_models_above_the_quota_are_not_chosen(machines, make, alice, team):
     machines(machine("a", A100), machine("b", T4))
     Quota.objects.create(team=team, resource="gpu:t4", quota=0, borrowing_limit=0)
     rows_changed()
     assert created(make, team, alice) == ("Starts now on A100: fits your 8 GiB.", A100)
 
 
-def test_a_waiting_request_starts_on_whatever_model_becomes_free(machines, make, alice, team):
+def test_queued_request_starts_on_any_model_that_becomes_free(machines, make, alice, team):
     machines(machine("a", A100, A100), machine("b", T4))
     device = Device.objects.get(model=T4)
     cordons.cordon_device(actor=SYSTEM, device_id=device.pk, reason="test")
@@ -126,7 +126,7 @@ def test_a_waiting_request_starts_on_whatever_model_becomes_free(machines, make,
     assert model_of(waiting) == T4
 
 
-def test_a_burst_decides_one_after_the_other(machines, make, alice, team):
+def test_requests_of_a_burst_are_decided_in_order(machines, make, alice, team):
     machines(machine("a", A100, A100), machine("b", T4))
     devices = list(Device.objects.all())
     for device in devices:
@@ -139,7 +139,7 @@ def test_a_burst_decides_one_after_the_other(machines, make, alice, team):
     assert [model_of(row) for row in waiting] == [T4, A100, A100]
 
 
-def test_several_devices_are_of_one_model_where_a_node_mixes_them(machines, make, alice, team):
+def test_devices_of_a_request_are_of_one_model_on_a_mixed_node(machines, make, alice, team):
     machines(machine("a", T4, A100, A100))
     FlavorFactory(slug="two", accelerator_count=2)
     assert created(make, team, alice, "two") == ("Starts now on A100.", f"{A100}, {A100}")
@@ -170,7 +170,7 @@ def variants(*models: str) -> list[Variant]:
         ({"gpu:y": 200}, {}, {}),
     ],
 )
-def test_dearness_counts_waiting_requests_and_prices(prices, waiting, dearness):
+def test_model_penalty_depends_on_waiting_requests_and_prices(prices, waiting, dearness):
     worth = choice.model_preference(variants("x", "y"), prices, waiting)
     assert worth is not None and worth.penalty == dearness
     assert choice.model_preference(variants("x"), prices, waiting) is None

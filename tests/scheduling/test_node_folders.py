@@ -57,7 +57,7 @@ def test_request_is_placed_where_all_its_folders_are_offered(nodes, team, make, 
     assert dispatch.spec_of(workspace).mounts == words
 
 
-def test_the_choice_says_that_no_node_shows_it(nodes, team, alice):
+def test_missing_folders_are_the_refusal_reason(nodes, team, alice):
     named("imagenet", "coco:rw")
     refused = verdict(team, alice, "cpu-small")
     assert refused.outcome is Outcome.IMPOSSIBLE
@@ -67,7 +67,7 @@ def test_the_choice_says_that_no_node_shows_it(nodes, team, alice):
     assert codes == {PlacementCode.FOLDER_MISSING}
 
 
-def test_what_has_been_placed_keeps_what_it_was_placed_with(nodes, make, alice, olga, clock):
+def test_placed_workspace_keeps_its_folders(nodes, make, alice, olga, clock):
     template = named("imagenet")
     workspace = make(alice)
     clock.shift(1)
@@ -83,7 +83,7 @@ def test_what_has_been_placed_keeps_what_it_was_placed_with(nodes, make, alice, 
     [["../etc"], ["/etc"], ["imagenet:ro"], ["IMAGENET"], ["a", "a:rw"], [""], ["a\n"], [1], "imagenet",
      [["a"]], [f"f{number}" for number in range(9)]],
 )  # fmt: skip
-def test_folders_that_are_no_list_of_names_are_refused(catalog, olga, given):
+def test_invalid_folder_lists_are_refused(catalog, olga, given):
     with pytest.raises(InvalidInput) as refused:
         entries.change(actor=olga, entry=Template.objects.get(slug="jupyterlab"), values={"mounts": given})
     assert list(refused.value.extra["errors"]) == ["mounts"]
@@ -97,7 +97,7 @@ def test_team_templates_cannot_mount_folders(team, alice, olga):
         assert list(refused.value.extra["errors"]) == ["mounts"]
 
 
-def test_the_pages_say_what_is_shown_where(nodes, make, alice, olga, as_user):
+def test_pages_list_mounted_folders(nodes, make, alice, olga, as_user):
     named("imagenet", "scratch:rw")
     Template.objects.filter(slug="jupyterlab").update(mounts=["imagenet"])
     page = as_user(alice).get(f"/workspaces/{make(alice).pk}/").content.decode()

@@ -49,7 +49,7 @@ def work(count: int) -> list[Any]:
     return [[] for _ in range(count * pauses.THRESHOLDS[0] * (pauses.THRESHOLDS[1] + 1))]
 
 
-def test_a_process_that_keeps_nothing_is_pythons_own(full: list[int]) -> None:
+def test_process_without_frozen_objects_uses_default_collection(full: list[int]) -> None:
     before = gc.get_threshold()
     kept = work(pauses.COLLECT_AFTER + 1)
     full.clear()
@@ -57,7 +57,7 @@ def test_a_process_that_keeps_nothing_is_pythons_own(full: list[int]) -> None:
     assert not full and gc.get_threshold() == before and kept
 
 
-def test_within_decisions_nothing_is_collected_in_full(full: list[int]) -> None:
+def test_no_full_collection_within_a_decision(full: list[int]) -> None:
     pauses.freeze()
     full.clear()
     kept = work(40)
@@ -65,7 +65,7 @@ def test_within_decisions_nothing_is_collected_in_full(full: list[int]) -> None:
     assert kept
 
 
-def test_a_rest_collects_what_is_due_and_passes_over_it_then(full: list[int]) -> None:
+def test_due_collection_runs_at_rest_and_freezes_survivors(full: list[int]) -> None:
     pauses.freeze()
     frozen = gc.get_freeze_count()
     assert not pauses.collect_if_due()

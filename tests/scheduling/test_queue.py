@@ -42,14 +42,14 @@ def test_order_is_visible_to_all_but_names_only_to_members(crowd, as_user, bob, 
     assert "wait-b" in as_user(olga).get("/queue/").content.decode()
 
 
-def test_it_says_when_nothing_waits_and_filters_by_team(crowd, as_user, bob):
+def test_queue_page_shows_an_empty_state_and_filters_by_team(crowd, as_user, bob):
     assert "No matching workspaces" in as_user(bob).get("/queue/?team=nobody").content.decode()
     assert "wait-a" in as_user(bob).get("/queue/?team=vision").content.decode()
     Workspace.objects.update(desired_state="stopped")
     assert "The queue is empty" in as_user(bob).get("/queue/").content.decode()
 
 
-def test_the_queue_over_rest(crowd, with_token, bob, charlie):
+def test_queue_is_listed_over_rest(crowd, with_token, bob, charlie):
     rows = with_token(bob, "quotas:read").get("/api/v1/queue").json()["results"]
     # Oldest first. Alice holds everything, so both of Bob's start before hers.
     assert [(row["position"], row["name"], row["own"]) for row in rows] == [
@@ -62,7 +62,7 @@ def test_the_queue_over_rest(crowd, with_token, bob, charlie):
     assert with_token(bob).get(f"/api/v1/queue?resource={rows[0]['resource']}").json()["results"]
 
 
-def test_five_hundred_cost_the_queries_of_five(crowd, as_user, bob, django_assert_max_num_queries):
+def test_five_hundred_rows_take_as_many_queries_as_five(crowd, as_user, bob, django_assert_max_num_queries):
     template = crowd[0]
     for n in range(60):
         WorkspaceFactory(
@@ -73,7 +73,7 @@ def test_five_hundred_cost_the_queries_of_five(crowd, as_user, bob, django_asser
         assert browser.get("/queue/").status_code == 200
 
 
-def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, with_token, alice, team, pool):
+def test_waiting_workspace_shows_position_reason_and_next_step(make, as_user, with_token, alice, team, pool):
     Quota.objects.create(team=team, resource=H100, quota=2000)
     make(alice, "sim-h100-x2")
     row = make(alice, "sim-h100-x1")
@@ -87,7 +87,7 @@ def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, wi
     assert data["preempting"] is None
 
 
-def test_one_that_has_to_leave_says_so(make, as_user, with_token, alice, pool, run_node, settle):
+def test_preempted_workspace_shows_its_stop(make, as_user, with_token, alice, pool, run_node, settle):
     row = make(alice, "sim-h100-x1")
     settle(30)
     Preemption.objects.create(
@@ -102,7 +102,7 @@ def test_one_that_has_to_leave_says_so(make, as_user, with_token, alice, pool, r
     assert "Being preempted" in as_user(alice).get("/queue/").content.decode()
 
 
-def test_how_long_and_how_urgent(make, with_token, as_user, alice, bob, team, pool):
+def test_queue_shows_duration_and_priority(make, with_token, as_user, alice, bob, team, pool):
     assert make(bob, "sim-cpu", expected_s=7200).expected_s == 7200
     with pytest.raises(NotAllowed):
         make(bob, "sim-cpu", priority=5)
@@ -119,7 +119,7 @@ def test_how_long_and_how_urgent(make, with_token, as_user, alice, bob, team, po
     assert Workspace.objects.get(name="x").expected_s == 1800
 
 
-def test_the_summary_of_the_form_shows_the_teams_quota(as_user, alice, team, pool):
+def test_form_summary_shows_the_team_quota(as_user, alice, team, pool):
     Quota.objects.create(team=team, resource=H100, quota=2000)
     page = as_user(alice).get("/workspaces/new/?team=vision&flavor=sim-h100-x4").content.decode()
     assert "Quota of Vision" in page

@@ -112,7 +112,7 @@ def test_equal_reasons_have_one_heading(first, team, alice, bob, olga, as_user):
     ]
 
 
-def test_the_next_step_is_the_readers(first, team, alice, bob, olga, as_user):
+def test_next_step_depends_on_the_reader(first, team, alice, bob, olga, as_user):
     def step(user: Any) -> str:
         found = re.search(r'id="step-1" href="([^"]+)"', as_user(user).get("/queue/").content.decode())
         return unescape(found[1]) if found else ""
@@ -141,7 +141,7 @@ def test_the_expected_start_is_never_past(first, bob, as_user):
     assert all("start overdue" not in as_user(bob).get(path).content.decode() for path in pages)
 
 
-def test_reasons_without_numbers_and_none_at_all(first, bob, as_user):
+def test_groups_of_plain_and_missing_reasons(first, bob, as_user):
     browser = as_user(bob)
     QueueEntry.objects.update(reason=Reason(AdmissionCode.HOME_MOVING, {"node": "gpu-1"}).as_json())
     body = browser.get("/queue/").content.decode()
@@ -155,7 +155,7 @@ def test_reasons_without_numbers_and_none_at_all(first, bob, as_user):
         assert "No matching workspaces" in browser.get("/queue/", {"reason": key}).content.decode()
 
 
-def test_a_long_queue_takes_the_queries_of_a_short_one(first, team, bob, alice, as_user):
+def test_long_queue_takes_as_many_queries_as_a_short_one(first, team, bob, alice, as_user):
     def asked(path: str) -> int:
         as_user(alice).get(path)
         with CaptureQueriesContext(connection) as queries:

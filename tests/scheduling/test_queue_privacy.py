@@ -58,7 +58,7 @@ def test_public_flavor_is_visible_to_all(hidden, stranger, as_user):
     assert (row["flavor"], row["name"]) == ("vision-secret-size", None)
 
 
-def test_previews_say_what_is_deprecated(make, team, bob, local_pool, catalog, as_user):
+def test_previews_report_deprecated_flavors_and_templates(make, team, bob, local_pool, catalog, as_user):
     Flavor.objects.filter(slug="cpu-small").update(
         deprecated=True, successor=Flavor.objects.get(slug="cpu-large")
     )

@@ -23,7 +23,7 @@ THREADS = 10
 
 
 @pytest.mark.slow("many requests on 10 threads, with real commits")
-def test_exactly_one_of_many_gets_the_last_gpu(alice, team, make, pool):
+def test_one_of_many_concurrent_requests_gets_the_last_gpu(alice, team, make, pool):
     make(alice, "sim-h100-x4")
     make(alice, "sim-h100-x2")
     make(alice, "sim-h100-x1")

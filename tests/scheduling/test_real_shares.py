@@ -38,7 +38,7 @@ def nodes(half):
     return pool
 
 
-def test_shares_go_where_they_are_guarded_and_whole_gpus_anywhere(nodes, half, make, alice, bob):
+def test_shares_use_guarded_nodes_and_whole_gpus_any_node(nodes, half, make, alice, bob):
     FlavorFactory(slug="whole", accelerator_count=1)
     assert (fits.fit_flavor(half).pools[0].nodes_now, fits.fit_flavor(half).pools[0].starts_now) == (1, 2)
     shares = [make(alice, "half") for _ in range(3)]
@@ -60,7 +60,7 @@ def test_waiting_request_names_the_node_without_share_enforcement(nodes, make, a
     }
 
 
-def test_the_choice_says_that_no_node_holds_shares(nodes, team, alice):
+def test_missing_share_enforcement_is_the_refusal_reason(nodes, team, alice):
     Node.objects.filter(name="guards").update(provides=[])
     rows_changed()
     refused = verdict(team, alice, "half")
@@ -77,7 +77,7 @@ def test_share_request_impossible_for_another_reason_shows_that_reason(nodes, te
     assert verdict(team, alice, "half").reason.code is AdmissionCode.NO_NODE_SHOWS_FOLDERS
 
 
-def test_simulated_shares_need_no_guard(half, team, alice, pool):
+def test_simulated_shares_need_no_enforcement(half, team, alice, pool):
     FlavorFactory(slug="simulated-half", pool=pool, accelerator_count=1, accelerator_milli=500)
     assert verdict(team, alice, "simulated-half").outcome is Outcome.FITS_NOW
 
@@ -125,7 +125,7 @@ def running(*workspaces) -> list[bool]:
 
 
 @pytest.mark.parametrize("sizes", [("half", "large"), ("large", "half")])
-def test_no_more_memory_is_promised_than_a_gpu_has(one_gpu, make, alice, bob, sizes):
+def test_shares_do_not_exceed_gpu_memory(one_gpu, make, alice, bob, sizes):
     """Half of it is 40,000, whether its size says so or not."""
     first, second = make(alice, sizes[0]), make(bob, sizes[1])
     assert running(first, second) == [True, False]
@@ -134,7 +134,7 @@ def test_no_more_memory_is_promised_than_a_gpu_has(one_gpu, make, alice, bob, si
     assert held.memory_mib == part_mib(80_000, held.milli, held.memory_mib), "what the node holds it to"
 
 
-def test_what_was_granted_without_an_amount_counts_too(one_gpu, make, alice, bob):
+def test_grant_without_memory_amount_is_counted(one_gpu, make, alice, bob):
     """Of before this was written down."""
     make(alice, "half")
     AllocatedDevice.objects.update(memory_mib=0)

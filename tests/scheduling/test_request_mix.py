@@ -42,14 +42,14 @@ def ask(make, alice, flavor: str, count: int, first: int = 0) -> None:
         make(alice, flavor, name=f"w{number}")
 
 
-def test_a_fresh_pool_expects_what_its_own_catalog_offers(pool, local_pool):
+def test_new_pool_expects_the_flavors_of_its_catalog(pool, local_pool):
     mix = expected(snapshot_cache.preview_cache, pool)
     assert {(shape.count, weight) for shape, weight in mix.typical()} == {(n, 2500) for n in (0, 1, 2, 4)}
     real = expected(snapshot_cache.preview_cache, local_pool)
     assert {shape.cpu_milli for shape, _ in real.shapes} == {1000, 2000}
 
 
-def test_without_any_offer_the_built_in_mix_is_expected(pool):
+def test_built_in_mix_is_expected_without_flavors(pool):
     Flavor.objects.all().delete()
     assert expected(snapshot_cache.preview_cache, pool) == DEFAULT_MIX
 
@@ -98,7 +98,7 @@ def test_scarcity_changes_weights_without_a_new_mix(pool, make, alice):
     assert learning.update_mixes() == 0
 
 
-def test_a_mix_is_learnt_again_only_after_enough_requests(pool, make, alice):
+def test_mix_is_updated_only_after_enough_requests(pool, make, alice):
     ask(make, alice, "sim-h100-x1", 8)
     assert learning.update_mixes() == 1
     assert learning.update_mixes() == 0
@@ -110,7 +110,7 @@ def test_a_mix_is_learnt_again_only_after_enough_requests(pool, make, alice):
     assert SnapshotChange.objects.filter(kind=ChangeKind.MIX).count() == 2
 
 
-def test_another_catalog_is_taken_over_while_few_have_asked(pool, make, alice):
+def test_changed_catalog_updates_the_mix_while_requests_are_few(pool, make, alice):
     ask(make, alice, "sim-h100-x1", 8)
     learning.update_mixes()
     Flavor.objects.filter(slug="sim-h100-x4").update(enabled=False)
@@ -118,7 +118,7 @@ def test_another_catalog_is_taken_over_while_few_have_asked(pool, make, alice):
     assert 4 not in {shape.count for shape, _ in expected(snapshot_cache.preview_cache, pool).shapes}
 
 
-def test_a_request_that_cannot_be_read_is_passed_over(pool, make, alice):
+def test_unreadable_request_is_skipped(pool, make, alice):
     ask(make, alice, "sim-h100-x1", 2)
     Workspace.objects.filter(name="w0").update(resources={"cpu_milli": "many"})
     learning.update_mixes()
@@ -127,7 +127,7 @@ def test_a_request_that_cannot_be_read_is_passed_over(pool, make, alice):
 
 
 @pytest.mark.parametrize(("usual", "spared"), [(HEAVY, True), (LIGHT, False)])
-def test_the_decision_follows_what_is_asked_for(pool, usual, spared):
+def test_placement_depends_on_the_expected_requests(pool, usual, spared):
     """A light request goes where heavy ones lack cores, but only where heavy ones are to be expected."""
     with snapshot_cache.preview_cache.use() as snapshot:
         nodes = snapshot.pools[pool.pk]
@@ -143,7 +143,7 @@ def test_the_decision_follows_what_is_asked_for(pool, usual, spared):
         assert (cluster.find(LIGHT).nodes[0].node != rich) is spared
 
 
-def test_a_mix_keeps_its_form():
+def test_mix_survives_serialization():
     mix = RequestMix.learnt([LIGHT, HEAVY, HEAVY], [LIGHT])
     assert RequestMix.from_json(mix.as_json()) == mix
     sliced = RequestMix.of(
@@ -156,7 +156,7 @@ def test_a_mix_keeps_its_form():
 
 
 @pytest.mark.parametrize(("requests", "part"), [(0, 1.0), (100, 9.5 / 109.5), (1000, 5 / 1005), (2000, 0)])
-def test_the_catalog_counts_ten_requests_and_fades_out(requests, part):
+def test_catalog_weighs_ten_requests_and_fades_out(requests, part):
     offered = [ResourceRequest(cpu, 1024) for cpu in (1, 2, 3)]
     mix = shapes(RequestMix.learnt([LIGHT] * requests, offered))
     total = sum(mix.values())
@@ -169,7 +169,7 @@ def test_only_the_last_two_thousand_count():
     assert set(shapes(mix)) == {1000}
 
 
-def test_a_request_of_several_nodes_counts_for_each():
+def test_multi_node_request_is_counted_per_node():
     pair = ResourceRequest(5000, 1024, nodes=3, accelerators=AcceleratorRequest(1))
     assert shapes(RequestMix.of([pair, LIGHT])) == {5000: 3, 1000: 1}
     assert Shape.of(pair).count == 1
@@ -180,5 +180,5 @@ def test_a_request_of_several_nodes_counts_for_each():
     [(0, 0, False), (0, 1, True), (3, 1, True), (8, 1, False), (8, 2, True), (1000, 249, False),
      (1000, 250, True), (2000, 249, False), (2000, 250, True)],
 )  # fmt: skip
-def test_how_many_new_requests_are_enough(known, fresh, again):
+def test_number_of_new_requests_for_an_update(known, fresh, again):
     assert is_learning_due(known, fresh) is again

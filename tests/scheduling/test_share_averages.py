@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"
 
 
-def test_the_mean_follows_what_is_borrowed_and_fades(make, alice, team, pool, clock, settle, settings):
+def test_average_follows_borrowing_and_decays(make, alice, team, pool, clock, settle, settings):
     settings.BERTH_SHARE_HALF_LIFE_S = 3600
     cohort = Cohort.objects.create(slug="all", name="All")
     other = TeamFactory(slug="lender")
@@ -38,6 +38,6 @@ def test_the_mean_follows_what_is_borrowed_and_fades(make, alice, team, pool, cl
     assert TeamShare.objects.get(team=other).borrowed_avg == {}
 
 
-def test_without_cohorts_there_is_nothing_to_do(team, pool):
+def test_no_averages_are_written_without_cohorts(team, pool):
     TeamShare.objects.create(team=team)
     assert share_averages.update_teams() == 0

@@ -38,7 +38,7 @@ def waiting(make, alice, bob, pool):
     return make(bob, "sim-h100-x4", name="third")
 
 
-def test_a_silent_pool_has_no_estimate_in_preview_queue_rest_and_command(
+def test_silent_pool_has_no_estimate_in_any_interface(
     waiting, pool, team, bob, as_user, with_token
 ):
     assert waiting.queue_entry.eta_at is not None
@@ -66,7 +66,7 @@ def test_an_idle_silent_pool_names_the_silence_and_no_limit(pool, team, bob, cat
     assert (verdict.eta_at, verdict.basis.code) == (None, WaitBasis.NO_CONTACT)
 
 
-def test_a_pool_that_reports_again_has_an_estimate_again(waiting, pool, team, bob):
+def test_estimate_returns_when_the_pool_reports(waiting, pool, team, bob):
     inventory.apply_inventory_failure(pool=pool, failure=SILENCE)
     assert ask(team, bob).eta_at is None
     inventory.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())

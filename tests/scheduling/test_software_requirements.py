@@ -64,7 +64,7 @@ def verdict(team, actor, slug: str):
         ({"min_compute_capability": "8.0"}, "compute capability 8.0"),
     ],
 )
-def test_a_device_that_cannot_run_it_is_refused_with_the_reason(sites, team, alice, fields, word):
+def test_unsuitable_device_is_refused_with_the_reason(sites, team, alice, fields, word):
     needs(**fields)
     refused = verdict(team, alice, "t4")
     assert refused.outcome is Outcome.IMPOSSIBLE
@@ -76,14 +76,14 @@ def test_a_device_that_cannot_run_it_is_refused_with_the_reason(sites, team, ali
 
 
 @pytest.mark.parametrize("fields", [{"min_cuda": "12.4"}, {"min_compute_capability": "8.0"}])
-def test_of_any_model_it_gets_one_that_can(sites, make, alice, fields):
+def test_request_for_any_model_gets_a_suitable_one(sites, make, alice, fields):
     needs(**fields)
     made = [make(alice, "any") for _ in range(3)]
     assert [each.state for each in made] == [State.PROVISIONING, State.PROVISIONING, State.PENDING]
     assert set(AllocatedDevice.objects.values_list("device__model", flat=True)) == {H100}
 
 
-def test_on_a_node_with_both_the_device_counts_and_not_the_node(catalog, make, alice):
+def test_compute_capability_is_checked_per_device_on_a_mixed_node(catalog, make, alice):
     both = (*node("a", T4, "13.0").devices, *node("b", H100, "13.0").devices)
     pool = local_pool_with(node_info("both", devices=both, cuda_version="13.0", cpu_milli=64_000))
     Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0)
@@ -94,7 +94,7 @@ def test_on_a_node_with_both_the_device_counts_and_not_the_node(catalog, make, a
     assert set(AllocatedDevice.objects.values_list("device__model", flat=True)) == {H100}
 
 
-def test_a_node_that_does_not_tell_its_driver_promises_nothing():
+def test_node_without_driver_version_satisfies_no_requirement():
     nothing = software_requirements.node_software("", frozenset(), frozenset())
     assert nothing == NodeSoftware()
     unknown = software_requirements.node_software("unknown", frozenset(), frozenset({("X", "")}))
@@ -114,7 +114,7 @@ def test_versions_are_compared_as_numbers():
     assert not has.meets(SoftwareRequirements(program="jupyter-lab"))
 
 
-def test_without_accelerators_nothing_is_needed():
+def test_requirements_do_not_apply_without_accelerators():
     template = Template(min_cuda="12.4", min_compute_capability="9.0")
     assert not software_requirements.requirements_of(template, AcceleratorRequest())
 
@@ -122,7 +122,7 @@ def test_without_accelerators_nothing_is_needed():
 @pytest.mark.parametrize(
     "wrong", [{"min_cuda": "twelve"}, {"min_cuda": "9.0"}, {"min_compute_capability": "9.5"}]
 )
-def test_wrong_needs_are_refused(catalog, wrong):
+def test_invalid_requirements_are_refused(catalog, wrong):
     template = needs()
     for name, value in wrong.items():
         setattr(template, name, value)

@@ -102,7 +102,7 @@ def held(workspace: Workspace) -> list[str]:
     return list(rows.values_list("node__name", flat=True))
 
 
-def test_it_is_placed_first_then_its_home_moves_then_it_starts(blocked, alice, team, make, sent):
+def test_workspace_is_placed_then_home_moves_then_start(blocked, alice, team, make, sent):
     said = preview(alice, team)
     assert (said.outcome, said.reason.code) == (Outcome.FITS_NOW, AdmissionCode.FITS_NOW_WITH_HOME)
     assert said.message == "Starts now on gpu-2. 2.1 GiB of files move there first, about 47 s."
@@ -118,7 +118,7 @@ def test_it_is_placed_first_then_its_home_moves_then_it_starts(blocked, alice, t
     assert HomePlace.objects.get(owner=alice).node.name == "gpu-2"
 
 
-def test_eight_people_whose_homes_are_on_one_machine_come_back_together(catalog, team, make, sent):
+def test_eight_users_with_homes_on_one_machine_start_together(catalog, team, make, sent):
     FlavorFactory(slug="one-gpu", accelerator_count=1, cpu_milli=1000, memory_mib=1024)
     machines(3, gpus=4)
     people = [UserFactory() for _ in range(8)]
@@ -135,7 +135,7 @@ def test_eight_people_whose_homes_are_on_one_machine_come_back_together(catalog,
     assert sorted(starts(sent)) == sorted(str(workspace.pk) for workspace in together)
 
 
-def test_it_waits_where_that_is_quicker(blocked, alice, mate, team, make, sent):
+def test_start_waits_if_that_is_faster_than_a_move(blocked, alice, mate, team, make, sent):
     """The GPU at home is expected to be free in 20 s; the move takes 47 s."""
     since = timezone.now() - timedelta(seconds=40)
     Workspace.objects.filter(owner=mate).update(expected_s=60, placed_at=since)
@@ -146,7 +146,7 @@ def test_it_waits_where_that_is_quicker(blocked, alice, mate, team, make, sent):
     assert not HomeMove.objects.exists()
 
 
-def test_a_large_home_moves_only_when_asked_for(blocked, alice, team, make, sent, settings):
+def test_large_home_moves_only_on_request(blocked, alice, team, make, sent, settings):
     settings.BERTH_MOVE_HOME_LIMIT_MIB = SMALL_MIB - 1
     said = preview(alice, team)
     assert said.outcome is Outcome.QUEUED
@@ -167,7 +167,7 @@ def test_a_large_home_moves_only_when_asked_for(blocked, alice, team, make, sent
     assert make(alice, "one-gpu", move_home=True).waits_for_home
 
 
-def test_form_rest_and_page_say_it(blocked, alice, team, make, sent, settings, as_user):
+def test_form_rest_and_page_show_the_home_move(blocked, alice, team, make, sent, settings, as_user):
     browser = as_user(alice)
     order = {"team": team.slug, "template": "jupyterlab", "flavor": "one-gpu"}
     sentence = "Starts now on gpu-2. 2.1 GiB of files move there first, about 47 s."
@@ -189,7 +189,7 @@ def test_form_rest_and_page_say_it(blocked, alice, team, make, sent, settings, a
     assert "Moving 2.1 GiB of files from gpu-1 to gpu-2 · 40 %" in html
 
 
-def test_a_home_of_unknown_size_or_in_use_stays(blocked, alice, team, make, sent):
+def test_home_of_unknown_size_or_in_use_is_not_moved(blocked, alice, team, make, sent):
     FlavorFactory(slug="cpu", cpu_milli=500, memory_mib=512)
     own = make(alice, "cpu")
     assert node_of(own) == "gpu-1"
@@ -200,7 +200,7 @@ def test_a_home_of_unknown_size_or_in_use_stays(blocked, alice, team, make, sent
     assert waiting.waits_for_home, "as soon as nothing uses the home"
 
 
-def test_two_starts_of_a_person_in_one_decision_move_the_home_once(blocked, alice, make, sent):
+def test_two_starts_of_one_user_in_a_cycle_move_the_home_once(blocked, alice, make, sent):
     Node.objects.update(cordoned=True)
     rows_changed()
     pair = [make(alice, "one-gpu"), make(alice, "cpu-small")]
@@ -218,7 +218,7 @@ def test_two_starts_of_a_person_in_one_decision_move_the_home_once(blocked, alic
     assert HomeMove.objects.count() <= 1
 
 
-def test_a_second_start_during_the_move_waits_for_it_and_goes_there(blocked, alice, team, make, sent):
+def test_second_start_during_a_move_waits_and_uses_the_new_machine(blocked, alice, team, make, sent):
     make(alice, "one-gpu")
     second = make(alice, "cpu-small")
     second.refresh_from_db()
@@ -236,7 +236,7 @@ def test_files_cannot_be_changed_during_the_move(blocked, alice, team, make, sen
     assert refused.value.code == HomeMoveCode.HOME_BEING_MOVED
 
 
-def test_a_failed_move_gives_the_place_back_and_pauses_for_an_hour(blocked, alice, team, make, sent, clock):
+def test_failed_move_releases_the_allocation_and_pauses_for_an_hour(blocked, alice, team, make, sent, clock):
     workspace = make(alice, "one-gpu")
     requested_at = workspace.requested_at
     (offer,) = homes.orders(sent)
@@ -260,7 +260,7 @@ def test_a_failed_move_gives_the_place_back_and_pauses_for_an_hour(blocked, alic
     assert workspace.waits_for_home, "it tries again after the pause"
 
 
-def test_a_move_that_its_owner_cancels_is_not_begun_again(blocked, alice, make, sent, clock):
+def test_move_cancelled_by_its_owner_is_not_repeated(blocked, alice, make, sent, clock):
     workspace = make(alice, "one-gpu")
     home_moves.cancel_move(actor=alice, move_id=HomeMove.objects.get().pk)
     homes.reconcile_waiting()
@@ -270,7 +270,7 @@ def test_a_move_that_its_owner_cancels_is_not_begun_again(blocked, alice, make, 
 
 
 @pytest.mark.parametrize("way", ["stop", "delete"])
-def test_a_start_that_ends_takes_its_move_with_it(blocked, alice, make, sent, way):
+def test_ending_a_start_cancels_its_move(blocked, alice, make, sent, way):
     workspace = make(alice, "one-gpu")
     (offer,) = homes.orders(sent)
     homes.answer(offer)
@@ -289,7 +289,7 @@ def test_a_start_that_ends_takes_its_move_with_it(blocked, alice, make, sent, wa
     assert make(alice, "one-gpu").waits_for_home
 
 
-def test_a_start_that_another_rule_ends_takes_its_move_with_it(blocked, alice, make, sent):
+def test_start_ended_by_another_rule_cancels_its_move(blocked, alice, make, sent):
     """As when the place is withdrawn after a check: nobody calls the services."""
     workspace = make(alice, "one-gpu")
     Workspace.objects.filter(pk=workspace.pk).update(state=State.PENDING, home_move_began_at=None)
@@ -297,7 +297,7 @@ def test_a_start_that_another_rule_ends_takes_its_move_with_it(blocked, alice, m
     assert HomeMove.objects.get().state == "cancelled"
 
 
-def test_a_silent_node_ends_the_move_and_the_start_is_queued_again(blocked, alice, make, sent, monkeypatch):
+def test_silent_node_ends_the_move_and_requeues_the_start(blocked, alice, make, sent, monkeypatch):
     monkeypatch.setattr(home_moves, "MAX_FAILURES", 3)
     workspace = make(alice, "one-gpu")
     for _ in range(home_moves.MAX_FAILURES + 1):
@@ -331,7 +331,7 @@ def test_start_with_a_home_move_survives_any_single_lost_message(blocked, alice,
     assert not HomeMove.objects.get().open
 
 
-def test_the_estimate_knows_the_move(blocked, alice, bob, team, make, sent, clock):
+def test_estimate_includes_the_home_move(blocked, alice, bob, team, make, sent, clock):
     """The other machine is free first: the start is expected there, once the home has moved."""
     assert node_of(make(bob, "one-gpu", expected_s=600)) == "gpu-2"
     said = preview(alice, team)
@@ -343,7 +343,7 @@ def test_the_estimate_knows_the_move(blocked, alice, bob, team, make, sent, cloc
     assert abs(waiting.queue_entry.eta_at - said.eta_at) < timedelta(seconds=5)
 
 
-def test_the_measured_rate_and_other_moves_count(blocked, alice, team, make, sent, pool):
+def test_move_estimate_uses_the_measured_rate_and_other_moves(blocked, alice, team, make, sent, pool):
     now = timezone.now()
     HomeMove.objects.create(
         owner=UserFactory(), team=team, pool=pool, source_name="gpu-1", target_name="gpu-2", state="done",
@@ -360,7 +360,7 @@ def test_the_measured_rate_and_other_moves_count(blocked, alice, team, make, sen
     assert preview(alice, team).home_move.seconds == 4 + 315
 
 
-def test_a_machine_out_of_reach_keeps_its_homes_and_a_cordoned_one_does_not(blocked, alice, team):
+def test_homes_move_from_cordoned_but_not_unreachable_machines(blocked, alice, team):
     Node.objects.filter(name="gpu-1").update(online=False)
     rows_changed()
     assert preview(alice, team).outcome is Outcome.QUEUED

@@ -77,7 +77,7 @@ def step(chance: random.Random, teams: list[Team]) -> None:
 
 
 @pytest.mark.thorough("whole histories")
-def test_previews_hold_with_everything_switched_on(teams, monkeypatch, clock, settings):
+def test_previews_hold_with_all_features_enabled(teams, monkeypatch, clock, settings):
     settings.BERTH_MIN_RUN_S = 600
     # The transaction is the test's.
     monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)

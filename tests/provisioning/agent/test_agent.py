@@ -82,7 +82,7 @@ def test_a_revoked_token_ends_app_and_agent(portal, configuration, start, state,
     assert state()["reason"] == "revoked"
 
 
-def test_only_revocation_status_codes_end_the_app(portal, configuration, start):
+def test_answers_other_than_revocation_do_not_end_the_app(portal, configuration, start):
     configuration()
     process = start()
     portal.next("ready")

@@ -138,7 +138,7 @@ def ran(pool: Pool, text: str, **names: str) -> str:
 
 
 @pytest.mark.parametrize("look", ["as_gloo", "as_nccl"])
-def test_two_processes_of_a_workspace_connect_over_loopback(pool: Pool, egress: str, look: str) -> None:
+def test_two_processes_of_a_workspace_reach_each_other(pool: Pool, egress: str, look: str) -> None:
     said = ran(pool, BOTH, PROGRAM=ADDRESSES + PAIR, LOOK=look, SIZE=str(PAIR_MIB)).split()
     assert (said[0] == "127.0.0.1") is (egress == "none" or look == "as_gloo"), said
     assert said[1:] == [str(PAIR_MIB << 20), "7", "0", "0"]

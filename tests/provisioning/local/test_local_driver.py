@@ -112,7 +112,7 @@ def test_out_of_memory_on_the_machine_is_not_blamed_on_the_workspace(make_pool):
     ("number", "words"),
     [(errno.EAGAIN, "its process limit. "), (errno.ENOMEM, "its memory limit. ")],
 )
-def test_process_limit_of_the_machine_is_not_reported_as_a_folder_error(
+def test_failed_fork_is_not_reported_as_a_folder_error(
     make_pool, monkeypatch, number, words
 ):
     def none(*_, **__):

@@ -68,7 +68,7 @@ def test_equal_requests_are_queried_once():
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(st.data())
-def test_steps_through_one_list_answer_as_each_part_of_it(data):
+def test_stepwise_forecasts_equal_separate_ones(data):
     """In any order, and whatever was imagined gone is back afterwards."""
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     names = [f"n{at}" for at in range(len(sizes))]
@@ -102,7 +102,7 @@ def test_steps_through_one_list_answer_as_each_part_of_it(data):
     assert isinstance(placer, backfill.PrefixPlacer)
 
 
-def test_leaving_a_node_that_has_become_too_small_is_imagined_and_taken_back():
+def test_simulated_release_on_an_overcommitted_node_is_undone():
     """Whoever asks for its place is answered, in one go and step by step; nothing has changed then."""
     small = node("n1", *gpus("a", 0), cpu=-1000, memory=0)
     pool = PoolNodes(Pool(name="p", slug="p"), (small,))

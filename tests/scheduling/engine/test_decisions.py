@@ -53,7 +53,7 @@ def test_blocked_request_names_its_holders_and_their_ends():
     assert verdict.alternatives == ("small",)
 
 
-def test_more_than_there_is_is_impossible_and_more_than_allowed_needs_approval():
+def test_request_above_capacity_is_impossible_and_above_quota_needs_approval():
     assert decide(site(), ask("n", 9)).outcome is Outcome.IMPOSSIBLE
     alone = replace(site(), teams=(Team("nlp", "", {GPU: Limit(2000)}),))
     verdict = decide(alone, ask("n", 3))
@@ -63,7 +63,7 @@ def test_more_than_there_is_is_impossible_and_more_than_allowed_needs_approval()
     assert decide(unfunded, ask("n", 1)).blocker.rule is Rule.LEDGER
 
 
-def test_a_members_cap_keeps_that_member_alone_waiting():
+def test_member_cap_delays_only_that_member():
     teams = (TEAMS[0], replace(TEAMS[1], user_caps={GPU: 1000}))
     snapshot = replace(site(held("n", 1, "nlp", user="ann")), teams=teams)
     assert decide(snapshot, ask("x", 1, user="ann")).blocker.rule is Rule.USER_CAP
@@ -90,7 +90,7 @@ def test_recent_or_nonpreemptible_workloads_are_not_victims():
     assert schedule(site(held("v", 8), queued=(ask("n", 2),))).victims != ()
 
 
-def test_a_short_request_overtakes_a_reserved_head_and_a_long_one_does_not():
+def test_only_short_requests_overtake_a_reserved_head():
     policy = Policy(preemption=False)
     queued = (
         ask("head", 8, priority=1),
@@ -103,7 +103,7 @@ def test_a_short_request_overtakes_a_reserved_head_and_a_long_one_does_not():
     assert cycle.backfilled == {"short"}
 
 
-def test_booked_capacity_is_kept_lent_to_the_preemptible_and_taken_back():
+def test_reserved_capacity_is_lent_to_preemptible_work_only():
     booking = Reservation("b", "vision", {GPU: 8000}, NOW + 600, NOW + 4200)
     before = site(reservations=(booking,))
     fixed = decide(before, ask("n", 1, preemptible=False))
@@ -127,7 +127,7 @@ class OneSlot:
         self.taken.append(workload.id)
 
 
-def test_what_fits_on_no_node_waits_and_says_so():
+def test_request_fitting_no_node_waits_with_the_reason():
     placer = OneSlot()
     verdict = decide(site(), ask("wide", 4), alternatives=[ask("narrow", 2)], placer=placer)
     assert (verdict.outcome, verdict.blocker.rule) == (Outcome.QUEUED, Rule.PLACEMENT)
@@ -135,12 +135,12 @@ def test_what_fits_on_no_node_waits_and_says_so():
     assert placer.taken == []
 
 
-def test_who_waited_too_long_comes_before_a_higher_priority():
+def test_overdue_request_precedes_a_higher_priority():
     queued = (ask("old", 8, created_s=NOW - 8 * 86400), ask("new", 8, priority=9))
     assert schedule(site(queued=queued)).starts == ("old",)
 
 
-def test_of_two_made_in_the_same_second_the_earlier_is_first():
+def test_requests_within_a_second_are_ordered_by_milliseconds():
     early = ask("z", 1, created_s=5, created_ms=1)
     late = ask("a", 1, created_s=5, created_ms=2)
     scheduler = Scheduler(replace(site(), queued=(late, early)))

@@ -28,7 +28,7 @@ def milli(text: str) -> int:
 
 
 @pytest.mark.parametrize("case", KUEUE["cases"], ids=lambda case: case["name"])
-def test_kueue_fair_preemption(case):
+def test_fair_preemption_equals_recorded_kueue_decisions(case):
     teams = tuple(
         Team(name, KUEUE["base_cohort"], {"cpu_milli": Limit(cpu * 1000)}, reclaim=name != "preemptible")
         for name, cpu in KUEUE["base_nominal_cpu"].items()
@@ -57,7 +57,7 @@ def test_kueue_fair_preemption(case):
 
 @pytest.mark.parametrize("case", KAI, ids=lambda case: case["case"])
 @pytest.mark.parametrize("unit", [1, 1000])
-def test_kai_division(case, unit):
+def test_fair_division_equals_recorded_kai_results(case, unit):
     claims = {
         f"q{number}": QueueClaim(
             deserved=int(case[f"q{number}_deserved"]) * unit,

@@ -48,7 +48,7 @@ def victims(teams: tuple[Team, ...], running: tuple[Running, ...], *queued: Work
 
 
 @pytest.mark.parametrize("start", range(0, CASES, 50))
-def test_random_sites_are_decided_as_by_the_model(start):
+def test_random_sites_are_decided_like_the_kueue_model(start):
     """The same cases each time; `python -m bench.scheduling.kueue` has as many as one likes."""
     decided = {seed: decide(random_world(seed)) for seed in range(start, start + 50)}
     assert {seed: each.difference for seed, each in decided.items() if each.difference} == {}
@@ -77,21 +77,21 @@ def test_the_model_decides_kueues_own_table(case):
     assert json.dumps(sorted(found)) == json.dumps(sorted(expected))
 
 
-def test_an_owner_takes_its_own_back_whatever_else_it_borrows():
+def test_owner_reclaims_quota_even_while_borrowing_other_resources():
     """It borrows five of Y, and of X it has lent one of three."""
     teams = (team("a", x=3, y=0), team("b", x=0, y=5))
     running = (held("mine", "a", x=2, y=5), held("theirs", "b", x=1))
     assert victims(teams, running, ask("new", "a", x=1)) == {"theirs": "new"}
 
 
-def test_a_teams_own_limit_does_not_end_the_look_at_the_cohort():
+def test_limit_of_a_team_does_not_stop_the_search_in_its_cohort():
     """The team may hold four: what has a lower priority leaves, and a borrower as well."""
     teams = (team("a", x=2, borrowing=2, weight_milli=3000), team("b", x=1), team("c", x=1))
     running = (held("low", "a", x=1), held("lent", "b", x=3))
     assert victims(teams, running, ask("new", "a", x=4, priority=1)) == {"low": "new", "lent": "new"}
 
 
-def test_only_what_is_short_counts_and_who_holds_it():
+def test_only_holders_of_the_short_resource_are_preempted():
     """X is short and a's own; that it borrows of Y, which is free, does not matter, nor who borrows Y."""
     teams = (team("a", x=2, y=0), team("b", x=0, y=0), team("c", x=0, y=4))
     running = (held("much", "b", y=2), held("little", "c", x=1))
@@ -100,7 +100,7 @@ def test_only_what_is_short_counts_and_who_holds_it():
 
 
 @pytest.mark.parametrize(("amount", "gives"), [(4, {"low", "b0"}), (5, set())])
-def test_the_second_strategy_takes_from_a_team_once(amount, gives):
+def test_second_strategy_preempts_a_team_once(amount, gives):
     """Once a's own has left, its share is below b's: one of b's may leave for it, and not a second one."""
     teams = (team("own", x=8), team("a", x=0, weight_milli=2000), team("b", x=0))
     running = tuple(held(f"b{number}", "b", x=1, age_s=HOUR + number) for number in range(4))
@@ -108,13 +108,13 @@ def test_the_second_strategy_takes_from_a_team_once(amount, gives):
     assert set(victims(teams, running, ask("new", "a", x=amount, priority=1))) == gives
 
 
-def test_of_two_borrowers_without_weight_the_larger_one_gives():
+def test_larger_of_two_borrowers_without_weight_is_preempted():
     teams = (team("own", x=5), team("b", x=0, weight_milli=0), team("c", x=0, weight_milli=0))
     running = (held("small", "b", x=1), held("large", "c", x=4))
     assert victims(teams, running, ask("new", "own", x=1)) == {"large": "new"}
 
 
-def test_pending_start_makes_no_borrower():
+def test_pending_start_does_not_count_as_borrowing():
     """Of t1 runs one, which is its own; what it was promised is not held against that."""
     teams = (team("t0", x=2), team("t1", x=1), team("t2", x=2))
     snapshot = Snapshot(0, teams, COHORTS, policy=Policy())
@@ -130,7 +130,7 @@ def test_pending_start_makes_no_borrower():
     assert [[each.workload for each in victims] for victims in found] == [["old"], []]
 
 
-def test_nomination_in_the_same_cycle_makes_no_borrower():
+def test_nomination_in_the_same_cycle_does_not_count_as_borrowing():
     """t1 holds its own one and claims what t2 borrowed; then an owner wants one."""
     teams = (team("t0", x=2), team("t1", x=1, weight_milli=3000), team("t2", x=2))
     running = (held("old", "t1", x=1), held("lent", "t2", x=4))
@@ -138,7 +138,7 @@ def test_nomination_in_the_same_cycle_makes_no_borrower():
     assert set(victims(teams, running, big, mine)) == {"lent"}
 
 
-def test_what_began_just_now_makes_no_borrower_of_who_ran_within_its_own():
+def test_protected_new_start_does_not_expose_older_work_of_its_team():
     """Until it may be asked to leave itself, an older one of its team does not leave in its place."""
     teams = (team("t0", x=2), team("t1", x=1))
     for age_s, leaves in ((600, {}), (900, {"young": "mine"})):

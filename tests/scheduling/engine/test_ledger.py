@@ -39,7 +39,7 @@ def test_warnings_come_once_at_80_and_100_per_cent():
     assert last.exhausted and not last.account.is_funded
 
 
-def test_late_accounting_charges_one_tick_below_zero_and_notes_the_rest():
+def test_late_accounting_charges_one_tick_below_zero_and_records_the_rest():
     late = tick(account(1), ONE_GPU, 5 * 3600, tick_s=60).account
     assert late.balance == -60 * 1000
     assert late.unbilled == 4 * GPU_HOUR - 60 * 1000
@@ -53,13 +53,13 @@ def test_a_period_refills_keeps_credit_and_debt():
     assert refilled(debt, 30 * DAY).balance == GPU_HOUR - 60 * 1000
 
 
-def test_a_tick_across_the_end_of_a_period_charges_each_its_own():
+def test_tick_across_a_period_end_charges_both_periods():
     begun = Account(10 * GPU_HOUR, DAY, 0, DAY - 3600)
     after = tick(begun, ONE_GPU, DAY + 3600, tick_s=7200).account
     assert (after.period_start_s, after.spent) == (DAY, GPU_HOUR)
 
 
-def test_credit_funds_again_and_says_when_it_is_gone():
+def test_credit_funds_the_account_and_its_end_is_estimated():
     empty = tick(account(1), ONE_GPU, 3600, tick_s=60).account
     more = with_credit(empty, GPU_HOUR)
     assert more.is_funded and more.warned == 0
@@ -67,14 +67,14 @@ def test_credit_funds_again_and_says_when_it_is_gone():
     assert lasts_until_s(more, 0) is None
 
 
-def test_time_does_not_go_back():
+def test_earlier_tick_is_refused():
     with pytest.raises(ValueError):
         tick(tick(account(1), 0, 100, tick_s=60).account, 0, 50, tick_s=60)
 
 
 @settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 3 * 3600)), max_size=30))
-def test_never_below_zero_by_more_than_one_tick_and_nothing_is_lost(hours, steps):
+def test_balance_is_never_more_than_one_tick_below_zero(hours, steps):
     now, state = 0, account(hours)
     charged = 0
     for milli, seconds in steps:

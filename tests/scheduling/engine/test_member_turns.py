@@ -52,7 +52,7 @@ def twenty_of_ann() -> list[Workload]:
     return [ask(f"ann{number:02}", "ann") for number in range(20)]
 
 
-def test_bob_comes_next_although_ann_queued_twenty_before():
+def test_member_with_less_usage_precedes_twenty_earlier_requests():
     scheduler = site(*twenty_of_ann(), now_s=0)
     scheduler.apply(scheduler.cycle(0), 0)
     assert len(scheduler.running) == 4
@@ -62,7 +62,7 @@ def test_bob_comes_next_although_ann_queued_twenty_before():
     assert scheduler.cycle(2 * HOUR).starts == ("bob",)
 
 
-def test_without_turns_bob_comes_last():
+def test_requests_are_ordered_by_age_without_member_shares():
     queued = [*twenty_of_ann(), ask("bob", "bob", made_s=60)]
     assert order(site(*queued, team=replace(TEAM, member_shares=False)))[-1] == "bob"
 
@@ -72,7 +72,7 @@ def test_starts_of_one_cycle_alternate():
     assert site(*queued).cycle(HOUR).starts == ("ann00", "bob0", "ann01", "bob1")
 
 
-def test_the_plan_takes_turns_as_cycles_do():
+def test_plan_alternates_members_like_cycles():
     queued = [*twenty_of_ann(), *(ask(f"bob{number}", "bob", made_s=60) for number in range(5))]
     scheduler = site(*queued)
     scheduler.apply(scheduler.cycle(HOUR), HOUR)
@@ -82,7 +82,7 @@ def test_the_plan_takes_turns_as_cycles_do():
     assert starts["bob4"] == 4
 
 
-def test_recent_use_counts_with_present_use():
+def test_recent_and_current_usage_are_added():
     queued = (ask("a", "ann"), ask("b", "bob", made_s=60), ask("c", "cem", made_s=120))
     running = (Running(ask("r", "ann", gpus=2), 0),)
     team = replace(TEAM, member_avg={"ann": 500, "bob": 3000, "cem": 2400})
@@ -112,7 +112,7 @@ def test_accelerators_count_by_rate_and_sixteen_cores_as_one():
     assert order(site(*queued, running=(ann, bob), rates_milli={"gpu:b": 500})) == ["b", "a"]
 
 
-def test_both_read_why_their_places_changed():
+def test_order_change_is_reported_to_both_members():
     team = replace(TEAM, member_avg={"ann": 9000})
     queued = (ask("a", "ann"), ask("b", "bob", made_s=60), ask("c", "cem", made_s=120))
     blocked = Running(ask("r", "dan", gpus=4), 0)
@@ -132,7 +132,7 @@ def test_a_shape_that_does_not_fit_holds_up_no_other_member():
 
 @FEW
 @given(sites(reservations=True, queued=12))
-def test_turns_leave_the_places_of_a_team_in_the_queue(snapshot):
+def test_member_turns_keep_the_positions_of_the_team(snapshot):
     """Other teams neither gain nor lose a place."""
     without = replace(snapshot, teams=tuple(replace(team, member_shares=False) for team in snapshot.teams))
     queues = []
@@ -145,7 +145,7 @@ def test_turns_leave_the_places_of_a_team_in_the_queue(snapshot):
 
 @FEW
 @given(sites(reservations=True, queued=12))
-def test_a_lone_user_loses_nothing(snapshot):
+def test_single_member_is_not_delayed_by_member_turns(snapshot):
     """Neither to other teams, nor for what it has used."""
     queued = tuple(replace(workload, user=workload.team) for workload in snapshot.queued)
     teams = tuple(replace(team, member_avg={team.name: 9}) for team in snapshot.teams)
@@ -225,7 +225,7 @@ def test_member_gets_at_least_half_its_share(backlog):
         assert start_s - own[0].created_s <= 2 * alone_s + longest_s
 
 
-def test_turns_do_not_reach_into_other_teams():
+def test_member_turns_do_not_affect_other_teams():
     """Bob of one team comes before Ann of the same, not before those of another team who are due before."""
     teams = (replace(TEAM, cohort="c"), Team("audio", "c"))
     ann = [ask(f"ann{number}", "ann") for number in range(2)]

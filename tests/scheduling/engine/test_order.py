@@ -38,7 +38,7 @@ def order(*queued: Workload, running=(), teams=TEAMS, now_s: int = 8 * DAY, **ru
     return found
 
 
-def test_the_shorter_of_two_comes_first_where_both_are_young():
+def test_shorter_of_two_recent_requests_is_first():
     made_s = 7 * DAY
     assert order(ask("long", made_s=made_s, lasts_s=5 * HOUR), ask("short", made_s=made_s + HOUR)) == [
         "short",
@@ -47,7 +47,7 @@ def test_the_shorter_of_two_comes_first_where_both_are_young():
 
 
 @pytest.mark.parametrize(("later_s", "first"), [(19 * HOUR, "short"), (21 * HOUR, "long")])
-def test_a_shorter_one_overtakes_for_as_long_as_the_difference_is_worth(later_s, first):
+def test_shorter_request_overtakes_within_the_duration_difference(later_s, first):
     """Two hours against one: twenty times an hour."""
     made_s = 2 * DAY
     queued = (ask("long", made_s=made_s, lasts_s=2 * HOUR), ask("short", made_s=made_s + later_s))
@@ -60,17 +60,17 @@ def test_overdue_request_precedes_shorter_ones():
     assert order(ask("short", made_s=8 * DAY - 60, lasts_s=60), replace(old, created_s=2 * DAY))[0] == "short"
 
 
-def test_without_the_rule_age_decides():
+def test_requests_are_ordered_by_age_if_the_rule_is_off():
     queued = (ask("long", made_s=7 * DAY, lasts_s=5 * HOUR), ask("short", made_s=7 * DAY + 1))
     assert order(*queued, due_after=0) == ["long", "short"]
 
 
-def test_of_equals_the_team_that_borrows_comes_later():
+def test_borrowing_team_is_later_among_equal_requests():
     running = [Running(ask(f"r{number}", "b"), 0) for number in range(3)]
     assert order(ask("x", "b", made_s=7 * DAY), ask("y", "c", made_s=7 * DAY), running=running) == ["y", "x"]
 
 
-def test_a_share_counts_for_so_many_days():
+def test_borrowed_share_delays_by_days():
     """b borrows one of the six that are lent, half of its third: a delay of half of `share_delay_s`."""
     running = [Running(ask(f"r{number}", "b"), 0) for number in range(3)]
     older = ask("x", "b", made_s=2 * DAY)
@@ -92,14 +92,14 @@ def test_the_scale_of_the_weights_does_not_matter():
     )
 
 
-def test_a_weight_of_zero_comes_last_as_soon_as_it_borrows():
+def test_borrowing_team_with_zero_weight_is_last():
     teams = (*TEAMS[:2], replace(TEAMS[2], weight_milli=0))
     running = [Running(ask(f"r{number}", "c"), 0) for number in range(3)]
     queued = (ask("x", "c", made_s=2 * DAY), ask("y", "a", made_s=8 * DAY - 1, lasts_s=DAY))
     assert order(*queued, running=running, teams=teams) == ["y", "x"]
 
 
-def test_a_small_request_starts_before_a_large_one_but_takes_no_reserved_start():
+def test_small_request_precedes_a_large_one_but_not_a_reserved_start():
     """The large one got its reserved start when it was alone; a short one may only fit beside it."""
     running = (Running(ask("r", "a", gpus=4, lasts_s=10 * HOUR), 0),)
     large = ask("large", "b", gpus=4, lasts_s=HOUR, backfill_seq=1)

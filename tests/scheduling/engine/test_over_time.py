@@ -69,14 +69,14 @@ def test_preemptions_per_workload_are_bounded_and_all_finish(workloads):
 
 @settings(FEW, max_examples=examples(12))
 @given(arrivals(most=40))
-def test_the_same_on_real_nodes_where_room_is_kept_for_who_was_promised_it(workloads):
+def test_preemptions_are_bounded_and_nominations_kept_on_real_nodes(workloads):
     diary = live(Scheduler(site(), NodePlacer(4, 4)), workloads)
     check(diary, workloads)
     # Whoever others left for has started: nobody has left in vain.
     assert diary.lapsed == []
 
 
-def test_two_borrowers_do_not_take_the_same_capacity_in_turns():
+def test_borrowers_do_not_preempt_each_other_repeatedly():
     """Both want all of it for days: who had to leave does not come back at the other's cost."""
     teams = (Team("own", "c", {GPU: Limit(8000)}), Team("x", "c"), Team("y", "c"))
     policy = Policy(min_run_s=0, patience_s=0, grace_s=1)
@@ -87,7 +87,7 @@ def test_two_borrowers_do_not_take_the_same_capacity_in_turns():
     check(diary, workloads)
 
 
-def test_an_owner_gets_its_own_back_after_the_minimum_run():
+def test_owner_reclaims_quota_after_the_minimum_run_time():
     running = tuple(Running(ask(f"v{at}", "c", 2, duration_s=9 * DAY), 0) for at in range(4))
     for now_s, victims in ((899, 0), (900, 2)):
         snapshot = Snapshot(
@@ -119,7 +119,7 @@ def test_no_preemption_when_capacity_is_freed_soon():
 
 
 @pytest.mark.parametrize(("loses_work", "asked"), [(True, 0), (False, 1)])
-def test_work_that_would_be_lost_is_weighed_against_the_wait(loses_work, asked):
+def test_lost_work_is_weighed_against_the_waiting_time(loses_work, asked):
     batch = Running(ask("batch", "c", 8, duration_s=10 * HOUR, loses_work=loses_work), -8 * HOUR)
     assert len(schedule(site(running=(batch,), queued=(ask("mine", "a", 4),))).victims) == asked
 
@@ -128,7 +128,7 @@ def test_work_that_would_be_lost_is_weighed_against_the_wait(loses_work, asked):
     ("others", "waited_h", "loses_work", "asked"),
     [(0, 0, True, 1), (1, 1, True, 0), (1, 2, True, 1), (20, 48, True, 0), (20, 0, False, 1)],
 )
-def test_work_that_would_be_lost_is_weighed_against_all_that_wait(others, waited_h, loses_work, asked):
+def test_lost_work_is_weighed_against_the_wait_of_all_requests(others, waited_h, loses_work, asked):
     """Half of the site for two hours would be lost: with one more that waits, an hour for it, and growing."""
     running = tuple(
         Running(ask(f"batch{at}", "c", 4, duration_s=9 * DAY, loses_work=loses_work), -2 * HOUR)
@@ -155,7 +155,7 @@ def test_overdue_workload_is_expected_to_end_any_moment(loses_work, ran_h, asked
     ("wants_h", "waited_h", "loses_work", "asked"),
     [(8, 0, True, 1), (12, 0, True, 1), (72, 0, True, 0), (72, 7 * 24, True, 1), (72, 0, False, 1)],
 )
-def test_an_owner_takes_back_for_longer_in_the_measure_in_which_it_comes_before_the_borrower(
+def test_accepted_lost_work_of_a_borrower_grows_with_its_share(
     wants_h, waited_h, loses_work, asked
 ):
     """Two hours would be lost, ten are left. The share puts it nine days behind: eleven hours of run."""
@@ -170,7 +170,7 @@ def test_an_owner_takes_back_for_longer_in_the_measure_in_which_it_comes_before_
 @pytest.mark.parametrize(
     ("lasts_h", "loses_work", "asked"), [(9 * 24, True, 1), (20, True, 0), (20, False, 1)]
 )
-def test_between_borrowers_what_is_lost_has_to_be_made_up_for(lasts_h, loses_work, asked):
+def test_preemption_between_borrowers_must_outweigh_the_lost_work(lasts_h, loses_work, asked):
     """The taker wants a day and an hour would be lost: only who has longer to go than both leaves for it."""
     teams = (Team("own", "c", {GPU: Limit(8000)}), Team("x", "c"), Team("y", "c"))
     running = tuple(
@@ -182,7 +182,7 @@ def test_between_borrowers_what_is_lost_has_to_be_made_up_for(lasts_h, loses_wor
     assert len(schedule(snapshot).victims) == asked
 
 
-def test_a_second_claim_does_not_count_on_what_the_first_was_promised():
+def test_second_nomination_does_not_use_capacity_of_the_first():
     """Two are free; each of the two owners needs four: one victim of two each would not do for both."""
     running = tuple(Running(ask(f"v{at}", "c", 2, duration_s=9 * DAY), -DAY) for at in range(3))
     owners = (ask("first", "a", 4, -2, duration_s=DAY), ask("second", "b", 4, -1, duration_s=DAY))
@@ -191,7 +191,7 @@ def test_a_second_claim_does_not_count_on_what_the_first_was_promised():
     assert {name: len(found) for name, found in by_taker.items()} == {"first": 1, "second": 2}
 
 
-def test_a_wide_request_is_not_starved_by_narrow_ones_on_fragmented_nodes():
+def test_wide_request_is_not_starved_on_fragmented_nodes():
     """Enough is free in all, but on no node: the node whose work ends first is kept for it."""
     placer = NodePlacer(4, 4)
     scheduler = Scheduler(site(policy=Policy(preemption=False)), placer)
@@ -221,7 +221,7 @@ def test_preview_and_creation_agree_on_real_nodes(workloads, when):
     assert said.victims == tuple(each for each in cycle.victims if each.beneficiary == "new")
 
 
-def test_the_blocker_says_how_much_lies_idle():
+def test_blocker_reports_the_idle_amount():
     running = (
         Running(ask("v1", "c", 1, duration_s=DAY), -HOUR, idle_s=7200),
         Running(ask("v2", "c", 1, duration_s=DAY), -HOUR, idle_s=60),
@@ -234,7 +234,7 @@ def test_the_blocker_says_how_much_lies_idle():
 
 
 @pytest.mark.parametrize(("average", "asked"), [({}, 1), ({GPU: 9000}, 0)])
-def test_between_borrowers_what_was_borrowed_of_late_counts_too(average, asked):
+def test_recent_borrowing_counts_between_borrowers(average, asked):
     """The taker holds nothing now, but had more than the other for days."""
     teams = (
         Team("own", "c", {GPU: Limit(8000)}),

@@ -33,7 +33,7 @@ def heads(cycle: Cycle) -> dict[str, int]:
     return {head.workload: head.start_s for head in cycle.backfill_reservations}
 
 
-def test_an_owner_passes_a_head_that_would_borrow():
+def test_owner_overtakes_a_borrowing_head():
     """One of two is free. b wants both, which is one more than its own; a wants its own for longer."""
     cycle = schedule(site(ask("b", 2, 1), ask("a", 1, 2, hours=30), running=LENT))
     assert cycle.starts == ("a",)
@@ -41,19 +41,19 @@ def test_an_owner_passes_a_head_that_would_borrow():
     assert heads(cycle) == {"b": 100 + 30 * HOUR}
 
 
-def test_borrower_does_not_overtake_a_head_that_borrows():
+def test_borrower_does_not_overtake_a_borrowing_head():
     cycle = schedule(site(ask("b", 2, 1), ask("c", 1, 2, hours=30), running=LENT))
     assert cycle.starts == ()
     assert heads(cycle) == {"b": 100 + 22 * HOUR}
 
 
-def test_in_its_team_nothing_passes_what_comes_first():
+def test_requests_of_one_team_do_not_overtake_its_head():
     cycle = schedule(site(ask("b1", 2, 1), ask("b2", 1, 2, hours=30), running=LENT))
     assert cycle.starts == ()
     assert heads(cycle) == {"b1": 100 + 22 * HOUR}
 
 
-def test_a_head_of_its_own_team_does_not_hide_an_owner_behind_another_teams_head():
+def test_blocked_head_of_a_team_does_not_hide_its_owner_request_behind_another_team():
     """b1 waits for more than there will be soon; c's reserved start does not keep b2 from what is b's."""
     teams = (*TEAMS, Team("d", "all", {"cpu_milli": Limit(1)}))
     running = (*LENT, Running(replace(ask("d-runs", 0, 0, hours=9), amounts={"cpu_milli": 1}), 100))
@@ -70,7 +70,7 @@ def test_no_request_overtakes_an_overdue_one():
     assert (cycle.starts, list(heads(cycle))) == ((), ["b"])
 
 
-def test_without_back_fill_owners_pass_all_the_same():
+def test_owners_overtake_even_without_backfill():
     snapshot = site(ask("b", 2, 1), ask("a", 1, 2, hours=30), ask("c", 1, 3), running=LENT)
     assert schedule(replace(snapshot, policy=Policy(backfill=False))).starts == ("a",)
 

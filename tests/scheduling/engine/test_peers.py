@@ -19,7 +19,7 @@ def job(name: str, gpus: int, submit_s: int, duration_s: int) -> Job:
     return Job(name, "g", gpus, submit_s, duration_s)
 
 
-def test_srsf_preempts_for_less_service_that_is_left():
+def test_srsf_preempts_for_less_remaining_service():
     """Two GPUs: the long one gives way to the short one, and runs on where it was."""
     found = srsf([job("long", 2, 0, 1000), job("short", 2, 100, 200), job("longer", 2, 150, 2000)], 2)
     assert found.waits == {"long": 200, "short": 0, "longer": 1200 - 150}
@@ -35,7 +35,7 @@ def test_tiresias_demotes_by_attained_service():
     assert found.waits == {"first": 900, "second": 0}
 
 
-def test_a_part_of_the_trace_is_another_one_each_time():
+def test_trace_samples_differ_by_seed():
     jobs = [job(f"j{number}", 1 + number % 8, number, 60) for number in range(2000)]
     drawn = [thinned(jobs, seed, 12) for seed in (1, 2)]
     assert drawn[0] == thinned(jobs, 1, 12) != drawn[1]
@@ -45,7 +45,7 @@ def test_a_part_of_the_trace_is_another_one_each_time():
         assert 200 < len(some) < 300
 
 
-def test_a_job_that_does_not_fit_is_passed_over():
+def test_job_that_does_not_fit_is_skipped():
     found = tiresias([job("two", 2, 0, 1000), job("four", 4, 10, 100), job("one", 1, 20, 100)], 4)
     assert found.waits["one"] == 0
     assert found.waits["four"] > 0
@@ -55,11 +55,11 @@ def test_a_job_that_does_not_fit_is_passed_over():
     ("demand", "capacity", "most"),
     [([1, 2, 8], 11, 8), ([1, 2, 8], 7, 4), ([4, 4], 4, 2), ([1, 1, 32], 4, 2), ([8], 4, 4)],
 )
-def test_the_level_up_to_which_all_are_filled(demand, capacity, most):
+def test_water_filling_level(demand, capacity, most):
     assert level(np.array(demand, dtype=float), capacity) == most
 
 
-def test_gavel_takes_turns_by_what_each_was_due():
+def test_gavel_alternates_jobs_by_their_due_share():
     """One GPU for two of two rounds each: in turns. One wants two GPUs: it is due half as many rounds."""
     found = gavel([job("a", 1, 0, 720), job("b", 1, 0, 720)], 1)
     assert found.waits == {"a": 360, "b": 720}
@@ -70,14 +70,14 @@ def test_gavel_takes_turns_by_what_each_was_due():
     assert found.waits == {"wide": 720, "n0": 720, "n1": 720}
 
 
-def test_themis_runs_whom_sharing_has_hurt_most():
+def test_themis_runs_the_job_with_the_worst_slowdown():
     """With half of one GPU alone both take twice their time; after one round the short one is worse off."""
     found = themis([job("long", 1, 0, 3600), job("short", 1, 0, 360)], 1)
     assert found.waits == {"long": 360, "short": 360}
     assert found.preempted == 1
 
 
-def test_coming_back_costs_what_it_is_said_to_cost():
+def test_restart_cost_is_added():
     """The first comes back once for a round of 360 s, of which 60 are lost, and so once more."""
     found = gavel([job("a", 1, 0, 720), job("b", 1, 0, 360)], 1, restart_s=60)
     assert found.waits == {"a": 360 + 60, "b": 360}
@@ -86,7 +86,7 @@ def test_coming_back_costs_what_it_is_said_to_cost():
 
 @pytest.mark.thorough("three replays of 1,000 jobs; bench/scheduling compares them")
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_who_is_due_first_comes_first_and_large_jobs_are_no_worse_off(seed):
+def test_due_order_reduces_waits_without_harming_large_jobs(seed):
     """Against age alone and against EASY, with work that no trace has, with and without preemption."""
     jobs = synthetic(seed, 1000, 64)
     teams = quotas(jobs, 64)
@@ -109,7 +109,7 @@ def test_who_is_due_first_comes_first_and_large_jobs_are_no_worse_off(seed):
     assert of_large["due"] < of_large["easy"]
 
 
-def test_drawn_jobs_come_in_order_and_fit():
+def test_synthetic_jobs_are_ordered_and_fit():
     jobs = synthetic(7, 200, 64)
     assert all(one.submit_s <= two.submit_s for one, two in pairwise(jobs))
     assert max(each.gpus for each in jobs) <= 8

@@ -53,7 +53,7 @@ def run_on(scheduler: Scheduler, now_s: int, steps: int) -> dict[str, int]:
 
 @FEW
 @given(sites(reservations=True))
-def test_no_limit_is_overrun_and_the_answer_is_the_same_each_time(snapshot):
+def test_limits_hold_and_decisions_are_deterministic(snapshot):
     assert schedule(snapshot) == schedule(snapshot)
     reversed_input = replace(
         snapshot, queued=snapshot.queued[::-1], teams=snapshot.teams[::-1], cohorts=snapshot.cohorts[::-1]
@@ -74,7 +74,7 @@ def test_every_feasible_workload_starts(snapshot):
 
 @FEW
 @given(sites(preemption=False, turns=False))
-def test_back_fill_moves_no_reserved_head(snapshot):
+def test_backfill_does_not_delay_a_reserved_head(snapshot):
     """Event by event, and at the start itself, when durations are kept.
 
     Where members take turns, a colleague may go ahead (`test_member_turns`).
@@ -119,7 +119,7 @@ def _no_backfill(scheduler: Scheduler) -> Scheduler:
 
 @FEW
 @given(sites(preemption=True, queued=10), st.integers(0, 10))
-def test_preemption_always_comes_to_rest(snapshot, later):
+def test_preemption_always_converges(snapshot, later):
     """With no protection by run time at all, and every victim back in the queue at once."""
     snapshot = replace(snapshot, policy=Policy(min_run_s=0, grace_s=1))
     early = tuple(each for each in snapshot.queued if each.created_s < later)
@@ -133,7 +133,7 @@ def test_preemption_always_comes_to_rest(snapshot, later):
 
 @FEW
 @given(sites(reservations=True))
-def test_the_preview_is_the_decision(snapshot):
+def test_preview_equals_the_decision(snapshot):
     *others, request = snapshot.queued
     scheduler = Scheduler(replace(snapshot, queued=tuple(others)))
     for before_s in (0, 0, 7):
@@ -160,7 +160,7 @@ def assert_created_as(said, scheduler, request):
         assert said.blocker == got.blocker
 
 
-def test_previews_hold_on_sites_that_run_on():
+def test_previews_hold_while_the_site_continues():
     asked, wrong = previews.probe(worlds=20)
     assert asked == 20 * previews.STEPS
     assert not wrong
@@ -176,7 +176,7 @@ def submitted(scheduler, request):
 @pytest.mark.parametrize("depth", [0, 2, 512])
 @FEW
 @given(snapshot=sites(reservations=True, queued=12))
-def test_one_more_in_a_plan_gets_what_a_plan_with_it_says(depth, snapshot):
+def test_additional_request_in_a_plan_equals_a_new_plan(depth, snapshot):
     """Whether its slot is looked for, or it stands behind all slots."""
     *others, request = snapshot.queued
     scheduler = Scheduler(replace(snapshot, queued=tuple(others)))
@@ -197,7 +197,7 @@ def test_one_more_in_a_plan_gets_what_a_plan_with_it_says(depth, snapshot):
 @pytest.mark.parametrize("depth", [0, 2])
 @FEW
 @given(snapshot=sites(reservations=True, queued=12))
-def test_looked_up_all_at_once_or_one_by_one_etas_and_places_are_the_same(depth, snapshot):
+def test_etas_and_positions_are_equal_in_bulk_and_one_by_one(depth, snapshot):
     scheduler = Scheduler(snapshot)
     scheduler.apply(scheduler.cycle(scheduler.now_s), scheduler.now_s)
     with mock.patch.object(plan, "DEPTH", depth):
@@ -209,7 +209,7 @@ def test_looked_up_all_at_once_or_one_by_one_etas_and_places_are_the_same(depth,
 
 @FEW
 @given(sites(reservations=True))
-def test_after_a_decision_that_changed_nothing_the_next_is_the_same(snapshot):
+def test_decision_without_changes_is_repeated(snapshot):
     """So the outlook takes it over instead of making it again."""
     scheduler = Scheduler(snapshot)
     for _ in range(6):
@@ -220,7 +220,7 @@ def test_after_a_decision_that_changed_nothing_the_next_is_the_same(snapshot):
 
 @FEW
 @given(sites(preemption=False))
-def test_an_eta_comes_true_when_all_ends_as_expected(snapshot):
+def test_eta_holds_if_all_work_ends_as_expected(snapshot):
     request = snapshot.queued[-1]
     verdict = decide(replace(snapshot, queued=snapshot.queued[:-1]), request)
     if verdict.outcome is not Outcome.QUEUED:

@@ -13,7 +13,7 @@ def tree(*teams: Team) -> QuotaTree:
     return QuotaTree(teams, [Cohort("c")])
 
 
-def test_a_team_may_have_its_own_and_what_the_others_lend():
+def test_team_can_use_its_quota_and_lent_quota():
     site = tree(Team("a", "c", {GPU: Limit(4)}), Team("b", "c", {GPU: Limit(6, lending=2)}))
     assert site.teams["a"].available(GPU) == 6
     assert site.teams["b"].available(GPU) == 10
@@ -22,7 +22,7 @@ def test_a_team_may_have_its_own_and_what_the_others_lend():
     assert (site.teams["a"].borrowed(GPU), site.teams["b"].borrowed(GPU)) == (1, 0)
 
 
-def test_a_borrowing_limit_holds_and_no_one_borrows_what_is_kept():
+def test_borrowing_limit_is_enforced_and_used_quota_cannot_be_borrowed():
     site = tree(Team("a", "c", {GPU: Limit(4, borrowing=1)}), Team("b", "c", {GPU: Limit(6)}))
     assert site.teams["a"].available(GPU) == 5
     site.add("b", {GPU: 6})
@@ -58,12 +58,12 @@ def test_unlimited_resource_is_free_unless_a_neighbour_limits_it():
         ([Team("a", weight_milli=-1)], []),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(teams, cohorts):
+def test_invalid_limits_are_refused(teams, cohorts):
     with pytest.raises(ValueError):
         QuotaTree(teams, cohorts)
 
 
-def test_shares_count_what_is_borrowed_now_and_of_late_over_the_weight():
+def test_share_is_current_and_recent_borrowing_divided_by_weight():
     site = tree(Team("a", "c", {GPU: Limit(2)}, weight_milli=2000), Team("b", "c", {GPU: Limit(8)}))
     site.add("a", {GPU: 4})
     assert dominant_share(site.teams["a"]) == 10**8
@@ -79,7 +79,7 @@ def test_borrower_without_weight_is_last():
     assert dominant_share(site.teams["a"]) > MAX_SHARE + 10**8
 
 
-def test_use_halves_in_a_half_life():
+def test_usage_halves_after_one_half_life():
     assert decay_average({GPU: 1000}, {}, 3600, 3600) == {GPU: 500}
     assert decay_average({}, {GPU: 1000}, 2 * 3600, 3600) == {GPU: 750}
     assert decay_average({GPU: 1}, {}, 100 * 3600, 3600) == {}

@@ -76,7 +76,7 @@ def _part(device_mib: int, accelerators: AcceleratorRequest) -> int:
 
 @settings(max_examples=examples(300))
 @given(nodes_(), requests_(), POLICIES)
-def test_agrees_with_brute_force_and_grants_only_what_is_free(nodes, request, policy):
+def test_choice_agrees_with_brute_force_and_grants_only_free_devices(nodes, request, policy):
     fitting = {state.name for state in nodes if fits(state, request)}
     decision = place(nodes, request, policy=policy)
     if isinstance(decision, Unplaceable):
@@ -132,7 +132,7 @@ def content(state: NodeCapacity) -> tuple[object, ...]:
 
 @settings(max_examples=examples(200))
 @given(nodes_(), requests_(nodes=1), st.integers(0, 1000), POLICIES)
-def test_names_and_order_decide_nothing(nodes, request, seed, policy):
+def test_node_names_and_order_do_not_affect_the_choice(nodes, request, seed, policy):
     one = place(nodes, request, policy=policy)
     aliased, back = disguised(nodes, seed)
     other = place(aliased, request, policy=policy)
@@ -149,7 +149,7 @@ def test_names_and_order_decide_nothing(nodes, request, seed, policy):
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("n0", "n1"), ("n1", "n0")])
-def test_location_decides_between_nodes_instead_of_the_name(names):
+def test_location_breaks_ties_instead_of_the_name(names):
     first, second = names
     here = node(first, *gpus(first, 1000))
     there = replace(node(second, *gpus(second, 1000)), block="b1")
@@ -158,7 +158,7 @@ def test_location_decides_between_nodes_instead_of_the_name(names):
 
 
 @given(nodes_(), requests_(), st.randoms(use_true_random=False))
-def test_the_order_of_the_snapshot_decides_nothing_at_all(nodes, request, chance):
+def test_snapshot_order_does_not_affect_the_choice(nodes, request, chance):
     shuffled = list(nodes)
     chance.shuffle(shuffled)
     one, other = place(nodes, request), place(shuffled, request)
@@ -169,48 +169,48 @@ def test_the_order_of_the_snapshot_decides_nothing_at_all(nodes, request, chance
         assert dict(one.reasons) == dict(other.reasons)
 
 
-def test_a_share_goes_where_a_share_is_already():
+def test_share_is_placed_on_an_already_shared_device():
     assert where(
         [node("a", *gpus("a", 1000, 500)), node("b", *gpus("b", 1000, 1000))], wants(1, share_milli=500)
     ) == {"a": ["a1"]}
 
 
-def test_whole_nodes_stay_whole_for_those_who_need_them():
+def test_empty_nodes_are_kept_for_large_requests():
     nodes = [node("big", *gpus("b", *[1000] * 8)), node("used", *gpus("u", 1000, 0, 0, 0, 0, 0, 0, 0))]
     mix = RequestMix.of([wants(8), wants(1)])
     assert where(nodes, wants(1), mix=mix) == {"used": ["u0"]}
 
 
-def test_work_without_devices_leaves_the_cores_beside_devices_alone():
+def test_request_without_devices_avoids_nodes_with_devices():
     nodes = [node("gpu", *gpus("g", 1000)), node("plain")]
     assert where(nodes, wants(cpu=32_000)) == {"plain": []}
 
 
-def test_any_model_takes_the_smaller_device_on_a_mixed_node():
+def test_request_for_any_model_gets_the_smaller_device_of_a_mixed_node():
     mixed = node("a", *gpus("h", 1000), *gpus("a", 1000, model=A10))
     assert where([mixed], wants(1)) == {"a": ["a0"]}
     assert where([mixed], wants(2)) == {"a": ["h0", "a0"]}
 
 
-def test_best_fit_leaves_the_least_and_spread_takes_the_emptiest():
+def test_best_fit_takes_the_fullest_and_spread_the_emptiest_node():
     nodes = [node("empty", *gpus("e", 1000, 1000)), node("half", *gpus("h", 1000, 600))]
     assert where(nodes, wants(1), policy="best_fit") == {"half": ["h0"]}
     assert where(nodes, wants(1, share_milli=500), policy="best_fit") == {"half": ["h1"]}
     assert where(nodes, wants(1, share_milli=500), policy="spread") == {"empty": ["e0"]}
 
 
-def test_an_emptied_node_has_everything_free():
+def test_emptied_node_has_all_capacity_free():
     full = node("a", *gpus("g", 0, 250), cpu=0, memory=0, disk=0, unusable=OFFLINE)
     assert emptied(full) == replace(node("a", *gpus("g", 1000, 1000)), unusable=OFFLINE)
 
 
 @given(nodes_(), requests_())
-def test_what_fits_now_fits_when_all_is_empty(nodes, request):
+def test_request_that_fits_now_fits_empty_nodes(nodes, request):
     if isinstance(place(nodes, request), Placed):
         assert isinstance(place([emptied(state) for state in nodes], request), Placed)
 
 
-def test_an_unknown_policy_is_refused_with_those_there_are():
+def test_unknown_policy_is_refused_with_the_valid_ones():
     with pytest.raises(ValueError, match="best_fit, fragmentation, spread"):
         place([], wants(), policy="first")
 
@@ -226,11 +226,11 @@ def test_an_unknown_policy_is_refused_with_those_there_are():
         wants(1, share_milli=500, mig_profile="1g.10gb"),
     ],
 )
-def test_a_request_without_sense_is_refused(request_):
+def test_invalid_request_is_refused(request_):
     with pytest.raises(ValueError, match=r"request|share|MIG"):
         place([node("a")], request_)
 
 
-def test_a_snapshot_names_each_node_once():
+def test_duplicate_node_names_in_a_snapshot_are_refused():
     with pytest.raises(ValueError, match="each node once"):
         place([node("a"), node("a")], wants())

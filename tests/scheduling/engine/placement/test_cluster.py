@@ -60,7 +60,7 @@ def test_decides_like_a_new_cluster_without_overcommit(nodes, steps, policy):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(nodes_(most=4, bonds=False), st.lists(requests_(), min_size=1, max_size=12), st.data(), POLICIES)
-def test_nodes_that_are_alike_are_scored_once_and_decided_on_as_if_they_were_not(
+def test_shared_scores_of_equal_nodes_give_the_same_decisions(
     monkeypatch, nodes, requests, data, policy
 ):
     """The same steps with each node scored for itself."""
@@ -122,7 +122,7 @@ def test_release_without_commit_fails():
         cluster.release(Placement((NodePlacement("a", (DeviceGrant("g"),)),)), wants(1, cpu=0, memory=0))
 
 
-def test_an_overcommitted_node_takes_nothing_until_enough_is_given_back():
+def test_overcommitted_node_accepts_no_work_until_enough_is_released():
     cluster = Cluster([node("a", cpu=-1000, memory=0)])
     given = Placement((NodePlacement("a"),))
     assert cluster.find(wants(cpu=0)) is None
@@ -151,7 +151,7 @@ def test_overcommitted_allocations_can_be_released_and_restored():
     assert cluster.snapshot() == [small]
 
 
-def test_memory_of_shares_is_counted_where_it_is_tracked():
+def test_memory_of_shares_is_counted_if_tracked():
     cluster = Cluster([node("a", gpu("g", free_memory_mib=80_000))])
     request = wants(1, share_milli=100, memory_mib=30_000)
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_memory_of_shares_is_counted_where_it_is_tracked():
 
 
 @pytest.mark.parametrize("amount_first", [True, False])
-def test_a_share_without_an_amount_takes_its_part_of_the_memory(amount_first):
+def test_share_without_memory_amount_gets_its_fraction_of_memory(amount_first):
     """40,000 of 80,000 are its own: beside it, or before it, nobody is promised more than the other half."""
     cluster = Cluster([node("a", gpu("g", free_memory_mib=80_000))])
     plain, large = wants(1, share_milli=500), wants(1, share_milli=400, memory_mib=40_001)
@@ -186,7 +186,7 @@ def test_a_share_without_an_amount_takes_its_part_of_the_memory(amount_first):
     st.sampled_from([79_999, 80_000, 81_559]),
     st.lists(st.tuples(st.integers(1, 999), st.sampled_from([0, 0, 1, 20_000, 60_000])), max_size=12),
 )
-def test_no_device_promises_more_memory_than_it_has(memory, sizes):
+def test_device_memory_is_never_overcommitted(memory, sizes):
     cluster = Cluster([node("a", gpu("g", memory_mib=memory, free_memory_mib=memory))])
     promised = []
     for milli, asked in sizes:
@@ -206,7 +206,7 @@ def test_no_device_promises_more_memory_than_it_has(memory, sizes):
     assert cluster.snapshot()[0].devices[0].free_memory_mib == memory - sum(promised)
 
 
-def test_equal_parts_fill_a_device_whatever_its_memory():
+def test_equal_shares_fill_a_device_of_any_memory_size():
     """Thirds of what is no multiple of three, too."""
     cluster = Cluster([node("a", gpu("g", memory_mib=81_559, free_memory_mib=81_559))])
     for milli in (333, 333, 334):
@@ -215,7 +215,7 @@ def test_equal_parts_fill_a_device_whatever_its_memory():
         cluster.commit(placement, wants(1, share_milli=milli))
 
 
-def test_memory_that_was_promised_twice_can_be_imagined_gone_and_back():
+def test_overcommitted_memory_can_be_released_and_restored():
     """Nothing of the device is free, and those who are there leave it as one after the other."""
     full = node("a", gpu("g", 100, free_memory_mib=0))
     cluster = Cluster([full])
@@ -228,7 +228,7 @@ def test_memory_that_was_promised_twice_can_be_imagined_gone_and_back():
     assert cluster.snapshot() == [full]
 
 
-def test_memory_of_shares_goes_by_the_share_where_it_is_not_tracked():
+def test_untracked_memory_of_shares_follows_the_fraction():
     cluster = Cluster([node("a", gpu("g"))])
     half = wants(1, share_milli=500, memory_mib=40_000)
     for _ in range(2):
@@ -238,7 +238,7 @@ def test_memory_of_shares_goes_by_the_share_where_it_is_not_tracked():
     assert cluster.find(half) is None
 
 
-def test_a_node_can_be_cordoned_and_come_back():
+def test_node_can_be_cordoned_and_uncordoned():
     state = node("a", gpu("g"))
     cluster = Cluster([state, node("b")])
     assert cluster.find(wants(1)) is not None
@@ -252,7 +252,7 @@ def test_a_node_can_be_cordoned_and_come_back():
     assert cluster.find(wants(1)) is not None
 
 
-def test_a_device_that_fails_in_use_is_not_given_again_until_it_is_well():
+def test_device_failing_in_use_is_not_granted_until_healthy():
     cluster = Cluster([node("a", gpu("g"))])
     placement = cluster.find(wants(1))
     assert placement is not None
@@ -268,7 +268,7 @@ def test_a_device_that_fails_in_use_is_not_given_again_until_it_is_well():
     assert cluster.find(wants(1)) == placement
 
 
-def test_a_node_that_gains_devices_is_taken_over():
+def test_added_devices_of_a_node_are_used():
     cluster = Cluster([node("a"), node("b")])
     assert cluster.find(wants(2)) is None
     cluster.update(node("b", *gpus("n", 1000, 1000)))
@@ -278,7 +278,7 @@ def test_a_node_that_gains_devices_is_taken_over():
         cluster.update(node("c"))
 
 
-def test_mig_instances_are_taken_and_given_back():
+def test_mig_instances_are_committed_and_released():
     states = [node("a", *carrier("p", ("1g.10gb", 0, True), ("1g.10gb", 1, True)))]
     cluster = Cluster(states)
     request = wants(1, mig_profile="1g.10gb")
@@ -295,7 +295,7 @@ def test_mig_instances_are_taken_and_given_back():
     assert cluster.snapshot() == states
 
 
-def test_a_shape_not_asked_for_in_a_long_time_sees_every_change_since():
+def test_rarely_queried_shape_sees_all_changes_since():
     """More than the changes that are remembered one by one."""
     cluster = Cluster([node("a", gpu("a0"), cpu=64_000), node("b", gpu("b0"), cpu=32_000)])
     seldom, often = wants(1), wants(cpu=10)
@@ -312,7 +312,7 @@ def test_a_shape_not_asked_for_in_a_long_time_sees_every_change_since():
     assert {first.nodes[0].node, second.nodes[0].node} == {"a", "b"}
 
 
-def test_more_shapes_than_are_kept_do_no_harm():
+def test_more_shapes_than_cached_are_still_placed():
     cluster = Cluster([node("a", cpu=64_000)])
     for cpu in range(1, 1100):
         assert cluster.find(wants(cpu=cpu)) is not None

@@ -193,7 +193,7 @@ def test_every_node_has_its_reason_in_the_order_of_the_snapshot():
     ]
 
 
-def test_a_node_that_fits_says_what_is_missing_elsewhere():
+def test_fitting_node_reports_that_other_nodes_are_missing():
     nodes = [node("a"), node("b", cpu=0)]
     assert reasons(nodes, wants(nodes=2)) == [
         "fits, but only 1 of 2 nodes fit",
@@ -203,7 +203,7 @@ def test_a_node_that_fits_says_what_is_missing_elsewhere():
 
 @settings(max_examples=examples(200))
 @given(nodes_(), requests_())
-def test_both_faces_of_a_predicate_agree(nodes, request):
+def test_scalar_and_array_predicates_agree(nodes, request):
     arrays = NodeArrays(nodes)
     for row, state in enumerate(arrays.states):
         for each in filters.applying(request):

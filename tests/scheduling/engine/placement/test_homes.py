@@ -35,7 +35,7 @@ def home_of(cluster: Cluster, request) -> str:
 
 @settings(max_examples=examples(200))
 @given(nodes_(most=6), LOADS, st.lists(requests_(), min_size=1, max_size=6), POLICIES)
-def test_a_new_home_never_costs_a_place_or_a_bond(nodes, loads, requests, policy):
+def test_new_home_never_changes_feasibility_or_locality(nodes, loads, requests, policy):
     cluster = Cluster(with_homes(nodes, loads), policy=policy)
     for request in requests:
         usual, new = cluster.find(request), cluster.find(request, new_home=True)
@@ -66,7 +66,7 @@ def test_other_requests_do_not_see_the_load_of_homes(nodes, loads, requests, pol
 
 @settings(max_examples=examples(200))
 @given(nodes_(most=6), LOADS, st.lists(requests_(), min_size=1, max_size=6), POLICIES)
-def test_with_shared_homes_a_new_home_changes_nothing(nodes, loads, requests, policy):
+def test_new_home_does_not_affect_placement_if_homes_are_shared(nodes, loads, requests, policy):
     for pool in (
         Pool(driver="local", config={"homes_shared": True}, placement_policy=policy),
         Pool(driver="simulated", placement_policy=policy),
@@ -109,12 +109,12 @@ def test_larger_nodes_get_more_homes():
     assert (found.count("small"), found.count("large")) == (2, 6)
 
 
-def test_without_gpus_cores_count():
+def test_home_load_of_nodes_without_gpus_uses_cores():
     cluster = Cluster([node("a"), node("b", home_cpu_milli=3000)])
     assert [home_of(cluster, wants()) for _ in range(4)].count("a") >= 3
 
 
-def test_an_instance_counts_like_a_gpu():
+def test_mig_instances_count_as_gpus_for_home_load():
     instances = carrier("m", *[("1g.10gb", start, True) for start in range(7)])
     arrays = NodeArrays([node("a", *instances, home_gpu_milli=1000)])
     assert arrays.home_load.tolist() == [1000 // 7]

@@ -72,7 +72,7 @@ assert LAYOUT is not None
         ("NVIDIA B300 SXM6 AC", 275_040, {"1g.34gb+me": 1}),
     ],
 )
-def test_as_many_instances_as_the_vendor_says(model, memory_mib, most):
+def test_maximum_instances_per_profile_match_the_vendor(model, memory_mib, most):
     parent = carrier("p")[0]
     for profile, count in most.items():
         state = node("a", type(parent)("p", model, memory_mib, mig_mode=True))
@@ -89,7 +89,7 @@ def test_a_model_without_mig_has_no_layout(model):
     assert geometry(model, 24_000) is None
 
 
-def test_names_promise_more_memory_than_is_there_by_an_eighth_at_most():
+def test_profile_names_exceed_real_memory_by_at_most_an_eighth():
     """What is assumed of models of which only the profiles' names are known."""
     known = [("NVIDIA A30", 24_576), ("NVIDIA A100", 40_960), ("NVIDIA A100", 81_920),
              ("NVIDIA H100", 81_559), ("NVIDIA H200", 143_771), ("NVIDIA B200", 183_359)]  # fmt: skip
@@ -101,7 +101,7 @@ def test_names_promise_more_memory_than_is_there_by_an_eighth_at_most():
             assert named_gb * 896 <= profile.memory_mib <= memory_mib
 
 
-def test_media_engines_are_given_once():
+def test_media_engines_are_granted_once():
     state = node("a", *carrier("p", (f"{SMALL}+me", 0, False)))
     assert choose(state, AcceleratorRequest(count=1, mig_profile=f"{SMALL}+me"), (), repartition=True) is None
     assert choose(state, AcceleratorRequest(count=6, mig_profile=SMALL), (), repartition=True) is not None
@@ -130,7 +130,7 @@ ODD = [
 ]
 
 
-def test_a_layout_is_planned_as_the_driver_tells_it():
+def test_layout_is_planned_from_driver_placements():
     """A model that is not in the table, with placements in other units than any that is."""
     layout = reported_geometry(ODD)
     assert layout is not None
@@ -162,7 +162,7 @@ def test_a_layout_is_planned_as_the_driver_tells_it():
         ),
     ],
 )
-def test_a_driver_that_tells_no_placement_tells_no_layout(profiles):
+def test_driver_without_placements_gives_no_geometry(profiles):
     assert reported_geometry(profiles) is None
 
 
@@ -175,25 +175,25 @@ def test_fragmentation_of_the_free_slots():
     assert fragmentation(LAYOUT, 0, ((LARGE, 1),)) == 0
 
 
-def test_an_idle_instance_is_given():
+def test_idle_instance_is_used():
     state = node("a", *carrier("p", (SMALL, 0, False), (SMALL, 1, True)))
     assert where([state], wants(1, mig_profile=SMALL)) == {"a": ["p/1g.10gb@1"]}
 
 
-def test_the_instance_that_leaves_the_larger_gap_whole():
+def test_instance_keeping_the_larger_gap_free_is_chosen():
     half = carrier("p", (SMALL, 0, True), (SMALL, 4, True), (SMALL, 5, False))
     mix = RequestMix.of([wants(1, mig_profile=LARGE)])
     assert where([node("a", *half)], wants(1, mig_profile=SMALL), mix=mix) == {"a": ["p/1g.10gb@4"]}
 
 
-def test_the_gpu_that_is_broken_into_already():
+def test_already_fragmented_gpu_is_preferred():
     whole = node("whole", *carrier("w", (SMALL, 0, True)))
     broken = node("broken", *carrier("b", (SMALL, 0, True), (SMALL, 1, False)))
     mix = RequestMix.of([wants(1, mig_profile="7g.80gb")])
     assert where([whole, broken], wants(1, mig_profile=SMALL), mix=mix) == {"broken": ["b/1g.10gb@0"]}
 
 
-def test_instances_of_a_gpu_out_of_service_are_not_given():
+def test_instances_of_a_gpu_out_of_service_are_not_used():
     state = node("a", *carrier("p", (SMALL, 0, True), unusable=FAILED))
     assert reasons([state], wants(1, mig_profile=SMALL)) == ["0 of 1 × 1g.10gb free, needs 1 on one node"]
 
@@ -222,7 +222,7 @@ def test_free_slots_are_used_before_idle_instances_are_destroyed():
     assert part.repartitions == (MigRepartition("r", (), (MigSlice(MEDIUM, 4),)),)
 
 
-def test_an_idle_instance_in_a_good_place_is_given_before_a_new_one_is_made():
+def test_well_placed_idle_instance_precedes_a_new_one():
     state = node("a", *carrier("p", (SMALL, 6, True)))
     part = placement_of([state], wants(2, mig_profile=SMALL), repartition=True).nodes[0]
     assert [grant.uuid for grant in part.devices] == ["p/1g.10gb@6"]
@@ -230,7 +230,7 @@ def test_an_idle_instance_in_a_good_place_is_given_before_a_new_one_is_made():
     assert part.repartitions[0].destroy == ()
 
 
-def test_a_new_instance_in_a_better_place_comes_before_an_idle_one_in_a_bad_place():
+def test_new_instance_in_a_better_slot_precedes_a_badly_placed_idle_one():
     """The idle one at 0 would keep every 4g and 7g from this GPU, and the half from the 3g."""
     state = node("a", *carrier("p", (SMALL, 0, True), (SMALL, 4, False)))
     asked = wants(1, mig_profile=SMALL)
@@ -243,7 +243,7 @@ def test_a_new_instance_in_a_better_place_comes_before_an_idle_one_in_a_bad_plac
     assert where([state], asked, mix=mix) == {"a": [f"p/{SMALL}@0"]}
 
 
-def test_a_better_place_on_another_node_counts_too():
+def test_better_slot_on_another_node_is_preferred():
     bad = node("bad", *carrier("b", (SMALL, 0, True)))
     good = node("good", *carrier("g", (SMALL, 4, False), (SMALL, 5, True)))
     mix = RequestMix.of([wants(1, mig_profile="4g.40gb")])
@@ -256,7 +256,7 @@ def test_a_better_place_on_another_node_counts_too():
     st.lists(st.tuples(st.sampled_from(LAYOUT.profiles), st.integers(0, 7), st.booleans()), max_size=6),
     st.sampled_from(LAYOUT.profiles),
 )
-def test_no_place_that_could_be_made_is_better_than_the_one_taken(pieces, profile):
+def test_chosen_slot_is_optimal_among_all_possible(pieces, profile):
     state = node("a", *carrier("p", *legal(pieces)))
     accelerators = AcceleratorRequest(count=1, mig_profile=profile.name)
     found = choose(state, accelerators, (), repartition=True)
@@ -278,7 +278,7 @@ def test_no_place_that_could_be_made_is_better_than_the_one_taken(pieces, profil
         assert found.loss == min(reachable)
 
 
-def test_what_has_been_carried_out_can_be_given_back():
+def test_executed_repartition_can_be_released():
     cluster = Cluster([node("a", *carrier("p", (LARGE, 0, False), (SMALL, 4, True), (SMALL, 6, True)))])
     request = wants(1, mig_profile=MEDIUM)
     placement = cluster.find(request, repartition=True)
@@ -294,7 +294,7 @@ def test_what_has_been_carried_out_can_be_given_back():
     assert again is not None and again.nodes[0].devices == part.devices
 
 
-def test_while_a_plan_is_carried_out_its_gpu_is_in_no_other_one():
+def test_gpu_under_repartition_is_in_no_other_plan():
     cluster = Cluster([node("a", *carrier("p"))])
     before = cluster.snapshot()
     request = wants(1, mig_profile=SMALL)
@@ -367,7 +367,7 @@ def legal(pieces) -> list[tuple[str, int, bool]]:
     st.sampled_from(LAYOUT.profiles),
     st.integers(1, 4),
 )
-def test_every_plan_is_a_legal_layout_and_spares_those_in_use(pieces, profile, count):
+def test_every_plan_is_legal_and_keeps_instances_in_use(pieces, profile, count):
     state = node("a", *carrier("p", *legal(pieces)))
     accelerators = AcceleratorRequest(count=count, mig_profile=profile.name)
     plan = choose(state, accelerators, (), repartition=True)
@@ -393,7 +393,7 @@ def test_every_plan_is_a_legal_layout_and_spares_those_in_use(pieces, profile, c
         taken |= bits
 
 
-def test_instances_are_counted_as_they_could_be_had():
+def test_counted_instances_include_possible_layouts():
     used = carrier("p", (SMALL, 0, False), (SMALL, 1, True), (MEDIUM, 2, True))
     state = node("a", *used, *carrier("q"), *gpus("plain", 1000, 1000))
     accelerators = AcceleratorRequest(count=1, mig_profile=SMALL)
@@ -407,7 +407,7 @@ def test_instances_are_counted_as_they_could_be_had():
 
 
 @given(state=nodes_(most=1, bonds=False), count=st.integers(1, 4), share=st.sampled_from([250, 1000]))
-def test_so_many_as_are_counted_are_placed(state, count, share):
+def test_counted_devices_can_all_be_placed(state, count, share):
     """Of whole and shared devices: one more than there are never fits."""
     accelerators = AcceleratorRequest(count=1, share_milli=share)
     for each in state:

@@ -26,11 +26,11 @@ def test_first_fit_accepts_more_in_no_mix_beyond_the_chance_of_so_few_requests(g
 
 
 @pytest.mark.thorough("a benchmark of its own")
-def test_on_average_a_point_more_is_accepted(gains):
+def test_average_acceptance_is_a_point_above_first_fit(gains):
     assert statistics.mean(gains.values()) >= 1.0
 
 
-def test_first_fit_keeps_to_legal_layouts():
+def test_first_fit_uses_legal_layouts_only():
     layout = geometry("NVIDIA H100 80GB HBM3", 81_559)
     assert layout is not None
     side = bench.FirstFit(layout, gpus=1)
@@ -40,7 +40,7 @@ def test_first_fit_keeps_to_legal_layouts():
     assert side.give("2g.20gb") == (0, 0b1100, "2g.20gb")
 
 
-def test_a_mix_spans_the_profiles_there_are():
+def test_mix_covers_all_profiles_of_the_model():
     layout = geometry("NVIDIA A30", 24_576)
     assert layout is not None
     assert bench.weights_of(layout, "large") == {"1g.6gb": 5, "2g.12gb": 10, "4g.24gb": 30}

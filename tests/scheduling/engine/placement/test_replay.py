@@ -28,7 +28,7 @@ def sample():
     ("mix", "allocation", "fragmentation"),
     [("known", (95.0, 95.4), (7.0, 4.5)), ("learnt", (94.7, 95.2), (7.3, 4.8))],
 )
-def test_allocation_and_fragmentation_stay_where_they_are(mix, allocation, fragmentation):
+def test_allocation_and_fragmentation_do_not_regress(mix, allocation, fragmentation):
     curve = replay(*sample(), "fragmentation", mix=mix)
     assert curve.allocation[100] >= allocation[0]
     assert curve.allocation[130] >= allocation[1]
@@ -46,7 +46,7 @@ def test_the_mix_is_learnt_while_requests_arrive():
     assert abs(curve["learnt"][130] - curve["known"][130]) < 0.6
 
 
-def test_the_replay_starts_from_what_the_portal_would_offer():
+def test_replay_starts_with_the_mix_of_the_default_flavors():
     nodes, workload = sample()
     sizes = {(each.accelerators.model, each.accelerators.count) for each in offered(nodes)}
     assert {count for model, count in sizes if model == ""} == {0}
@@ -108,7 +108,7 @@ def test_the_report_has_a_row_for_each_workload_and_seed(tmp_path, capsys):
         (lambda data: (data / "openb" / "openb_pod_list_sample.csv.gz").unlink(), "is missing"),
     ],
 )
-def test_what_is_missing_is_named(tmp_path, capsys, spoil, message):
+def test_missing_input_is_named(tmp_path, capsys, spoil, message):
     data = tmp_path / "data"
     shutil.copytree(SAMPLE, data)
     spoil(data)
@@ -116,7 +116,7 @@ def test_what_is_missing_is_named(tmp_path, capsys, spoil, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_request_that_the_list_lacks_is_named(tmp_path, capsys):
+def test_request_missing_in_the_list_is_named(tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(SAMPLE, data)
     (data / "openb" / "arrivals" / "openb_sample.seed2.names.txt").write_text("openb-pod-x\n")
@@ -124,7 +124,7 @@ def test_a_request_that_the_list_lacks_is_named(tmp_path, capsys):
     assert "openb-pod-x" in capsys.readouterr().err
 
 
-def test_the_time_of_a_decision_is_measured_both_ways(tmp_path):
+def test_decision_time_is_measured_cold_and_cached(tmp_path):
     report = tmp_path / "speed.json"
     options = ["--data", str(SAMPLE), "--workload", "sample", "--requests", "400", "--json", str(report)]
     assert speed.main(options) == 0
@@ -136,7 +136,7 @@ def test_the_time_of_a_decision_is_measured_both_ways(tmp_path):
 
 
 @pytest.mark.thorough("a whole trace, as bench/placement has it")
-def test_the_published_results_are_met_on_a_whole_workload():
+def test_full_workload_meets_published_results():
     if not (SHARED / "openb").is_dir():
         pytest.skip(f"the openb traces are not at {SHARED}")
     workload = next(each for each in read_workloads(SHARED) if (each.name, each.seed) == ("default", 42))
@@ -148,7 +148,7 @@ def test_the_published_results_are_met_on_a_whole_workload():
     assert curve.fragmentation[130] <= 4.57
 
 
-def test_the_chart_is_drawn_with_its_finding_and_its_values_in_words(tmp_path):
+def test_chart_has_a_title_and_text_alternative(tmp_path):
     data = tmp_path / "data"
     shutil.copytree(SAMPLE, data)
     (data / "published").mkdir()

@@ -41,7 +41,7 @@ HALF = RequestMix.of([wants(1, share_milli=500, cpu=4000, memory=0)])
         (RequestMix.of([wants(0)]), [1000], 64_000, 0),
     ],
 )
-def test_fragmentation_of_a_node_by_hand(mix, free, cpu, lost):
+def test_fragmentation_of_a_node_equals_the_manual_calculation(mix, free, cpu, lost):
     policy = Fragmentation(NodeArrays([node("a", *gpus("g", *free), cpu=cpu)]), mix)
     assert policy.loss()[0] == lost * mix.fragmentation_weights()[1]
 
@@ -60,7 +60,7 @@ def test_tables_agree_with_the_definition(nodes, mix):
 
 @settings(max_examples=examples(100))
 @given(nodes_(bonds=False, instances=False), requests_(nodes=1, mig=False), mixes)
-def test_levels_are_those_of_the_definition(nodes, request, mix):
+def test_levels_agree_with_the_definition(nodes, request, mix):
     decision = place(nodes, request, mix=mix)
     if not isinstance(decision, Placed):
         return
@@ -94,7 +94,7 @@ def test_levels_are_the_floor_of_the_sigmoid():
         assert int(np.searchsorted(thresholds, gain, "right")) == expected
 
 
-def test_the_mix_does_not_depend_on_the_order_of_the_past():
+def test_mix_does_not_depend_on_request_order():
     past = [wants(1), wants(2), wants(1), wants(0), wants(1, share_milli=300)]
     assert RequestMix.of(past) == RequestMix.of(reversed(past))
     assert RequestMix.of(past).shapes[0][1] == 2
@@ -106,7 +106,7 @@ def test_rare_shapes_are_left_out_of_the_mix():
     assert [shape.count for shape, _ in RequestMix.of(past[30:]).typical()] == [1, 8]
 
 
-def test_what_few_devices_suit_is_scarce():
+def test_shape_with_few_suitable_devices_is_scarce():
     """Of 8 free devices one is an H100; two nodes have four free, but only one of them the cores."""
     nodes = [
         node("a", *gpus("a", *[1000] * 4, model=A10)),
@@ -147,7 +147,7 @@ def test_scarcity_counts_all_clusters_that_expect_a_shape():
     assert alone[Shape.of(an_h100)] == (SCARCITY_ONE, SCARCITY_ONE)
 
 
-def test_what_is_scarce_weighs_more():
+def test_scarce_shape_has_a_higher_weight():
     mix = RequestMix.of([wants(1), wants(2), wants(0)])
     one, two = Shape.of(wants(1)), Shape.of(wants(2))
     scarce = mix.with_scarcity({one: (SCARCITY_ONE, SCARCITY_ONE), two: (3 * SCARCITY_ONE, 2 * SCARCITY_ONE)})
@@ -163,7 +163,7 @@ def test_scarcity_does_not_depend_on_names_or_order(nodes, mix):
     assert Cluster(nodes).weight_by_scarcity(mix) == Cluster(aliased).weight_by_scarcity(mix)
 
 
-def test_a_model_that_few_can_use_is_worth_less():
+def test_model_usable_by_few_requests_has_a_lower_value():
     mix = RequestMix.of([wants(1, models=(H100,))] * 9 + [wants(1)])
     arrays = NodeArrays([node("a", *gpus("a", 1000, model=A10)), node("h", *gpus("h", 1000, model=H100))])
     loss = Fragmentation(arrays, mix).loss()

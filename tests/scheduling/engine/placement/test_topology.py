@@ -34,7 +34,7 @@ def islands(name: str, *sizes: int, busy: tuple[int, ...] = ()):
     )
 
 
-def test_the_smallest_island_that_suffices():
+def test_smallest_sufficient_island_is_chosen():
     assert where([islands("a", 4, 2)], wants(2)) == {"a": ["a4", "a5"]}
     assert where([islands("a", 4, 2)], wants(3)) == {"a": ["a0", "a1", "a2"]}
 
@@ -43,7 +43,7 @@ def test_the_island_with_the_fewest_free_devices_is_the_smallest():
     assert where([islands("a", 4, 4, busy=(0, 1))], wants(2)) == {"a": ["a2", "a3"]}
 
 
-def test_an_island_comes_before_a_numa_node_and_that_before_the_node():
+def test_island_precedes_numa_node_and_numa_node_precedes_node():
     numa = node("numa", *(gpu(f"n{index}", numa=index // 2) for index in range(4)))
     loose = node("loose", *gpus("l", 1000, 1000))
     assert where([loose, numa, islands("isle", 2)], wants(2)) == {"isle": ["isle0", "isle1"]}
@@ -59,13 +59,13 @@ def test_without_an_island_large_enough_devices_of_one_numa_node_are_taken():
     assert where([mixed], wants(4)) == {"a": ["g0", "g1", "g2", "g3"]}
 
 
-def test_a_bond_is_a_wish_unless_it_is_required():
+def test_locality_is_a_preference_unless_required():
     nodes = [islands("a", 2, 2)]
     assert len(where(nodes, wants(3))["a"]) == 3
     assert where([*nodes, islands("b", 3)], wants(3, within=Within.ISLAND)) == {"b": ["b0", "b1", "b2"]}
 
 
-def test_one_device_has_no_bond_to_keep():
+def test_single_device_satisfies_any_locality():
     assert where([node("a", gpu("g"))], wants(1, within=Within.ISLAND)) == {"a": ["g"]}
 
 
@@ -81,13 +81,13 @@ def nvswitch(name: str, *free: int):
     )
 
 
-def test_an_island_that_spans_numa_nodes_is_no_numa_node():
+def test_island_across_numa_nodes_does_not_satisfy_numa_locality():
     host = nvswitch("a", 0, 0, 0, 1000, 1000, 0, 1000, 1000)
     assert where([host], wants(2, within=Within.NUMA)) == {"a": ["a4", "a6"]}
     assert where([host], wants(3, within=Within.NUMA)) == {"a": ["a4", "a6", "a7"]}
 
 
-def test_within_an_island_one_numa_node_is_taken_where_it_has_enough():
+def test_one_numa_node_within_an_island_is_preferred_if_sufficient():
     assert where([nvswitch("a", 0, 0, 0, 1000, 1000, 0, 1000, 0)], wants(2)) == {"a": ["a4", "a6"]}
     host = nvswitch("a", 1000, 1000, 0, 0, 1000, 1000, 1000, 0)
     assert where([host], wants(2)) == {"a": ["a0", "a1"]}
@@ -107,7 +107,7 @@ def test_a_numa_node_comes_before_an_island_that_spans_several():
     assert where([bridged], wants(2, within=Within.ISLAND)) == {"a": ["a0", "a2"]}
 
 
-def test_a_host_where_one_numa_node_has_enough_comes_before_one_where_none_has():
+def test_host_with_a_sufficient_numa_node_is_preferred():
     split, whole = nvswitch("split", 1000, 0, 1000, 0), nvswitch("whole", 1000, 1000, 1000, 1000)
     assert where([split, whole], wants(2)) == {"whole": ["whole0", "whole1"]}
 
@@ -157,7 +157,7 @@ several = st.builds(
     st.lists(several, min_size=1, max_size=5),
     st.sampled_from(["fragmentation", "best_fit", "spread"]),
 )
-def test_no_placement_crosses_numa_nodes_where_it_need_not(states, requests, policy):
+def test_placement_crosses_numa_nodes_only_if_necessary(states, requests, policy):
     """Over a life of a cluster: what has been placed stays, and the rest has to do."""
     cluster = Cluster(states, policy=policy)
     for request in requests:
@@ -187,7 +187,7 @@ def test_no_placement_crosses_numa_nodes_where_it_need_not(states, requests, pol
         cluster.commit(placement, request)
 
 
-def test_a_device_with_a_warning_is_taken_after_one_without_on_another_node():
+def test_device_without_warning_on_another_node_is_preferred():
     tidy = [node("ill", gpu("i0", warned=True)), node("well", *gpus("w", *[1000] * 8))]
     for policy in ("fragmentation", "best_fit", "spread"):
         assert where(tidy, wants(1), policy=policy) == {"well": ["w0"]}
@@ -196,12 +196,12 @@ def test_a_device_with_a_warning_is_taken_after_one_without_on_another_node():
     assert where([tidy[0], node("full", *gpus("f", 0))], wants(1)) == {"ill": ["i0"]}
 
 
-def test_a_device_with_a_warning_is_left_out_on_its_own_node_too():
+def test_device_without_warning_on_the_same_node_is_preferred():
     mixed = node("a", gpu("a0", 500, warned=True), gpu("a1"))
     assert where([mixed], wants(1, share_milli=500)) == {"a": ["a1"]}
 
 
-def test_of_several_devices_those_without_a_warning_are_taken():
+def test_multi_device_request_avoids_devices_with_a_warning():
     ill = node("ill", *(gpu(f"i{index}", numa=0, island="x", warned=index < 2) for index in range(4)))
     well = node("well", *(gpu(f"w{index}", numa=0, island="x") for index in range(8)))
     assert where([ill, well], wants(2)) == {"ill": ["i2", "i3"]}
@@ -213,13 +213,13 @@ def test_of_several_devices_those_without_a_warning_are_taken():
     assert where([loose, node("b", *gpus("b", *[1000] * 8))], wants(3)) == {"b": ["b0", "b1", "b2"]}
 
 
-def test_a_bond_comes_before_a_warning():
+def test_locality_precedes_warnings():
     ill = node("ill", *(gpu(f"i{index}", numa=index // 2, warned=index == 0) for index in range(3)))
     assert where([ill], wants(2)) == {"ill": ["i0", "i1"]}
 
 
 @pytest.mark.parametrize("of_parent", [True, False])
-def test_an_instance_with_a_warning_is_taken_after_one_without(of_parent):
+def test_instance_without_warning_is_preferred(of_parent):
     def state(name: str, warned: bool):
         parent, *parts = carrier(f"{name}g", ("1g.10gb", 0, True))
         if of_parent:
@@ -234,7 +234,7 @@ def test_an_instance_with_a_warning_is_taken_after_one_without(of_parent):
     assert set(where([state("a", True)], asked)) == {"a"}
 
 
-def test_a_warning_that_comes_later_is_known():
+def test_later_warning_is_respected():
     cluster = Cluster([node("a", gpu("a0")), node("b", *gpus("b", 1000, 1000))])
     asked = wants(1)
     found = cluster.find(asked)
@@ -248,20 +248,20 @@ def rack(block: str, name: str, count: int):
     return [node(f"{block}{name}{index}", rack=name, block=block) for index in range(count)]
 
 
-def test_several_nodes_come_from_the_tightest_rack():
+def test_multi_node_request_uses_the_tightest_rack():
     nodes = [*rack("b1", "r1", 4), *rack("b1", "r2", 2), *rack("b2", "r3", 3)]
     assert set(where(nodes, wants(nodes=2))) == {"b1r20", "b1r21"}
     assert set(where(nodes, wants(nodes=3))) == {"b2r30", "b2r31", "b2r32"}
 
 
-def test_then_from_the_tightest_block_then_from_anywhere():
+def test_multi_node_request_falls_back_to_the_tightest_block_then_anywhere():
     nodes = [*rack("b1", "r1", 2), *rack("b1", "r2", 2), *rack("b2", "r3", 2), *rack("b2", "r4", 3)]
     assert {name[:2] for name in where(nodes, wants(nodes=4))} == {"b1"}
     assert {name[:2] for name in where(nodes, wants(nodes=5))} == {"b2"}
     assert len(where(nodes, wants(nodes=9))) == 9
 
 
-def test_racks_of_one_name_in_two_blocks_are_two_racks():
+def test_racks_with_equal_names_in_two_blocks_are_distinct():
     nodes = [*rack("b1", "r", 1), *rack("b2", "r", 1), *rack("b3", "r", 3)]
     assert {name[:2] for name in where(nodes, wants(nodes=2))} == {"b3"}
 
