@@ -53,7 +53,7 @@ def test_disabled_pool_is_ignored(local_pool):
     assert assess(template=jupyter(), flavor=small()).reason.code is AdmissionCode.NO_ENABLED_POOL
 
 
-def test_request_before_any_inventory_is_judged(catalog):
+def test_request_before_any_inventory_is_impossible(catalog):
     local_pool_with()
     verdict = assess(template=jupyter(), flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE

@@ -47,7 +47,7 @@ def token_of(workspace: Workspace, generation: int | None = None) -> str:
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_without_a_genuine_token_nothing_is_believed(workspace, report, alice, with_token):
+def test_requests_without_a_genuine_token_are_refused(workspace, report, alice, with_token):
     genuine = token_of(workspace)
     other = Workspace(pk=uuid.uuid4(), generation=1)
     name, generation, mac = genuine.split(".")
@@ -76,7 +76,7 @@ def test_without_a_genuine_token_nothing_is_believed(workspace, report, alice, w
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_a_genuine_token_of_what_never_existed_is_revoked(db, report):
+def test_genuine_token_of_an_unknown_workspace_is_revoked(db, report):
     assert post(report, {}, token=agent_token(uuid.uuid4(), 1)).status_code == 410
 
 
@@ -99,7 +99,7 @@ def test_earlier_generation_is_refused(workspace, report):
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_reading_is_not_possible(report, db):
+def test_get_requests_are_refused(report, db):
     assert Client().get(f"/agent/v1/{report}").status_code == 405
 
 
@@ -146,14 +146,14 @@ def test_a_report_that_is_too_large_is_refused(workspace, report):
         "javascript:alert(1)",
     ],
 )
-def test_an_endpoint_that_is_none_is_refused(workspace, endpoint):
+def test_invalid_endpoint_is_refused(workspace, endpoint):
     assert post("ready", {"endpoint": endpoint}, token=token_of(workspace)).status_code == 400
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
 
 
 @pytest.mark.parametrize("code", ["three", [], {}, 1e400])
-def test_an_exit_code_that_is_none_is_refused(workspace, code):
+def test_invalid_exit_code_is_refused(workspace, code):
     raw = json.dumps({"exit_code": code}).encode()
     status = post("exited", raw=raw, token=token_of(workspace)).status_code
     assert status == 400
@@ -162,7 +162,7 @@ def test_an_exit_code_that_is_none_is_refused(workspace, code):
 # --- ready ----------------------------------------------------------------------------------------
 
 
-def test_ready_after_the_start_was_answered(workspace, sent):
+def test_ready_after_the_start_result(workspace, sent):
     answer(sent, Op.START, "starting", endpoint=endpoint_of(workspace))
     assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace)).status_code == 204
     workspace.refresh_from_db()
@@ -171,7 +171,7 @@ def test_ready_after_the_start_was_answered(workspace, sent):
     assert workspace.ready_at is not None
 
 
-def test_ready_before_the_start_was_answered(workspace, sent):
+def test_ready_before_the_start_result(workspace, sent):
     command = taken(sent, Op.START)
     assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace)).status_code == 204
     workspace.refresh_from_db()
@@ -185,7 +185,7 @@ def test_ready_before_the_start_was_answered(workspace, sent):
     assert len(sent) == 0
 
 
-def test_ready_when_the_starts_answer_never_comes(workspace, sent, clock):
+def test_ready_without_a_start_result(workspace, sent, clock):
 
     taken(sent, Op.START)
     post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace))
@@ -196,14 +196,14 @@ def test_ready_when_the_starts_answer_never_comes(workspace, sent, clock):
     assert workspace.state == State.RUNNING
 
 
-def test_ready_twice_is_ready_once(workspace, sent):
+def test_ready_reported_twice_is_idempotent(workspace, sent):
     token = token_of(workspace)
     for _ in range(2):
         assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token).status_code == 204
     assert Event.objects.filter(workspace=workspace, kind="workspace.ready").count() == 1
 
 
-def test_ready_while_it_stops_does_not_revive_it(workspace, alice, sent):
+def test_ready_report_does_not_revive_a_stopping_workspace(workspace, alice, sent):
     answer(sent, Op.START, "starting")
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace)).status_code == 204
@@ -214,7 +214,7 @@ def test_ready_while_it_stops_does_not_revive_it(workspace, alice, sent):
 # --- heartbeat ------------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, settings):
+def test_heartbeat_is_stored_and_answered_with_the_next_interval(workspace, sent, settings):
     run_until_ready(sent, workspace)
     activity = {
         "kernels": {"count": 2, "busy": 1, "last_activity": "2026-03-01T12:00:00.5Z"},
@@ -251,7 +251,7 @@ def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, sett
     assert workspace.status.heartbeat_at == timezone.now()
 
 
-def test_of_a_heartbeat_only_what_is_known_is_kept(workspace, sent):
+def test_unknown_heartbeat_fields_are_dropped(workspace, sent):
     run_until_ready(sent, workspace)
     raw = b'{"activity": {"title\\u0000": ["a\\u0000b", {"x": "\\ud800"}], "rss_mib": 7}}'
     assert post("heartbeat", raw=raw, token=token_of(workspace)).status_code == 200
@@ -263,11 +263,11 @@ def test_of_a_heartbeat_only_what_is_known_is_kept(workspace, sent):
 
 
 @pytest.mark.parametrize("activity", [5, "busy", [1]])
-def test_an_activity_that_is_no_object_is_refused(workspace, activity):
+def test_activity_must_be_an_object(workspace, activity):
     assert post("heartbeat", {"activity": activity}, token=token_of(workspace)).status_code == 400
 
 
-def test_a_heartbeat_takes_one_write(workspace, sent, django_assert_num_queries):
+def test_heartbeat_takes_one_query(workspace, sent, django_assert_num_queries):
     run_until_ready(sent, workspace)
     token = token_of(workspace)
     with django_assert_num_queries(1):
@@ -277,7 +277,7 @@ def test_a_heartbeat_takes_one_write(workspace, sent, django_assert_num_queries)
 # --- exited ---------------------------------------------------------------------------------------
 
 
-def test_an_app_that_exits_is_looked_at_and_fails(workspace, sent):
+def test_exited_app_is_observed_and_fails(workspace, sent):
     run_until_ready(sent, workspace)
     body = {"exit_code": 3, "log_tail": "Traceback …\x00"}
     assert post("exited", body, token=token_of(workspace)).status_code == 204
@@ -292,7 +292,7 @@ def test_an_app_that_exits_is_looked_at_and_fails(workspace, sent):
     assert not active(workspace)
 
 
-def test_exited_with_the_start_unanswered_waits_for_the_answer(workspace, sent):
+def test_exit_before_the_start_result_waits_for_it(workspace, sent):
     command = taken(sent, Op.START)
     assert post("exited", {"exit_code": 3, "log_tail": "boom"}, token=token_of(workspace)).status_code == 204
     assert len(sent) == 0
@@ -302,7 +302,7 @@ def test_exited_with_the_start_unanswered_waits_for_the_answer(workspace, sent):
     assert workspace.status.log_tail == "boom"
 
 
-def test_exited_twice_is_looked_at_once(workspace, sent):
+def test_exit_reported_twice_is_observed_once(workspace, sent):
     run_until_ready(sent, workspace)
     token = token_of(workspace)
     for _ in range(2):
@@ -310,7 +310,7 @@ def test_exited_twice_is_looked_at_once(workspace, sent):
     assert len(sent.commands) == 1
 
 
-def test_exited_while_it_stops_says_nothing_new(workspace, alice, sent):
+def test_exit_report_while_stopping_adds_no_event(workspace, alice, sent):
     run_until_ready(sent, workspace)
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert post("exited", {"exit_code": 0, "log_tail": "bye"}, token=token_of(workspace)).status_code == 204

@@ -79,7 +79,7 @@ def test_unsupported_value_is_refused_at_its_field(clock, make, bob, local_pool,
     assert not Workspace.objects.exists()
 
 
-def test_without_git_on_any_node_it_is_refused_before_and_a_templates_is_not(
+def test_own_repository_is_refused_if_no_node_has_git(
     clock, make, bob, local_pool, template
 ):
     for node in Node.objects.all():
@@ -91,7 +91,7 @@ def test_without_git_on_any_node_it_is_refused_before_and_a_templates_is_not(
     assert make(bob).git["by"] == "template"
 
 
-def test_a_templates_repository_is_taken_unless_another_or_none_is_named(
+def test_template_repository_is_used_unless_overridden(
     clock, make, bob, local_pool, template
 ):
     Template.objects.filter(pk=template.pk).update(git_url=URL, git_ref="v1")
@@ -103,7 +103,7 @@ def test_a_templates_repository_is_taken_unless_another_or_none_is_named(
 # --- credentials ------------------------------------------------------------------------------------
 
 
-def test_a_token_is_given_to_git_alone(clock, make, bob, local_pool):
+def test_token_secret_is_passed_to_git_only(clock, make, bob, local_pool):
     put(bob, bob, "MY_TOKEN")
     workspace = make(bob, git=source(secret="MY_TOKEN"))
     given = tell(workspace, "secrets").json()
@@ -126,12 +126,12 @@ def test_a_token_is_given_to_git_alone(clock, make, bob, local_pool):
         ("git@h:a/b", KEY + "\nh ssh-ed25519 AAAA", {"key": KEY, "known_hosts": "h ssh-ed25519 AAAA"}),
     ],
 )
-def test_a_secret_is_a_token_for_https_and_a_key_for_ssh(url, value, expected):
+def test_secret_is_a_token_for_https_and_a_key_for_ssh(url, value, expected):
     found = checkouts._credential(url, value)
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_a_templates_repository_is_never_opened_by_a_users_secret(
+def test_template_repository_never_uses_a_user_secret(
     clock, make, alice, bob, team, local_pool, template
 ):
     """Who keeps a template could send it to a server of their own."""
@@ -144,7 +144,7 @@ def test_a_templates_repository_is_never_opened_by_a_users_secret(
     assert tell(workspace, "secrets").json()["git"][0]["password"] == "the-teams-token"
 
 
-def test_a_secret_that_is_gone_does_not_keep_it_from_starting(clock, make, bob, local_pool):
+def test_missing_secret_does_not_prevent_the_start(clock, make, bob, local_pool):
     put(bob, bob, "MY_TOKEN")
     workspace = make(bob, git=source(secret="MY_TOKEN"))
     bob.secrets.all().delete()
@@ -158,7 +158,7 @@ def rows(workspace: Workspace) -> list[checkout_reports.CheckoutRow]:
     return checkout_reports.note_of(Workspace.objects.get(pk=workspace.pk))
 
 
-def test_its_page_follows_the_clone_and_its_events_have_the_commit(clock, make, bob, local_pool, client):
+def test_page_shows_clone_progress_and_events_record_the_commit(clock, make, bob, local_pool, client):
     workspace = make(bob, git=source())
     assert [row.state for row in rows(workspace)] == ["waiting"]
     assert tell(workspace, what="repository", state="cloning", percent=45).status_code == 204
@@ -175,7 +175,7 @@ def test_its_page_follows_the_clone_and_its_events_have_the_commit(clock, make, 
     assert "Cloned into ~/lib at abc1234" in page
 
 
-def test_a_failure_says_why_and_what_to_do_and_the_workspace_goes_on(clock, make, bob, local_pool, client):
+def test_clone_failure_shows_cause_and_next_step_while_the_workspace_runs(clock, make, bob, local_pool, client):
     workspace = make(bob, git=source())
     tell(workspace, what="repository", state="failed", code="egress", detail="<b>CONNECT</b> 403")
     (row,) = rows(workspace)
@@ -222,7 +222,7 @@ def test_a_failure_says_why_and_what_to_do_and_the_workspace_goes_on(clock, make
         ),
     ],
 )
-def test_a_blocked_server_names_the_setting_and_who_may_change_it(
+def test_blocked_server_names_the_setting_and_who_can_change_it(
     clock, make, bob, local_pool, template, team, template_rule, team_rule, pool_rule, address, message,
     next_action,
 ):  # fmt: skip
@@ -247,7 +247,7 @@ def test_an_invalid_address_in_a_report_is_ignored(clock, make, bob, local_pool)
     assert rows(workspace)[0].message.endswith("blocks git.example.")
 
 
-def test_nothing_follows_an_end_so_that_no_agent_fills_the_log(clock, make, bob, local_pool):
+def test_reports_after_the_final_state_are_ignored(clock, make, bob, local_pool):
     workspace = make(bob, git=source())
     for state in ("cloned", "failed", "cloning", "cloned"):
         assert tell(workspace, what="repository", state=state).status_code == 204
@@ -263,7 +263,7 @@ def test_nothing_follows_an_end_so_that_no_agent_fills_the_log(clock, make, bob,
      {"what": "repository", "state": "installed", "note": "rm -rf ~"},
      {"what": "repository", "state": "failed", "code": "X" * 40}],
 )  # fmt: skip
-def test_a_report_that_does_not_hold_is_refused(clock, make, bob, local_pool, body):
+def test_invalid_checkout_report_is_refused(clock, make, bob, local_pool, body):
     workspace = make(bob, git=source())
     assert tell(workspace, **body).status_code == 400
     assert rows(workspace)[0].state == "waiting"
@@ -280,7 +280,7 @@ def test_no_notice_for_unrequested_or_earlier_checkouts(clock, make, bob, local_
 # --- dotfiles ---------------------------------------------------------------------------------------
 
 
-def test_a_users_dotfiles_come_in_the_place_of_a_templates(clock, make, bob, local_pool, template, sent):
+def test_user_dotfiles_replace_those_of_the_template(clock, make, bob, local_pool, template, sent):
     Template.objects.filter(pk=template.pk).update(dotfiles_url="https://h/site-dots")
     make(bob, name="a")
     put(bob, bob, "DOTS_TOKEN")
@@ -296,7 +296,7 @@ def test_a_users_dotfiles_come_in_the_place_of_a_templates(clock, make, bob, loc
     assert rows(mine)[0].text == "Installed by install.sh"
 
 
-def test_dotfiles_are_set_changed_and_taken_out_with_an_entry_each(bob):
+def test_dotfiles_changes_are_audited(bob):
     with pytest.raises(InvalidInput):
         set_dotfiles(actor=bob, url="http://h/dots")
     set_dotfiles(actor=bob, url="https://h/dots")
@@ -305,7 +305,7 @@ def test_dotfiles_are_set_changed_and_taken_out_with_an_entry_each(bob):
     assert Event.objects.filter(kind="account.dotfiles").count() == 2
 
 
-def test_a_token_needs_leave_to_open_workspaces_to_send_a_secret_to_a_server(
+def test_secret_for_a_repository_requires_the_open_scope(
     clock, bob, team, template, local_pool
 ):
     """Else `workspaces:write` alone would read every secret by a repository of one's own."""

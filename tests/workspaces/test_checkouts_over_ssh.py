@@ -79,7 +79,7 @@ def secret(server: SshGitServer, *, key: str = "", line: str | None = None) -> s
     return f"{key or server.deploy_key}{server.known_host if line is None else line}\n"
 
 
-def test_a_deploy_key_opens_it_and_a_terminal_pulls_with_the_same(cloning, server):
+def test_deploy_key_works_for_clone_and_later_pull(cloning, server):
     said = cloning(server.url("lib"), secret(server))
     assert (said["state"], said.get("commit")) == ("cloned", server.commit), said
     cloned = cloning.home / "lib"
@@ -96,7 +96,7 @@ def test_a_deploy_key_opens_it_and_a_terminal_pulls_with_the_same(cloning, serve
     assert pulled.returncode == 0, pulled.stderr
 
 
-def test_a_key_that_was_saved_with_lines_of_windows_is_the_same_key(cloning, server):
+def test_key_with_windows_line_endings_works(cloning, server):
     assert cloning(server.url("lib"), secret(server).replace("\n", "\r\n"))["state"] == "cloned"
 
 

@@ -26,7 +26,7 @@ from tests.workspaces.helpers import active, answer, run_until_ready, taken
 pytestmark = pytest.mark.django_db
 
 
-def test_without_redis_the_row_stays_due_and_is_sent_later(make, alice, local_pool, sent, clock):
+def test_command_is_sent_later_if_redis_is_unavailable(make, alice, local_pool, sent, clock):
     sent.away = True
     workspace = make(alice)
     assert workspace.state == State.PROVISIONING
@@ -39,7 +39,7 @@ def test_without_redis_the_row_stays_due_and_is_sent_later(make, alice, local_po
     assert command.ref.generation == 1
 
 
-def test_without_redis_people_can_still_stop_and_delete(make, alice, local_pool, sent, clock):
+def test_stop_and_delete_work_without_redis(make, alice, local_pool, sent, clock):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     sent.away = True
@@ -52,13 +52,13 @@ def test_without_redis_people_can_still_stop_and_delete(make, alice, local_pool,
     assert answer(sent, Op.STOP, "stopped")
 
 
-def test_live_hints_and_the_gateway_without_redis_do_not_fail_a_change(make, alice, local_pool, caplog):
+def test_changes_succeed_without_redis_for_hints_and_gateway(make, alice, local_pool, caplog):
     make(alice)
     assert "could not send live hint" in caplog.text
     assert "could not update gateway" in caplog.text
 
 
-def test_a_command_survives_the_way_through_json(make, alice, pool, sent):
+def test_command_survives_json_serialization(make, alice, pool, sent):
     make(alice, "sim-h100-x2")
     raw = sent.of("node.execute")[0].kwargs["command"]
     command = messages.load(json.loads(json.dumps(raw)), Command)
@@ -70,7 +70,7 @@ def test_a_command_survives_the_way_through_json(make, alice, pool, sent):
     assert command.pool.driver == "simulated"
 
 
-def test_commands_of_a_local_pool_go_to_the_node_that_holds_it(alice, team, catalog, sent):
+def test_commands_of_a_local_pool_go_to_the_node_of_the_workspace(alice, team, catalog, sent):
     local_pool_with(node_info("alpha", cpu_milli=600), node_info("beta"))
     workspace = create_workspace(
         actor=alice,
@@ -93,7 +93,7 @@ def test_commands_of_an_engine_go_to_the_engine_queue(make, alice, pool, sent):
     assert [message.queue for message in sent.of("node.execute")] == ["engine"]
 
 
-def test_only_a_start_carries_secrets(make, alice, local_pool, sent):
+def test_only_start_commands_contain_secrets(make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     services.stop(actor=alice, workspace_id=workspace.pk)
@@ -102,7 +102,7 @@ def test_only_a_start_carries_secrets(make, alice, local_pool, sent):
     assert (command.spec, command.placement) == (None, None)
 
 
-def test_nothing_is_sent_when_the_transaction_fails(make, alice, local_pool, sent):
+def test_rolled_back_transaction_sends_no_command(make, alice, local_pool, sent):
     class Stop(Exception):
         pass
 
@@ -112,13 +112,13 @@ def test_nothing_is_sent_when_the_transaction_fails(make, alice, local_pool, sen
     assert len(sent) == 0
 
 
-def test_a_row_without_a_pool_cannot_be_sent_anything(db, sent):
+def test_workspace_without_a_pool_gets_no_commands(db, sent):
     with pytest.raises(ValueError, match="no pool"):
         dispatch.send(WorkspaceFactory(state=State.PENDING), Op.START)
     assert len(sent) == 0
 
 
-def test_a_catalog_that_changes_does_not_change_what_runs(make, alice, local_pool, sent, clock):
+def test_catalog_changes_do_not_affect_running_workspaces(make, alice, local_pool, sent, clock):
     workspace = make(alice)
     before = taken(sent, Op.START)
     Flavor.objects.filter(slug="cpu-small").update(cpu_milli=7000)
@@ -159,7 +159,7 @@ def replies(monkeypatch, settings, tmp_path):
     return Answering.replies
 
 
-def test_logs_are_asked_of_the_node_and_waited_for(make, alice, local_pool, sent, replies):
+def test_logs_are_requested_from_the_node(make, alice, local_pool, sent, replies):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     replies.append({"text": "line 1\nline 2"})
@@ -170,7 +170,7 @@ def test_logs_are_asked_of_the_node_and_waited_for(make, alice, local_pool, sent
     assert message.kwargs["ref"] == {"workspace_id": str(workspace.pk), "generation": 1}
 
 
-def test_a_node_that_cannot_read_the_log_says_why(make, alice, local_pool, sent, replies):
+def test_log_read_error_of_the_node_is_shown(make, alice, local_pool, sent, replies):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     replies.append({"error": "The disk is gone."})
@@ -181,7 +181,7 @@ def test_a_node_that_cannot_read_the_log_says_why(make, alice, local_pool, sent,
 @pytest.mark.parametrize(
     ("name", "private"), [("node-2", OTHER_KEY), ("node-1", OTHER_KEY), ("node-3", NODE_KEY)]
 )
-def test_a_log_that_another_node_has_written_is_not_shown(
+def test_log_answer_of_another_node_is_rejected(
     make, alice, local_pool, sent, replies, monkeypatch, name, private
 ):
     workspace = make(alice)
@@ -192,7 +192,7 @@ def test_a_log_that_another_node_has_written_is_not_shown(
         services.read_logs(workspace=workspace)
 
 
-def test_a_node_that_does_not_answer_is_no_error_for_ever(make, alice, local_pool, sent, replies):
+def test_silent_node_gives_a_retryable_log_error(make, alice, local_pool, sent, replies):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     with pytest.raises(Unavailable) as refused:
@@ -200,7 +200,7 @@ def test_a_node_that_does_not_answer_is_no_error_for_ever(make, alice, local_poo
     assert refused.value.next_action
 
 
-def test_events_hint_to_the_workspaces_and_its_owners_watchers(make, alice, local_pool, monkeypatch):
+def test_events_notify_watchers_of_the_workspace_and_its_owner(make, alice, local_pool, monkeypatch):
     told = []
     monkeypatch.setattr(live, "publish", lambda *what: told.append(what))
     workspace = make(alice)
@@ -208,7 +208,7 @@ def test_events_hint_to_the_workspaces_and_its_owners_watchers(make, alice, loca
     assert (workspace.pk, alice.pk, "workspace.place") in told
 
 
-def test_a_start_is_sent_with_the_time_it_may_take(clock, make, alice, local_pool, sent):
+def test_start_command_contains_its_timeout(clock, make, alice, local_pool, sent):
     make(alice)
     (message,) = sent.of("node.execute")
     assert message.expires_at == pytest.approx(timezone.now().timestamp() + 20, abs=0.001)

@@ -41,13 +41,13 @@ def use(used: float, *, memory: float | None = 0.5, seconds: int = HELD_S) -> De
         ([use(0.2)], None),
     ],
 )
-def test_the_hint_is_the_one_that_fits(devices, code):
+def test_hint_matches_the_usage(devices, code):
     _used, measured_share, hint = judge(devices, HELD_S)
     assert measured_share == 1.0
     assert (hint.code if hint is not None else None) == code
 
 
-def test_too_little_measured_says_nothing():
+def test_too_few_measurements_give_no_result():
     assert judge([], HELD_S) == (None, 0.0, None)
     assert judge([use(0.0)], 0) == (None, 0.0, None)
     # Less than three hours of one of them.
@@ -86,7 +86,7 @@ def _beside(workspace, gpu):
 AT = DAY + timedelta(hours=12)
 
 
-def test_it_is_read_of_whole_hours_of_its_own(runs, gpus):
+def test_efficiency_uses_whole_hours_of_the_workspace(runs, gpus):
     # The hour in which it began, and another's before, are not its own.
     for hour in (1, 2):
         measured(gpus[0], hour, percent=0)
@@ -105,7 +105,7 @@ def test_it_is_read_of_whole_hours_of_its_own(runs, gpus):
     assert found.hint.params == {"held": 2, "used": 1}
 
 
-def test_nothing_of_shares_of_what_is_simulated_stopped_or_new(runs, gpus):
+def test_no_efficiency_for_shares_simulated_stopped_or_new_workspaces(runs, gpus):
     assert efficiency_of(runs, now=DAY + timedelta(hours=2, minutes=40)).used is None
     found = efficiency_of(runs, now=AT)
     assert (found.used, found.measured, found.hint) == (None, 0.0, None)
@@ -119,7 +119,7 @@ def test_nothing_of_shares_of_what_is_simulated_stopped_or_new(runs, gpus):
     assert efficiency_of(runs, now=AT) is None
 
 
-def test_seven_days_at_most_and_two_queries(runs, gpus, django_assert_num_queries):
+def test_efficiency_covers_seven_days_in_two_queries(runs, gpus, django_assert_num_queries):
     late = AT + timedelta(days=30)
     for gpu in gpus:
         series, _ = DeviceSeries.objects.get_or_create(device=gpu)
@@ -140,7 +140,7 @@ def test_seven_days_at_most_and_two_queries(runs, gpus, django_assert_num_querie
     assert found.since == late - timedelta(days=7)
 
 
-def test_on_its_page_and_over_rest(runs, gpus, bob, as_user, with_token, clock):
+def test_efficiency_is_shown_on_the_page_and_over_rest(runs, gpus, bob, as_user, with_token, clock):
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     runs.allocations.update(granted_at=now - timedelta(hours=10))
     api = with_token(bob, "workspaces:read")

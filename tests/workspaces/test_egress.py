@@ -81,7 +81,7 @@ def test_non_list_is_refused(allowed):
         (("list", "packages.example"), {"egress": "none"}, "No network access"),
     ],
 )
-def test_the_tightest_is_what_people_read(template, config, words):
+def test_shown_egress_is_the_strictest_rule(template, config, words):
     made = TemplateFactory.build(egress=template[0], egress_allow=template[1])
     assert egress.egress_sentence(egress.limits_of(made, Team()), pool(**config)) == words
 
@@ -92,7 +92,7 @@ def test_unenforced_egress_is_not_shown():
     assert egress.egress_sentence(made, pool(egress="nonsense")) == ""
 
 
-def test_its_page_says_what_is_closed(as_user):
+def test_page_shows_restricted_egress(as_user):
     workspace = WorkspaceFactory(
         template=TemplateFactory(egress="list", egress_allow="packages.example"), pool=local_pool_with()
     )
@@ -100,7 +100,7 @@ def test_its_page_says_what_is_closed(as_user):
     assert "Only packages.example" in page
 
 
-def test_its_page_says_what_an_open_network_reaches(as_user):
+def test_page_shows_reachable_networks_of_open_egress(as_user):
     pool = local_pool_with()
     Pool.objects.update(config={**pool.config, "egress": "open", "egress_allow": "10.1.0.0/16"})
     workspace = WorkspaceFactory(pool=pool)
@@ -108,7 +108,7 @@ def test_its_page_says_what_an_open_network_reaches(as_user):
     assert "The internet, and of private networks only 10.1.0.0/16" in page
 
 
-def test_a_template_is_changed_over_rest_and_keeps_it(with_token, olga):
+def test_template_egress_is_changed_and_kept_over_rest(with_token, olga):
     given = {"slug": "notebook-x", "name": "x", "program": "bash", "argv": ["bash", "{port}", "{token_file}"]}
     made = entries.create(actor=SYSTEM, model=Template, values=given, team=None)
     url = f"/api/v1/templates/{made.slug}"

@@ -37,11 +37,11 @@ REF = WorkspaceRef("11111111-2222-3333-4444-555555555555", 3)
         ("", False),
     ],
 )
-def test_the_local_driver_takes_an_agents_word_for_the_socket_of_its_own_start_alone(endpoint, accepted):
+def test_local_driver_accepts_only_the_socket_of_the_current_start(endpoint, accepted):
     assert LocalDriver(PoolConfig("local", "local", {})).accepts_endpoint(endpoint, REF) is accepted
 
 
-def test_an_agent_that_names_a_service_of_the_host_is_not_routed_there(clock, make, alice, local_pool, sent):
+def test_reported_endpoint_on_the_host_is_not_routed(clock, make, alice, local_pool, sent):
     workspace = make(alice)
     answer(sent, Op.START, ObservedState.STARTING)
     results.agent_ready(
@@ -68,7 +68,7 @@ def test_unsupported_request_is_impossible_before_creation(local_pool, catalog):
     assert beside_others.endswith("Choose a flavor with 1 node."), "not with two full stops"
 
 
-def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
+def test_pool_with_invalid_configuration_refuses_with_a_message(pool, catalog):
     pool.config = {**pool.config, "no_such_knob": 1}
     pool.save()
     flavor = Flavor.objects.filter(pool=pool).order_by("slug")[0]
@@ -77,7 +77,7 @@ def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
     assert "no_such_knob" in verdict.message
 
 
-def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, sent, monkeypatch):
+def test_route_is_published_while_the_app_starts(clock, make, alice, local_pool, sent, monkeypatch):
     published = []
     monkeypatch.setattr(publishing, "publish", lambda row: published.append((row.state, row.endpoint)))
     workspace = make(alice)
@@ -97,7 +97,7 @@ def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, 
         results.agent_launched(workspace_id=workspace.pk, generation=99, endpoint=endpoint_of(workspace))
 
 
-def test_exit_reported_during_an_observation_is_seen_soon(clock, make, alice, local_pool, sent):
+def test_exit_reported_during_an_observation_is_observed_again(clock, make, alice, local_pool, sent):
     workspace = make(alice)
     answer(sent, Op.START, ObservedState.STARTING)
     told = {"workspace_id": workspace.pk, "generation": workspace.generation}

@@ -80,7 +80,7 @@ def how(actor) -> HomeEvacuation:
     return evacuations.visible_evacuations(actor).get()
 
 
-def test_a_few_at_a_time_until_all_have_gone(node, homes, olga, sent):
+def test_homes_are_evacuated_a_few_at_a_time(node, homes, olga, sent):
     made = evacuate(olga, node)
     assert evacuate(olga, node).pk == made.pk, "asked for again it is the same"
     evacuations.sweep()
@@ -143,7 +143,7 @@ def test_failed_or_cancelled_homes_move_with_a_repeated_request(node, homes, olg
     assert {each.owner_id for each in active()} == {first.owner_id, second.owner_id}
 
 
-def test_cancelled_nothing_more_goes(node, homes, olga, sent):
+def test_cancelled_evacuation_starts_no_further_moves(node, homes, olga, sent):
     made = evacuate(olga, node)
     evacuations.sweep()
     arrive(active()[0])
@@ -159,7 +159,7 @@ def test_cancelled_nothing_more_goes(node, homes, olga, sent):
 
 
 @pytest.mark.parametrize("machine_name", ["gpu-a", "gpu-b"])
-def test_with_a_machine_that_goes_it_ends_and_says_why(node, homes, olga, sent, machine_name):
+def test_revoked_machine_ends_the_evacuation_with_a_reason(node, homes, olga, sent, machine_name):
     evacuate(olga, node)
     MachineFactory(pool=node.pool, name=machine_name, state=MachineState.REVOKED)
     evacuations.sweep()
@@ -168,7 +168,7 @@ def test_with_a_machine_that_goes_it_ends_and_says_why(node, homes, olga, sent, 
     assert Machine.objects.count() == 1 and not active()
 
 
-def test_while_the_target_takes_nothing_it_waits(node, homes, olga, sent):
+def test_evacuation_waits_while_the_target_is_unavailable(node, homes, olga, sent):
     evacuate(olga, node)
     Node.objects.filter(name="gpu-b").update(online=False)
     evacuations.sweep()
@@ -178,7 +178,7 @@ def test_while_the_target_takes_nothing_it_waits(node, homes, olga, sent):
     assert len(active()) == 2 and how(olga).reason == {}
 
 
-def test_refusals(node, homes, olga, sent):
+def test_evacuation_refusals(node, homes, olga, sent):
     for to in ("gpu-a", "gpu-x", "gpu-\x00", ""):
         with pytest.raises(InvalidInput):
             evacuate(olga, node, to)
@@ -205,7 +205,7 @@ def test_refusals(node, homes, olga, sent):
     assert refused.value.reason.code is HomeMoveCode.HOMES_NOT_APART
 
 
-def test_permissions(node, homes, bob, olga, sent):
+def test_evacuation_permissions(node, homes, bob, olga, sent):
     una = UserFactory(is_auditor=True)
     with pytest.raises(NotAllowed):
         evacuations.node_by_id(bob, node.pk)
@@ -220,7 +220,7 @@ def test_permissions(node, homes, bob, olga, sent):
         evacuations.evacuation(bob, made.pk)
 
 
-def test_homes_on_the_node(node, homes, olga, sent, django_assert_max_num_queries):
+def test_homes_of_a_node_are_counted(node, homes, olga, sent, django_assert_max_num_queries):
     homes[0].owner.deleted_at = timezone.now()
     homes[0].owner.save()
     home_moves.move_home(
@@ -235,7 +235,7 @@ def test_homes_on_the_node(node, homes, olga, sent, django_assert_max_num_querie
     assert how(olga).homes == 4
 
 
-def test_over_rest(api, node, homes, olga, bob, sent):
+def test_evacuation_over_rest(api, node, homes, olga, bob, sent):
     as_olga = api(olga)
     seen = as_olga.get(f"nodes/{node.pk}/homes").json()
     assert (seen["homes"], seen["ready"], seen["targets"]) == (5, 5, ["gpu-b", "gpu-c"])
@@ -251,7 +251,7 @@ def test_over_rest(api, node, homes, olga, bob, sent):
     assert api(bob).get(f"nodes/{node.pk}/homes").status_code == 403
 
 
-def test_its_page_and_the_drain_s(node, homes, olga, as_user, sent):
+def test_evacuation_page_and_link_from_the_drain(node, homes, olga, as_user, sent):
     browser = as_user(olga)
     page = browser.get(f"/gpus/nodes/{node.pk}/").content.decode()
     assert "5 home folders, 100 MiB in 4 measured" in page and f"/homes/nodes/{node.pk}/" in page
@@ -276,7 +276,7 @@ def test_its_page_and_the_drain_s(node, homes, olga, as_user, sent):
     assert "5 home folders" not in as_user(homes[0].owner).get(f"/gpus/nodes/{node.pk}/").content.decode()
 
 
-def test_drained_they_go_as_their_workspaces_leave(pool, make, bob, olga, sent):
+def test_homes_of_a_drained_node_move_as_workspaces_stop(pool, make, bob, olga, sent):
     """What still runs is not disturbed, and its home goes when it has left."""
     workspace = make(bob)
     there = Allocation.objects.get(workspace=workspace).node

@@ -59,7 +59,7 @@ def running(workspace, sent) -> Workspace:
     return workspace
 
 
-def test_the_gateway_hears_every_state(told, make, alice, local_pool, sent):
+def test_every_state_is_published_to_the_gateway(told, make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace, ENDPOINT)
     services.stop(actor=alice, workspace_id=workspace.pk)
@@ -114,7 +114,7 @@ def test_revoked_right_invalidates_passes(
     publishing.end_sessions(SignedOut(alice.pk))
 
 
-def test_a_view_holds_what_entering_needs(running, alice):
+def test_view_contains_access_and_address(running, alice):
     view = publishing.view_of(running)
     assert view.external_name == external_name(str(running.pk)) == running.external_name
     assert view.user_ids == {str(alice.pk)}
@@ -124,7 +124,7 @@ def test_a_view_holds_what_entering_needs(running, alice):
 
 
 @pytest.mark.parametrize("auth", ["none", "bearer", "code-server"])
-def test_the_apps_secret_is_added_in_its_own_way(running, auth):
+def test_app_secret_is_added_in_the_configured_way(running, auth):
     running.template.upstream_auth = auth
     secret = app_token(running.pk, running.generation)
     headers = publishing.upstream_headers(running)
@@ -139,7 +139,7 @@ def test_the_apps_secret_is_added_in_its_own_way(running, auth):
 @pytest.mark.parametrize(
     "endpoint", ["", "nonsense", "http://127.0.0.1:1/x", "ftp://x:1", "http://a b:1", "http://x:99999"]
 )
-def test_an_endpoint_that_is_none_leads_nowhere(running, endpoint):
+def test_invalid_endpoint_gives_no_address(running, endpoint):
     Workspace.objects.filter(pk=running.pk).update(endpoint=endpoint)
     running.refresh_from_db()
     found = publishing.view_of(running)
@@ -147,7 +147,7 @@ def test_an_endpoint_that_is_none_leads_nowhere(running, endpoint):
     assert not found.reachable
 
 
-def test_a_socket_is_entered_for_its_own_start_alone(running):
+def test_socket_is_reachable_for_its_own_start_only(running):
     for generation, leads in ((running.generation, True), (running.generation + 1, False)):
         running.endpoint = socket_endpoint(WorkspaceRef(str(running.pk), generation))
         found = publishing.view_of(running)
@@ -169,7 +169,7 @@ def test_stopped_workspace_cannot_be_entered(running, what):
 # --- entering -------------------------------------------------------------------------------------
 
 
-def test_its_own_user_gets_a_ticket(running, alice, monkeypatch):
+def test_owner_gets_a_ticket(running, alice, monkeypatch):
     given = {}
     monkeypatch.setattr(tickets, "issue", lambda _, **fields: given.update(fields) or "t")
     assert publishing.issue_ticket(actor=alice, workspace=running) == "t"
@@ -193,13 +193,13 @@ def test_only_the_owner_gets_a_ticket(running, request, username):
 
 
 @pytest.mark.parametrize("what", [item for item in State if item != State.RUNNING])
-def test_there_is_no_ticket_into_what_does_not_run(running, alice, what):
+def test_no_ticket_for_a_workspace_that_is_not_running(running, alice, what):
     running.state = what
     with pytest.raises(StateConflict):
         publishing.issue_ticket(actor=alice, workspace=running)
 
 
-def test_there_is_no_ticket_into_a_simulated_workspace(make, alice, pool, settle):
+def test_no_ticket_for_a_simulated_workspace(make, alice, pool, settle):
     workspace = make(alice, "sim-cpu")
     settle()
     workspace.refresh_from_db()
@@ -221,13 +221,13 @@ def test_without_redis_access_is_refused_with_the_reason(running, alice):
     ("scope", "allowed"),
     [("all", True), ("workspaces:connect", True), ("workspaces:read", False), ("workspaces:write", False)],
 )
-def test_a_token_opens_with_the_scope_for_it(running, alice, scope, allowed):
+def test_token_with_the_open_scope_enters(running, alice, scope, allowed):
     _, secret = make_token(alice, scope)
     assert publishing.authorize_bearer(secret, running.external_name) == (str(alice.pk) if allowed else None)
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
-def test_tokens_of_others_cannot_enter(running, request, username):
+def test_tokens_of_another_user_cannot_enter(running, request, username):
     """A good token says who it is; whether that user may enter is in the view."""
     user = request.getfixturevalue(username)
     _, secret = make_token(user)
@@ -236,7 +236,7 @@ def test_tokens_of_others_cannot_enter(running, request, username):
 
 
 @pytest.mark.parametrize("secret", ["", "x", "berth_x"])
-def test_no_other_secret_opens(running, secret):
+def test_other_secrets_do_not_enter(running, secret):
     assert publishing.authorize_bearer(secret, running.external_name) is None
     assert (
         publishing.authorize_bearer(app_token(running.pk, running.generation), running.external_name) is None
@@ -261,7 +261,7 @@ def test_entry_by_token_is_audited(running, alice):
     assert request_context.current() == request_context.RequestContext()
 
 
-def test_a_service_accounts_entry_is_its_own(make, settle, team, alice, local_pool, sent):
+def test_entry_of_a_service_account_is_recorded_under_its_name(make, settle, team, alice, local_pool, sent):
     account = service_accounts.create(actor=alice, team=team, name="ci")
     workspace = make(account)
     run_until_ready(sent, workspace, ENDPOINT)
@@ -278,7 +278,7 @@ def test_invalid_request_id_is_replaced(running, alice, said):
     assert opened.address is None
 
 
-def test_an_entry_that_is_not_allowed_now_is_not_recorded(running, alice, bob):
+def test_entry_without_permission_is_not_recorded(running, alice, bob):
     token, secret = make_token(alice)
     assert not publishing.record_entry(entry(running, make_token(bob)[1]))
     assert not publishing.record_entry(entry(running, make_token(alice, "workspaces:read")[1]))
@@ -287,7 +287,7 @@ def test_an_entry_that_is_not_allowed_now_is_not_recorded(running, alice, bob):
     assert not Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED).exists()
 
 
-def test_an_auditors_token_opens_nothing(running, alice):
+def test_token_of_an_auditor_cannot_enter(running, alice):
     """REST says so; the gateway must not be a way round it for a token from before the role."""
     _, secret = make_token(alice)
     User.objects.filter(pk=alice.pk).update(is_auditor=True)

@@ -80,7 +80,7 @@ def code_of(caught) -> str:
     return str(caught.value.code)
 
 
-def test_made_restored_and_deleted(workspace, bob, sent):
+def test_archive_is_created_restored_and_deleted(workspace, bob, sent):
     archive = make_one(workspace, "  before ")
     given = order(sent)
     assert (given.do, given.team, given.owner, given.archive) == (
@@ -132,7 +132,7 @@ def test_made_restored_and_deleted(workspace, bob, sent):
     assert set(told.values()) == {f"/workspaces/{workspace.pk}/files/archives/"}
 
 
-def test_its_user_alone(workspace, alice, olga, charlie, sent, as_user):
+def test_only_the_home_owner_manages_archives(workspace, alice, olga, charlie, sent, as_user):
     archive = ready(workspace, sent)
     for other in (alice, olga, charlie):
         for act in (home_archives.restore, home_archives.delete, home_archives.cancel):
@@ -146,7 +146,7 @@ def test_its_user_alone(workspace, alice, olga, charlie, sent, as_user):
     assert archive.state == "ready" and not sent.take("node.archive_home")
 
 
-def test_one_of_another_home_is_not_there(workspace, make, alice, sent):
+def test_archive_of_another_home_is_not_found(workspace, make, alice, sent):
     archive = ready(workspace, sent)
     mine = make(alice, name="hers")
     for act in (home_archives.restore, home_archives.delete, home_archives.cancel):
@@ -154,7 +154,7 @@ def test_one_of_another_home_is_not_there(workspace, make, alice, sent):
             act(actor=alice, workspace=mine, archive_id=archive.pk)
 
 
-def test_not_while_it_is_used(make, bob, pool, sent):
+def test_home_in_use_is_not_archived_or_restored(make, bob, pool, sent):
     running = make(bob, name="runs")
     run_until_ready(sent, running)
     with pytest.raises(StateConflict) as refused:
@@ -177,7 +177,7 @@ def test_other_requests_wait_for_an_open_archive(workspace, bob, team, sent):
     assert preview(team, bob).reason.code is AdmissionCode.FITS_NOW
 
 
-def test_no_move_while_it_is_made_and_no_archive_while_it_moves(workspace, bob, team, pool, sent):
+def test_archive_and_move_exclude_each_other(workspace, bob, team, pool, sent):
     place = HomePlace.objects.get(owner=bob)
     other = next(node.name for node in home_moves.target_nodes(pool, other_than=place.node_id))
     archive = make_one(workspace)
@@ -193,7 +193,7 @@ def test_no_move_while_it_is_made_and_no_archive_while_it_moves(workspace, bob, 
         restore(workspace, archive)
 
 
-def test_after_a_move_it_stays_where_it_was_made(workspace, bob, sent, as_user):
+def test_archive_stays_on_its_node_after_a_move(workspace, bob, sent, as_user):
     archive = ready(workspace, sent)
     HomePlace.objects.update(node=Node.objects.exclude(name=archive.node_name).get())
     with pytest.raises(StateConflict) as refused:
@@ -205,7 +205,7 @@ def test_after_a_move_it_stays_where_it_was_made(workspace, bob, sent, as_user):
     assert order(sent).do is ArchiveCommand.DELETE
 
 
-def test_as_many_as_there_may_be(workspace, bob, sent, settings):
+def test_number_and_size_of_archives_are_limited(workspace, bob, sent, settings):
     settings.BERTH_HOME_ARCHIVES = 2
     settings.BERTH_HOME_LIMIT_MIB = 1
     ready(workspace, sent)
@@ -260,7 +260,7 @@ def test_repeatedly_killed_operation_is_abandoned(workspace, sent):
     assert (archive.state, archive.reason["code"]) == ("failed", ArchiveCode.KEEPS_ENDING)
 
 
-def test_a_node_that_is_silent_or_stumbles_is_asked_again(workspace, sent):
+def test_silent_or_failing_node_is_retried(workspace, sent):
     archive = make_one(workspace)
     first = order(sent)
     HomeArchive.objects.update(lease_expires_at=timezone.now(), next_at=timezone.now())
@@ -276,7 +276,7 @@ def test_a_node_that_is_silent_or_stumbles_is_asked_again(workspace, sent):
     assert (archive.state, archive.reason["code"]) == ("failed", ArchiveCode.REPORTED)
 
 
-def test_cancelled(workspace, bob, sent, team):
+def test_archive_operation_is_cancelled(workspace, bob, sent, team):
     archive = ready(workspace, sent)
     restore(workspace, archive)
     given = order(sent)
@@ -295,7 +295,7 @@ def test_cancelled(workspace, bob, sent, team):
     assert not HomeArchive.objects.filter(pk=second.pk).exists()
 
 
-def test_when_the_machine_has_left(workspace, bob, pool, sent):
+def test_archives_of_a_removed_machine_are_lost(workspace, bob, pool, sent):
     archive = ready(workspace, sent)
     restore(workspace, archive)
     MachineFactory(pool=pool, name=archive.node_name, state=MachineState.REVOKED)
@@ -308,7 +308,7 @@ def test_when_the_machine_has_left(workspace, bob, pool, sent):
     assert not HomeArchive.objects.exists() and not sent.take("node.archive_home")
 
 
-def test_answers_of_other_machines_are_none(workspace, pool, sent, monkeypatch):
+def test_answers_of_another_machine_are_ignored(workspace, pool, sent, monkeypatch):
     make_one(workspace)
     given = order(sent)
     said = HomeArchived(given.archive, given.lease, given.do)
@@ -323,7 +323,7 @@ def test_answers_of_other_machines_are_none(workspace, pool, sent, monkeypatch):
     assert answers.is_from_archive_node(said) and asked == [HomeArchive.objects.get().node_name]
 
 
-def test_with_the_account_and_the_home(workspace, bob, ada, sent):
+def test_archives_are_deleted_with_the_account_and_home(workspace, bob, ada, sent):
     archive = ready(workspace, sent)
     other = restore(workspace, archive)
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
@@ -333,14 +333,14 @@ def test_with_the_account_and_the_home(workspace, bob, ada, sent):
     assert not HomeArchive.objects.exists()
 
 
-def test_names(workspace, sent):
+def test_archive_names(workspace, sent):
     for name in ("x" * 81, "a\nb", "a\u202eb"):
         with pytest.raises(InvalidInput):
             make_one(workspace, name)
     assert make_one(workspace, "  ").name
 
 
-def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
+def test_archive_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
     browser, here = as_user(bob), f"/workspaces/{workspace.pk}/files/archives/"
     assert "No archives yet" in browser.get(here).content.decode()
     browser.post(here + "create/", {"name": "<b>one</b>"})
@@ -376,7 +376,7 @@ def test_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
         browser.get(here)
 
 
-def test_where_homes_are_shared_there_are_none(workspace, pool):
+def test_no_archives_in_pools_with_shared_homes(workspace, pool):
     pool.config = {**pool.config, "homes_shared": True}
     pool.save()
     assert not home_places.has_separate_homes(pool)

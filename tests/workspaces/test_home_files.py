@@ -63,7 +63,7 @@ def url(workspace, rest=""):
     return f"/workspaces/{workspace.pk}/files/{rest}"
 
 
-def test_a_listing_while_it_runs_and_while_it_is_stopped(workspace, bob, node, sent):
+def test_files_are_listed_while_running_and_stopped(workspace, bob, node, sent):
     node.answer = {"ok": {"entries": [HOSTILE, "x", {"id": "a"}], "total": 2}}
     for _ in range(2):
         found = services.listing(actor=bob, workspace=workspace, path="data", offset=5)
@@ -76,7 +76,7 @@ def test_a_listing_while_it_runs_and_while_it_is_stopped(workspace, bob, node, s
     assert question["ask"] == {"do": "list", "path": "data", "offset": 5, "limit": services.PAGE}
 
 
-def test_names_are_shown_as_text(workspace, as_user, bob, node):
+def test_file_names_are_escaped(workspace, as_user, bob, node):
     node.answer = {"ok": {"entries": [HOSTILE], "total": 1}}
     html = as_user(bob).get(url(workspace)).content.decode()
     assert "<script>" not in html.replace('<script src="', "").replace("<script defer", "")
@@ -85,7 +85,7 @@ def test_names_are_shown_as_text(workspace, as_user, bob, node):
     assert "path=%250A%25E2%2580%25AE%3Cscript%3E" in html
 
 
-def test_others_cannot_use_the_files(workspace, alice, olga, as_user, node, tickets):
+def test_files_are_accessible_to_the_owner_only(workspace, alice, olga, as_user, node, tickets):
     for other in (alice, olga):
         acts = (
             lambda actor=other: services.listing(actor=actor, workspace=workspace),
@@ -109,7 +109,7 @@ def test_changes_need_the_csrf_token(workspace, bob, node):
     assert node.asked == []
 
 
-def test_before_the_first_start_there_is_no_home(team, bob, local_pool, node):
+def test_no_files_before_the_first_start(team, bob, local_pool, node):
     waiting = WorkspaceFactory(owner=bob, team=team, state=State.PENDING)
     with pytest.raises(StateConflict) as refused:
         services.listing(actor=bob, workspace=waiting)
@@ -128,7 +128,7 @@ def test_before_the_first_start_there_is_no_home(team, bob, local_pool, node):
         ({"error": "None yet.", "code": "home_nowhere"}, StateConflict),
     ],
 )
-def test_refusals_of_the_node(workspace, bob, as_user, node, answer, kind):
+def test_refusals_of_the_node_are_shown(workspace, bob, as_user, node, answer, kind):
     node.answer = answer
     with pytest.raises(kind):
         services.make_folder(actor=bob, workspace=workspace, path="a")
@@ -137,12 +137,12 @@ def test_refusals_of_the_node(workspace, bob, as_user, node, answer, kind):
 
 
 @pytest.mark.parametrize("said", [{}, {"ok": None}, {"ok": {"entries": 1, "total": "x"}}, {"ok": []}])
-def test_invalid_answer_shows_nothing(workspace, bob, node, said):
+def test_invalid_answer_of_the_node_is_an_error(workspace, bob, node, said):
     node.answer = said
     assert services.listing(actor=bob, workspace=workspace).entries == ()
 
 
-def test_a_download_has_a_ticket_of_its_own(workspace, bob, as_user, node, tickets):
+def test_each_download_has_its_own_ticket(workspace, bob, as_user, node, tickets):
     first = services.download_url(actor=bob, workspace=workspace, path="d/a.txt")
     second = as_user(bob).get(url(workspace, "download/?path=d&as=zip"))["Location"]
     assert first != second and first.startswith(f"{workspace.origin}/.berth/files/")
@@ -164,7 +164,7 @@ def test_no_file_request_goes_to_a_revoked_machine(workspace, bob, node, tickets
     assert (node.asked, tickets) == ([], [])
 
 
-def test_an_upload_may_take_what_the_home_has_left(workspace, bob, node, tickets, settings):
+def test_upload_is_limited_to_the_free_space_of_the_home(workspace, bob, node, tickets, settings):
     services.upload_url(actor=bob, workspace=workspace, path="d/a")
     assert node.asked[-1][0]["ask"]["most_bytes"] == services.UNLIMITED
     settings.BERTH_HOME_LIMIT_MIB = 100
@@ -181,7 +181,7 @@ def test_an_upload_may_take_what_the_home_has_left(workspace, bob, node, tickets
         assert node.asked[-1][0]["ask"]["most_bytes"] == 0
 
 
-def test_the_upload_form_leads_to_the_workspaces_origin_and_back(workspace, bob, as_user, node, tickets):
+def test_upload_form_posts_to_the_workspace_origin_and_returns(workspace, bob, as_user, node, tickets):
     page = as_user(bob).get(url(workspace, "upload/?path=d"))
     assert f'action="{workspace.origin}/.berth/files/' in page.content.decode()
     assert f"form-action 'self' {workspace.origin}" in page["Content-Security-Policy"]
@@ -197,7 +197,7 @@ def test_the_upload_form_leads_to_the_workspaces_origin_and_back(workspace, bob,
     assert [each.split()[0] for each in policy] == ["connect-src"], "forms do not go there from this page"
 
 
-def test_typed_names_stay_one_name(workspace, bob, as_user, node):
+def test_entered_names_cannot_contain_a_path(workspace, bob, as_user, node):
     browser = as_user(bob)
     browser.post(url(workspace, "folder/"), {"path": "d", "name": "a/../b %2f"})
     assert node.asked[-1][0]["ask"] == {"do": "make_folder", "path": "d/a%2F..%2Fb %252f"}
@@ -205,7 +205,7 @@ def test_typed_names_stay_one_name(workspace, bob, as_user, node):
     assert node.asked[-1][0]["ask"] == {"do": "rename", "path": "d/x", "to": "d/%E2%80%AEy"}
 
 
-def test_rest(workspace, bob, with_token, node, tickets):
+def test_files_over_rest(workspace, bob, with_token, node, tickets):
     client = with_token(bob, "workspaces:connect")
     api = f"/api/v1/workspaces/{workspace.pk}/files"
     node.answer = {"ok": {"entries": [HOSTILE], "total": 1}}
@@ -255,7 +255,7 @@ def test_ticket_is_valid_once_for_its_workspace():
         file_tickets.Transfer(name, "../../etc")
 
 
-def test_files_are_dropped_on_the_folders_page(workspace, bob, as_user, node, tickets, settings):
+def test_folder_page_accepts_dropped_files(workspace, bob, as_user, node, tickets, settings):
     settings.BERTH_PUBLIC_URL = "https://berth.example.org/below"
     node.answer = {"ok": {"entries": [], "total": 0}}
     page = as_user(bob).get(url(workspace, "?path=a%2522b"))

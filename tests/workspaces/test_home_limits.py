@@ -85,7 +85,7 @@ def test_refilled_home_is_reported_again(running):
     assert len(told()) == 1
 
 
-def test_above_the_limit_it_is_stopped_after_a_while(running):
+def test_workspace_above_the_home_limit_is_stopped_after_the_grace_period(running):
     assert measured(running, 1001) == State.RUNNING
     assert told()[-1].endswith("is full")
     assert measured(running, 1001, after_s=599) == State.RUNNING
@@ -94,7 +94,7 @@ def test_above_the_limit_it_is_stopped_after_a_while(running):
     assert entry is not None and "home folder is full" in entry.why
 
 
-def test_home_reduced_in_time_continues(running):
+def test_workspace_continues_if_the_home_shrinks_in_time(running):
     measured(running, 1200)
     assert measured(running, 990, after_s=300) == State.RUNNING
     assert measured(running, 990, after_s=5000) == State.RUNNING
@@ -103,7 +103,7 @@ def test_home_reduced_in_time_continues(running):
     assert measured(running, 1001, after_s=6590) == State.RUNNING
 
 
-def test_nothing_is_stopped_for_the_first_burst(running):
+def test_first_burst_above_the_limit_stops_no_workspace(running):
     measured(running, 100)
     assert measured(running, 1300, after_s=5) == State.RUNNING
     body = Notification.objects.get(kind="workspace.home_filling").body
@@ -128,7 +128,7 @@ def test_growing_home_on_a_nearly_full_disk_is_stopped_at_once(running):
     assert measured(running, 1000, after_s=5, low=True) == State.STOPPING
 
 
-def test_a_nearly_full_disk_alone_stops_nothing(running):
+def test_nearly_full_disk_without_growth_stops_no_workspace(running):
     measured(running, 1050)
     assert measured(running, 1050, after_s=5, low=True) == State.RUNNING
 
@@ -142,7 +142,7 @@ def held(running) -> Workspace:
     return running
 
 
-def test_where_the_kernel_stops_writes_nothing_is_stopped(held):
+def test_workspace_is_not_stopped_if_the_kernel_enforces_the_limit(held):
     measured(held, 1001)
     body = Notification.objects.get(kind="workspace.home_filling").body
     assert body.endswith("Delete files. Above 1.1 GiB, writes fail. Workspaces go on.")
@@ -158,13 +158,13 @@ def test_where_the_kernel_stops_writes_nothing_is_stopped(held):
     assert "no file can be created" in body and "110,000" in body.replace("\xa0", ",").replace("\u202f", ",")
 
 
-def test_a_home_that_outgrows_the_kernels_limit_is_not_held_by_it(held):
+def test_home_above_the_kernel_limit_is_treated_as_unlimited(held):
     measured(held, 1050)
     assert measured(held, 1200, after_s=5) == State.RUNNING
     assert measured(held, 1300, after_s=66) == State.STOPPING
 
 
-def test_the_page_shows_the_time_that_is_left(running, clock):
+def test_page_shows_the_remaining_time(running, clock):
     measured(running, 1001)
     clock.shift(400)
     note = home_limits.note_of(running)
@@ -213,7 +213,7 @@ def test_creating_files_far_above_the_limit_stops_after_a_minute(running):
     assert measured(running, 900, files=110_000, after_s=65) == State.STOPPING
 
 
-def test_message_names_what_fills_the_disk(running):
+def test_message_names_the_fuller_of_size_and_files(running):
     for used_mib, files, says, percent in (
         (500, 20_000, "500 MiB", 50),
         (500, 60_000, "500 MiB", 50),
@@ -226,7 +226,7 @@ def test_message_names_what_fills_the_disk(running):
         assert note is not None and says in note.amounts and note.percent == percent, note
 
 
-def test_nothing_is_uploaded_where_there_may_be_no_more_files(running):
+def test_upload_is_refused_at_the_file_limit(running):
     node = running.allocations.get(released_at=None).node.name
     asked = running.owner_id, running.team_id, node
     measured(running, 400, files=99_999)
@@ -235,7 +235,7 @@ def test_nothing_is_uploaded_where_there_may_be_no_more_files(running):
     assert home_limits.room_mib(*asked) == 0
 
 
-def test_neighbours_and_other_nodes_are_left_alone(running, make, bob, sent):
+def test_neighbours_and_other_nodes_are_not_affected(running, make, bob, sent):
     other = make(bob)
     run_until_ready(sent, other)
     measured(running, 2000, name="elsewhere")
@@ -247,7 +247,7 @@ def test_neighbours_and_other_nodes_are_left_alone(running, make, bob, sent):
     assert (running.state, other.state) == (State.STOPPING, State.RUNNING)
 
 
-def test_no_limit_reports_and_stops_nothing(running, settings):
+def test_no_limit_sends_no_reports_and_stops_no_workspace(running, settings):
     settings.BERTH_HOME_LIMIT_MIB = 0
     measured(running, 10_000_000)
     assert measured(running, 20_000_000, after_s=9000, hidden=True) == State.RUNNING
@@ -267,7 +267,7 @@ def test_no_limit_reports_and_stops_nothing(running, settings):
         [{"home": "research/alice", "used_mib": 1, "files": 1, "most_files": 2**60}],
     ],
 )
-def test_a_message_that_does_not_hold_is_dropped(running, usages):
+def test_invalid_message_is_dropped(running, usages):
     node = running.allocations.get(released_at=None).node.name
     with sent_by(f"node.{node}"):
         tasks.apply_home_usage.run("", node, usages)
@@ -282,7 +282,7 @@ def test_ownerless_homes_are_skipped(running):
     assert not HomeUsage.objects.exists()
 
 
-def test_the_page_says_how_full_it_is(running, as_user):
+def test_page_shows_home_usage(running, as_user):
     usage = Measured(f"{running.team.slug}/{running.owner.username}", 950)
     node = running.allocations.get(released_at=None).node.name
     with sent_by("node.another"):

@@ -89,7 +89,7 @@ def arrived(sent, move) -> HomeMove:
     return move
 
 
-def test_from_asking_to_the_end(place, bob, sent, tickets):
+def test_home_move_from_request_to_completion(place, bob, sent, tickets):
     HomeUsage.objects.create(
         owner=bob, team=place.team, node=place.node, used_mib=7, measured_at=timezone.now()
     )
@@ -123,7 +123,7 @@ def test_from_asking_to_the_end(place, bob, sent, tickets):
     assert not home_moves.sweep()
 
 
-def test_permissions(place, bob, alice, olga, sent):
+def test_home_move_permissions(place, bob, alice, olga, sent):
     with pytest.raises(NotFound):
         ask(alice, place)
     move = ask(bob, place)
@@ -135,7 +135,7 @@ def test_permissions(place, bob, alice, olga, sent):
     assert ask(olga, place, "gpu-c").pk != move.pk
 
 
-def test_an_auditor_sees_and_does_nothing(place, bob, people_with_roles, sent):
+def test_auditor_sees_moves_and_cannot_change_them(place, bob, people_with_roles, sent):
     move = ask(bob, place)
     auditor = people_with_roles
     assert home_moves.visible_moves(auditor).get() == move
@@ -151,7 +151,7 @@ def people_with_roles():
 
 
 @pytest.mark.parametrize("node", ["gpu-x", "", "gpu-\x00", "cordoned", "offline"])
-def test_where_no_home_goes(place, bob, node, sent):
+def test_invalid_targets_are_refused(place, bob, node, sent):
     Node.objects.filter(name="gpu-b").update(cordoned=True)
     Node.objects.filter(name="gpu-c").update(online=False)
     with pytest.raises(InvalidInput):
@@ -160,13 +160,13 @@ def test_where_no_home_goes(place, bob, node, sent):
         ask(bob, place, "gpu-a")
 
 
-def test_not_to_a_machine_that_is_believed_no_more(place, bob, sent):
+def test_revoked_machine_is_refused_as_target(place, bob, sent):
     MachineFactory(pool=place.pool, name="gpu-b", state=MachineState.REVOKED)
     with pytest.raises(InvalidInput):
         ask(bob, place)
 
 
-def test_not_while_a_workspace_uses_it(pool, make, bob, sent):
+def test_home_in_use_is_not_moved(pool, make, bob, sent):
     workspace = make(bob)
     place = HomePlace.objects.get()
     other = next(name for name in ("gpu-a", "gpu-b") if name != place_of(workspace))
@@ -208,7 +208,7 @@ def test_start_during_a_cancelled_move_continues_on_the_old_machine(place, make,
     assert place_of(workspace) == "gpu-a"
 
 
-def test_its_files_are_not_changed_meanwhile(pool, make, bob, sent):
+def test_files_cannot_be_changed_during_a_move(pool, make, bob, sent):
     workspace = make(bob)
     place = HomePlace.objects.get()
     move = HomeMove.objects.create(
@@ -221,7 +221,7 @@ def test_its_files_are_not_changed_meanwhile(pool, make, bob, sent):
     assert move.active
 
 
-def test_placed_in_the_same_moment_it_is_not_copied(pool, make, bob, sent):
+def test_home_of_a_workspace_placed_at_the_same_moment_is_not_copied(pool, make, bob, sent):
     """A workspace and a move were begun side by side: the move waits, and nothing is sent."""
     make(bob)
     place = HomePlace.objects.get()
@@ -263,7 +263,7 @@ def test_lost_ticket_is_recreated(place, bob, sent, tickets):
     assert order(sent).ticket != first.ticket
 
 
-def test_no_room_is_said_with_figures_and_the_home_stays(place, bob, olga, sent, tickets):
+def test_missing_disk_space_is_reported_with_amounts_and_home_stays(place, bob, olga, sent, tickets):
     move = ask(olga, place)
     answer(order(sent), done=True)
     answer(
@@ -287,7 +287,7 @@ def test_no_room_is_said_with_figures_and_the_home_stays(place, bob, olga, sent,
     assert not HomeMove.objects.get().open and HomePlace.objects.get().node.name == "gpu-a"
 
 
-def test_cancelled_after_it_has_arrived_there_it_goes_there_again(place, bob, sent):
+def test_move_cancelled_after_arrival_removes_the_copy(place, bob, sent):
     """The answer that all is there comes after the cancelling: it does not count, and what came goes."""
     move = ask(bob, place)
     answer(order(sent), done=True)
@@ -307,7 +307,7 @@ def test_finished_operation_cannot_be_cancelled(place, bob, sent):
 
 
 @pytest.mark.parametrize("name", ["gpu-a", "gpu-b"])
-def test_a_machine_that_is_revoked_ends_it(place, bob, name, sent):
+def test_revoked_machine_ends_the_move(place, bob, name, sent):
     machine = MachineFactory(pool=place.pool, name=name)
     move = ask(bob, place)
     answer(order(sent), done=True)
@@ -318,7 +318,7 @@ def test_a_machine_that_is_revoked_ends_it(place, bob, name, sent):
     assert HomePlace.objects.get().node.name == "gpu-a"
 
 
-def test_one_at_a_time_for_a_machine(place, bob, alice, team, sent):
+def test_one_move_per_machine_at_a_time(place, bob, alice, team, sent):
     other = HomePlace.objects.create(
         owner=alice, team=team, pool=place.pool, node=place.node, since=timezone.now()
     )
@@ -330,7 +330,7 @@ def test_one_at_a_time_for_a_machine(place, bob, alice, team, sent):
     assert not sent.take("node.move_home")
 
 
-def test_answers_of_other_or_unknown_nodes(place, bob, sent):
+def test_answers_of_another_or_unknown_node_are_ignored(place, bob, sent):
     ask(bob, place)
     given = order(sent)
     for wrong in (
@@ -340,7 +340,7 @@ def test_answers_of_other_or_unknown_nodes(place, bob, sent):
         assert not home_moves.apply(wrong) and not answers.is_from_move_node(wrong)
 
 
-def test_the_page_and_rest(place, as_user, bob, sent, client):
+def test_home_moves_on_the_page_and_over_rest(place, as_user, bob, sent, client):
     page = as_user(bob)
     html = page.get("/homes/").content.decode()
     assert "Move to another machine" in html and "<option>gpu-b</option>" in html
@@ -355,14 +355,14 @@ def test_the_page_and_rest(place, as_user, bob, sent, client):
     assert move.state == "cancelled"
 
 
-def test_nothing_goes_where_homes_are_shared(place, bob, sent):
+def test_shared_homes_are_not_moved(place, bob, sent):
     Pool.objects.filter(pk=place.pool_id).update(config={**place.pool.config, "homes_shared": True})
     place.pool.refresh_from_db()
     with pytest.raises(InvalidInput):
         ask(bob, place)
 
 
-def test_old_moves_do_not_hinder(place, bob, sent):
+def test_old_moves_do_not_block_new_ones(place, bob, sent):
     move = arrived(sent, ask(bob, place))
     answer(order(sent), done=True)
     assert ask(bob, HomePlace.objects.get(), "gpu-a").pk != move.pk

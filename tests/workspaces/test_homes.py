@@ -82,7 +82,7 @@ def entries(kind: str) -> list[Event]:
 
 
 @pytest.mark.thorough("`make test` has each step in this file")
-def test_homes_stay_unless_it_is_said_and_the_log_says_where(ada, bob, ran, pool, settle):
+def test_homes_are_kept_by_default_and_audited_with_their_place(ada, bob, ran, pool, settle):
     users.delete(actor=ada, user=bob, delete_workspaces=True)
     settle()
     assert homes_of(pool) == {"vision/bob"}
@@ -93,7 +93,7 @@ def test_homes_stay_unless_it_is_said_and_the_log_says_where(ada, bob, ran, pool
     assert entry.targets.get().key == str(bob.pk)
 
 
-def test_they_go_when_the_workspaces_have_gone_and_the_log_says_both(ada, bob, ran, pool, settle):
+def test_homes_are_deleted_after_workspaces_and_both_are_audited(ada, bob, ran, pool, settle):
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
     (entry,) = entries("user.homes_delete_asked")
     assert (entry.actor, entry.data["homes"][0].split(" on ")[0]) == (ada, "vision/bob")
@@ -106,7 +106,7 @@ def test_they_go_when_the_workspaces_have_gone_and_the_log_says_both(ada, bob, r
     assert Event.objects.get(kind="workspace.gone").pk < entry.pk
 
 
-def test_homes_of_others_stay(ada, alice, bob, make, ran, pool, settle):
+def test_homes_of_another_user_are_kept(ada, alice, bob, make, ran, pool, settle):
     make(alice, "sim-cpu")
     settle()
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
@@ -114,7 +114,7 @@ def test_homes_of_others_stay(ada, alice, bob, make, ran, pool, settle):
     assert homes_of(pool) == {"vision/alice"}
 
 
-def test_all_teams_count_also_those_that_were_left(bob, ran, pool):
+def test_homes_of_former_teams_are_deleted_too(bob, ran, pool):
     other = TeamFactory(slug="sound", name="Sound")
     terminated = WorkspaceFactory(owner=bob, team=other, state=State.TERMINATED)
     Allocation.objects.create(
@@ -147,25 +147,25 @@ def test_refused_deletion_keeps_the_home(ada, bob, ran, sent):
 # --- when it is sent ------------------------------------------------------------------------------
 
 
-def test_nothing_is_sent_while_a_workspace_is_there(ada, bob, ran, sent):
+def test_home_is_not_deleted_while_a_workspace_exists(ada, bob, ran, sent):
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
     assert deletions.sweep() == 0
     assert not sent.of("node.delete_home")
 
 
-def test_nothing_is_sent_for_an_account_that_is_there(deletion, bob, sent):
+def test_home_of_an_existing_account_is_not_deleted(deletion, bob, sent):
     User.objects.filter(pk=bob.pk).update(deleted_at=None)
     assert deletions.sweep() == 0
 
 
-def test_one_order_at_a_time_to_the_pools_queue(deletion, sent, pool):
+def test_one_deletion_command_at_a_time_per_home(deletion, sent, pool):
     order = asked(sent)
     assert (order.team, order.owner, order.pool.slug) == ("vision", "bob", pool.slug)
     assert deletions.sweep() == 0
     assert not sent.of("node.delete_home")
 
 
-def test_where_redis_is_away_it_is_sent_later(deletion, sent, clock):
+def test_deletion_is_sent_later_if_redis_is_unavailable(deletion, sent, clock):
     sent.away = True
     deletions.sweep()
     sent.away = False
@@ -173,7 +173,7 @@ def test_where_redis_is_away_it_is_sent_later(deletion, sent, clock):
     asked(sent)
 
 
-def test_an_order_that_was_lost_is_sent_again_under_another_lease(deletion, sent, clock):
+def test_lost_deletion_command_is_sent_again_with_another_lease(deletion, sent, clock):
     first = asked(sent)
     clock.shift(60)
     second = asked(sent)
@@ -187,7 +187,7 @@ def test_an_order_that_was_lost_is_sent_again_under_another_lease(deletion, sent
 # --- what is answered -----------------------------------------------------------------------------
 
 
-def test_some_of_it_has_gone_and_the_rest_is_asked_for_at_once(deletion, sent):
+def test_partial_deletion_is_continued_at_once(deletion, sent):
     order = asked(sent)
     assert answer(order, done=False)
     assert not answer(order, done=False)
@@ -198,7 +198,7 @@ def test_some_of_it_has_gone_and_the_rest_is_asked_for_at_once(deletion, sent):
     assert len(entries("user.home_deleted")) == 1
 
 
-def test_an_answer_about_nothing_is_dropped(deletion, sent):
+def test_answer_for_an_unknown_deletion_is_dropped(deletion, sent):
     order = asked(sent)
     for deletion_id in ("", "x", "-1", "999999", "1 OR 1=1", "९९९९९९"):
         assert not deletions.apply(HomeDeleted(deletion_id, order.lease, done=True)), deletion_id
@@ -206,7 +206,7 @@ def test_an_answer_about_nothing_is_dropped(deletion, sent):
     assert HomeDeletion.objects.exists()
 
 
-def test_trouble_that_passes_is_waited_out_in_silence(deletion, ada, sent, clock):
+def test_transient_failure_is_retried_without_notice(deletion, ada, sent, clock):
     assert answer(asked(sent), failure=failure())
     assert deletions.sweep() == 0
     clock.shift(60)
@@ -248,7 +248,7 @@ def test_required_operator_action_is_reported_at_once(deletion, ada, sent, clock
     assert answer(asked(sent), done=True)
 
 
-def test_progress_makes_up_for_trouble_before(deletion, sent, clock):
+def test_progress_resets_the_failure_count(deletion, sent, clock):
     for _ in range(5):
         answer(asked(sent), failure=failure())
         clock.shift(3700)
@@ -260,7 +260,7 @@ def test_progress_makes_up_for_trouble_before(deletion, sent, clock):
 # --- on the node ----------------------------------------------------------------------------------
 
 
-def test_an_order_that_comes_too_late_deletes_nothing(deletion, sent, pool):
+def test_expired_deletion_command_is_ignored(deletion, sent, pool):
     order = asked(sent)
     late = node_tasks.run_deletion(order, now=order.expires_at + 1)
     assert late.failure is not None and late.failure.code == "stale"
@@ -270,7 +270,7 @@ def test_an_order_that_comes_too_late_deletes_nothing(deletion, sent, pool):
     assert homes_of(pool) == frozenset()
 
 
-def test_whatever_a_driver_does_is_an_answer(deletion, sent):
+def test_any_driver_error_is_answered(deletion, sent):
     order = asked(sent)
     for pool in (replace(order.pool, driver="none"), replace(order.pool, config={"state": 5, "no": "key"})):
         said = node_tasks.run_deletion(replace(order, pool=pool), now=time.time())

@@ -53,12 +53,12 @@ def row(state: str, pool=None, **fields) -> Workspace:
     return WorkspaceFactory(state=state, pool=pool if state in HOLDING else None, **fields)
 
 
-def test_the_table_is_the_one_of_the_design():
+def test_transition_table_equals_the_design():
     assert {(a.value, b.value): c.value for (a, b), c in TRANSITIONS.items()} == EXPECTED
 
 
 @pytest.mark.parametrize(("state", "trigger"), EXPECTED, ids=lambda value: str(value))
-def test_a_transition_moves_the_row_and_writes_one_event(state, trigger, pool):
+def test_transition_updates_the_row_and_writes_one_event(state, trigger, pool):
     workspace = row(state, pool)
     fields = {"pool": pool} if EXPECTED[state, trigger] in HOLDING else {}
 
@@ -94,13 +94,13 @@ def test_a_refused_transition_changes_nothing(state, trigger, pool):
 
 
 @pytest.mark.parametrize("reason", list(TerminationReason))
-def test_gone_leads_to_failed_after_a_failure_and_to_terminated_otherwise(reason, pool):
+def test_gone_ends_in_failed_after_a_failure_else_in_terminated(reason, pool):
     workspace = row("terminating", pool, termination_reason=reason)
     advance(workspace, Trigger.GONE, actor=SYSTEM, message="has ended it")
     assert workspace.state == (State.FAILED if reason in FAILURES else State.TERMINATED)
 
 
-def test_the_loser_of_a_race_changes_nothing(pool):
+def test_loser_of_a_race_changes_nothing(pool):
     workspace = row("running", pool)
     other = Workspace.objects.get(pk=workspace.pk)
     advance(other, Trigger.STOP, actor=SYSTEM, message="stopped it")
@@ -113,7 +113,7 @@ def test_the_loser_of_a_race_changes_nothing(pool):
     assert Event.objects.filter(workspace=workspace).count() == 1
 
 
-def test_a_row_of_another_generation_is_not_moved(pool):
+def test_row_of_another_generation_is_not_changed(pool):
     workspace = row("running", pool, generation=3)
     Workspace.objects.filter(pk=workspace.pk).update(generation=4)
     with pytest.raises(StateConflict):
@@ -127,7 +127,7 @@ def test_event_names_the_actor(alice, pool):
     assert (event.actor, event.actor_label, event.team) == (alice, "alice", workspace.team)
 
 
-def test_the_sets_agree_with_the_table():
+def test_state_sets_agree_with_the_table():
     assert set(TARGET) <= set(State)
     assert frozenset(set(State) - {State.TERMINATED}) == LIVE
     assert {state for state in State if (state, Trigger.STOP) in TRANSITIONS} == STOPPABLE

@@ -125,7 +125,7 @@ def test_workspace_stopped_on_a_removed_machine_can_be_deleted(pool, machine, ma
     assert workspace.state == State.TERMINATED
 
 
-def test_its_name_has_to_be_typed_and_nothing_happens_before(pool, machine, make, alice, olga, bob, sent):
+def test_removal_requires_the_machine_name(pool, machine, make, alice, olga, bob, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     with pytest.raises(StateConflict) as joined:
@@ -145,7 +145,7 @@ def test_its_name_has_to_be_typed_and_nothing_happens_before(pool, machine, make
     assert workspace.state == State.RUNNING and HomePlace.objects.exists()
 
 
-def test_homes_are_not_given_up_by_the_way(pool, machine, make, alice, olga, sent, api):
+def test_removal_with_homes_requires_confirmation(pool, machine, make, alice, olga, sent, api):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     workspaces.stop(actor=alice, workspace_id=workspace.pk)
@@ -159,7 +159,7 @@ def test_homes_are_not_given_up_by_the_way(pool, machine, make, alice, olga, sen
     assert api(olga).send("DELETE", f"machines/{machine.pk}").status_code == 204
 
 
-def test_while_redis_knows_it_nothing_is_given_up(pool, machine, make, alice, olga, sent, monkeypatch):
+def test_removal_waits_until_redis_access_is_revoked(pool, machine, make, alice, olga, sent, monkeypatch):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     revoked(machine, olga)
@@ -183,7 +183,7 @@ def test_gpus_of_a_returned_machine_are_scrubbed_before_use(pool, machine, make,
     assert not Device.objects.exclude(pk=device.pk).filter(cordoned=True).exists()
 
 
-def test_of_a_removed_machine_no_message_counts_though_its_key_is_remembered(
+def test_messages_of_a_removed_machine_are_dropped_despite_a_cached_key(
     pool, machine, make, alice, olga, sent
 ):
     """Within the ten seconds for which a process remembers keys, its row goes."""
@@ -203,7 +203,7 @@ def test_of_a_removed_machine_no_message_counts_though_its_key_is_remembered(
     assert not Machine.objects.exists()
 
 
-def test_the_page_names_what_is_given_up_and_asks_for_the_name(
+def test_removal_page_lists_losses_and_asks_for_the_name(
     pool, machine, make, alice, olga, sent, as_user
 ):
     workspace = make(alice, name="paper")
@@ -236,7 +236,7 @@ def test_the_page_names_what_is_given_up_and_asks_for_the_name(
     assert "A new home folder was created" in own.get("/homes/").content.decode()
 
 
-def test_over_rest(pool, machine, make, alice, olga, sent, api):
+def test_machine_removal_over_rest(pool, machine, make, alice, olga, sent, api):
     run_until_ready(sent, make(alice, name="paper"))
     revoked(machine, olga)
     program, path = api(olga), f"machines/{machine.pk}/delete"

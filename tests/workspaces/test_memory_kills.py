@@ -44,7 +44,7 @@ def report(workspace: Workspace, *kills: MemoryKill, node: str = "", pool: str =
     return memory_kills.apply(MemoryKills(pool or held.node.pool.slug, node or held.node.name, kills))
 
 
-def test_it_is_in_the_timeline_in_a_notice_on_the_page_in_rest_and_in_the_app(
+def test_memory_kill_is_shown_in_every_interface(
     running, as_user, with_token, alice, monkeypatch
 ):
     limit = f"{running.resources['memory_mib'] / 1024:g} GiB"
@@ -67,7 +67,7 @@ def test_it_is_in_the_timeline_in_a_notice_on_the_page_in_rest_and_in_the_app(
     assert message["tone"] == "bad" and message["at"]
 
 
-def test_the_app_shows_it_for_an_hour_and_the_page_until_the_next_start(running, clock, as_user):
+def test_memory_kill_is_shown_in_the_app_for_an_hour_and_until_the_next_start(running, clock, as_user):
     report(running, kill(running))
     clock.shift(3601)
     assert summary_of(running.external_name)["messages"] == []
@@ -77,7 +77,7 @@ def test_the_app_shows_it_for_an_hour_and_the_page_until_the_next_start(running,
     assert memory_kills.last_report(running) is None
 
 
-def test_programs_are_counted_and_an_unknown_name_is_left_out(running):
+def test_killed_programs_are_counted_without_unknown_names(running):
     report(running, kill(running, process=""))
     entry = Event.objects.get(kind="workspace.out_of_memory")
     assert "ended a program." in entry.why
@@ -88,7 +88,7 @@ def test_programs_are_counted_and_an_unknown_name_is_left_out(running):
     assert "The system ended 3 programs, the last was “R??”." in lost.message
 
 
-def test_a_node_without_memory_is_named_as_the_cause_and_operators_know(running, olga):
+def test_node_out_of_memory_is_the_reported_cause_and_notifies_operators(running, olga):
     report(running, kill(running, machine=True))
     running.refresh_from_db()
     lost = memory_kills.last_report(running)
@@ -109,7 +109,7 @@ def test_entries_and_notices_of_an_hour_are_limited(running, clock):
     assert Event.objects.filter(kind="workspace.out_of_memory").count() == memory_kills.MAX_PER_HOUR + 1
 
 
-def test_other_nodes_generations_and_workspaces_that_do_not_run_are_left_out(running):
+def test_reports_for_another_node_or_generation_or_stopped_ones_are_ignored(running):
     assert report(running, kill(running), node="another") == 0
     assert report(running, kill(running), pool="another") == 0
     assert report(running, kill(running, generation=running.generation + 1)) == 0
@@ -127,7 +127,7 @@ def test_other_nodes_generations_and_workspaces_that_do_not_run_are_left_out(run
     assert report(running, kill(running)) == 0
 
 
-def test_without_a_larger_size_that_starts_now_none_is_suggested(running):
+def test_no_size_is_suggested_if_none_larger_starts_now(running):
     Flavor.objects.exclude(pk=running.flavor_id).update(memory_mib=10**7)
     report(running, kill(running))
     assert Notification.objects.get(kind=memory_kills.NOTICE).body.endswith("choose a larger size.")

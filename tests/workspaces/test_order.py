@@ -42,19 +42,19 @@ def order() -> WorkspaceOrder:
     )
 
 
-def test_another_value_of_any_field_is_another_order(order):
+def test_another_value_of_any_field_changes_the_digest(order):
     assert OTHERS.keys() == {field.name for field in fields(WorkspaceOrder)}
     digests = {replace(order, **{name: value}).digest() for name, value in OTHERS.items()}
     assert len(digests | {order.digest()}) == len(OTHERS) + 1
 
 
-def test_the_case_of_the_name_and_the_sequence_of_secrets_do_not_count(order):
+def test_digest_ignores_name_case_and_secret_order(order):
     first = replace(order, name="mine", secrets=("A", "B"))
     second = replace(order, name=" Mine ", secrets=["B", "A"])
     assert first.digest() == second.digest()
 
 
-def test_the_shorter_time_is_the_duration(order):
+def test_duration_is_the_shorter_limit(order):
     assert replace(order, expected_s=600, lifetime_s=7200).duration_s == 600
     assert replace(order, expected_s=7200, lifetime_s=600).duration_s == 600
     assert order.duration_s == order.flavor.expected_hours * 3600

@@ -42,7 +42,7 @@ def test_unknown_workspaces_are_deleted(local_pool, sent, state):
 
 @pytest.mark.parametrize("state", [State.TERMINATED, State.FAILED])
 @pytest.mark.parametrize("seen", EXISTING)
-def test_workspaces_that_should_have_ended_are_deleted(local_pool, sent, state, seen):
+def test_workspaces_expected_to_be_ended_are_deleted(local_pool, sent, state, seen):
     row = WorkspaceFactory(state=state, generation=2)
     assert swept(local_pool, owned(row.pk, 2, seen)) == 1
     assert [command.op for command in sent.commands] == [Op.DELETE]
@@ -57,7 +57,7 @@ def test_unexpectedly_running_workspace_is_stopped(local_pool, sent, state):
 
 @pytest.mark.parametrize("state", [State.PENDING, State.STOPPED])
 @pytest.mark.parametrize("seen", ["stopped", "failed", "unknown", "stopping"])
-def test_remains_of_what_is_stopped_are_left(local_pool, sent, state, seen):
+def test_remains_of_stopped_workspaces_are_kept(local_pool, sent, state, seen):
     row = WorkspaceFactory(state=state, generation=2)
     assert swept(local_pool, owned(row.pk, 2, seen)) == 0
     assert len(sent) == 0
@@ -72,7 +72,7 @@ def test_expected_processes_are_kept(local_pool, sent, state, seen):
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_a_generation_newer_than_the_row_is_not_judged(local_pool, sent, state):
+def test_newer_generation_than_the_row_is_ignored(local_pool, sent, state):
     row = WorkspaceFactory(state=state, generation=2, pool=local_pool)
     found = swept(local_pool, owned(row.pk, 3))
     assert found == (1 if state in {State.TERMINATED, State.FAILED} else 0)
@@ -90,22 +90,22 @@ def test_an_earlier_incarnation_in_another_pool_is_deleted(local_pool, pool, sen
     assert [(command.op, command.ref.generation) for command in sent.commands] == [(Op.DELETE, 1)]
 
 
-def test_an_earlier_incarnations_remains_in_the_same_pool_are_left(local_pool, sent):
+def test_remains_of_an_earlier_incarnation_in_the_same_pool_are_kept(local_pool, sent):
     row = WorkspaceFactory(state=State.RUNNING, generation=2, pool=local_pool)
     assert swept(local_pool, owned(row.pk, 1, "stopped")) == 0
 
 
 @pytest.mark.parametrize("name", ["", "not-a-uuid", "{00000000-0000-0000-0000-000000000001}"])
-def test_one_bad_name_does_not_spoil_the_sweep(local_pool, sent, name):
+def test_invalid_name_does_not_stop_the_sweep(local_pool, sent, name):
     assert swept(local_pool, owned(name, 1), owned(uuid.uuid4(), 1)) == 1
 
 
-def test_answers_about_a_pool_that_has_gone_are_dropped(db, sent):
+def test_answers_for_a_deleted_pool_are_dropped(db, sent):
     housekeeping.apply_owned("gone", "", [])
     assert len(sent) == 0
 
 
-def test_every_enabled_pool_is_asked(local_pool, pool, sent):
+def test_every_enabled_pool_is_queried(local_pool, pool, sent):
     housekeeping.ask_for_owned()
     assert sorted((message.task, message.queue, message.kwargs["node"]) for message in sent) == [
         ("node.list_owned", "engine", ""),
@@ -119,13 +119,13 @@ def test_every_enabled_pool_is_asked(local_pool, pool, sent):
     assert len(sent) == 0
 
 
-def test_the_sweep_takes_few_queries(local_pool, sent, django_assert_max_num_queries):
+def test_orphan_sweep_takes_two_queries(local_pool, sent, django_assert_max_num_queries):
     rows = [WorkspaceFactory(state=State.RUNNING, pool=local_pool, generation=1) for _ in range(30)]
     with django_assert_max_num_queries(2):
         assert swept(local_pool, *(owned(row.pk, 1) for row in rows)) == 0
 
 
-def test_an_orphan_on_the_simulated_backend_is_really_ended(make, alice, pool, settle, sent, run_node):
+def test_orphan_on_the_simulated_backend_is_ended(make, alice, pool, settle, sent, run_node):
     """A database put back from an old copy: the row is gone, its workspace runs on."""
     workspace = make(alice, "sim-h100-x1")
     settle()
@@ -138,7 +138,7 @@ def test_an_orphan_on_the_simulated_backend_is_really_ended(make, alice, pool, s
     assert driver.usage() == {}
 
 
-def test_a_sweep_in_the_middle_of_lives_ends_nothing_that_is_wanted(
+def test_sweep_does_not_end_expected_workspaces(
     make, alice, pool, settle, sent, run_node
 ):
     rows = [make(alice, "sim-cpu", name=f"w{n}") for n in range(3)]
@@ -152,7 +152,7 @@ def test_a_sweep_in_the_middle_of_lives_ends_nothing_that_is_wanted(
     assert states == [State.RUNNING, State.STOPPED, State.RUNNING]
 
 
-def test_a_late_sweep_does_not_end_a_new_start(make, alice, local_pool, sent):
+def test_late_sweep_does_not_end_a_new_start(make, alice, local_pool, sent):
     """The list was made before a restart and comes after it."""
     workspace = make(alice)
     run_until_ready(sent, workspace)

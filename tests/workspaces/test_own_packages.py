@@ -63,7 +63,7 @@ def rest(workspace, end=""):
     return f"/api/v1/workspaces/{workspace.pk}/packages{end}"
 
 
-def test_the_node_is_asked_for_the_home_of_its_user(workspace, bob, asked):
+def test_node_is_queried_for_the_home_of_the_owner(workspace, bob, asked):
     own = own_packages.read(actor=bob, workspace=workspace)
     assert own.python == "3.12"
     assert [(package.name, package.version, package.instead_of) for package in own.packages] == [
@@ -82,7 +82,7 @@ def test_the_node_is_asked_for_the_home_of_its_user(workspace, bob, asked):
     assert where["node"] == "node-1"
 
 
-def test_before_the_first_start_there_is_nothing_to_ask(team, bob, local_pool, asked):
+def test_node_is_not_queried_before_the_first_start(team, bob, local_pool, asked):
     waiting = WorkspaceFactory(owner=bob, team=team, state=State.PENDING)
     assert own_packages.read(actor=bob, workspace=waiting).packages == ()
     assert asked == []
@@ -94,7 +94,7 @@ def test_invalid_package_list_is_ignored(workspace, bob, monkeypatch, said):
     assert own_packages.read(actor=bob, workspace=workspace) == own_packages.OwnPackages()
 
 
-def test_a_node_that_cannot_tell_says_why_on_the_page(workspace, as_user, bob, monkeypatch):
+def test_error_of_the_node_is_shown_on_the_page(workspace, as_user, bob, monkeypatch):
     monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"error": "The disk is gone."})
     with pytest.raises(Unavailable, match="disk is gone"):
         own_packages.read(actor=bob, workspace=workspace)
@@ -103,7 +103,7 @@ def test_a_node_that_cannot_tell_says_why_on_the_page(workspace, as_user, bob, m
     assert "The disk is gone." in page.content.decode()
 
 
-def test_others_cannot_see_or_change_them(workspace, alice, olga, as_user, asked):
+def test_packages_of_another_user_cannot_be_read_or_reset(workspace, alice, olga, as_user, asked):
     for other in (alice, olga):
         with pytest.raises(NotAllowed):
             own_packages.read(actor=other, workspace=workspace)
@@ -116,7 +116,7 @@ def test_others_cannot_see_or_change_them(workspace, alice, olga, as_user, asked
     assert Workspace.objects.get(pk=workspace.pk).packages_reset_after is None
 
 
-def test_the_next_start_removes_them_once(workspace, bob, sent):
+def test_next_start_removes_packages_once(workspace, bob, sent):
     own_packages.reset(actor=bob, workspace_id=workspace.pk)
     own_packages.reset(actor=bob, workspace_id=workspace.pk)
     assert Event.objects.filter(kind="workspace.packages_reset_asked").count() == 1
@@ -132,7 +132,7 @@ def test_the_next_start_removes_them_once(workspace, bob, sent):
     assert not taken(sent, Op.START).spec.reset_packages
 
 
-def test_a_reset_that_is_asked_for_while_a_start_removes_them_is_for_the_next_one(workspace, bob, sent):
+def test_reset_requested_during_a_resetting_start_applies_to_the_next(workspace, bob, sent):
     own_packages.reset(actor=bob, workspace_id=workspace.pk)
     stop_it(sent, workspace)
     services.start(actor=bob, workspace_id=workspace.pk)
@@ -146,7 +146,7 @@ def test_a_reset_that_is_asked_for_while_a_start_removes_them_is_for_the_next_on
     assert taken(sent, Op.START).spec.reset_packages
 
 
-def test_it_can_be_taken_back_until_the_start(workspace, bob, sent):
+def test_reset_can_be_cancelled_until_the_start(workspace, bob, sent):
     own_packages.reset(actor=bob, workspace_id=workspace.pk)
     own_packages.cancel_reset(actor=bob, workspace_id=workspace.pk)
     own_packages.cancel_reset(actor=bob, workspace_id=workspace.pk)
@@ -156,7 +156,7 @@ def test_it_can_be_taken_back_until_the_start(workspace, bob, sent):
     assert not taken(sent, Op.START).spec.reset_packages
 
 
-def test_the_pages_say_what_goes_and_who_shares_it(workspace, bob, team, as_user, asked):
+def test_pages_list_packages_and_workspaces_sharing_them(workspace, bob, team, as_user, asked):
     other = create(bob, team, Environment.objects.get(), name="twin")
     browser = as_user(bob)
     page = browser.get(url(workspace)).content.decode()
@@ -169,7 +169,7 @@ def test_the_pages_say_what_goes_and_who_shares_it(workspace, bob, team, as_user
     assert "Keep packages" not in browser.post(url(workspace, "keep/"), follow=True).content.decode()
 
 
-def test_a_member_is_given_the_list_and_an_owner_makes_it_an_environment(
+def test_member_gets_the_list_and_owner_can_create_an_environment(
     workspace, bob, as_user, asked, sent
 ):
     browser = as_user(bob)
@@ -190,7 +190,7 @@ def test_a_member_is_given_the_list_and_an_owner_makes_it_an_environment(
     assert refused.status_code == 400
 
 
-def test_rest(workspace, with_token, bob, asked):
+def test_own_packages_over_rest(workspace, with_token, bob, asked):
     client = with_token(bob)
     found = client.get(rest(workspace)).json()
     assert found["environment"] == "vision-tools" and found["python"] == "3.12"
@@ -209,7 +209,7 @@ def test_rest(workspace, with_token, bob, asked):
     assert refused.status_code == 403
 
 
-def test_nothing_is_made_of_nothing(workspace, bob, monkeypatch):
+def test_empty_package_list_makes_no_environment(workspace, bob, monkeypatch):
     monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"packages": [], "python": "3.12"})
     own = own_packages.read(actor=bob, workspace=workspace)
     with pytest.raises(StateConflict) as refused:
@@ -228,6 +228,6 @@ def test_nothing_is_made_of_nothing(workspace, bob, monkeypatch):
         ("packages", "", "numpy==1.26\nPolars==1\n"),
     ],
 )  # fmt: skip
-def test_the_list_has_what_the_environment_asks_for_and_what_is_on_top(kind, text, made):
+def test_requirements_combine_environment_and_own_packages(kind, text, made):
     more = [("numpy", "1.26"), ("Polars", "1")]
     assert pinned_requirements(kind, text, have={"numpy": "2.1", "pandas": "2.2"}, more=more) == made

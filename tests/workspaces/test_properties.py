@@ -266,18 +266,18 @@ def everything_is_as_wanted(world: World) -> None:
         ("deliver all", None),
     ]
 )
-def test_the_invariants_hold_and_all_comes_to_rest(worlds, steps):
+def test_invariants_hold_and_all_workspaces_converge(worlds, steps):
     worlds(steps, everything_is_as_wanted)
 
 
 @pytest.mark.slow("whole histories for each example")
 @relaxed
 @given(steps=st.lists(st.one_of(STEPS, LIES, LIES), min_size=5, max_size=40))
-def test_even_a_backend_that_tells_untruths_breaks_no_invariant(worlds, steps):
+def test_invariants_hold_with_a_lying_backend(worlds, steps):
     worlds(steps, lambda world: None)
 
 
-def test_a_ref_of_another_generation_never_moves_a_row(worlds):
+def test_reference_of_another_generation_never_changes_a_row(worlds):
     """The one rule that all of this rests on, by itself."""
 
     def then(world: World) -> None:

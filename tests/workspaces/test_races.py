@@ -51,7 +51,7 @@ def creations(team, users, flavor: str, **fields) -> list[Callable[[], Workspace
     ]
 
 
-def test_twenty_want_the_last_device(team, users, one_gpu, sent):
+def test_one_of_twenty_concurrent_requests_gets_the_last_device(team, users, one_gpu, sent):
     made = at_once(creations(team, users, "sim-h100-x1"))
 
     assert [type(item) for item in made] == [Workspace] * THREADS, made
@@ -62,7 +62,7 @@ def test_twenty_want_the_last_device(team, users, one_gpu, sent):
     check_invariants()
 
 
-def test_twenty_want_the_cores_of_one_node(team, users, local_pool, sent):
+def test_twenty_concurrent_requests_do_not_exceed_the_cores_of_a_node(team, users, local_pool, sent):
     FlavorFactory(slug="quarter", cpu_milli=2000, memory_mib=512)
     made = at_once(creations(team, users, "quarter"))
     assert [type(item) for item in made] == [Workspace] * THREADS, made
@@ -71,7 +71,7 @@ def test_twenty_want_the_cores_of_one_node(team, users, local_pool, sent):
     check_invariants()
 
 
-def test_the_queue_and_newcomers_want_what_becomes_free(team, alice, users, one_gpu, sent):
+def test_queued_and_new_requests_at_once_do_not_share_a_freed_device(team, alice, users, one_gpu, sent):
     """A release, several sweeps and new requests at the same moment: still one holder."""
     (first,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
     run_until_ready(sent, first)
@@ -96,27 +96,27 @@ def test_the_queue_and_newcomers_want_what_becomes_free(team, alice, users, one_
     check_invariants()
 
 
-def test_one_key_at_the_same_moment_makes_one_workspace(team, alice, local_pool, sent):
+def test_concurrent_requests_with_one_key_make_one_workspace(team, alice, local_pool, sent):
     made = at_once(creations(team, [alice] * 10, "cpu-small", idempotency_key="key"))
     assert {item.pk for item in made} == {Workspace.objects.get().pk}, made
     assert IdempotencyRecord.objects.count() == 1
     assert len(sent.commands) == 1
 
 
-def test_one_name_at_the_same_moment_is_given_once(team, alice, local_pool, sent):
+def test_concurrent_requests_with_one_name_make_one_workspace(team, alice, local_pool, sent):
     made = at_once(creations(team, [alice] * 8, "cpu-small", name="same"))
     assert Counter(type(item) for item in made) == {Workspace: 1, StateConflict: 7}, made
     assert {item.code for item in made if isinstance(item, StateConflict)} == {"name_taken"}
     assert len(sent.commands) == 1
 
 
-def test_no_name_at_the_same_moment_gives_each_its_own(team, alice, local_pool, sent):
+def test_concurrent_requests_without_a_name_get_different_names(team, alice, local_pool, sent):
     made = at_once(creations(team, [alice] * 6, "cpu-small"))
     assert [type(item) for item in made] == [Workspace] * 6, made
     assert len({item.name for item in made}) == 6
 
 
-def test_one_answer_delivered_to_several_workers_counts_once(team, alice, local_pool, sent):
+def test_result_delivered_to_several_workers_is_applied_once(team, alice, local_pool, sent):
     (workspace,) = (job() for job in creations(team, [alice], "cpu-small"))
     (start,) = sent.commands
     ready = seen(start, "running", ready=True, endpoint="http://127.0.0.1:18001")
@@ -124,7 +124,7 @@ def test_one_answer_delivered_to_several_workers_counts_once(team, alice, local_
     assert Event.objects.filter(workspace=workspace, kind="workspace.ready").count() == 1
 
 
-def test_start_stop_and_delete_at_the_same_moment_leave_no_half_state(team, alice, local_pool, sent):
+def test_concurrent_start_stop_and_delete_leave_a_consistent_state(team, alice, local_pool, sent):
     (workspace,) = (job() for job in creations(team, [alice], "cpu-small"))
     run_until_ready(sent, workspace)
     verbs = [services.stop, services.delete, services.start, services.stop, services.delete]
@@ -137,7 +137,7 @@ def test_start_stop_and_delete_at_the_same_moment_leave_no_half_state(team, alic
     assert len(sent.commands) == 1
 
 
-def test_sweeps_at_the_same_moment_send_each_command_once(team, users, local_pool, sent):
+def test_concurrent_sweeps_send_each_command_once(team, users, local_pool, sent):
     FlavorFactory(slug="tiny", cpu_milli=100, memory_mib=128)
     rows = [job() for job in creations(team, users, "tiny")]
     sent.clear()
@@ -147,7 +147,7 @@ def test_sweeps_at_the_same_moment_send_each_command_once(team, users, local_poo
     assert Counter(command.ref.workspace_id for command in sent.commands) == {str(row.pk): 1 for row in rows}
 
 
-def test_the_last_two_owners_cannot_both_leave(team, alice):
+def test_last_two_owners_cannot_both_leave(team, alice):
     other = MembershipFactory(team=team, role=Role.OWNER).user
     outcome = at_once(
         [
@@ -159,7 +159,7 @@ def test_the_last_two_owners_cannot_both_leave(team, alice):
     assert Membership.objects.filter(team=team, role=Role.OWNER).count() == 1
 
 
-def test_two_inventories_of_one_pool_at_the_same_moment(catalog, tmp_path):
+def test_two_concurrent_inventories_of_one_pool(catalog, tmp_path):
     pool = simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=3, gpus=4)
     Device.objects.all().delete()
     Node.objects.all().delete()
@@ -169,7 +169,7 @@ def test_two_inventories_of_one_pool_at_the_same_moment(catalog, tmp_path):
     assert (Node.objects.count(), Device.objects.count()) == (3, 12)
 
 
-def test_a_release_an_attach_and_a_stop_at_once_leave_one_answer(team, alice, one_gpu, sent):
+def test_concurrent_release_attach_and_stop_leave_one_outcome(team, alice, one_gpu, sent):
     """Whoever comes first: what it holds is what it asks for, and nothing runs twice."""
     (workspace,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
     run_until_ready(sent, workspace)
@@ -193,7 +193,7 @@ def test_a_release_an_attach_and_a_stop_at_once_leave_one_answer(team, alice, on
     check_invariants()
 
 
-def test_a_resize_a_release_and_a_stop_at_once_leave_one_answer(team, alice, one_gpu, sent):
+def test_concurrent_resize_release_and_stop_leave_one_outcome(team, alice, one_gpu, sent):
     """Whoever comes first: what it asks for is of the flavor that it has."""
     (workspace,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
     run_until_ready(sent, workspace)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 WORLD = sites.with_catalog
 
 
-def test_one_command_at_a_time(make, alice, local_pool, sent):
+def test_one_command_per_workspace_at_a_time(make, alice, local_pool, sent):
     workspace = make(alice)
     for _ in range(3):
         reconcile.reconcile(workspace.pk)
@@ -36,7 +36,7 @@ def test_one_command_at_a_time(make, alice, local_pool, sent):
     assert len(sent.commands) == 1
 
 
-def test_a_lost_command_is_sent_again_when_its_lease_has_run_out(make, alice, local_pool, sent, clock):
+def test_lost_command_is_sent_again_after_its_lease(make, alice, local_pool, sent, clock):
     workspace = make(alice)
     lost = taken(sent, Op.START)
     clock.shift(19)
@@ -65,7 +65,7 @@ def test_a_command_expires_with_its_lease(make, alice, local_pool, sent, clock):
     assert result.failure.code == "stale"
 
 
-def test_resting_rows_are_not_due(make, alice, local_pool, sent):
+def test_settled_rows_are_not_due(make, alice, local_pool, sent):
     for state in (State.STOPPED, State.FAILED, State.TERMINATED):
         row = WorkspaceFactory(
             state=state, desired_state=DesiredState.STOPPED, next_reconcile_at=timezone.now()
@@ -77,7 +77,7 @@ def test_resting_rows_are_not_due(make, alice, local_pool, sent):
     assert len(sent) == 0
 
 
-def test_a_stopped_one_that_shall_be_deleted_is_deleted(alice, team, local_pool, catalog, sent):
+def test_stopped_workspace_marked_for_deletion_is_deleted(alice, team, local_pool, catalog, sent):
     placed = WorkspaceFactory(
         state=State.STOPPED,
         desired_state=DesiredState.DELETED,
@@ -96,7 +96,7 @@ def test_a_stopped_one_that_shall_be_deleted_is_deleted(alice, team, local_pool,
     assert placed.state == State.TERMINATED
 
 
-def test_a_broken_row_does_not_hold_up_the_others(make, alice, local_pool, sent, clock):
+def test_invalid_row_does_not_block_other_rows(make, alice, local_pool, sent, clock):
     good = make(alice)
     bad = WorkspaceFactory(
         state=State.PENDING,
@@ -113,7 +113,7 @@ def test_a_broken_row_does_not_hold_up_the_others(make, alice, local_pool, sent,
     assert bad.next_reconcile_at > timezone.now()
 
 
-def test_a_row_with_an_unknown_driver_backs_off(make, alice, local_pool, sent, clock):
+def test_row_with_an_unknown_driver_backs_off(make, alice, local_pool, sent, clock):
     workspace = make(alice)
     sent.clear()
     local_pool.driver = "gone"
@@ -126,7 +126,7 @@ def test_a_row_with_an_unknown_driver_backs_off(make, alice, local_pool, sent, c
     assert len(active(workspace)) == 1
 
 
-def test_a_hint_about_what_is_gone_or_not_due_does_nothing(make, alice, local_pool, sent):
+def test_hint_for_a_row_that_is_not_due_does_nothing(make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     sent.clear()
@@ -134,7 +134,7 @@ def test_a_hint_about_what_is_gone_or_not_due_does_nothing(make, alice, local_po
     assert len(sent) == 0
 
 
-def test_heartbeats_spare_the_driver(make, alice, local_pool, sent, clock):
+def test_heartbeats_replace_driver_observations(make, alice, local_pool, sent, clock):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     for _ in range(20):
@@ -147,7 +147,7 @@ def test_heartbeats_spare_the_driver(make, alice, local_pool, sent, clock):
     assert taken(sent, Op.OBSERVE)
 
 
-def test_a_simulated_one_is_observed_since_no_agent_reports(make, alice, pool, settle, sent, clock):
+def test_simulated_workspace_is_observed_without_heartbeats(make, alice, pool, settle, sent, clock):
     workspace = make(alice, "sim-cpu")
     settle()
     sent.clear()
@@ -156,7 +156,7 @@ def test_a_simulated_one_is_observed_since_no_agent_reports(make, alice, pool, s
     assert taken(sent, Op.OBSERVE).ref.workspace_id == str(workspace.pk)
 
 
-def test_the_queue_is_served_in_the_order_of_requests(make, alice, bob, local_pool, sent, clock):
+def test_queue_is_served_in_request_order(make, alice, bob, local_pool, sent, clock):
     FlavorFactory(slug="all", cpu_milli=8000)
     holder = make(alice, "all")
     run_until_ready(sent, holder)
@@ -172,7 +172,7 @@ def test_the_queue_is_served_in_the_order_of_requests(make, alice, bob, local_po
     assert states == [State.PROVISIONING, State.PENDING, State.PENDING]
 
 
-def test_a_start_is_not_placed_twice_by_two_sweeps(make, alice, local_pool, sent, clock):
+def test_start_is_not_placed_twice_by_two_sweeps(make, alice, local_pool, sent, clock):
     FlavorFactory(slug="all", cpu_milli=8000)
     holder = make(alice, "all")
     run_until_ready(sent, holder)
@@ -208,7 +208,7 @@ ALL_AT_ONCE = {"lose_replies": 0.3, "fail_starts": 0.3, "refuse_capacity": 0.3, 
     ),
     ids=str,
 )
-def test_a_difficult_backend_delays_and_leaks_nothing(make, alice, pool, settle, script):
+def test_unreliable_backend_delays_but_leaks_no_allocation(make, alice, pool, settle, script):
     rescript(pool, **script)
     names = [f"w{n}" for n in range(4)]
     rows = [make(alice, "sim-h100-x2", name=name) for name in names]
@@ -232,7 +232,7 @@ def test_a_difficult_backend_delays_and_leaks_nothing(make, alice, pool, settle,
     assert driver.list_owned() == ()
 
 
-def test_an_app_that_crashes_fails_and_can_be_tried_again(make, alice, pool, settle, clock):
+def test_crashed_app_fails_and_can_be_retried(make, alice, pool, settle, clock):
     rescript(pool, crash_after_s=20, crash_exit_code=9)
     workspace = make(alice, "sim-cpu")
     settle()
@@ -249,7 +249,7 @@ def test_an_app_that_crashes_fails_and_can_be_tried_again(make, alice, pool, set
     check_invariants()
 
 
-def test_a_node_that_vanishes_keeps_its_workspaces_until_it_is_back(make, alice, pool, settle, clock, sent):
+def test_workspaces_of_a_vanished_node_are_kept_until_it_returns(make, alice, pool, settle, clock, sent):
     workspace = make(alice, "sim-h100-x4")
     settle()
     node = active(workspace)[0].node.name
@@ -287,7 +287,7 @@ def test_a_thousand_rows_are_swept_in_batches(local_pool, catalog, sent, django_
     assert sweep() == 0
 
 
-def test_holding_states_need_a_pool(db):
+def test_states_with_an_allocation_require_a_pool(db):
     for state in HOLDING:
         with pytest.raises(IntegrityError), transaction.atomic():
             WorkspaceFactory(state=state)

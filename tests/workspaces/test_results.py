@@ -52,7 +52,7 @@ def picture(workspace: Workspace) -> dict:
 # --- which answers count --------------------------------------------------------------------------
 
 
-def test_an_answer_counts_once(workspace, sent):
+def test_result_is_applied_once(workspace, sent):
     command = taken(sent, Op.START)
     result = seen(command, "running", ready=True, endpoint=ENDPOINT)
     assert results.apply_result(result) is True
@@ -66,7 +66,7 @@ def test_an_answer_counts_once(workspace, sent):
     quick_of(ObservedState, (ObservedState.RUNNING, ObservedState.FAILED), "`make test` has two states"),
 )
 @pytest.mark.parametrize("lease", ["", "0" * 32])
-def test_an_answer_with_another_lease_changes_nothing(workspace, sent, state, lease):
+def test_result_with_another_lease_changes_nothing(workspace, sent, state, lease):
     command = taken(sent, Op.START)
     before = picture(workspace)
     ref = command.ref
@@ -75,7 +75,7 @@ def test_an_answer_with_another_lease_changes_nothing(workspace, sent, state, le
     assert len(sent) == 0
 
 
-def test_an_answer_for_another_generation_changes_nothing(workspace, sent):
+def test_result_for_another_generation_changes_nothing(workspace, sent):
     command = taken(sent, Op.START)
     before = picture(workspace)
     ref = WorkspaceRef(command.ref.workspace_id, 7)
@@ -84,7 +84,7 @@ def test_an_answer_for_another_generation_changes_nothing(workspace, sent):
     assert picture(workspace) == before
 
 
-def test_an_answer_about_an_unknown_workspace_is_dropped(db):
+def test_result_for_an_unknown_workspace_is_dropped(db):
     ref = WorkspaceRef(str(uuid.uuid4()), 1)
     assert results.apply_result(Result(Op.STOP, ref, "x", Observation(ref, ObservedState.ABSENT))) is False
 
@@ -92,7 +92,7 @@ def test_an_answer_about_an_unknown_workspace_is_dropped(db):
 # --- starting -------------------------------------------------------------------------------------
 
 
-def test_a_start_that_is_under_way_is_looked_at_again(workspace, sent, clock):
+def test_starting_workspace_is_observed_again(workspace, sent, clock):
     assert answer(sent, Op.START, "starting", endpoint=ENDPOINT)
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
@@ -108,13 +108,13 @@ def test_a_start_that_is_under_way_is_looked_at_again(workspace, sent, clock):
     assert Event.objects.filter(workspace=workspace, kind="workspace.launched").count() == 1
 
 
-def test_running_but_not_ready_is_not_running(workspace, sent):
+def test_running_app_that_is_not_ready_stays_provisioning(workspace, sent):
     assert answer(sent, Op.START, "running", ready=False)
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
 
 
-def test_no_capacity_is_requeued_only_after_absence_was_seen(workspace, sent):
+def test_no_capacity_requeues_only_after_observed_absence(workspace, sent):
     command = taken(sent, Op.START)
     results.apply_result(failed(command, "no_capacity", message="node-1 is full."))
     workspace.refresh_from_db()
@@ -130,7 +130,7 @@ def test_no_capacity_is_requeued_only_after_absence_was_seen(workspace, sent):
 
 
 @pytest.mark.parametrize("state", ["unknown", "stopping", "stopped", "running"])
-def test_no_capacity_and_no_absence_keeps_what_it_holds(workspace, sent, clock, state):
+def test_no_capacity_without_observed_absence_keeps_the_allocation(workspace, sent, clock, state):
 
     results.apply_result(failed(taken(sent, Op.START), "no_capacity", message="node-1 is full."))
     assert answer(sent, Op.DELETE, state, code="node_away", message="The node is away.")
@@ -150,7 +150,7 @@ def test_no_capacity_and_no_absence_keeps_what_it_holds(workspace, sent, clock, 
     assert error_message(workspace) == "node-1 is full."
 
 
-def test_a_stop_while_capacity_is_given_back_ends_in_stopped(workspace, alice, sent):
+def test_stop_during_a_requeue_ends_in_stopped(workspace, alice, sent):
     results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert answer(sent, Op.DELETE, "absent")
@@ -160,7 +160,7 @@ def test_a_stop_while_capacity_is_given_back_ends_in_stopped(workspace, alice, s
     assert not active(workspace)
 
 
-def test_after_a_requeue_it_starts_with_the_next_generation(workspace, sent, clock):
+def test_requeued_workspace_starts_with_the_next_generation(workspace, sent, clock):
 
     results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
     assert answer(sent, Op.DELETE, "absent")
@@ -171,7 +171,7 @@ def test_after_a_requeue_it_starts_with_the_next_generation(workspace, sent, clo
 
 
 @pytest.mark.parametrize("code", ["backend_unavailable", "start_failed", "stale"])
-def test_a_failure_that_may_pass_is_tried_again_with_backoff(workspace, sent, clock, code):
+def test_retryable_failure_is_retried_with_backoff(workspace, sent, clock, code):
 
     waits = []
     for _ in range(7):
@@ -195,7 +195,7 @@ def test_a_failure_that_may_pass_is_tried_again_with_backoff(workspace, sent, cl
 
 
 @pytest.mark.parametrize("code", ["invalid_spec", "conflict", "missing_dependency", "isolation_required"])
-def test_a_failure_that_stays_ends_in_failed(workspace, sent, code):
+def test_permanent_failure_ends_in_failed(workspace, sent, code):
     results.apply_result(
         failed(taken(sent, Op.START), code, retryable=False, message="No. Ask your operator.")
     )
@@ -210,7 +210,7 @@ def test_a_failure_that_stays_ends_in_failed(workspace, sent, code):
 
 
 @pytest.mark.parametrize("state", ["failed", "stopped"])
-def test_an_app_that_ends_while_starting_fails_with_its_log(workspace, sent, state):
+def test_app_ending_during_the_start_fails_with_its_log(workspace, sent, state):
     assert answer(sent, Op.START, state, exit_code=3, log_tail="no such module")
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATING
@@ -244,7 +244,7 @@ def test_timeout_of_readiness_fails(workspace, sent, clock):
     assert workspace.state == State.FAILED
 
 
-def test_a_timeout_on_a_backend_that_never_answered_says_so(workspace, sent, clock):
+def test_timeout_without_any_backend_answer_is_reported(workspace, sent, clock):
 
     results.apply_result(
         failed(taken(sent, Op.START), "backend_unavailable", message="The node does not answer.")
@@ -275,14 +275,14 @@ def test_missing_workspace_is_lost_and_fails(running, sent, clock):
     assert not active(running)
 
 
-def test_an_older_generation_in_its_place_means_lost(running, sent, clock):
+def test_observed_older_generation_means_lost(running, sent, clock):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "running", generation=0, ready=True)
     running.refresh_from_db()
     assert running.termination_reason == TerminationReason.LOST
 
 
-def test_an_app_that_ended_fails_with_the_drivers_reason(running, sent, clock):
+def test_ended_app_fails_with_the_driver_reason(running, sent, clock):
     observe(running, sent, clock)
     assert answer(
         sent, Op.OBSERVE, "failed", exit_code=137, code="out_of_memory", message="It needed more memory."
@@ -318,7 +318,7 @@ def test_unknown_never_means_dead(running, sent, clock):
     assert (running.state, error_code(running), error_message(running)) == (State.RUNNING, "", "")
 
 
-def test_an_unreachable_backend_keeps_it_running(running, sent, clock):
+def test_unreachable_backend_keeps_the_workspace_running(running, sent, clock):
     observe(running, sent, clock)
     results.apply_result(failed(taken(sent, Op.OBSERVE), "backend_unavailable"))
     running.refresh_from_db()
@@ -326,7 +326,7 @@ def test_an_unreachable_backend_keeps_it_running(running, sent, clock):
     assert len(active(running)) == 1
 
 
-def test_the_drivers_endpoint_replaces_the_agents(running, sent, clock):
+def test_endpoint_of_the_driver_replaces_that_of_the_agent(running, sent, clock):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "running", ready=True, endpoint="http://127.0.0.1:18055")
     running.refresh_from_db()
@@ -337,7 +337,7 @@ def test_the_drivers_endpoint_replaces_the_agents(running, sent, clock):
 
 
 @pytest.mark.parametrize("state", ["unknown", "running", "stopping", "starting"])
-def test_a_stop_goes_on_until_the_end_was_seen(running, alice, sent, run_node, clock, state):
+def test_stop_continues_until_the_end_is_observed(running, alice, sent, run_node, clock, state):
     services.stop(actor=alice, workspace_id=running.pk)
     assert answer(sent, Op.STOP, state)
     running.refresh_from_db()
@@ -355,7 +355,7 @@ def test_a_stop_goes_on_until_the_end_was_seen(running, alice, sent, run_node, c
 
 
 @pytest.mark.parametrize("state", ["unknown", "running", "stopping", "stopped", "failed"])
-def test_a_deletion_goes_on_until_absence_was_seen(running, alice, sent, clock, state):
+def test_deletion_continues_until_absence_is_observed(running, alice, sent, clock, state):
     services.delete(actor=alice, workspace_id=running.pk)
     assert answer(sent, Op.DELETE, state)
     running.refresh_from_db()
@@ -369,7 +369,7 @@ def test_a_deletion_goes_on_until_absence_was_seen(running, alice, sent, clock, 
     assert running.state == State.TERMINATED
 
 
-def test_failures_while_ending_keep_everything_and_go_on(running, alice, sent, clock):
+def test_failed_deletion_keeps_the_allocation_and_is_retried(running, alice, sent, clock):
 
     services.delete(actor=alice, workspace_id=running.pk)
     for _ in range(4):
@@ -384,7 +384,7 @@ def test_failures_while_ending_keep_everything_and_go_on(running, alice, sent, c
     assert running.state == State.TERMINATED
 
 
-def test_an_observation_answered_after_a_stop_was_asked_leads_to_the_stop(running, alice, sent, clock):
+def test_observation_answered_after_a_stop_request_continues_the_stop(running, alice, sent, clock):
     observe(running, sent, clock)
     look = taken(sent, Op.OBSERVE)
     services.stop(actor=alice, workspace_id=running.pk)
@@ -398,7 +398,7 @@ def test_an_observation_answered_after_a_stop_was_asked_leads_to_the_stop(runnin
     assert running.state == State.STOPPED
 
 
-def test_release_wakes_the_queue(make, alice, local_pool, sent, clock):
+def test_released_capacity_wakes_the_queue(make, alice, local_pool, sent, clock):
     FlavorFactory(slug="all", cpu_milli=8000)
     first = make(alice, "all")
     run_until_ready(sent, first)
@@ -417,7 +417,7 @@ def test_release_wakes_the_queue(make, alice, local_pool, sent, clock):
 NASTY = "before\x00after\ud800 \N{SNOWMAN} \x1b[31m"
 
 
-def test_a_log_with_nul_and_broken_characters_is_kept_as_far_as_it_goes(running, sent, clock):
+def test_log_with_nul_and_invalid_characters_is_cleaned(running, sent, clock):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "failed", exit_code=1, log_tail=NASTY, message=NASTY)
     running.refresh_from_db()
@@ -426,7 +426,7 @@ def test_a_log_with_nul_and_broken_characters_is_kept_as_far_as_it_goes(running,
     assert "\x00" not in error_message(running)
 
 
-def test_a_failure_with_broken_characters_is_kept_as_far_as_it_goes(workspace, sent):
+def test_failure_message_with_invalid_characters_is_cleaned(workspace, sent):
     results.apply_result(failed(taken(sent, Op.START), "backend_unavailable", message=NASTY))
     workspace.refresh_from_db()
     assert error_message(workspace).startswith("beforeafter")

@@ -33,12 +33,12 @@ def test_visibility_of_workspaces(make, alice, bob, charlie, olga, local_pool):
             selectors.workspace_by_id(actor, workspace_id)
 
 
-def test_an_owner_of_another_team_sees_nothing_of_this_one(make, alice, charlie, local_pool):
+def test_owner_of_another_team_sees_no_workspaces_of_this_one(make, alice, charlie, local_pool):
     make(alice)
     assert not selectors.workspaces_for(charlie).exists()
 
 
-def test_deleted_ones_are_not_live(make, alice, local_pool, sent):
+def test_deleted_workspaces_are_not_live(make, alice, local_pool, sent):
     workspace = make(alice)
     Workspace.objects.update(state=State.TERMINATED)
     assert not selectors.own_workspaces(alice).exists()
@@ -61,7 +61,7 @@ def many(count: int, alice, team, pool) -> None:
         )
 
 
-def test_a_list_is_one_query(alice, team, local_pool, django_assert_num_queries):
+def test_list_takes_one_query(alice, team, local_pool, django_assert_num_queries):
     many(20, alice, team, local_pool)
     with django_assert_num_queries(1):
         for workspace in selectors.workspaces_for(alice):
@@ -72,7 +72,7 @@ def test_a_list_is_one_query(alice, team, local_pool, django_assert_num_queries)
 @pytest.mark.parametrize(
     "path", ["/", "/pools/", "/pools/this-machine/", "/teams/", "/workspaces/new/", "/api/v1/workspaces"]
 )
-def test_pages_take_as_many_queries_for_many_as_for_few(
+def test_queries_of_pages_do_not_grow_with_rows(
     alice, team, local_pool, path, django_assert_max_num_queries
 ):
     client = Client()
@@ -92,7 +92,7 @@ def test_pages_take_as_many_queries_for_many_as_for_few(
     assert len(several) < 52
 
 
-def test_events_come_in_order_and_after_a_given_one(make, alice, local_pool, sent):
+def test_events_are_ordered_and_can_start_after_a_given_one(make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     kinds = [event.kind for event in selectors.events_of(workspace)]
@@ -101,7 +101,7 @@ def test_events_come_in_order_and_after_a_given_one(make, alice, local_pool, sen
     assert [event.kind for event in selectors.events_of(workspace, after=second.pk)] == kinds[2:]
 
 
-def test_the_last_choice_is_the_last_that_can_still_be_had(make, alice, bob, team, local_pool, clock):
+def test_last_choice_is_the_latest_still_available(make, alice, bob, team, local_pool, clock):
     assert selectors.last_choice(alice) is None
     make(alice, "cpu-small", name="one")
     clock.shift(1)
@@ -122,7 +122,7 @@ def states(workspace: Workspace) -> list[str]:
     return [stage.state for stage in selectors.stages(workspace)]
 
 
-def test_the_stages_of_a_life(make, alice, local_pool, sent, clock):
+def test_stages_of_a_start(make, alice, local_pool, sent, clock):
     FlavorFactory(slug="all", cpu_milli=8000)
     blocker = make(alice, "all")
     workspace = make(alice, "all")
@@ -164,7 +164,7 @@ def test_the_stages_of_a_life(make, alice, local_pool, sent, clock):
     ]
 
 
-def test_a_failed_start_shows_where(make, alice, local_pool, sent):
+def test_failed_start_marks_the_failed_stage(make, alice, local_pool, sent):
     workspace = make(alice)
     assert answer(sent, "start", "failed", exit_code=1)
     assert answer(sent, "delete", "absent")

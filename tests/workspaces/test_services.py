@@ -36,7 +36,7 @@ def kinds(workspace: Workspace) -> list[str]:
 # --- create ---------------------------------------------------------------------------------------
 
 
-def test_creating_places_at_once_and_sends_one_start(make, alice, local_pool, sent):
+def test_creation_places_at_once_and_sends_one_start(make, alice, local_pool, sent):
     workspace = make(alice, name="first")
 
     assert (workspace.state, workspace.desired_state) == (State.PROVISIONING, DesiredState.RUNNING)
@@ -55,7 +55,7 @@ def test_creating_places_at_once_and_sends_one_start(make, alice, local_pool, se
     assert Event.objects.filter(workspace=workspace).last().actor == alice
 
 
-def test_the_rows_of_an_order_are_not_asked_for_again(make, alice, local_pool):
+def test_creation_does_not_read_related_rows_again(make, alice, local_pool):
     """Validating a foreign key asks whether its row exists, and the order has read them all."""
     with CaptureQueriesContext(connection) as queries:
         make(alice)
@@ -64,12 +64,12 @@ def test_the_rows_of_an_order_are_not_asked_for_again(make, alice, local_pool):
         assert not [sql for sql in lookups if f'FROM "{model._meta.db_table}"' in sql], model
 
 
-def test_without_a_name_the_first_free_one_is_taken(make, alice, bob, local_pool):
+def test_default_name_is_the_first_free_one(make, alice, bob, local_pool):
     assert [make(alice).name for _ in range(3)] == ["jupyterlab", "jupyterlab-2", "jupyterlab-3"]
     assert make(bob).name == "jupyterlab"
 
 
-def test_a_name_is_free_again_after_deletion(make, alice, local_pool, sent):
+def test_name_can_be_reused_after_deletion(make, alice, local_pool, sent):
     workspace = make(alice, name="once")
     services.delete(actor=alice, workspace_id=workspace.pk)
     sent.clear()
@@ -85,14 +85,14 @@ def test_names_are_trimmed_and_in_lower_case(make, alice, local_pool, given):
 @pytest.mark.parametrize(
     "name", ["-a", "a-", "a b", "a/b", "..", "a.b", "ä", "a_b", "x" * 61, "a\nb", "a\x00b", "{token}"]
 )
-def test_a_bad_name_is_refused_with_the_field(make, alice, local_pool, name):
+def test_invalid_name_is_refused_with_the_field(make, alice, local_pool, name):
     with pytest.raises(InvalidInput) as refused:
         make(alice, name=name)
     assert "name" in refused.value.extra["errors"]
     assert not Workspace.objects.exists()
 
 
-def test_a_taken_name_is_refused_and_leaves_nothing(make, alice, local_pool, sent):
+def test_name_in_use_is_refused_without_changes(make, alice, local_pool, sent):
     make(alice, name="same")
     sent.clear()
     with pytest.raises(StateConflict) as refused:
@@ -103,7 +103,7 @@ def test_a_taken_name_is_refused_and_leaves_nothing(make, alice, local_pool, sen
     assert len(sent) == 0
 
 
-def test_the_same_name_in_another_team_or_of_another_user_is_no_conflict(make, alice, bob, local_pool):
+def test_same_name_for_another_team_or_user_is_no_conflict(make, alice, bob, local_pool):
     other = MembershipFactory(user=alice).team
     make(alice, name="same")
     make(bob, name="same")
@@ -112,7 +112,7 @@ def test_the_same_name_in_another_team_or_of_another_user_is_no_conflict(make, a
 
 
 @pytest.mark.parametrize("username", ["charlie", "olga"])
-def test_only_members_charge_a_team(make, local_pool, request, username):
+def test_only_members_can_charge_a_team(make, local_pool, request, username):
     with pytest.raises(NotAllowed):
         make(request.getfixturevalue(username))
     assert not Workspace.objects.exists()
@@ -129,7 +129,7 @@ def test_impossible_request_is_refused_with_reasons_per_node(make, alice, local_
     assert not Workspace.objects.exists()
 
 
-def test_later_fit_is_queued_with_the_blocker(make, alice, local_pool, sent):
+def test_request_that_fits_later_is_queued_with_the_blocker(make, alice, local_pool, sent):
     FlavorFactory(slug="all", cpu_milli=8000)
     make(alice, "all")
     sent.clear()
@@ -146,7 +146,7 @@ def test_later_fit_is_queued_with_the_blocker(make, alice, local_pool, sent):
 
 
 @pytest.mark.parametrize("name", ["a", ""], ids=["named", "without a name"])
-def test_a_repeated_key_gives_the_same_workspace(make, alice, local_pool, sent, name):
+def test_repeated_key_returns_the_same_workspace(make, alice, local_pool, sent, name):
     first = make(alice, name=name, idempotency_key="k1")
     sent.clear()
     assert make(alice, name=name, idempotency_key="k1") == first
@@ -162,17 +162,17 @@ def test_a_key_with_another_request_is_refused(make, alice, local_pool):
     assert Workspace.objects.count() == 1
 
 
-def test_keys_belong_to_their_user(make, alice, bob, local_pool):
+def test_idempotency_keys_are_per_user(make, alice, bob, local_pool):
     assert make(alice, name="a", idempotency_key="k") != make(bob, name="a", idempotency_key="k")
 
 
-def test_a_refused_request_does_not_burn_its_key(make, alice, local_pool):
+def test_refused_request_does_not_use_up_its_key(make, alice, local_pool):
     with pytest.raises(InvalidInput):
         make(alice, name="..", idempotency_key="k")
     assert make(alice, name="good", idempotency_key="k").name == "good"
 
 
-def test_old_keys_are_forgotten(make, alice, local_pool, clock):
+def test_old_keys_are_deleted(make, alice, local_pool, clock):
     make(alice, name="a", idempotency_key="old")
     clock.shift(23 * 3600)
     make(alice, name="b", idempotency_key="new")
@@ -207,7 +207,7 @@ def test_owner_of_the_team_user_and_operator_may_operate(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_member_does_not_operate_anothers_workspace(make, alice, bob, local_pool, verb):
+def test_member_cannot_operate_the_workspace_of_another(make, alice, bob, local_pool, verb):
     workspace = make(alice)
     with pytest.raises(NotAllowed):
         verb(actor=bob, workspace_id=workspace.pk)
@@ -269,7 +269,7 @@ def test_every_verb_in_every_state(alice, team, local_pool, state, column):
     assert again.state == expected
 
 
-def test_a_stop_while_it_stops_is_not_said_twice(make, alice, local_pool, sent):
+def test_repeated_stop_is_not_recorded_twice(make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     services.stop(actor=alice, workspace_id=workspace.pk)
@@ -278,7 +278,7 @@ def test_a_stop_while_it_stops_is_not_said_twice(make, alice, local_pool, sent):
     assert len(sent.commands) == 1
 
 
-def test_stopping_a_start_that_is_under_way(make, alice, local_pool, sent):
+def test_stop_during_a_start_waits_for_its_result(make, alice, local_pool, sent):
     workspace = make(alice)
     start = sent.take("node.execute")[0].command
     services.stop(actor=alice, workspace_id=workspace.pk)
@@ -291,7 +291,7 @@ def test_stopping_a_start_that_is_under_way(make, alice, local_pool, sent):
     assert not active(workspace)
 
 
-def test_a_delete_while_it_stops_follows_the_stop(make, alice, local_pool, sent):
+def test_deletion_during_a_stop_follows_it(make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     services.stop(actor=alice, workspace_id=workspace.pk)
@@ -305,7 +305,7 @@ def test_a_delete_while_it_stops_follows_the_stop(make, alice, local_pool, sent)
     assert not active(workspace)
 
 
-def test_a_delete_while_it_fails_ends_in_terminated(make, alice, local_pool, sent):
+def test_deletion_during_a_failure_ends_in_terminated(make, alice, local_pool, sent):
     workspace = make(alice)
     assert answer(sent, Op.START, "failed", exit_code=3)
     workspace.refresh_from_db()
@@ -319,7 +319,7 @@ def test_a_delete_while_it_fails_ends_in_terminated(make, alice, local_pool, sen
     assert workspace.state == State.TERMINATED
 
 
-def test_a_queued_one_is_stopped_and_deleted_without_any_command(make, alice, local_pool, sent):
+def test_queued_workspace_is_stopped_and_deleted_without_commands(make, alice, local_pool, sent):
     FlavorFactory(slug="all", cpu_milli=8000)
     make(alice, "all")
     sent.clear()
@@ -331,7 +331,7 @@ def test_a_queued_one_is_stopped_and_deleted_without_any_command(make, alice, lo
     assert len(sent) == 0
 
 
-def test_a_new_start_forgets_the_old_one(make, alice, local_pool, sent):
+def test_new_start_clears_fields_of_the_previous_one(make, alice, local_pool, sent):
     workspace = make(alice)
     assert answer(sent, Op.START, "failed", exit_code=3, log_tail="boom", message="It broke.")
     assert answer(sent, Op.DELETE, "absent")
@@ -349,7 +349,7 @@ def test_a_new_start_forgets_the_old_one(make, alice, local_pool, sent):
     check_invariants()
 
 
-def test_starting_what_no_pool_can_run_any_more_is_refused(make, alice, local_pool, sent):
+def test_start_is_refused_if_no_pool_can_run_it_any_more(make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     services.stop(actor=alice, workspace_id=workspace.pk)
@@ -363,7 +363,7 @@ def test_starting_what_no_pool_can_run_any_more_is_refused(make, alice, local_po
     assert workspace.state == State.STOPPED
 
 
-def test_stop_all_stops_what_runs_starts_or_waits(make, alice, bob, local_pool, sent, pool):
+def test_stop_all_stops_running_starting_and_queued_workspaces(make, alice, bob, local_pool, sent, pool):
     running = make(alice)
     run_until_ready(sent, running)
     provisioning = make(bob)
@@ -384,7 +384,7 @@ def test_stop_all_stops_what_runs_starts_or_waits(make, alice, bob, local_pool, 
     assert event.sentence == "stopped the workspace: the portal is being shut down"
 
 
-def test_logs_of_what_has_failed_are_those_that_were_kept(make, alice, local_pool, sent):
+def test_failed_workspace_shows_its_stored_log(make, alice, local_pool, sent):
     workspace = make(alice)
     assert answer(sent, Op.START, "failed", log_tail="last words")
     assert answer(sent, Op.DELETE, "absent")
@@ -394,7 +394,7 @@ def test_logs_of_what_has_failed_are_those_that_were_kept(make, alice, local_poo
     assert len(sent) == 0
 
 
-def test_logs_without_redis_say_so(make, alice, local_pool, sent):
+def test_logs_without_redis_are_unavailable(make, alice, local_pool, sent):
     workspace = make(alice)
     with pytest.raises(Unavailable):
         services.read_logs(workspace=workspace)

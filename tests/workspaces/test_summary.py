@@ -40,7 +40,7 @@ def texts(workspace: Workspace) -> list[str]:
     return [message["text"] for message in found["messages"]]
 
 
-def test_its_name_and_what_it_uses(running):
+def test_summary_has_name_and_usage(running):
     gpu = {"uuid": "GPU-1", "utilization_percent": 45, "memory_used_mib": 2048, "memory_total_mib": 81920}
     tell(running, rss_mib=300, gpus=[gpu])
     found = summary_of(running.external_name)
@@ -50,7 +50,7 @@ def test_its_name_and_what_it_uses(running):
     assert found["messages"] == []
 
 
-def test_before_the_first_heartbeat_nothing_is_made_up(running):
+def test_summary_before_the_first_heartbeat_has_no_usage(running):
     found = summary_of(running.external_name)
     assert found["memory"]["used_mib"] is None and found["gpus"] == []
 
@@ -66,7 +66,7 @@ def test_stopped_workspace_has_a_state_without_figures(running):
     assert (found["state"], found["memory"]["used_mib"], found["messages"]) == ("stopping", None, [])
 
 
-def test_a_warning_of_the_operators_is_shown_and_an_information_is_not(running):
+def test_operator_warning_is_shown_and_information_is_not(running):
     announcements.create(actor=SYSTEM, text="Save often.", kind="warning")
     announcements.create(actor=SYSTEM, text="New driver on Monday.")
     assert texts(running) == ["Save often."]
@@ -108,12 +108,12 @@ def test_cordoned_gpu_is_shown_to_its_user(running):
     assert texts(running) == []
 
 
-def test_nothing_is_said_of_what_another_workspace_has(running):
+def test_messages_of_another_workspace_are_not_shown(running):
     other = WorkspaceFactory(state=State.RUNNING, pool=running.pool)
     tell(running, gpus_stale_s=40)
     assert texts(other) == []
 
 
-def test_it_takes_few_queries(running, django_assert_max_num_queries):
+def test_summary_takes_four_queries(running, django_assert_max_num_queries):
     with django_assert_max_num_queries(4):
         summary_of(running.external_name)

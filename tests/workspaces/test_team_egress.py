@@ -52,7 +52,7 @@ def reach_of(workspace) -> EgressPolicy:
         (("none", ""), ""),
     ],
 )
-def test_no_template_opens_what_the_team_closes(template, words):
+def test_template_cannot_open_egress_closed_by_the_team(template, words):
     workspace = WorkspaceFactory(template=TemplateFactory(egress=template[0], egress_allow=template[1]))
     close(workspace.team)
     workspace.refresh_from_db()
@@ -60,7 +60,7 @@ def test_no_template_opens_what_the_team_closes(template, words):
     assert reach_of(workspace).egress != "open"
 
 
-def test_an_owner_closes_more_and_never_opens(alice, team):
+def test_owner_can_only_restrict_team_egress(alice, team):
     close(team, "list", "packages.example, *.example.org", actor=alice)
     close(team, "list", "packages.example, git.example.org", actor=alice)
     for kind, allow in (
@@ -80,14 +80,14 @@ def test_an_owner_closes_more_and_never_opens(alice, team):
     assert team.egress == "none"
 
 
-def test_an_operator_opens_it_again(olga, team):
+def test_operator_can_open_team_egress(olga, team):
     close(team, "none", "")
     close(team, "", "", actor=olga)
     team.refresh_from_db()
     assert egress.limits_of(Template(), team) == ()
 
 
-def test_only_owners_change_the_team(bob, charlie, team):
+def test_only_owners_change_team_egress(bob, charlie, team):
     for actor in (bob, charlie):
         with pytest.raises(NotAllowed):
             close(team, "none", "", actor=actor)
@@ -95,7 +95,7 @@ def test_only_owners_change_the_team(bob, charlie, team):
     assert team.egress == ""
 
 
-def test_rest_keeps_members_owners_and_old_versions_from_opening(with_token, alice, bob, olga, team):
+def test_rest_refuses_opening_by_members_owners_and_old_versions(with_token, alice, bob, olga, team):
     url = f"/api/v1/teams/{team.slug}/egress"
 
     def change(user, given, **headers):
@@ -164,7 +164,7 @@ def test_non_list_is_refused(team, allow):
         close(team, "open", "")
 
 
-def test_a_change_is_kept_and_audited_and_asking_for_what_is_so_is_nothing(team):
+def test_change_is_stored_and_audited_and_repetition_is_ignored(team):
     close(team)
     close(team)
     assert Revision.objects.filter(kind="team", key=team.pk).count() == 2
@@ -194,7 +194,7 @@ def test_running_workspace_keeps_its_egress_and_shows_the_next(as_user):
     assert "From the next start" not in text
 
 
-def test_a_team_with_a_rule_has_it_in_the_preview_of_a_template(with_token, alice, team, catalog):
+def test_template_preview_includes_the_team_rule(with_token, alice, team, catalog):
     close(team)
     answer = with_token(alice).post(
         "/api/v1/catalog/preview",
@@ -205,7 +205,7 @@ def test_a_team_with_a_rule_has_it_in_the_preview_of_a_template(with_token, alic
     assert answer.json()["network"] == "Only packages.example"
 
 
-def test_owners_of_a_team_cannot_get_out_by_a_template_of_their_own(alice, team):
+def test_own_template_cannot_bypass_the_team_rule(alice, team):
     team = close(team, "none", "")
     given = {"slug": "x", "name": "x", "program": "bash", "argv": ["bash", "{port}", "{token_file}"]}
     own = entries.create(
@@ -218,7 +218,7 @@ def test_owners_of_a_team_cannot_get_out_by_a_template_of_their_own(alice, team)
     assert reach_of(workspace) == EgressPolicy(policy_of("none", "").egress)
 
 
-def test_a_member_of_two_teams_is_held_by_the_one_that_is_charged():
+def test_rule_of_the_charged_team_applies_to_a_member_of_two_teams():
     closed, free = WorkspaceFactory(), WorkspaceFactory()
     MembershipFactory(team=free.team, user=closed.owner, role=Role.MEMBER)
     close(closed.team, "none", "")
@@ -230,7 +230,7 @@ def test_a_member_of_two_teams_is_held_by_the_one_that_is_charged():
 SITE = "berth: 1\nteams:\n  vision:\n    name: Vision\n    egress: {egress}\n    egress_allow: {allow}\n"
 
 
-def test_the_site_file_holds_it(ada, team):
+def test_site_file_contains_team_egress(ada, team):
     text = SITE.format(egress="list", allow="packages.example")
     (step,) = applying.compare(actor=ada, text=text.replace("Vision", team.name))
     assert step.change_texts == ["egress:  → list", "egress_allow:  → packages.example"]
@@ -243,7 +243,7 @@ def test_the_site_file_holds_it(ada, team):
 @pytest.mark.parametrize(
     ("egress", "allow", "line"), [("open", "''", 5), ("list", "'http://x'", 6), ("list", "[x]", 6)]
 )
-def test_the_site_file_names_the_line_of_a_wrong_rule(ada, team, egress, allow, line):
+def test_site_file_error_names_the_line_of_an_invalid_rule(ada, team, egress, allow, line):
     text = SITE.format(egress=egress, allow=allow).replace("Vision", team.name)
     with pytest.raises(InvalidInput) as refused:
         applying.apply(actor=ada, text=text)
@@ -258,7 +258,7 @@ WORDS = (
 )  # fmt: skip
 
 
-def test_no_looser_is_never_looser():
+def test_restricted_rule_never_allows_more():
     """For random pairs: what the new rule lets reach was allowed before, network by network, name by name."""
     chance = random.Random(7)
     rules = [EgressPolicy(), policy_of("none", "")]
@@ -278,7 +278,7 @@ def test_no_looser_is_never_looser():
     assert all(no_looser(rule, rule) for rule in rules)
 
 
-def test_members_cannot_change_it_on_any_page(as_user, bob, team):
+def test_members_cannot_change_team_egress_on_any_page(as_user, bob, team):
     url = reverse("accounts:team-egress", args=[team.slug])
     page = as_user(bob)
     assert "<form" not in page.get(url).content.decode().partition("<main")[2].partition("</main>")[0]
@@ -286,7 +286,7 @@ def test_members_cannot_change_it_on_any_page(as_user, bob, team):
     assert as_user(UserFactory()).get(url).status_code == 404
 
 
-def test_the_page_says_why_an_owner_cannot_open(as_user, alice, team):
+def test_page_explains_why_an_owner_cannot_open_egress(as_user, alice, team):
     close(team, "none", "")
     url = reverse("accounts:team-egress", args=[team.slug])
     answer = as_user(alice).post(url, {"egress": "", "egress_allow": ""})

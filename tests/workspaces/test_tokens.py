@@ -11,7 +11,7 @@ from portal.workspaces.tokens import agent_token, app_token, check_agent_token
 ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
-def test_each_workspace_generation_and_purpose_has_its_own():
+def test_tokens_differ_by_workspace_generation_and_purpose():
     made = {
         app_token(ONE, 1),
         app_token(ONE, 2),
@@ -23,7 +23,7 @@ def test_each_workspace_generation_and_purpose_has_its_own():
     assert all(len(secret) == 64 for secret in made)
 
 
-def test_they_are_the_same_each_time_and_change_with_the_key(settings):
+def test_tokens_are_deterministic_and_change_with_the_key(settings):
     before = app_token(ONE, 1), agent_token(ONE, 1)
     assert (app_token(ONE, 1), agent_token(ONE, 1)) == before
     settings.SECRET_KEY = "another key of sufficient length, for a test"
@@ -31,7 +31,7 @@ def test_they_are_the_same_each_time_and_change_with_the_key(settings):
     assert check_agent_token(before[1]) is None
 
 
-def test_a_genuine_token_names_its_workspace_and_generation():
+def test_genuine_token_returns_its_workspace_and_generation():
     assert check_agent_token(agent_token(ONE, 12)) == (ONE, 12)
 
 
@@ -50,11 +50,11 @@ def test_a_genuine_token_names_its_workspace_and_generation():
         "\N{SNOWMAN}.1.x",
     ],
 )
-def test_anything_else_is_none(token):
+def test_malformed_token_is_refused(token):
     assert check_agent_token(token) is None
 
 
-def test_the_parts_cannot_be_exchanged():
+def test_parts_of_two_tokens_cannot_be_combined():
     _, generation, mac = agent_token(ONE, 1).split(".")
     assert check_agent_token(f"{OTHER}.{generation}.{mac}") is None
     assert check_agent_token(f"{ONE}.2.{mac}") is None

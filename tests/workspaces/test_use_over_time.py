@@ -43,7 +43,7 @@ def measure(device: Device) -> None:
     )  # fmt: skip
 
 
-def test_a_workspace_without_a_gpu_says_what_is_not_stored(workspace):
+def test_workspace_without_gpu_notes_missing_data(workspace):
     found = use_over_time.plots_of(workspace, timezone.now())
     assert found.plots == ()
     assert found.notes[0] == "The workspace has had no GPU." and "CPU and memory are not" in found.notes[1]
@@ -60,7 +60,7 @@ def test_whole_gpus_have_utilisation_and_memory_with_their_limit(workspace):
     assert len(found.notes) == 1
 
 
-def test_a_share_has_no_memory_and_says_why(workspace):
+def test_gpu_share_has_no_memory_plot_and_a_note(workspace):
     device = local_pool_with(node_info(gpus=1)).nodes.get().devices.get()
     hold(workspace, device, milli=500)
     measure(device)

@@ -59,7 +59,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 
 
 class TestForwardAuth:
-    async def test_a_session_passes_with_the_upstream_secret_alone(
+    async def test_session_is_forwarded_with_the_upstream_secret_only(
         self, http: Http, cookie: tuple[str, str], portal: Portal
     ) -> None:
         answer = await ask(http, cookie, ("authorization", "token from-the-app"))
@@ -69,7 +69,7 @@ class TestForwardAuth:
         assert (await ask(http, cookie)).status_code == 200
         assert portal.resolved == [WS_A]  # once, then it is in the store
 
-    async def test_cookies_of_the_app_pass_and_ours_do_not_under_either_name(
+    async def test_app_cookies_are_forwarded_and_session_cookies_removed(
         self, http: Http, cookie: tuple[str, str]
     ) -> None:
         answer = await ask(
@@ -77,7 +77,7 @@ class TestForwardAuth:
         )
         assert answer.headers["cookie"] == "_xsrf=a=b; theme=dark"
 
-    async def test_an_upstream_cookie_joins_those_of_the_app(
+    async def test_upstream_cookie_is_added_to_app_cookies(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
         workspace_views.store_view(redis, view(upstream_headers={"Cookie": "session=s"}))
@@ -86,28 +86,28 @@ class TestForwardAuth:
         assert "authorization" not in answer.headers
 
     @pytest.mark.parametrize("secret", ["x", SECRET[:-1], SECRET + "x", SECRET.upper(), "é"])
-    async def test_without_the_path_secret_there_is_nothing(
+    async def test_forward_auth_without_the_path_secret_is_not_found(
         self, http: Http, cookie: tuple[str, str], secret: str
     ) -> None:
         assert code(await ask(http, cookie, secret=secret)) == (404, "not_found")
 
     @pytest.mark.parametrize("host", ["localhost:8000", f"{WS_A}.evil.example", "a b", f"{HOST}, {HOST}"])
-    async def test_other_hosts_are_not_ours(self, http: Http, cookie: tuple[str, str], host: str) -> None:
+    async def test_unknown_hosts_are_refused(self, http: Http, cookie: tuple[str, str], host: str) -> None:
         assert code(await ask(http, cookie, host=host)) == (404, "not_found")
 
     @pytest.mark.parametrize("name", ["x-forwarded-host", "x-forwarded-uri", "x-forwarded-method"])
-    async def test_a_forwarding_header_sent_twice_is_refused(
+    async def test_forwarding_header_sent_twice_is_refused(
         self, http: Http, cookie: tuple[str, str], name: str
     ) -> None:
         assert code(await ask(http, cookie, (name, "x"))) == (400, "bad_request")
 
-    async def test_a_cookie_of_another_workspace_does_not_open_this_one(
+    async def test_cookie_of_another_workspace_is_refused(
         self, http: Http, redis: Redis, redis_async: AsyncRedis
     ) -> None:
         other = await cookie_for(redis, redis_async, WS_B)
         assert code(await ask(http, ("cookie", f"berth_ws={other}"))) == (401, "not_signed_in")
 
-    async def test_a_tossed_cookie_is_passed_over(
+    async def test_tossed_cookie_is_ignored(
         self, http: Http, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
     ) -> None:
         other = await cookie_for(redis, redis_async, WS_B, "8")
@@ -121,11 +121,11 @@ class TestForwardAuth:
         answer = await ask(http, ("cookie", f"berth_ws={other}; {cookie[1]}"))
         assert code(answer) == (401, "not_signed_in")
 
-    async def test_a_flood_of_cookies_is_not_looked_up(self, http: Http, cookie: tuple[str, str]) -> None:
+    async def test_too_many_cookies_are_not_looked_up(self, http: Http, cookie: tuple[str, str]) -> None:
         flood = "; ".join(f"berth_ws={number}" for number in range(50))
         assert code(await ask(http, ("cookie", f"{flood}; {cookie[1]}"))) == (401, "not_signed_in")
 
-    async def test_over_https_only_the_prefixed_cookie_counts(
+    async def test_only_the_prefixed_cookie_is_accepted_over_https(
         self, redis: Redis, redis_async: AsyncRedis, portal: Portal
     ) -> None:
         app = build_app(
@@ -140,7 +140,7 @@ class TestForwardAuth:
             assert (await ask(http, ("cookie", f"__Host-berth_ws={value}"))).status_code == 200
             assert code(await ask(http, ("cookie", f"berth_ws={value}")))[0] == 401
 
-    async def test_a_bearer_token_enters_with_any_case_of_its_scheme(self, http: Http) -> None:
+    async def test_bearer_scheme_is_case_insensitive(self, http: Http) -> None:
         for scheme in ("Bearer", "bearer", "BEARER"):
             answer = await ask(http, ("authorization", f"{scheme} good"))
             assert answer.headers["authorization"] == "token upstream-secret"
@@ -157,15 +157,15 @@ class TestForwardAuth:
             [("x-authorization", "Bearer good")],
         ],
     )
-    async def test_other_tokens_do_not(self, http: Http, headers: list[tuple[str, str]]) -> None:
+    async def test_invalid_tokens_are_refused(self, http: Http, headers: list[tuple[str, str]]) -> None:
         answer = await ask(http, *headers)
         assert code(answer) == (401, "not_signed_in")
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
-    async def test_a_token_in_the_query_is_none(self, http: Http) -> None:
+    async def test_token_in_the_query_is_ignored(self, http: Http) -> None:
         assert code(await ask(http, uri="/lab?token=good&access_token=good"))[0] == 401
 
-    async def test_a_withdrawn_token_is_believed_no_longer_than_a_second(
+    async def test_withdrawn_token_is_accepted_for_at_most_one_second(
         self, http: Http, portal: Portal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1000.0
@@ -175,13 +175,13 @@ class TestForwardAuth:
         now += 1.01
         assert (await ask(http, ("authorization", "Bearer good"))).status_code == 401
 
-    async def test_foreign_and_unknown_look_the_same(self, http: Http) -> None:
+    async def test_inaccessible_and_unknown_workspaces_answer_alike(self, http: Http) -> None:
         foreign = await ask(http, ("authorization", "Bearer other"))
         unknown = await ask(http, ("authorization", "Bearer other"), host=f"ws-{'0' * 32}.{DOMAIN}")
         assert code(foreign) == code(unknown) == (403, "forbidden")
         assert foreign.content == unknown.content
 
-    async def test_revocation_and_a_changed_view_act_at_once(
+    async def test_revocation_and_changed_view_apply_at_once(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
         assert (await ask(http, cookie)).status_code == 200
@@ -208,14 +208,14 @@ class TestOtherSites:
         "origin", [f"http://{WS_B}.{DOMAIN}:8000", "http://localhost:8000", "null", "", f"https://{HOST}"]
     )
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "BREW"])
-    async def test_they_cannot_act(
+    async def test_other_sites_cannot_send_requests(
         self, http: Http, cookie: tuple[str, str], origin: str, method: str
     ) -> None:
         answer = await ask(http, cookie, ("origin", origin), method=method)
         assert code(answer) == (403, "foreign_origin")
 
     @pytest.mark.parametrize("extra", [("sec-websocket-key", "x"), ("sec-websocket-version", "13")])
-    async def test_they_cannot_open_a_websocket(
+    async def test_other_sites_cannot_open_a_websocket(
         self, http: Http, cookie: tuple[str, str], extra: tuple[str, str]
     ) -> None:
         foreign = ("origin", f"http://{WS_B}.{DOMAIN}:8000")
@@ -224,14 +224,14 @@ class TestOtherSites:
         both = (("origin", f"http://{HOST}"), ("origin", f"http://{HOST}"))
         assert code(await ask(http, cookie, *both, extra)) == (403, "foreign_origin")
 
-    async def test_the_token_of_a_program_does_not_help_them(self, http: Http) -> None:
+    async def test_other_sites_are_refused_even_with_a_token(self, http: Http) -> None:
         answer = await ask(
             http, ("authorization", "Bearer good"), ("origin", "http://evil.example"), method="POST"
         )
         assert code(answer) == (403, "foreign_origin")
 
     @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-    async def test_they_cannot_embed_or_load_but_may_link(
+    async def test_other_sites_can_link_but_not_embed_or_load(
         self, http: Http, cookie: tuple[str, str], site: str
     ) -> None:
         for mode, dest in (("no-cors", "script"), ("no-cors", "image"), ("navigate", "iframe"), ("cors", "")):
@@ -241,21 +241,21 @@ class TestOtherSites:
         assert (await ask(http, cookie, *link)).status_code == 200
         assert (await ask(http, cookie, *link, method="POST")).status_code == 403
 
-    async def test_the_workspaces_own_pages_may_do_all(self, http: Http, cookie: tuple[str, str]) -> None:
+    async def test_own_pages_of_the_workspace_are_not_restricted(self, http: Http, cookie: tuple[str, str]) -> None:
         for method in ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"):
             own = (("origin", f"http://{HOST}"), ("sec-fetch-site", "same-origin"))
             assert (await ask(http, cookie, *own, method=method)).status_code == 200
 
 
 class TestNotSignedIn:
-    async def test_a_browser_is_sent_to_the_portal_with_the_way_back(self, http: Http) -> None:
+    async def test_browser_is_redirected_to_the_portal_with_a_return_path(self, http: Http) -> None:
         answer = await ask(http, *BROWSER.items(), uri="/lab/tree/a%20b?x=1&y=//z")
         assert answer.status_code == 302
         assert answer.headers["location"] == f"{PAGE}open/?next=/lab/tree/a%2520b%3Fx%3D1%26y%3D//z"
         assert answer.headers["cache-control"] == "no-store"
 
     @pytest.mark.parametrize("uri", ["//evil.example", "http://evil.example/%0d%0ax", "/\\evil"])
-    async def test_the_way_back_stays_here(self, http: Http, uri: str) -> None:
+    async def test_return_path_stays_on_this_host(self, http: Http, uri: str) -> None:
         answer = await ask(http, ("accept", "text/html"), uri=uri)
         location = answer.headers["location"]
         assert location.startswith(f"{PAGE}open/?next=/")
@@ -271,12 +271,12 @@ class TestNotSignedIn:
             {**BROWSER, "sec-websocket-key": "x"},
         ],
     )
-    async def test_programs_get_a_problem_document(self, http: Http, headers: dict[str, str]) -> None:
+    async def test_programs_get_a_problem_document_when_signed_out(self, http: Http, headers: dict[str, str]) -> None:
         answer = await ask(http, *headers.items())
         assert code(answer) == (401, "not_signed_in")
         assert answer.headers["content-type"] == "application/problem+json"
 
-    async def test_an_open_tab_says_how_to_sign_in_and_save(self, http: Http) -> None:
+    async def test_open_tab_explains_how_to_sign_in_and_save(self, http: Http) -> None:
         answer = await ask(http, ("sec-fetch-mode", "cors"), ("sec-fetch-site", "same-origin"), method="PUT")
         address = f"{PAGE}open/?next=/.berth/signed-in"
         assert answer.json()["message"] == (
@@ -285,7 +285,7 @@ class TestNotSignedIn:
         )
         assert answer.json()["link"] == address
 
-    async def test_the_other_tab_says_that_the_first_one_works_again(
+    async def test_signed_in_page_tells_to_return_to_the_first_tab(
         self, http: Http, cookie: tuple[str, str]
     ) -> None:
         """It does not open the app, so that nobody edits one file in two tabs."""
@@ -313,7 +313,7 @@ class TestStates:
             ("something-new", "is not running", False),
         ],
     )
-    async def test_a_page_says_what_is_and_leads_back(
+    async def test_state_page_explains_the_state_and_links_to_the_portal(
         self, http: Http, cookie: tuple[str, str], redis: Redis, now: str, says: str, refreshes: bool
     ) -> None:
         workspace_views.store_view(redis, view(state=now))
@@ -339,7 +339,7 @@ class TestStates:
         # A workspace that has been removed does not come back.
         assert (f"{PAGE}" in message) is (now not in ("terminating", "terminated"))
 
-    async def test_a_simulated_workspace_says_so(
+    async def test_simulated_workspace_page_is_marked(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
         workspace_views.store_view(redis, view(simulated=True))
@@ -347,7 +347,7 @@ class TestStates:
         assert answer.status_code == 200
         assert "This is a simulated workspace: nothing runs behind it." in answer.text
 
-    async def test_forward_auth_answers_for_what_is_nowhere(
+    async def test_forward_auth_answers_for_workspaces_without_an_address(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
         """Its page is the client's, whatever its status: no answer without a way lets anybody through."""
@@ -374,7 +374,7 @@ class TestStates:
             ),
         ],
     )
-    async def test_forward_auth_says_where_to_go(
+    async def test_forward_auth_returns_the_upstream_address(
         self, http: Http, cookie: tuple[str, str], redis: Redis, place: dict[str, str], said: dict[str, str]
     ) -> None:
         workspace_views.store_view(redis, view(**place))
@@ -382,7 +382,7 @@ class TestStates:
         assert answer.status_code == 200
         assert {name: value for name, value in answer.headers.items() if name.startswith("x-berth-")} == said
 
-    async def test_past_the_front_door_there_is_a_page_alone(
+    async def test_direct_request_gets_a_waiting_page_only(
         self, http: Http, cookie: tuple[str, str]
     ) -> None:
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
@@ -390,12 +390,12 @@ class TestStates:
         assert "is almost ready" in answer.text
         assert 'content="1"' in answer.text
 
-    async def test_the_pages_style_is_served_from_the_same_origin(self, http: Http) -> None:
+    async def test_page_style_is_served_from_the_same_origin(self, http: Http) -> None:
         answer = await http.get("/.berth/page.css", headers={"host": HOST})
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/css")
 
-    async def test_that_page_needs_a_session_as_well(self, http: Http) -> None:
+    async def test_waiting_page_requires_a_session(self, http: Http) -> None:
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST})
         assert answer.status_code == 302
         assert (await http.get("/lab", headers={"host": HOST})).status_code == 401
@@ -407,7 +407,7 @@ class TestStates:
 
 class TestEnterAndLeave:
     @pytest.mark.parametrize("how", ["get", "post"])
-    async def test_a_ticket_becomes_a_cookie_once(self, http: Http, redis: Redis, how: str) -> None:
+    async def test_ticket_is_exchanged_for_a_cookie_once(self, http: Http, redis: Redis, how: str) -> None:
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
         values = {"ticket": ticket, "next": "/lab?a=b c"}
 
@@ -431,14 +431,14 @@ class TestEnterAndLeave:
     @pytest.mark.parametrize(
         "following", ["//evil.example", "https://evil.example", "/\\evil", "/\r\nx:y", ""]
     )
-    async def test_next_never_leads_elsewhere(self, http: Http, redis: Redis, following: str) -> None:
+    async def test_next_never_redirects_to_another_site(self, http: Http, redis: Redis, following: str) -> None:
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
         answer = await http.get(
             "/.berth/enter", params={"ticket": ticket, "next": following}, headers={"host": HOST}
         )
         assert answer.headers["location"] == "/"
 
-    async def test_a_ticket_for_another_workspace_or_sent_twice_is_refused(
+    async def test_ticket_for_another_workspace_or_sent_twice_is_refused(
         self, http: Http, redis: Redis
     ) -> None:
         other = tickets.issue(redis, external_name=WS_B, user_id="7")
@@ -457,7 +457,7 @@ class TestEnterAndLeave:
 
     @pytest.mark.parametrize("path", ["/.berth/enter", "/.berth/leave"])
     @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE"])
-    async def test_other_methods_do_nothing(self, http: Http, redis: Redis, path: str, method: str) -> None:
+    async def test_other_methods_are_refused(self, http: Http, redis: Redis, path: str, method: str) -> None:
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
         answer = await http.request(method, f"{path}?ticket={ticket}", headers={"host": HOST})
         assert answer.status_code == 405
@@ -473,11 +473,11 @@ class TestEnterAndLeave:
     @pytest.mark.parametrize(
         "path", ["/lab%0A", "/.berth/%0A", "/.berth/enter/", "/gateway/%0A", "/a//b", "/%2F/x"]
     )
-    async def test_odd_paths_are_answered_like_others(self, http: Http, path: str) -> None:
+    async def test_unusual_paths_are_refused_like_others(self, http: Http, path: str) -> None:
         answer = await http.get(path, headers={"host": HOST})
         assert code(answer) in {(401, "not_signed_in"), (404, "not_found")}
 
-    async def test_below_the_front_doors_prefix_nothing_is_a_page(self, http: Http) -> None:
+    async def test_paths_below_the_internal_prefix_are_no_pages(self, http: Http) -> None:
         for path in (f"/gateway/{SECRET}/x", "/gateway/", "/gateway/x/auth", "/gateway/x/routes"):
             assert code(await http.get(path, headers={"host": HOST, **BROWSER})) == (404, "not_found")
 
@@ -491,7 +491,7 @@ class TestEnterAndLeave:
         }
         assert answer.headers["cache-control"] == "no-store"
 
-    async def test_pages_that_ask_without_a_pause_get_the_same_summary(
+    async def test_summary_is_cached_for_frequent_requests(
         self, http: Http, cookie: tuple[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # A machine that is busy makes pauses.
@@ -500,7 +500,7 @@ class TestEnterAndLeave:
         answers = [await http.get("/.berth/workspace", headers=headers) for _ in range(20)]
         assert {answer.json()["name"] for answer in answers} == {"asked 1"}
 
-    async def test_others_cannot_read_the_summary(
+    async def test_summary_requires_a_session_of_the_workspace(
         self, http: Http, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
     ) -> None:
         path = "/.berth/workspace"
@@ -515,7 +515,7 @@ class TestEnterAndLeave:
         posted = await http.post(path, headers={"host": HOST, cookie[0]: cookie[1]})
         assert posted.status_code == 405
 
-    async def test_a_workspaces_own_page_extends_it_for_who_is_signed_in(
+    async def test_own_page_extends_the_workspace_of_a_signed_in_user(
         self, http: Http, portal: Portal, cookie: tuple[str, str]
     ) -> None:
         headers = {"host": HOST, cookie[0]: cookie[1]}
@@ -526,7 +526,7 @@ class TestEnterAndLeave:
         assert portal.extended == [(WS_A, "7")]
         assert (await http.get("/.berth/workspace", headers=headers)).json() != before
 
-    async def test_others_cannot_extend_it(
+    async def test_other_origins_and_users_cannot_extend_the_workspace(
         self, http: Http, portal: Portal, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
     ) -> None:
         own = {"host": HOST, "origin": f"http://{HOST}"}
@@ -548,7 +548,7 @@ class TestEnterAndLeave:
         assert (await http.get("/.berth/extend", headers=mine)).status_code == 405
         assert portal.extended == []
 
-    async def test_there_is_nothing_else_below_the_prefix(self, http: Http) -> None:
+    async def test_unknown_paths_below_the_prefix_are_not_found(self, http: Http) -> None:
         assert code(await http.get("/.berth/x", headers={"host": HOST})) == (404, "not_found")
 
 
@@ -568,7 +568,7 @@ class TestBadWeather:
                 assert code(answer) == (503, "store_unavailable")
         assert "secret-ticket" not in caplog.text
 
-    async def test_a_store_that_hangs_is_not_waited_for(
+    async def test_hanging_store_times_out(
         self, portal: Portal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(access, "STORE_TIMEOUT_S", 0.2)
@@ -591,7 +591,7 @@ class TestBadWeather:
         server.close()
         await server.wait_closed()
 
-    async def test_a_database_that_fails_is_logged_and_not_shown(
+    async def test_database_error_is_logged_and_not_shown(
         self, http: Http, cookie: tuple[str, str], portal: Portal, caplog: pytest.LogCaptureFixture
     ) -> None:
         portal.broken = True
@@ -601,13 +601,13 @@ class TestBadWeather:
         assert "hunter2" not in answer.text
         assert "gateway request failed" in caplog.text
 
-    async def test_a_view_of_another_workspace_is_not_believed(
+    async def test_view_of_another_workspace_is_rejected(
         self, http: Http, cookie: tuple[str, str], portal: Portal
     ) -> None:
         portal.views[WS_A] = view(WS_B)
         assert code(await ask(http, cookie)) == (503, "lookup_failed")
 
-    async def test_damaged_entries_heal(
+    async def test_damaged_entries_are_repaired(
         self, http: Http, cookie: tuple[str, str], redis: Redis, portal: Portal
     ) -> None:
         redis.set(workspace_views.key(WS_A), "{")
@@ -629,7 +629,7 @@ class TestDispatch:
             ("lifespan", "", "", False),
         ],
     )
-    def test_it_takes_only_its_own(
+    def test_gateway_handles_only_its_own_requests(
         self, gateway: Gateway, kind: str, path: str, host: str, ours: bool
     ) -> None:
         scope: dict[str, Any] = {"type": kind}
@@ -666,7 +666,7 @@ class TestTransfers:
         file_tickets.store_ticket(redis, ticket, transfer, user_id="7", lifetime_s=60)
         return f"{file_tickets.PREFIX}{ticket}"
 
-    async def test_a_ticket_leads_to_the_files_once_without_a_cookie(self, http: Http, redis: Redis) -> None:
+    async def test_file_ticket_works_once_and_without_a_cookie(self, http: Http, redis: Redis) -> None:
         uri = self.issued(redis)
         answer = await ask(http, uri=uri, method="POST")
         assert answer.status_code == 200
@@ -676,7 +676,7 @@ class TestTransfers:
         assert code(again) == (403, "ticket_spent")
         assert "x-berth-socket" not in again.headers
 
-    async def test_a_browser_that_asks_before_it_sends_spends_no_ticket(
+    async def test_preflight_request_does_not_use_up_the_ticket(
         self, http: Http, redis: Redis
     ) -> None:
         uri = self.issued(redis)
@@ -690,12 +690,12 @@ class TestTransfers:
         refused = await ask(http, uri=self.issued(redis), method="OPTIONS", host=other)
         assert code(refused) == (403, "ticket_spent")
 
-    async def test_on_another_machine_they_are_behind_its_gateway(self, http: Http, redis: Redis) -> None:
+    async def test_files_on_another_machine_use_its_gateway(self, http: Http, redis: Redis) -> None:
         answer = await ask(http, uri=self.issued(redis, gateway="10.0.0.2:7443", node="node-2"))
         assert answer.headers["x-berth-gateway"] == "10.0.0.2:7443"
         assert answer.headers["x-berth-node"] == "node-2"
 
-    async def test_a_ticket_is_for_its_workspace_and_ends_with_its_users_rights(
+    async def test_file_ticket_is_bound_to_its_workspace_and_user_permission(
         self, http: Http, redis: Redis
     ) -> None:
         other = HOST.replace(WS_A, WS_B)

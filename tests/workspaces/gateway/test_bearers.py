@@ -62,7 +62,7 @@ async def gateway(portal: Portal, asking: Asking, redis_async: AsyncRedis) -> As
     yield found
 
 
-async def test_requests_at_once_are_one_question(
+async def test_requests_at_once_share_one_lookup(
     http: httpx.AsyncClient, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its view and its entry are known from here on, and its answer is not believed.
@@ -80,7 +80,7 @@ async def test_requests_at_once_are_one_question(
     assert asking.count == before + 1
 
 
-async def test_no_request_gets_an_answer_of_before_a_change(
+async def test_lookup_started_before_a_change_is_not_reused(
     http: httpx.AsyncClient, asking: Asking, portal: Portal, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await ask(http, BEARER)).status_code == 200  # its entry is on record
@@ -100,7 +100,7 @@ async def test_no_request_gets_an_answer_of_before_a_change(
     assert (await ask(http, BEARER)).status_code == 401, "nobody believes the early answer"
 
 
-async def test_a_question_that_lasts_long_is_not_waited_for_by_later_requests(
+async def test_later_requests_do_not_wait_for_a_slow_lookup(
     http: httpx.AsyncClient, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer may be older than a yes may be."""
@@ -112,7 +112,7 @@ async def test_a_question_that_lasts_long_is_not_waited_for_by_later_requests(
     assert [(await answer).status_code for answer in answers] == [200] * 3
 
 
-async def test_cancelled_waiter_does_not_cancel_the_others(http: httpx.AsyncClient, asking: Asking) -> None:
+async def test_cancelled_waiter_does_not_cancel_other_waiters(http: httpx.AsyncClient, asking: Asking) -> None:
     asking.let.clear()
     first = asyncio.create_task(ask(http, BEARER))
     await asking.asked(1)
@@ -132,7 +132,7 @@ async def test_failed_query_fails_for_all_and_is_retried(http: httpx.AsyncClient
     assert (await ask(http, BEARER)).status_code == 200
 
 
-async def test_only_a_token_in_use_without_a_pause_is_busy(
+async def test_only_a_continuously_used_token_is_busy(
     gateway: Gateway, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are not looked up without being asked for."""
@@ -153,7 +153,7 @@ async def test_only_a_token_in_use_without_a_pause_is_busy(
     assert known.believed("unknown", WS_A) is None
 
 
-async def test_a_pass_is_prolonged_no_longer_than_it_may_last(
+async def test_pass_is_not_extended_beyond_its_maximum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fresh() -> bool:

@@ -19,7 +19,7 @@ from portal.cli.loopback import Connection, address_of
         ("notlocalhost", "notlocalhost"),
     ],
 )
-def test_only_names_below_localhost_are_this_machine(host: str, address: str) -> None:
+def test_only_localhost_names_resolve_to_this_machine(host: str, address: str) -> None:
     assert address_of(host) == address
 
 
@@ -36,19 +36,19 @@ def sent_by(base_url: str) -> httpx.Request:
     return requests[0]
 
 
-def test_the_host_header_stays_while_the_address_changes() -> None:
+def test_host_header_is_kept_when_the_address_is_replaced() -> None:
     request = sent_by(f"http://{WS_A}.localhost:8000")
     assert (request.url.host, request.url.port) == ("127.0.0.1", 8000)
     assert request.headers["host"] == f"{WS_A}.localhost:8000"
     assert request.headers["authorization"] == "Bearer secret"
 
 
-def test_other_hosts_are_left_alone() -> None:
+def test_other_hosts_are_unchanged() -> None:
     request = sent_by(f"https://{WS_A}.example.org/lab")
     assert request.url == f"https://{WS_A}.example.org/api"
 
 
-def test_websocket_targets() -> None:
+def test_websocket_target_of_an_address() -> None:
     with Connection(f"http://{WS_A}.localhost:8000", "secret") as connection:
         target = connection.websocket("/api?x=1")
     assert target.uri == f"ws://{WS_A}.localhost:8000/api?x=1"

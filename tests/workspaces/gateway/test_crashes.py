@@ -26,7 +26,7 @@ def upstream(stack: Stack, name: str) -> bool | None:
     return None
 
 
-def test_killed_store_and_killed_front_door_come_back_by_themselves(tmp_path: Path) -> None:
+def test_killed_store_and_killed_front_door_recover(tmp_path: Path) -> None:
     both = [WS_A, WS_B]
     with started(tmp_path) as stack:
         stack.portal.views = {name: stack.view(name) for name in both}
@@ -55,7 +55,7 @@ def test_killed_store_and_killed_front_door_come_back_by_themselves(tmp_path: Pa
                 assert stack.get(cookie=cookie).status_code == 200
 
 
-def test_a_door_that_is_stopped_ends_websockets_without_a_code(tmp_path: Path) -> None:
+def test_stopped_front_door_ends_websockets_without_a_close_code(tmp_path: Path) -> None:
     """JupyterLab connects a kernel again after 1006, and leaves it disconnected after 1000 and 1001."""
     authority = Authority(tmp_path / "authority")
     (tmp_path / "own").mkdir()

@@ -29,13 +29,13 @@ def from_address(app: Any, address: str) -> Http:
     return Http(transport=transport, base_url="http://127.0.0.1:1")
 
 
-async def test_an_entry_says_who_where_and_from_where(http: Http, portal: Portal) -> None:
+async def test_entry_records_user_workspace_and_client(http: Http, portal: Portal) -> None:
     assert (await ask(http, BEARER, AGENT, ("x-request-id", "job-00042"))).status_code == 200
     assert portal.entries == [Entry("good", WS_A, "127.0.0.1", "Nightly/1.0", "job-00042")]
     assert "good" not in repr(portal.entries[0])
 
 
-async def test_a_thousand_requests_are_one_entry_and_ask_redis_once(
+async def test_thousand_requests_make_one_entry_and_one_redis_call(
     http: Http, portal: Portal, redis: Redis
 ) -> None:
     await ask(http, BEARER)
@@ -46,7 +46,7 @@ async def test_a_thousand_requests_are_one_entry_and_ask_redis_once(
     assert redis.info("commandstats")["cmdstat_set"]["calls"] == before
 
 
-async def test_requests_at_once_in_two_processes_are_one_entry(
+async def test_requests_at_once_in_two_processes_make_one_entry(
     portal: Portal, redis_async: AsyncRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # How many they are is asked, not how soon: a machine that is busy has its time.
@@ -65,7 +65,7 @@ async def test_requests_at_once_in_two_processes_are_one_entry(
         await app.close()
 
 
-async def test_another_address_another_token_and_a_later_hour_are_others(
+async def test_another_address_token_or_hour_makes_a_new_entry(
     gateway: Any, portal: Portal, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portal.tokens["second"] = "7"
@@ -89,7 +89,7 @@ async def test_another_address_another_token_and_a_later_hour_are_others(
     await gateway.close()
 
 
-async def test_a_browser_with_a_session_leaves_no_such_entry(
+async def test_browser_session_makes_no_token_entry(
     http: Http, portal: Portal, redis: Redis, redis_async: AsyncRedis
 ) -> None:
     cookie = ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
@@ -114,7 +114,7 @@ async def test_no_entry_without_an_audit_record(http: Http, portal: Portal) -> N
     assert len(portal.entries) == 1
 
 
-async def test_a_token_revoked_between_look_and_record_does_not_enter(
+async def test_token_revoked_between_lookup_and_record_is_refused(
     portal: Portal, redis_async: AsyncRedis, redis: Redis
 ) -> None:
     async def looked_up(token: str, name: str) -> str | None:
@@ -129,7 +129,7 @@ async def test_a_token_revoked_between_look_and_record_does_not_enter(
     await app.close()
 
 
-async def test_a_process_killed_while_it_records_leaves_a_claim_that_ends(
+async def test_claim_of_a_process_killed_while_recording_expires(
     portal: Portal, redis_async: AsyncRedis, redis: Redis
 ) -> None:
     writing = asyncio.Event()
@@ -168,7 +168,7 @@ def full(redis: Redis) -> Iterator[Callable[[bool], None]]:
     change(False)
 
 
-async def test_a_full_redis_keeps_no_token_out(
+async def test_full_redis_does_not_block_tokens(
     http: Http, portal: Portal, redis: Redis, full: Callable[[bool], None]
 ) -> None:
     full(True)
@@ -207,7 +207,7 @@ async def test_no_entry_without_an_audit_record_on_full_redis(
     assert len(portal.entries) == 1
 
 
-async def test_redis_may_fill_while_an_entry_is_recorded(
+async def test_redis_filling_during_a_record_is_tolerated(
     portal: Portal, redis_async: AsyncRedis, full: Callable[[bool], None]
 ) -> None:
     async def record(entry: Entry) -> bool:
@@ -222,7 +222,7 @@ async def test_redis_may_fill_while_an_entry_is_recorded(
     assert len(portal.entries) == 1
 
 
-def test_no_client_says_itself_where_it_comes_from(stack: Stack) -> None:
+def test_client_cannot_forge_its_recorded_address(stack: Stack) -> None:
     """Through the front door: what a client writes into forwarding headers is not what is recorded."""
     stack.portal.views = {WS_A: stack.view()}
     # One that the gateway of these tests has not seen: it remembers for a minute who is on record.

@@ -92,7 +92,7 @@ def app_headers(stack: Stack, **headers: str) -> dict[str, str]:
 # --- headers -------------------------------------------------------------------------------------
 
 
-def test_only_the_front_door_names_the_user(door: Stack) -> None:
+def test_only_the_front_door_sets_user_headers(door: Stack) -> None:
     found = told(
         door,
         x_berth_front_door="0" * 64,
@@ -113,7 +113,7 @@ def test_only_the_front_door_names_the_user(door: Stack) -> None:
 
 
 @pytest.mark.parametrize("listed", [front_door.TOKEN_HEADER, "x-berth-front-door, close", "X-Forwarded-For"])
-def test_no_client_takes_the_front_doors_word_away_as_hop_by_hop(door: Stack, listed: str) -> None:
+def test_client_cannot_remove_front_door_headers_as_hop_by_hop(door: Stack, listed: str) -> None:
     """Without it a request would look as if it came from inside, where agents come from."""
     found = told(door, connection=listed)
     assert found[front_door.TOKEN_HEADER.lower()] == TOKEN
@@ -136,7 +136,7 @@ def test_other_spellings_of_a_header_are_dropped(door: Stack, name: str) -> None
         assert b"203.0.113.9" not in answer
 
 
-def test_an_app_sees_nothing_of_berths_own(door: Stack) -> None:
+def test_app_gets_no_headers_or_cookies_of_berth(door: Stack) -> None:
     found = app_headers(
         door, x_berth_front_door="x", x_berth_proxy_secret="y", x_berth_socket="z", x_berth_http="1.1.1.1:1"
     )
@@ -145,7 +145,7 @@ def test_an_app_sees_nothing_of_berths_own(door: Stack) -> None:
     assert found["x-forwarded-proto"] == "http"
 
 
-def test_where_to_go_is_forward_auths_word_alone(door: Stack) -> None:
+def test_upstream_address_comes_from_forward_auth_only(door: Stack) -> None:
     """A client names another place; and a workspace without one is not led astray by it."""
     workspace_views.store_view(door.redis, door.view(endpoint="", revision=2))
     elsewhere = {
@@ -159,7 +159,7 @@ def test_where_to_go_is_forward_auths_word_alone(door: Stack) -> None:
     assert "x-upstream" not in answer.headers
 
 
-def test_a_proxy_that_is_believed_names_the_client(behind: Stack) -> None:
+def test_trusted_proxy_sets_the_client_address(behind: Stack) -> None:
     named = {"x_forwarded_for": "203.0.113.7", "x_forwarded_proto": "https", "x_berth_proxy_secret": "p"}
     found = told(behind, **named)
     assert found["x-forwarded-for"] == "203.0.113.7, 127.0.0.1"
@@ -170,14 +170,14 @@ def test_a_proxy_that_is_believed_names_the_client(behind: Stack) -> None:
     assert front_door.PROXY_HEADER.lower() not in found
 
 
-def test_a_proxy_that_is_believed_does_not_choose_the_workspace(behind: Stack) -> None:
+def test_trusted_proxy_does_not_choose_the_workspace(behind: Stack) -> None:
     """It may pass on what a client calls the host: forward-auth is asked about the host that is asked."""
     other = "ws-" + "0" * 32
     answer = behind.get("/x", name=other, authorization="Bearer good", x_forwarded_host=behind.host())
     assert answer.status_code == 403
 
 
-def test_over_https_every_answer_says_so_once(behind: Stack) -> None:
+def test_https_responses_have_one_hsts_header(behind: Stack) -> None:
     url = f"http://127.0.0.1:{behind.proxy_port}"
     answers = [
         behind.get("/x", authorization="Bearer good"),
@@ -192,7 +192,7 @@ def test_over_https_every_answer_says_so_once(behind: Stack) -> None:
         assert answer.headers.get_list("strict-transport-security") == expected, answer.url
 
 
-def test_no_answer_says_which_server_this_is(door: Stack) -> None:
+def test_responses_do_not_name_the_server(door: Stack) -> None:
     url = f"http://127.0.0.1:{door.proxy_port}"
     refused = httpx.get(f"{url}/agent/v1/ready", headers={"host": "localhost"})
     page = httpx.get(f"{url}/", headers={"host": "localhost"})
@@ -223,7 +223,7 @@ PATHS = (
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_app_gets_the_path_as_it_was_written(door: Stack, path: str) -> None:
+def test_app_gets_the_path_unchanged(door: Stack, path: str) -> None:
     answer = raw(door, f"GET {path} HTTP/1.1", f"Host: {door.host()}", "Authorization: Bearer good")
     assert answer.startswith(b"HTTP/1.1 200"), answer
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["path"].removesuffix("?") == path.removesuffix("?")
@@ -237,7 +237,7 @@ def test_an_app_gets_the_path_as_it_was_written(door: Stack, path: str) -> None:
         "/a\"%2f..%2fagent/v1/ready",
     ],
 )  # fmt: skip
-def test_the_portal_gets_no_path_that_could_be_read_in_two_ways(door: Stack, path: str) -> None:
+def test_ambiguous_paths_do_not_reach_the_portal(door: Stack, path: str) -> None:
     answer = raw(door, f"GET {path} HTTP/1.1", "Host: localhost")
     assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400")), answer
     assert b"x-portal" not in answer.lower()
@@ -251,7 +251,7 @@ def test_odd_characters_in_a_query_are_accepted(door: Stack) -> None:
 # --- bodies and streams --------------------------------------------------------------------------
 
 
-def test_the_portal_gets_whole_bodies_none_too_large(door: Stack) -> None:
+def test_portal_gets_complete_bodies_within_the_limit(door: Stack) -> None:
     url = f"http://127.0.0.1:{door.proxy_port}/told"
     host = {"host": "localhost", "authorization": "Bearer good"}
     for size in (0, 1, proxy.SMALL_BODY_BYTES, proxy.SMALL_BODY_BYTES + 1, proxy.MAX_BODY_BYTES):
@@ -265,7 +265,7 @@ def test_the_portal_gets_whole_bodies_none_too_large(door: Stack) -> None:
         assert answer.json()["code"] == "too_large"
 
 
-def test_an_upload_to_a_workspace_passes_as_it_comes_and_has_no_limit(door: Stack) -> None:
+def test_upload_to_a_workspace_is_streamed_without_limit(door: Stack) -> None:
     got = threading.Semaphore(0)
     sizes: list[int] = []
 
@@ -361,7 +361,7 @@ def test_app_output_is_not_buffered(door: Stack, kind: bytes) -> None:
             heard.set()
 
 
-def test_the_portals_streams_come_at_once_and_its_pages_are_compressed(door: Stack) -> None:
+def test_portal_streams_are_unbuffered_and_pages_compressed(door: Stack) -> None:
     url = f"http://127.0.0.1:{door.proxy_port}"
     headers = {"host": "localhost", "accept-encoding": "gzip"}
     page = httpx.get(f"{url}/", headers=headers)
@@ -403,7 +403,7 @@ def test_a_request_is_never_repeated(door: Stack) -> None:
 # --- ways ----------------------------------------------------------------------------------------
 
 
-def test_the_next_start_of_a_workspace_is_entered_at_once(door: Stack) -> None:
+def test_next_start_of_a_workspace_is_reachable_at_once(door: Stack) -> None:
     """Connections to the one before are kept and dead: nobody meets them."""
     for generation in (1, 2, 3):
         with door.app(echo, generation) as name:
@@ -416,7 +416,7 @@ def test_the_next_start_of_a_workspace_is_entered_at_once(door: Stack) -> None:
         assert answer.status_code == 502
 
 
-def test_a_socket_of_another_name_leads_nowhere(door: Stack) -> None:
+def test_socket_with_another_name_is_refused(door: Stack) -> None:
     """Were the store to hold one that the portal would not write: it is not read as a view."""
     found = json.loads(workspace_views.encode(door.view(endpoint="", socket=f"{WS_A}.1")))
     for name in ("../../run/x.1", "ws-1.1", f"{WS_A}.1/../x", "{env.HOME}"):
@@ -479,7 +479,7 @@ def test_a_host_without_its_gateway_process_is_not_alive(door: Stack) -> None:
         assert answer(port).status_code == 502
 
 
-def test_a_workspace_of_another_node_is_entered_through_its_gateway(behind: Stack) -> None:
+def test_workspace_of_another_node_is_reached_through_its_gateway(behind: Stack) -> None:
     authority: Authority = behind.authority
     with (
         node(behind, "gpu-07", authority.node("gpu-07"), authority) as port,
@@ -504,7 +504,7 @@ def test_a_workspace_of_another_node_is_entered_through_its_gateway(behind: Stac
         assert not [key for key in found if key.startswith("x-berth-")]
 
 
-def test_an_app_of_another_node_that_is_away_has_a_page_and_a_problem(behind: Stack) -> None:
+def test_unreachable_app_of_another_node_has_a_page_and_a_problem(behind: Stack) -> None:
     """The answer is the one for an app of this machine, not the empty one of the node's gateway."""
     with node(behind, "gpu-07", behind.authority.node("gpu-07"), behind.authority) as port:
         place = {"endpoint": "", "gateway": f"127.0.0.1:{port}", "node": "gpu-07"}
@@ -521,7 +521,7 @@ def test_an_app_of_another_node_that_is_away_has_a_page_and_a_problem(behind: St
 
 
 @pytest.mark.parametrize("shown", ["another node", "the front door", "another authority"])
-def test_a_gateway_that_is_not_that_nodes_gets_nothing(behind: Stack, tmp_path: Path, shown: str) -> None:
+def test_gateway_with_the_certificate_of_another_node_is_refused(behind: Stack, tmp_path: Path, shown: str) -> None:
     """Somebody listens where a node's gateway was, with a good certificate of Berth's own."""
     authority: Authority = behind.authority
     pairs = {
@@ -567,7 +567,7 @@ def ask_node(port: int, server: str, shown: Certificates, name: str) -> int:
         connection.close()
 
 
-def test_a_nodes_gateway_takes_the_front_door_by_its_name_alone(behind: Stack, tmp_path: Path) -> None:
+def test_node_gateway_accepts_only_the_front_door_certificate(behind: Stack, tmp_path: Path) -> None:
     """Every node has a good certificate of the authority, and one may be in the wrong hands."""
     authority: Authority = behind.authority
     with (
@@ -598,12 +598,12 @@ def test_a_nodes_gateway_takes_the_front_door_by_its_name_alone(behind: Stack, t
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 502, 503, 504])
-def test_an_apps_own_answer_is_the_clients_as_it_is(door: Stack, status: int) -> None:
+def test_app_response_is_passed_unchanged(door: Stack, status: int) -> None:
     answer = door.get(f"/refuses/{status}", authorization="Bearer good", accept="text/html")
     assert (answer.status_code, answer.text) == (status, "the app's own words")
 
 
-def test_an_app_that_is_away_has_a_page_and_a_problem(door: Stack) -> None:
+def test_unreachable_app_has_a_page_and_a_problem(door: Stack) -> None:
     workspace_views.store_view(door.redis, door.view(endpoint="", socket=f"{WS_A}.99", revision=2))
     page = door.get("/lab", authorization="Bearer good", accept="text/html,*/*")
     assert page.status_code == 502
@@ -615,7 +615,7 @@ def test_an_app_that_is_away_has_a_page_and_a_problem(door: Stack) -> None:
     assert problem.headers["retry-after"] == str(outage.RETRY_S)
 
 
-def test_a_page_of_the_portal_can_find_out_whether_workspaces_are_reached(door: Stack) -> None:
+def test_portal_page_can_test_whether_workspaces_are_reachable(door: Stack) -> None:
     """Nothing behind the front door sees it, whatever the path."""
     url = f"http://127.0.0.1:{door.proxy_port}"
     for host in ("probe.localhost", f"probe.localhost:{door.proxy_port}"):
@@ -624,6 +624,6 @@ def test_a_page_of_the_portal_can_find_out_whether_workspaces_are_reached(door: 
         assert answer.headers["access-control-allow-origin"] == "*"
 
 
-def test_the_front_door_itself_tells_that_it_lives(door: Stack) -> None:
+def test_front_door_answers_its_own_health_check(door: Stack) -> None:
     url = f"http://127.0.0.1:{door.proxy_port}/"
     assert httpx.get(url, headers={"host": proxy.HEALTH_HOST}).text == "ok\n"

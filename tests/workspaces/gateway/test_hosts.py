@@ -17,7 +17,7 @@ from portal.workspaces.gateway.hosts import local_path, same_origin, workspace_o
         f"{WS_A}.localhost.:8000",
     ],
 )
-def test_a_workspaces_host_is_known_in_each_spelling(host: str) -> None:
+def test_workspace_host_is_recognized_in_any_spelling(host: str) -> None:
     assert workspace_of_host(host, "localhost") == WS_A
 
 
@@ -41,11 +41,11 @@ def test_a_workspaces_host_is_known_in_each_spelling(host: str) -> None:
         "ws-" + "１" * 32 + ".localhost",
     ],
 )
-def test_other_hosts_are_not(host: str) -> None:
+def test_other_hosts_are_not_recognized(host: str) -> None:
     assert workspace_of_host(host, "localhost") is None
 
 
-def test_the_uuid_comes_back() -> None:
+def test_uuid_is_parsed_from_the_external_name() -> None:
     assert workspace_uuid(WS_A) == "11111111-2222-3333-4444-555555555555"
     with pytest.raises(ValueError, match="external name"):
         workspace_uuid("ws-1")
@@ -107,5 +107,5 @@ def test_local_paths_are_kept(target: str, path: str) -> None:
         "//[",
     ],
 )
-def test_all_that_could_lead_elsewhere_leads_home(target: str) -> None:
+def test_unsafe_redirect_targets_become_the_root(target: str) -> None:
     assert local_path(target) == "/"

@@ -135,13 +135,13 @@ def runs(front: Front) -> Front:
     return front
 
 
-def test_a_page_comes_and_who_has_no_right_is_refused(runs: Front) -> None:
+def test_page_is_served_and_unauthorized_user_refused(runs: Front) -> None:
     for token, expected in (("good", "2 200"), ("bad", "2 401")):
         command = runs.curl("--output", "/dev/null", "--write-out", SAID, token=token)
         assert subprocess.check_output(command, text=True, timeout=60) == expected
 
 
-def test_an_upload_passes_as_it_comes(runs: Front) -> None:
+def test_upload_is_streamed(runs: Front) -> None:
     sizes: list[int] = []
 
     async def takes(scope: Any, receive: Any, send: Any) -> None:
@@ -164,7 +164,7 @@ def test_an_upload_passes_as_it_comes(runs: Front) -> None:
 
 
 @pytest.mark.thorough("waits for a stream twice; `make test` cuts it in test_streams")
-def test_a_stream_comes_at_once_and_is_cut_with_the_right_to_it(runs: Front) -> None:
+def test_stream_is_unbuffered_and_cut_when_access_ends(runs: Front) -> None:
     async def ticking(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -189,7 +189,7 @@ def test_a_stream_comes_at_once_and_is_cut_with_the_right_to_it(runs: Front) -> 
                 curl.kill()
 
 
-async def test_a_websocket_passes_beside_it(runs: Front) -> None:
+async def test_websocket_works_beside_http2(runs: Front) -> None:
     trusted = ssl.create_default_context(cafile=str(runs.authority))
     headers = {"Authorization": "Bearer good"}
     place = {"host": "127.0.0.1", "port": runs.port, "server_hostname": HOST, "ssl": trusted}

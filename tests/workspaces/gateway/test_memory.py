@@ -45,7 +45,7 @@ async def warm(gateway: Gateway) -> AsyncIterator[Gateway]:
     yield gateway
 
 
-async def test_requests_like_one_before_cost_no_look_at_redis(
+async def test_repeated_requests_do_not_query_redis(
     http: Http, warm: Gateway, redis: Redis, redis_async: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cookie = ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
@@ -72,7 +72,7 @@ HARMS: dict[str, Callable[[Redis], object]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
-async def test_a_right_taken_away_is_gone_at_the_next_request(
+async def test_revoked_access_applies_to_the_next_request(
     http: Http, warm: Gateway, redis: Redis, redis_async: AsyncRedis, harm: Callable[[Redis], object]
 ) -> None:
     for _ in range(25):
@@ -85,7 +85,7 @@ async def test_a_right_taken_away_is_gone_at_the_next_request(
         assert (await ask(http, cookie)).status_code != 200
 
 
-async def test_keys_lost_in_redis_are_forgotten(
+async def test_keys_lost_in_redis_are_dropped_from_memory(
     http: Http, warm: Gateway, redis: Redis, redis_async: AsyncRedis
 ) -> None:
     workspace_views.store_view(redis, view())
@@ -113,7 +113,7 @@ async def test_leaving_ends_the_session_at_once(
     assert (await ask(http, cookie)).status_code != 200
 
 
-async def test_a_token_is_forgotten_when_accounts_change(
+async def test_token_is_dropped_from_memory_when_accounts_change(
     http: Http, warm: Gateway, redis: Redis, portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the word of it, the token would be believed for an hour here."""
@@ -158,7 +158,7 @@ async def test_views_are_sent_again_after_a_lost_connection(warm: Gateway, redis
     assert [each for each in redis.client_list() if each["name"] == memory.CLIENT_NAME]
 
 
-async def test_an_answer_from_before_a_change_is_not_kept(warm: Gateway, redis: Redis) -> None:
+async def test_result_read_before_a_change_is_not_cached(warm: Gateway, redis: Redis) -> None:
     key = workspace_views.key(WS_B)
     mark = warm.memory.mark()
     workspace_views.store_view(redis, view(WS_B))

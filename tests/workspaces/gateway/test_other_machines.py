@@ -40,7 +40,7 @@ def running_on(node, owner, team) -> Workspace:
     return found
 
 
-def test_it_is_entered_at_the_gateway_of_its_machine(workspace):
+def test_workspace_is_reached_at_the_gateway_of_its_machine(workspace):
     view = publishing.view_of(workspace)
     assert view.socket == f"{workspace.external_name}.3"
     assert (view.gateway, view.node, view.endpoint) == ("10.0.0.7:8646", "gpu-07", "")
@@ -48,7 +48,7 @@ def test_it_is_entered_at_the_gateway_of_its_machine(workspace):
     assert publishing.view_of(workspace).gateway == "[fd00::7]:8646"
 
 
-def test_on_this_machine_there_is_no_gateway(workspace, local_pool, alice, team):
+def test_local_workspace_has_no_gateway(workspace, local_pool, alice, team):
     own = running_on(Node.objects.get(pool=local_pool, name="node-1"), alice, team)
     view = publishing.view_of(own)
     assert view.socket and (view.gateway, view.node) == ("", "")
@@ -96,14 +96,14 @@ def test_page_shows_the_problem_and_the_next_step(
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:8001", "http://10.0.0.9:80", "node:ws-x.1"])
-def test_another_machine_names_no_address_that_the_front_door_asks(workspace, endpoint):
+def test_endpoint_reported_by_another_machine_is_not_used(workspace, endpoint):
     """Its services could be the portal's own, on loopback."""
     workspace.endpoint = endpoint
     view = publishing.view_of(workspace)
     assert (view.socket, view.gateway, view.endpoint) == ("", "", "")
 
 
-def test_one_question_to_the_database_more(workspace, django_assert_num_queries):
+def test_view_takes_one_more_query(workspace, django_assert_num_queries):
     found = publishing._by_external_name(workspace.external_name)
     with django_assert_num_queries(1):
         publishing.view_of(found)

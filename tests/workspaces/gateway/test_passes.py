@@ -114,7 +114,7 @@ def paths(stack: Stack) -> list[Path]:
 # --- what passes, and what the app sees -----------------------------------------------------------
 
 
-def test_the_app_sees_by_a_pass_what_it_sees_without(door: Stack, asked: Asked) -> None:
+def test_request_with_a_pass_reaches_the_app_unchanged(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)["Cookie"]
     dropped = {"Authorization": "token from-the-page", "X-Berth-Socket": "x", "X-Forwarded-User": "root"}
     cases: list[tuple[dict[str, str], str | None]] = [
@@ -152,7 +152,7 @@ def test_the_app_sees_by_a_pass_what_it_sees_without(door: Stack, asked: Asked) 
     ],
     ids=["editor", "nothing"],
 )
-def test_other_credentials_of_apps(
+def test_credentials_of_apps_with_a_pass(
     door: Stack, asked: Asked, upstream: dict[str, str], cookies: str | None, authorization: str | None
 ) -> None:
     workspace_views.store_view(door.redis, at_socket(door, upstream_headers=upstream, revision=3))
@@ -182,7 +182,7 @@ def test_requests_without_a_matching_pass_go_to_forward_auth(door: Stack, asked:
     assert paths(door) == []
 
 
-def test_every_method_with_its_body(door: Stack, asked: Asked) -> None:
+def test_every_method_passes_with_its_body(door: Stack, asked: Asked) -> None:
     own = {**cookie_of(door), "Origin": door.origin(), "Sec-Fetch-Site": "same-origin"}
     warm(door, asked, own)
     for method in ("POST", "PUT", "PATCH", "DELETE", "HEAD"):
@@ -194,7 +194,7 @@ def test_every_method_with_its_body(door: Stack, asked: Asked) -> None:
     "name", ["X_Forwarded_For", "X-Forwarded_For", "X.Forwarded.For", "X_Berth_Socket", "X-Real-Ip",
              "Forwarded", "X-Berth-Proxy-Secret", "X-Forwarded-Prefix"],
 )  # fmt: skip
-def test_no_spelling_of_a_forged_header_reaches_the_app(door: Stack, asked: Asked, name: str) -> None:
+def test_forged_headers_in_any_spelling_do_not_reach_the_app(door: Stack, asked: Asked, name: str) -> None:
     own = cookie_of(door)
     warm(door, asked, own)
     forged = {**own, name: "203.0.113.9"}
@@ -204,7 +204,7 @@ def test_no_spelling_of_a_forged_header_reaches_the_app(door: Stack, asked: Aske
     assert "203.0.113.9" not in answer.text
 
 
-def test_an_app_that_is_gone_has_its_page(door: Stack, asked: Asked) -> None:
+def test_ended_app_with_a_pass_shows_the_state_page(door: Stack, asked: Asked) -> None:
     """Its socket refuses before the word of its end has come."""
     workspace_views.store_view(door.redis, at_socket(door, socket=f"{WS_A}.7", revision=9))
     own = cookie_of(door)
@@ -289,7 +289,7 @@ SOME = ("up", "up, encoded", "two tokens", "another token", "a cookie as a token
     quick_of(STRANGE.values(), [STRANGE[name] for name in SOME], "every spelling; `make test` has seven"),
     ids=STRANGE.keys(),
 )
-def test_whatever_is_not_plain_is_asked_about(door: Stack, asked: Asked, lines: list[str]) -> None:
+def test_irregular_requests_go_to_forward_auth(door: Stack, asked: Asked, lines: list[str]) -> None:
     own = cookie_of(door)
     warm(door, asked, BEARER)
     warm(door, asked, own)
@@ -319,7 +319,7 @@ def test_cookie_with_control_characters_is_invalid(door: Stack, asked: Asked) ->
      "../{name}.localhost:{port}", "{name}*.localhost:{port}", "*.localhost:{port}",
      "{name}/../{other}.localhost:{port}", "{other}.localhost:{port}", "localhost:{port}"],
 )  # fmt: skip
-def test_no_other_host_has_this_workspaces_passes(door: Stack, asked: Asked, host: str) -> None:
+def test_pass_is_not_valid_for_other_hosts(door: Stack, asked: Asked, host: str) -> None:
     own = cookie_of(door)["Cookie"]
     warm(door, asked, {"Cookie": own})
     words = {"upper": WS_A.upper(), "name": WS_A, "rest": WS_A[3:], "other": WS_B, "port": door.proxy_port}
@@ -329,7 +329,7 @@ def test_no_other_host_has_this_workspaces_passes(door: Stack, asked: Asked, hos
     assert not reached or asked.count == before + 1
 
 
-def test_another_workspaces_pass_is_none(door: Stack, asked: Asked) -> None:
+def test_pass_of_another_workspace_is_refused(door: Stack, asked: Asked) -> None:
     """The owner of one comes with its cookie, or with a token, to somebody else's."""
     own = cookie_of(door)
     other = cookie_of(door, WS_B, "8")
@@ -341,14 +341,14 @@ def test_another_workspaces_pass_is_none(door: Stack, asked: Asked) -> None:
     assert ask(door, BEARER, WS_B).status_code == 403
 
 
-def test_the_gateways_own_paths_are_never_the_apps(door: Stack, asked: Asked) -> None:
+def test_gateway_paths_never_reach_the_app(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)
     warm(door, asked, own)
     for path in ("/.berth/nothing", "/%2eberth/nothing", "/x/../.berth/nothing"):
         assert "x-upstream" not in ask(door, own, path=path).headers or path.startswith("/x")
 
 
-def test_a_token_passes_from_its_own_address_alone(door: Stack, asked: Asked) -> None:
+def test_token_pass_is_bound_to_the_client_address(door: Stack, asked: Asked) -> None:
     """Another address is another entry, which has to be on record."""
     warm(door, asked, BEARER)
     seen = len(door.portal.entries)
@@ -358,7 +358,7 @@ def test_a_token_passes_from_its_own_address_alone(door: Stack, asked: Asked) ->
     assert len(door.portal.entries) == seen + 1
 
 
-def test_behind_proxies_tokens_have_no_pass_and_sessions_have(tmp_path: Path, asked: Asked) -> None:
+def test_behind_proxies_only_sessions_have_a_pass(tmp_path: Path, asked: Asked) -> None:
     """There the address is not the peer's."""
     with (
         started(tmp_path, passes=tmp_path / "passes", trusted_proxies=["127.0.0.1"]) as stack,
@@ -371,7 +371,7 @@ def test_behind_proxies_tokens_have_no_pass_and_sessions_have(tmp_path: Path, as
             assert not by_pass(stack, asked, BEARER)
 
 
-def test_over_https_the_prefixed_cookie_alone_has_a_pass(tmp_path: Path, asked: Asked) -> None:
+def test_only_the_prefixed_cookie_has_a_pass_over_https(tmp_path: Path, asked: Asked) -> None:
     """A sibling can toss the other one."""
     folder = tmp_path / "passes"
     with started(tmp_path, passes=folder, scheme="https", https=True) as stack, stack.app(echo):
@@ -404,7 +404,7 @@ HARMS = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_right_taken_away_ends_the_pass(door: Stack, asked: Asked, by_word_alone: None, harm: str) -> None:
+def test_revoked_access_ends_the_pass(door: Stack, asked: Asked, by_word_alone: None, harm: str) -> None:
     own = cookie_of(door)
     for _ in range(3):
         warm(door, asked, own)
@@ -418,7 +418,7 @@ def test_a_right_taken_away_ends_the_pass(door: Stack, asked: Asked, by_word_alo
         assert "x-upstream" not in ask(door, own).headers
 
 
-def test_a_token_taken_away_ends_the_pass(door: Stack, asked: Asked, by_word_alone: None) -> None:
+def test_revoked_token_ends_the_pass(door: Stack, asked: Asked, by_word_alone: None) -> None:
     warm(door, asked, BEARER)
     del door.portal.tokens["t" * 43]
     door.redis.incr(changes.REVISION_KEY)
@@ -441,7 +441,7 @@ def test_app_credentials_are_not_accepted_from_clients(door: Stack, asked: Asked
         assert dict(eventually(planted))["authorization"] == "Bearer " + "a" * 64
 
 
-def test_a_token_in_use_is_looked_up_ahead_of_the_end_of_its_pass(door: Stack, asked: Asked) -> None:
+def test_token_in_use_is_looked_up_before_its_pass_expires(door: Stack, asked: Asked) -> None:
     """So that its requests do not all wait, each second, for one look."""
     looks = door.portal.tokens = Counted(door.portal.tokens)
 
@@ -457,7 +457,7 @@ def test_a_token_in_use_is_looked_up_ahead_of_the_end_of_its_pass(door: Stack, a
     eventually(undisturbed, timeout_s=60)
 
 
-def test_a_token_that_ends_without_a_word_ends_in_use_as_well(door: Stack) -> None:
+def test_token_ended_without_notice_loses_its_pass_while_in_use(door: Stack) -> None:
     """Redis may have been away when it was to be told."""
     looks = door.portal.tokens = Counted(door.portal.tokens)
     eventually(lambda: (ask(door, BEARER).status_code == 200 and looks.count > 4) or None, timeout_s=60)
@@ -469,7 +469,7 @@ def test_a_token_that_ends_without_a_word_ends_in_use_as_well(door: Stack) -> No
     eventually(lambda: not paths(door) or None)
 
 
-def test_leaving_ends_the_pass_with_its_answer(door: Stack, asked: Asked) -> None:
+def test_signing_out_ends_the_pass_before_its_response(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)
     warm(door, asked, own)
     assert ask(door, own, path="/.berth/leave").status_code == 303
@@ -485,7 +485,7 @@ def test_forward_auth_sees_every_session_again(
     eventually(lambda: not by_pass(door, asked, own) or None)
 
 
-def test_the_next_start_is_entered_and_the_one_before_is_not(
+def test_pass_reaches_only_the_current_start(
     door: Stack, asked: Asked, by_word_alone: None
 ) -> None:
     async def second(scope: object, receive: object, send: object) -> None:
@@ -501,7 +501,7 @@ def test_the_next_start_is_entered_and_the_one_before_is_not(
             assert ask(door, own).headers["x-upstream"] == "second"
 
 
-def test_without_redis_there_is_no_pass(tmp_path: Path, asked: Asked, by_word_alone: None) -> None:
+def test_lost_redis_ends_passes(tmp_path: Path, asked: Asked, by_word_alone: None) -> None:
     with started(tmp_path, passes=tmp_path / "passes") as stack, stack.app(echo):
         stack.portal.views = {WS_A: at_socket(stack)}
         own = cookie_of(stack)
@@ -529,7 +529,7 @@ def test_forged_passes_are_invalid(door: Stack, asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("planted", ["readable", "link", "file"])
-def test_no_pass_is_left_in_a_folder_that_is_not_ours_alone(
+def test_passes_are_not_written_to_an_unsafe_folder(
     tmp_path: Path, asked: Asked, planted: str
 ) -> None:
     folder, elsewhere = tmp_path / "passes", tmp_path / "elsewhere"
@@ -550,7 +550,7 @@ def test_no_pass_is_left_in_a_folder_that_is_not_ours_alone(
 
 
 @pytest.mark.thorough("waits for a folder to be missed")
-def test_a_folder_that_is_lost_turns_passes_off_and_no_more(door: Stack, asked: Asked) -> None:
+def test_missing_folder_only_disables_passes(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)
     warm(door, asked, own)
     shutil.rmtree(door.folder / "passes")
@@ -559,7 +559,7 @@ def test_a_folder_that_is_lost_turns_passes_off_and_no_more(door: Stack, asked: 
     warm(door, asked, own)
 
 
-def test_many_sessions_of_one_workspace_have_few_passes(
+def test_number_of_passes_per_workspace_is_limited(
     door: Stack, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The front door lists them for each request."""

@@ -51,7 +51,7 @@ def seen(answer: httpx.Response) -> dict[str, str]:
     return dict(answer.json()["headers"])
 
 
-def test_a_browser_enters_by_a_ticket_and_the_app_sees_only_its_own_secret(routed: Stack) -> None:
+def test_browser_enters_with_a_ticket_and_app_gets_only_its_secret(routed: Stack) -> None:
     cookie = enter(routed)
     answer = routed.get(
         "/lab?x=1",
@@ -67,7 +67,7 @@ def test_a_browser_enters_by_a_ticket_and_the_app_sees_only_its_own_secret(route
     assert headers["x-forwarded-host"] == routed.host()
 
 
-def test_a_bearer_token_never_reaches_the_app(routed: Stack) -> None:
+def test_bearer_token_never_reaches_the_app(routed: Stack) -> None:
     routed.portal.views[WS_A] = routed.view(upstream_headers={"Cookie": "app=1"}, revision=2)
     workspace_views.drop(routed.redis, WS_A)
     headers = seen(routed.get("/api", authorization="Bearer good"))
@@ -87,7 +87,7 @@ def test_without_cookie_browsers_are_redirected_and_programs_get_401(routed: Sta
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-def test_spoofed_forwarding_headers_change_nothing(routed: Stack) -> None:
+def test_spoofed_forwarding_headers_are_ignored(routed: Stack) -> None:
     cookie = enter(routed)
     spoof = {
         "x_forwarded_host": routed.host(WS_A),
@@ -103,7 +103,7 @@ def test_spoofed_forwarding_headers_change_nothing(routed: Stack) -> None:
 
 
 @pytest.mark.parametrize("host", ["{name}.LOCALHOST:{port}", "{name}.localhost.:{port}", "{name}.localhost"])
-def test_each_spelling_of_the_host_needs_a_session(routed: Stack, host: str) -> None:
+def test_every_spelling_of_the_host_requires_a_session(routed: Stack, host: str) -> None:
     spelled = host.format(name=WS_A.upper(), port=routed.proxy_port)
     answer = httpx.get(f"http://127.0.0.1:{routed.proxy_port}/api", headers={"host": spelled})
     assert answer.status_code == 401
@@ -114,7 +114,7 @@ def test_each_spelling_of_the_host_needs_a_session(routed: Stack, host: str) -> 
     assert answer.status_code == 200
 
 
-def test_every_method_passes_with_its_body_and_head_without(routed: Stack) -> None:
+def test_every_method_passes_with_its_body_except_head(routed: Stack) -> None:
     cookie = enter(routed)
     for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
         answer = routed.get("/api", method=method, cookie=cookie, origin=routed.origin())
@@ -124,7 +124,7 @@ def test_every_method_passes_with_its_body_and_head_without(routed: Stack) -> No
     assert routed.get("/api", method="OPTIONS", origin=routed.origin(WS_B)).status_code == 401
 
 
-def test_a_service_worker_is_planted_only_where_the_template_allows_it(routed: Stack) -> None:
+def test_service_worker_is_registered_only_if_the_template_allows_it(routed: Stack) -> None:
     """It would see every request of the workspace's next starts, with what they ask for and get."""
     cookie = enter(routed)
     asked = {"cookie": cookie, "service_worker": "script", "sec_fetch_dest": "serviceworker"}
@@ -135,7 +135,7 @@ def test_a_service_worker_is_planted_only_where_the_template_allows_it(routed: S
     assert routed.get("/sw.js", **asked).status_code == 200
 
 
-async def test_websockets_pass_with_own_origin_and_without_and_not_with_another(routed: Stack) -> None:
+async def test_websockets_pass_with_own_or_no_origin_but_not_another(routed: Stack) -> None:
     cookie = await asyncio.to_thread(enter, routed)
     uri = f"ws://{routed.host()}/api/kernels/1/channels"
     place = {"host": "127.0.0.1", "port": routed.proxy_port}
@@ -172,7 +172,7 @@ async def test_a_websocket_to_a_stopped_workspace_is_refused(routed: Stack) -> N
         assert caught.value.response.status_code == status
 
 
-async def test_programs_connect_by_the_client(routed: Stack) -> None:
+async def test_programs_connect_with_the_client(routed: Stack) -> None:
     with Connection(routed.origin(), "good") as connection:
         answer = await asyncio.to_thread(connection.http.get, "/api/kernels")
         assert seen(answer)["host"] == routed.host()
@@ -196,13 +196,13 @@ def test_revoking_ends_a_session_at_once(routed: Stack) -> None:
         assert routed.get("/", cookie=cookie).status_code == 401
 
 
-def test_the_workspaces_own_paths_never_reach_the_app(routed: Stack) -> None:
+def test_internal_paths_of_a_workspace_never_reach_the_app(routed: Stack) -> None:
     for path in ("/.berth/page.css", "/.berth/enter", "/.berth/else", "/.berth/%2e%2e/.berth/else"):
         answer = routed.get(path, authorization="Bearer good")
         assert "x-upstream" not in answer.headers, path
 
 
-def test_the_forward_auth_address_is_no_way_in(routed: Stack) -> None:
+def test_forward_auth_address_requires_the_secret(routed: Stack) -> None:
     for secret in ("", "x", SECRET[:-1], SECRET + "0"):
         answer = httpx.get(
             f"http://127.0.0.1:{routed.proxy_port}/gateway/{secret}/auth",
@@ -211,7 +211,7 @@ def test_the_forward_auth_address_is_no_way_in(routed: Stack) -> None:
         assert answer.status_code == 404
 
 
-def test_losing_the_store_heals(routed: Stack) -> None:
+def test_lost_store_is_recovered(routed: Stack) -> None:
     cookie = enter(routed)
     assert routed.get("/", cookie=cookie).status_code == 200
     routed.redis.flushall()

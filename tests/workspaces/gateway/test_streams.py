@@ -108,7 +108,7 @@ TAKEN_AWAY: dict[str, Callable[[Stack], Any]] = {
 
 
 @pytest.mark.parametrize("how", TAKEN_AWAY)
-async def test_an_open_connection_ends_with_the_right_to_it(
+async def test_open_connection_ends_with_access(
     door: Stack, by_word_alone: None, how: str
 ) -> None:
     session = await asyncio.to_thread(cookie_of, door)
@@ -122,7 +122,7 @@ async def test_an_open_connection_ends_with_the_right_to_it(
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["with a word", "without one"])
-async def test_a_token_that_ends_cuts_what_it_has_opened(
+async def test_ended_token_closes_its_connections(
     door: Stack, told: bool, request: pytest.FixtureRequest
 ) -> None:
     if told:
@@ -140,7 +140,7 @@ async def test_a_token_that_ends_cuts_what_it_has_opened(
         await echoed(by_cookie)
 
 
-async def test_a_stream_of_events_is_cut_as_well(door: Stack, by_word_alone: None) -> None:
+async def test_event_stream_ends_with_access(door: Stack, by_word_alone: None) -> None:
     """It is answered once, and would go on for as long as the app has something to say."""
 
     async def ticking(scope: Any, receive: Any, send: Any) -> None:
@@ -214,14 +214,14 @@ def test_clients_cannot_choose_the_upstream(door: Stack, token: str, header: str
     assert "x-upstream" not in answer.headers
 
 
-def test_even_with_the_word_a_strange_name_leads_nowhere(door: Stack) -> None:
+def test_unsafe_socket_name_is_refused_even_with_the_secret(door: Stack) -> None:
     for name in ("../secrets.1", f"{WS_A}.1/..", f"{WS_A}.0", "x"):
         headers = {"host": door.host(), front_door.ONWARD_HEADER: TOKEN, SOCKET_HEADER: name}
         answer = httpx.get(f"http://127.0.0.1:{door.proxy_port}/x", headers=headers)
         assert answer.status_code == 502, name
 
 
-def test_the_portals_answers_name_no_place_to_clients(door: Stack) -> None:
+def test_internal_addresses_are_not_sent_to_clients(door: Stack) -> None:
     """Neither one that is refused nor one that is shaken shows anything of the way."""
     for headers in ({}, {"authorization": "Bearer good"}):
         answer = door.get("/x", upgrade="websocket", connection="Upgrade", **{
@@ -231,7 +231,7 @@ def test_the_portals_answers_name_no_place_to_clients(door: Stack) -> None:
         assert [name for name in answer.headers if name.startswith("x-berth")] == []
 
 
-async def test_much_passes_in_both_directions_and_in_order(door: Stack) -> None:
+async def test_large_messages_pass_in_both_directions_in_order(door: Stack) -> None:
     size, count = 256 * 1024, 40
     uri = f"ws://{door.host()}/big"
     place = {"host": "127.0.0.1", "port": door.proxy_port}
@@ -250,7 +250,7 @@ async def test_much_passes_in_both_directions_and_in_order(door: Stack) -> None:
         await sending
 
 
-async def test_an_app_on_another_node_is_reached_and_cut(
+async def test_app_on_another_node_is_reached_and_disconnected(
     door: Stack, by_word_alone: None, tmp_path: Path
 ) -> None:
     """Through the gateway of that node, by certificates both ways."""
@@ -353,7 +353,7 @@ async def come(headers: list[tuple[bytes, bytes]], word: bytes | None = None) ->
     return reader, writer
 
 
-async def test_a_word_is_good_once_and_for_ten_seconds(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_secret_is_valid_once_and_for_ten_seconds(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found, behind, _ = through
     headers = await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     for word in (b"0" * 64, b"", b"x, y"):
@@ -382,7 +382,7 @@ async def _rest(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def test_one_workspace_has_a_bound_and_what_ends_makes_room(
+async def test_connections_per_workspace_are_limited_until_one_ends(
     through: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "MAX_OF_WORKSPACE", 2)
@@ -402,7 +402,7 @@ async def test_one_workspace_has_a_bound_and_what_ends_makes_room(
     pytest.fail("its place was not free again")
 
 
-async def test_no_answer_is_no_refusal_for_a_while(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_reauthorization_is_tolerated_for_a_while(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RETRY_S", 0.05)
     monkeypatch.setattr(streams, "SILENT_S", 3600.0)
     found, _, reauthorizer = through
@@ -426,7 +426,7 @@ async def test_no_answer_is_no_refusal_for_a_while(through: Any, monkeypatch: py
     assert await asyncio.wait_for(_rest(reader), 20) == b""
 
 
-async def test_many_of_one_session_are_one_question(through: Any) -> None:
+async def test_connections_of_one_session_share_one_reauthorization(through: Any) -> None:
     found, _, reauthorizer = through
     held = [await come(await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})) for _ in range(20)]
     for reader, _ in held:

@@ -29,7 +29,7 @@ def clock() -> float:
 
 @pytest.mark.engine
 class TestTickets:
-    async def test_a_ticket_is_good_once(self, redis: Redis, redis_async: AsyncRedis) -> None:
+    async def test_ticket_is_valid_once(self, redis: Redis, redis_async: AsyncRedis) -> None:
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
         cookie = await tickets.exchange(redis_async, ticket=ticket, external_name=WS_A, clock=clock)
         assert cookie
@@ -39,14 +39,14 @@ class TestTickets:
         assert session == Session(WS_A, "7", NOW)
         assert redis.ttl(tickets.session_key(cookie)) in (SESSION_TTL_S - 1, SESSION_TTL_S)
 
-    async def test_of_two_at_once_one_wins(self, redis: Redis, redis_async: AsyncRedis) -> None:
+    async def test_concurrent_ticket_exchange_wins_once(self, redis: Redis, redis_async: AsyncRedis) -> None:
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
         found = await asyncio.gather(
             *(tickets.exchange(redis_async, ticket=ticket, external_name=WS_A) for _ in range(10))
         )
         assert len([cookie for cookie in found if cookie]) == 1
 
-    async def test_another_workspaces_ticket_is_spent_in_vain(
+    async def test_ticket_of_another_workspace_is_refused_and_used_up(
         self, redis: Redis, redis_async: AsyncRedis
     ) -> None:
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
@@ -54,7 +54,7 @@ class TestTickets:
         assert await tickets.exchange(redis_async, ticket=ticket, external_name=WS_A) is None
 
     @pytest.mark.parametrize("ticket", ["", "x", "é", "\udcff", "x" * 10_000])
-    async def test_nonsense_is_refused(self, redis_async: AsyncRedis, ticket: str) -> None:
+    async def test_malformed_ticket_is_refused(self, redis_async: AsyncRedis, ticket: str) -> None:
         assert await tickets.exchange(redis_async, ticket=ticket, external_name=WS_A) is None
 
     async def test_an_expired_ticket_is_refused(self, redis: Redis, redis_async: AsyncRedis) -> None:
@@ -63,7 +63,7 @@ class TestTickets:
         redis.pexpire(tickets.ticket_key(ticket), 0)
         assert await tickets.exchange(redis_async, ticket=ticket, external_name=WS_A) is None
 
-    async def test_the_store_holds_no_secret(self, redis: Redis, redis_async: AsyncRedis) -> None:
+    async def test_store_contains_no_secret(self, redis: Redis, redis_async: AsyncRedis) -> None:
         spent = tickets.issue(redis, external_name=WS_A, user_id="7")
         cookie = await tickets.exchange(redis_async, ticket=spent, external_name=WS_A)
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
@@ -73,7 +73,7 @@ class TestTickets:
         assert ticket.encode() not in text
         assert cookie.encode() not in text
 
-    async def test_revoking_ends_sessions_and_open_tickets_of_the_one_meant(
+    async def test_revoking_ends_sessions_and_open_tickets_of_that_user(
         self, redis: Redis, redis_async: AsyncRedis
     ) -> None:
         async def enter(name: str, user: str) -> str:
@@ -92,14 +92,14 @@ class TestTickets:
         assert redis.exists(other) == 0
         assert tickets.revoke_user(redis, "7") == 0
 
-    def test_a_ticket_needs_a_workspace_and_a_user(self, redis: Redis) -> None:
+    def test_ticket_requires_a_workspace_and_a_user(self, redis: Redis) -> None:
         with pytest.raises(ValueError, match="external name"):
             tickets.issue(redis, external_name="ws-*", user_id="7")
         with pytest.raises(ValueError, match="user id"):
             tickets.issue(redis, external_name=WS_A, user_id="")
 
 
-def test_a_session_in_use_slides_in_steps_until_its_last_day() -> None:
+def test_session_in_use_is_extended_until_its_last_day() -> None:
     session = Session(WS_A, "7", NOW)
     assert renewal_s(session, SESSION_TTL_S - 10, NOW + 10) == 0
     assert renewal_s(session, SESSION_TTL_S - RENEW_AFTER_S, NOW + RENEW_AFTER_S) == SESSION_TTL_S
@@ -110,11 +110,11 @@ def test_a_session_in_use_slides_in_steps_until_its_last_day() -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{}", b"[1]", b'{"workspace":1,"user":"7","since":1}'])
-def test_a_damaged_session_is_none(data: bytes | None) -> None:
+def test_damaged_session_is_invalid(data: bytes | None) -> None:
     assert tickets.decode_session(data) is None
 
 
-def test_the_cookie_is_host_only_and_prefixed_where_there_is_https() -> None:
+def test_cookie_is_host_only_and_prefixed_over_https() -> None:
     plain, secure = CookiePolicy(secure=False), CookiePolicy(secure=True)
     for header in (plain.set_header("v"), secure.set_header("v")):
         assert "domain" not in header.lower()

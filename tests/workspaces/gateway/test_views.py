@@ -60,7 +60,7 @@ def test_invalid_view_is_refused(changes: dict[str, Any]) -> None:
         ("", None),
     ],
 )
-def test_where_an_endpoint_is_dialled(endpoint: str, found: tuple[str, str] | None) -> None:
+def test_address_of_an_endpoint(endpoint: str, found: tuple[str, str] | None) -> None:
     assert host_and_port(endpoint) == found
 
 
@@ -93,7 +93,7 @@ class TestViews:
         workspace_views.drop(redis, WS_A)
         assert workspace_views.store_view(redis, view(revision=1))
 
-    async def test_healing_does_not_replace_what_was_written_meanwhile(
+    async def test_repair_does_not_replace_a_newer_view(
         self, redis: Redis, redis_async: AsyncRedis
     ) -> None:
         workspace_views.store_view(redis, view(state="stopped", revision=2))
@@ -109,15 +109,15 @@ class TestViews:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{}", b'{"external_name":"x"}'])
-def test_a_damaged_view_is_none(data: bytes | None) -> None:
+def test_damaged_view_is_invalid(data: bytes | None) -> None:
     assert workspace_views.decode(data) is None
 
 
 @pytest.mark.parametrize("headers", [{"Host": "x"}, {"Authorization": "a\r\nb"}, {"Cookie": ""}])
-def test_only_the_two_headers_can_be_set_upstream(headers: dict[str, str]) -> None:
+def test_only_two_headers_can_be_set_upstream(headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="upstream header"):
         view(upstream_headers=headers)
 
 
-def test_the_secret_stays_out_of_the_representation() -> None:
+def test_secret_is_not_in_the_repr() -> None:
     assert "upstream-secret" not in repr(view())
