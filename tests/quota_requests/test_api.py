@@ -17,7 +17,7 @@ JSON = {"content_type": "application/json"}
 BODY = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "note": "The review"}
 
 
-def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
+def test_request_is_created_approved_for_less_and_revoked(bob, petra, team, eight, with_token):
     member = with_token(bob, "quotas:read", "quotas:write")
     answer = member.post("/api/v1/quota-requests", {**BODY, "until": in_hours(5).isoformat()}, **JSON)
     assert answer.status_code == 201
@@ -53,7 +53,7 @@ def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
     assert len(member.get("/api/v1/grants?active=false").json()["results"]) == 1
 
 
-def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_token):
+def test_repeated_request_is_a_conflict_naming_the_first(bob, team, eight, with_token):
     client = with_token(bob)
     first = client.post("/api/v1/quota-requests", BODY, **JSON).json()
     second = client.post("/api/v1/quota-requests", BODY, **JSON)
@@ -77,13 +77,13 @@ def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_
         ("nonsense", 1),
     ],
 )
-def test_what_is_wrong_is_named(bob, charlie, team, eight, with_token, field, value):
+def test_invalid_field_is_named(bob, charlie, team, eight, with_token, field, value):
     answer = with_token(bob).post("/api/v1/quota-requests", {**BODY, field: value}, **JSON)
     assert (answer.status_code, list(answer.json()["errors"])) == (400, [field])
     assert not QuotaRequest.objects.exists()
 
 
-def test_a_workspace_waits_for_what_is_asked(bob, petra, team, eight, with_token):
+def test_workspace_waits_for_the_requested_quota(bob, petra, team, eight, with_token):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-2"}
     made = with_token(bob).post("/api/v1/quota-requests", {**BODY, "start": start}, **JSON).json()
@@ -96,7 +96,7 @@ def test_a_workspace_waits_for_what_is_asked(bob, petra, team, eight, with_token
 
 
 @pytest.mark.parametrize("path", ["workspaces", "admission/preview"])
-def test_an_ask_is_a_valid_body(bob, team, eight, with_token, path):
+def test_ask_of_a_refusal_is_a_valid_request_body(bob, team, eight, with_token, path):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     client = with_token(bob)
     start = {"template": "jupyterlab", "flavor": "gpu-2", "start_without_gpu": False}
@@ -110,7 +110,7 @@ def test_an_ask_is_a_valid_body(bob, team, eight, with_token, path):
     assert workspace.state == "pending" and workspace.priority == start.get("priority", 0)
 
 
-def test_a_key_finds_the_workspace_that_was_requested_with_it(bob, petra, team, eight, with_token):
+def test_idempotency_key_returns_the_workspace_of_the_request(bob, petra, team, eight, with_token):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     client, key = with_token(bob), {"HTTP_IDEMPOTENCY_KEY": "job-7", **JSON}
     order = {"template": "jupyterlab", "flavor": "gpu-2", "team": "vision"}
@@ -122,14 +122,14 @@ def test_a_key_finds_the_workspace_that_was_requested_with_it(bob, petra, team, 
     assert (again.status_code, again.json()["id"]) == (201, made["workspace"])
 
 
-def test_a_workspace_needs_its_own_scope(bob, team, eight, with_token):
+def test_request_with_a_workspace_requires_the_workspace_scope(bob, team, eight, with_token):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-2"}
     client = with_token(bob, "quotas:read", "quotas:write")
     assert client.post("/api/v1/quota-requests", {**BODY, "start": start}, **JSON).status_code == 403
 
 
-def test_rules_are_made_changed_and_removed_by_approvers(bob, alice, petra, team, eight, with_token):
+def test_approvers_create_change_and_delete_rules(bob, alice, petra, team, eight, with_token):
     approver = with_token(petra, "quotas:read", "quotas:decide")
     body = {"resource": "gpu:h100", "amount_at_most": 2000, "hours_at_most": 8}
     answer = approver.post("/api/v1/auto-approve-rules", {**body, "team": "vision"}, **JSON)
@@ -152,7 +152,7 @@ def test_rules_are_made_changed_and_removed_by_approvers(bob, alice, petra, team
     assert approver.post("/api/v1/auto-approve-rules", {**body, "team": "no"}, **JSON).status_code == 400
 
 
-def test_delegations(bob, alice, olga, petra, team, eight, with_token):
+def test_delegations_over_rest(bob, alice, olga, petra, team, eight, with_token):
     made = ask(bob, team)
     approver = with_token(petra, "quotas:read", "quotas:decide")
     body = {"delegate": "olga", "ends_at": in_hours(5).isoformat()}
@@ -173,7 +173,7 @@ def test_delegations(bob, alice, olga, petra, team, eight, with_token):
         ("post", "/api/v1/delegations"),
     ],
 )
-def test_what_only_approvers_do_needs_its_scope(petra, with_token, method, path):
+def test_approver_actions_require_the_decide_scope(petra, with_token, method, path):
     others = [scope for scope in Scope.values if scope not in {"quotas:decide", "all", "scim"}]
     assert getattr(with_token(petra, *others), method)(path, {}, **JSON).status_code == 403
     assert getattr(with_token(petra, "quotas:decide"), method)(path, {}, **JSON).status_code == 400

@@ -42,7 +42,7 @@ def test_delegates_are_notified_during_their_delegation(bob, alice, team, petra,
     assert set(Notification.objects.values_list("user__username", flat=True)) == {"petra", "olga"}
 
 
-def test_only_members_ask(charlie, olga, team, eight):
+def test_only_members_can_request(charlie, olga, team, eight):
     for user in (charlie, olga):
         with pytest.raises(NotAllowed):
             ask(user, team)
@@ -65,13 +65,13 @@ def test_only_members_ask(charlie, olga, team, eight):
         ("kind", {"kind": "ledger", "resource": "gpu_hours", "until": None}),  # there is no budget
     ],
 )
-def test_what_makes_no_sense_is_refused_at_its_field(bob, team, eight, field, given):
+def test_invalid_value_is_refused_at_its_field(bob, team, eight, field, given):
     with pytest.raises(InvalidInput) as refused:
         ask(bob, team, **given)
     assert list(refused.value.extra["errors"]) == [field]
 
 
-def test_more_than_the_site_has_is_refused_with_the_number(bob, team, eight):
+def test_amount_above_the_site_capacity_is_refused_with_the_number(bob, team, eight):
     with pytest.raises(InvalidInput, match="The site has only 8 × H100"):
         ask(bob, team, amount=9000)
     assert ask(bob, team, amount=8000)
@@ -80,7 +80,7 @@ def test_more_than_the_site_has_is_refused_with_the_number(bob, team, eight):
         ask(bob, team, amount=5000)
 
 
-def test_gpu_hours_have_no_end(bob, team, eight):
+def test_request_for_gpu_hours_has_no_end(bob, team, eight):
     now = timezone.now()
     LedgerAccount.objects.create(team=team, quota=0, period_started_at=now, charged_until=now)
     with pytest.raises(InvalidInput, match="GPU-hours do not expire"):
@@ -100,7 +100,7 @@ def test_operator_is_notified_of_the_cap_of_the_only_owner(alice, olga, team, ei
     assert Notification.objects.get().user == olga
 
 
-def test_the_same_is_not_asked_twice(bob, alice, team, eight):
+def test_duplicate_request_is_refused(bob, alice, team, eight):
     first = ask(bob, team)
     with pytest.raises(StateConflict) as refused:
         ask(bob, team, amount=2000)
@@ -121,7 +121,7 @@ def rule(petra, eight):
     )
 
 
-def test_rule_approves_at_once_without_notices(bob, team, petra, rule, sent):
+def test_request_within_a_rule_is_approved_at_once_without_notices(bob, team, petra, rule, sent):
     made = ask(bob, team, amount=2000, until=in_hours(8) - dt.timedelta(seconds=5))
     assert (made.state, made.rule, made.decided_by) == (RequestState.APPROVED, rule, None)
     grant = Grant.objects.get()
@@ -140,14 +140,14 @@ def test_rule_approves_at_once_without_notices(bob, team, petra, rule, sent):
         {"resource": "cpu_milli", "amount": 1000},
     ],
 )
-def test_what_a_rule_does_not_allow_waits_for_a_person(bob, team, rule, given):
+def test_request_outside_a_rule_waits_for_an_approver(bob, team, rule, given):
     if given.get("until") == "late":
         given = {"until": in_hours(8.1)}
     made = ask(bob, team, **{"amount": 1000, "until": in_hours(1), **given})
     assert made.state == RequestState.OPEN
 
 
-def test_a_rule_counts_all_that_rules_gave_the_team(bob, alice, team, petra, rule, clock):
+def test_rule_limit_includes_earlier_grants_by_rules(bob, alice, team, petra, rule, clock):
     assert ask(bob, team, amount=1500, until=in_hours(2)).state == RequestState.APPROVED
     by_hand = ask(alice, team, amount=1500, until=in_hours(2))
     assert by_hand.state == RequestState.OPEN
@@ -161,7 +161,7 @@ def test_a_rule_counts_all_that_rules_gave_the_team(bob, alice, team, petra, rul
     assert ask(bob, team, amount=2000, until=in_hours(2)).state == RequestState.APPROVED
 
 
-def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, petra, rule, charlie):
+def test_rule_of_another_team_or_disabled_rule_does_not_apply(bob, team, petra, rule, charlie):
     rules.change_rule(actor=petra, rule_id=rule.pk, enabled=False)
     rules.create_rule(
         actor=petra,
@@ -173,7 +173,7 @@ def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, pe
     assert ask(bob, team, until=in_hours(1)).state == RequestState.OPEN
 
 
-def test_own_rule_does_not_approve_own_request(bob, team, petra, eight, rule):
+def test_own_rule_does_not_approve_own_request_of_an_approver(bob, team, petra, eight, rule):
     MembershipFactory(team=team, user=petra)
     other = UserFactory(is_approver=True)
     assert selectors.immediate_approval(petra, team, "gpu:h100") is None
@@ -199,7 +199,7 @@ def test_rule_of_another_approver_applies_to_approvers(team, petra, eight):
     assert ask(petra, team, until=in_hours(1)).state == RequestState.APPROVED
 
 
-def test_only_approvers_make_rules(alice, olga, bob, petra, team, eight):
+def test_only_approvers_create_rules(alice, olga, bob, petra, team, eight):
     rules.delegate(actor=petra, delegate="bob", ends_at=in_hours(2))
     for user in (alice, olga, bob):
         with pytest.raises(NotAllowed):

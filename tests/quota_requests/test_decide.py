@@ -39,7 +39,7 @@ def told(user) -> list[str]:
 # --- What comes of it -------------------------------------------------------------------------------
 
 
-def test_approving_makes_a_grant_and_tells_who_asked(bob, petra, team, eight, sent):
+def test_approval_creates_a_grant_and_notifies_the_requester(bob, petra, team, eight, sent):
     made = ask(bob, team, amount=2000)
     sent.clear()
     requests.approve(actor=petra, request_id=made.pk, note="Good luck")
@@ -53,7 +53,7 @@ def test_approving_makes_a_grant_and_tells_who_asked(bob, petra, team, eight, se
     assert "control.schedule" in sent.tasks
 
 
-def test_less_can_be_approved_and_more_cannot(bob, petra, team, eight):
+def test_approval_for_less_is_possible_and_for_more_refused(bob, petra, team, eight):
     made = ask(bob, team, amount=2000)
     for amount in (2001, 0, -1):
         with pytest.raises(InvalidInput, match="at most the requested 2 × H100"):
@@ -65,7 +65,7 @@ def test_less_can_be_approved_and_more_cannot(bob, petra, team, eight):
     assert told(bob) == ["petra approved 0.5 × H100 (of 2 requested) for Vision"]
 
 
-def test_a_cap_is_raised_for_who_asked_alone(bob, alice, petra, team, eight):
+def test_approved_cap_applies_to_the_requester_only(bob, alice, petra, team, eight):
     MemberCap.objects.create(team=team, user=None, resource="gpu:h100", amount=1000)
     made = ask(bob, team, kind="member_cap")
     with pytest.raises(NotAllowed):
@@ -74,7 +74,7 @@ def test_a_cap_is_raised_for_who_asked_alone(bob, alice, petra, team, eight):
     assert Grant.objects.get().user == bob
 
 
-def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monkeypatch):
+def test_approved_gpu_hours_are_credited_without_a_grant(bob, petra, team, eight, monkeypatch):
     now, credited = timezone.now(), []
     ledger = SimpleNamespace(credit=lambda **given: credited.append(given))
     monkeypatch.setattr(services, "ledger", ledger)
@@ -85,7 +85,7 @@ def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monke
     assert not Grant.objects.exists()
 
 
-def test_a_denial_needs_a_note_that_reaches_who_asked(bob, petra, team, eight):
+def test_denial_requires_a_note_for_the_requester(bob, petra, team, eight):
     made = ask(bob, team)
     with pytest.raises(InvalidInput):
         requests.deny(actor=petra, request_id=made.pk, note="  ")
@@ -96,7 +96,7 @@ def test_a_denial_needs_a_note_that_reaches_who_asked(bob, petra, team, eight):
     assert not Grant.objects.exists()
 
 
-def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock):
+def test_second_decision_is_refused_naming_the_decider(bob, petra, team, eight, clock):
     made = ask(bob, team)
     requests.approve(actor=petra, request_id=made.pk)
     other = UserFactory(username="paul", is_approver=True)
@@ -110,7 +110,7 @@ def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock)
     assert Grant.objects.count() == 1
 
 
-def test_a_time_that_is_over_wants_another_end(bob, petra, team, eight, clock):
+def test_approval_after_the_requested_period_needs_another_end(bob, petra, team, eight, clock):
     made = ask(bob, team, until=in_hours(1))
     clock.shift(3601)
     with pytest.raises(InvalidInput, match="The requested period is over"):
@@ -119,7 +119,7 @@ def test_a_time_that_is_over_wants_another_end(bob, petra, team, eight, clock):
     assert Grant.objects.get().ends_at == in_hours(1)
 
 
-def test_only_who_asked_cancels(bob, alice, petra, team, eight):
+def test_only_the_requester_cancels(bob, alice, petra, team, eight):
     made = ask(bob, team)
     for user in (alice, petra):
         with pytest.raises(NotAllowed):
@@ -164,7 +164,7 @@ def test_own_request_cannot_be_decided(petra, team, eight):
     assert "a request of their own" in event.message
 
 
-def test_a_delegate_decides_while_it_lasts(bob, olga, petra, team, eight, clock):
+def test_delegate_decides_during_the_delegation(bob, olga, petra, team, eight, clock):
     first, second, third = (
         ask(bob, team),
         ask(bob, team, resource="gpu"),
@@ -194,7 +194,7 @@ def test_a_delegate_decides_while_it_lasts(bob, olga, petra, team, eight, clock)
         decide(third)
 
 
-def test_a_delegate_does_not_decide_what_the_approver_asks_for(olga, petra, bob, team, eight):
+def test_delegate_does_not_decide_requests_of_the_approver(olga, petra, bob, team, eight):
     MembershipFactory(team=team, user=petra)
     rules.delegate(actor=petra, delegate="bob", ends_at=in_hours(2))
     made = ask(petra, team)
@@ -209,7 +209,7 @@ def test_a_delegate_does_not_decide_what_the_approver_asks_for(olga, petra, bob,
     requests.approve(actor=bob, request_id=made.pk)
 
 
-def test_a_delegation_is_taken_back_by_who_gave_or_holds_it(bob, olga, petra, clock):
+def test_delegation_is_revoked_by_its_approver_or_delegate(bob, olga, petra, clock):
     for actor, begins in ((petra, 0), (olga, 0), (petra, 5)):
         made = rules.delegate(actor=petra, delegate="olga", starts_at=in_hours(begins), ends_at=in_hours(9))
         with pytest.raises(StateConflict):
@@ -226,7 +226,7 @@ def test_a_delegation_is_taken_back_by_who_gave_or_holds_it(bob, olga, petra, cl
     "given",
     [{"delegate": "petra"}, {"delegate": "nobody-has-this"}, {"ends_at": -1}, {"ends_at": 24 * 400}],
 )
-def test_a_delegation_that_makes_no_sense_is_refused(olga, petra, given):
+def test_invalid_delegation_is_refused(olga, petra, given):
     ends = in_hours(given.get("ends_at", 5))
     with pytest.raises(InvalidInput):
         rules.delegate(actor=petra, delegate=given.get("delegate", "olga"), ends_at=ends)
@@ -235,7 +235,7 @@ def test_a_delegation_that_makes_no_sense_is_refused(olga, petra, given):
 # --- Grants end -------------------------------------------------------------------------------------
 
 
-def test_a_grant_is_taken_back_and_counts_no_more(bob, alice, olga, petra, team, eight, sent):
+def test_revoked_grant_does_not_count(bob, alice, olga, petra, team, eight, sent):
     made = ask(bob, team)
     requests.approve(actor=petra, request_id=made.pk)
     grant = Grant.objects.get()
@@ -251,7 +251,7 @@ def test_a_grant_is_taken_back_and_counts_no_more(bob, alice, olga, petra, team,
     assert "petra revoked the grant of 1 × H100 to Vision" in told(alice)
 
 
-def test_a_grant_warns_a_day_before_and_ends_by_itself_each_once(bob, alice, petra, team, eight, clock, sent):
+def test_grant_warns_once_a_day_before_and_ends_once(bob, alice, petra, team, eight, clock, sent):
     made = ask(bob, team, until=in_hours(48))
     requests.approve(actor=petra, request_id=made.pk)
     grants.end_due_grants()
@@ -270,7 +270,7 @@ def test_a_grant_warns_a_day_before_and_ends_by_itself_each_once(bob, alice, pet
     assert Event.objects.filter(kind="quota.grant_ended").count() == 1
 
 
-def test_a_short_grant_gives_no_warning_a_day_before(bob, alice, petra, team, eight):
+def test_short_grant_gives_no_warning(bob, alice, petra, team, eight):
     requests.approve(actor=petra, request_id=ask(bob, team, until=in_hours(8)).pk)
     grants.end_due_grants()
     assert not told(alice)
@@ -295,7 +295,7 @@ def waiting(bob, team, eight):
     return workspace, ask(bob, team, workspace=workspace)
 
 
-def test_it_starts_by_itself_when_it_is_approved(waiting, petra, sent):
+def test_waiting_workspace_starts_on_approval(waiting, petra, sent):
     workspace, made = waiting
     sent.clear()
     requests.approve(actor=petra, request_id=made.pk)
@@ -308,7 +308,7 @@ def test_it_starts_by_itself_when_it_is_approved(waiting, petra, sent):
 
 
 @pytest.mark.parametrize("how", ["denied", "cancelled"])
-def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
+def test_waiting_workspace_is_deleted_after_denial_or_cancellation(waiting, bob, petra, how):
     workspace, made = waiting
     if how == "denied":
         requests.deny(actor=petra, request_id=made.pk, note="No room this week")
@@ -320,7 +320,7 @@ def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
     assert ("No room this week" if how == "denied" else "cancelled") in why
 
 
-def test_it_stays_when_it_could_start_by_now(waiting, petra):
+def test_waiting_workspace_stays_after_denial_if_it_can_start(waiting, petra):
     workspace, made = waiting
     QueueEntry.objects.filter(pk=workspace.pk).update(outcome="queued")
     requests.deny(actor=petra, request_id=made.pk, note="No")
@@ -328,13 +328,13 @@ def test_it_stays_when_it_could_start_by_now(waiting, petra):
     assert workspace.state == State.PENDING
 
 
-def test_workspace_of_another_user_cannot_wait(waiting, alice, team):
+def test_request_for_the_workspace_of_another_user_is_refused(waiting, alice, team):
     workspace, _ = waiting
     with pytest.raises(InvalidInput):
         ask(alice, team, workspace=workspace)
 
 
-def test_a_cycle_that_keeps_its_site_learns_of_the_approval_at_once(waiting, petra, sent):
+def test_approval_reaches_the_cached_snapshot_at_once(waiting, petra, sent):
     workspace, made = waiting
     cycle.run()
     requests.approve(actor=petra, request_id=made.pk)

@@ -73,7 +73,7 @@ def held(team, owner, pool, *, days: float, ago: float = 0, devices: int = 1, ac
 # --- Asking -----------------------------------------------------------------------------------------
 
 
-def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
+def test_request_form_uses_readable_units(bob, team, petra, eight, as_user):
     client = as_user(bob)
     page = client.get("/quotas/ask/?team=vision&resource=gpu:h100&amount=2000&kind=quota")
     assert 'value="2"' in page.content.decode()
@@ -104,7 +104,7 @@ def test_refusal_is_shown_at_its_field_and_input_is_kept(bob, team, eight, as_us
     assert not QuotaRequest.objects.exists()
 
 
-def test_asking_twice_leads_to_the_first(bob, team, eight, as_user):
+def test_repeated_request_redirects_to_the_first(bob, team, eight, as_user):
     client = as_user(bob)
     client.post("/quotas/ask/", FORM)
     answer = client.post("/quotas/ask/", FORM)
@@ -115,7 +115,7 @@ def test_asking_twice_leads_to_the_first(bob, team, eight, as_user):
     )
 
 
-def test_the_form_says_what_is_approved_at_once(bob, team, petra, eight, as_user):
+def test_form_shows_amounts_approved_at_once(bob, team, petra, eight, as_user):
     AutoApproveRule.objects.create(resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
     Quota.objects.create(team=team, resource="gpu:h100", quota=4000)
     hint = as_user(bob).get(
@@ -126,11 +126,11 @@ def test_the_form_says_what_is_approved_at_once(bob, team, petra, eight, as_user
     assert b"<html" not in hint.content
 
 
-def test_who_is_in_no_team_learns_what_to_do(petra, as_user):
+def test_user_without_a_team_sees_the_next_step(petra, as_user):
     assert "You are not in a team yet" in text_of(as_user(petra).get("/quotas/ask/"))
 
 
-def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight, as_user):
+def test_hours_and_checkpoints_are_kept_in_the_request(bob, team, eight, as_user):
     """From the form for new workspaces over the one that asks to the workspace that waits."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     browser = as_user(bob)
@@ -151,7 +151,7 @@ def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight,
     assert (made.name, made.expected_s, made.checkpointed, made.loses_work) == ("big", 9000, True, False)
 
 
-def test_further_flavors_wait_too(bob, team, eight, as_user):
+def test_fallback_flavors_are_kept_in_the_request(bob, team, eight, as_user):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     browser = as_user(bob)
     wanted = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "ask": "1", "second": "gpu-2"}
@@ -165,7 +165,7 @@ def test_further_flavors_wait_too(bob, team, eight, as_user):
     assert made.start_within_s == 300
 
 
-def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eight, as_user):
+def test_hours_and_checkpoints_default_to_flavor_and_template(bob, team, eight, as_user):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
@@ -173,14 +173,14 @@ def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eig
     assert (made.expected_s, made.checkpointed) == (made.flavor.expected_hours * 3600, None)
 
 
-def test_hours_that_are_none_are_said_where_one_asks(bob, team, eight, as_user):
+def test_invalid_hours_are_reported_in_the_form(bob, team, eight, as_user):
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big", "hours": "lots"}
     page = as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
     assert "hours, such as 8 or 0.5" in text_of(page)
     assert not QuotaRequest.objects.exists()
 
 
-def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent):
+def test_refused_workspace_runs_after_request_and_approval(bob, petra, team, eight, as_user, sent):
     """From the refusal to a running workspace, in forms alone."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
@@ -208,7 +208,7 @@ def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent
         assert "on Gpu-1, which is running" in shown
 
 
-def test_a_decision_corrects_what_else_counts_on_the_page(bob, alice, petra, team, eight, as_user):
+def test_decision_updates_the_counters_of_the_page(bob, alice, petra, team, eight, as_user):
     for user in (bob, alice):
         as_user(user).post("/quotas/ask/", FORM)
     client = as_user(petra)
@@ -225,7 +225,7 @@ def test_a_decision_corrects_what_else_counts_on_the_page(bob, alice, petra, tea
         assert f'<span hx-swap-oob="innerHTML:#to-decide"{badge}' in body
 
 
-def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):
+def test_request_for_a_workspace_within_quota_is_refused(bob, team, eight, as_user):
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).post("/quotas/ask/", {**FORM, **start})
     assert page.status_code == 400
@@ -234,7 +234,7 @@ def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):
     assert not QuotaRequest.objects.exists()
 
 
-def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
+def test_refused_request_leaves_no_workspace(bob, team, eight, as_user):
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).post("/quotas/ask/", {**FORM, "amount": "9", **start})
@@ -245,7 +245,7 @@ def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
 # --- The inbox --------------------------------------------------------------------------------------
 
 
-def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as_user):
+def test_inbox_shows_evidence_for_the_decision(bob, alice, petra, team, eight, as_user):
     lab = Cohort.objects.create(slug="lab", name="Lab")
     nlp = TeamFactory(slug="nlp", name="NLP")
     for each, quota in ((team, 4000), (nlp, 2000)):
@@ -272,7 +272,7 @@ def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as
         assert words in page
 
 
-def test_idle_is_what_is_measured_and_never_zero_for_want_of_data(bob, petra, team, eight):
+def test_idle_amount_is_measured_and_never_zero_without_data(bob, petra, team, eight):
     held(team, bob, eight, days=1, active=True, devices=3)
     first, second, third = AllocatedDevice.objects.filter(active=True)
     made = ask(bob, team)
@@ -286,7 +286,7 @@ def test_idle_is_what_is_measured_and_never_zero_for_want_of_data(bob, petra, te
     assert (idle.environments, idle.measured, idle.idle, idle.percent) == (3, 2, 1, 50)
 
 
-def test_what_gpus_were_used_for_is_measured_or_said_not_to_be(bob, petra, team, eight, as_user):
+def test_gpu_use_is_shown_or_marked_as_not_measured(bob, petra, team, eight, as_user):
     held(team, bob, eight, days=1, active=True, devices=2)
     made = ask(bob, team)
     page = text_of(as_user(petra).get("/quotas/approvals/"))
@@ -303,7 +303,7 @@ def test_what_gpus_were_used_for_is_measured_or_said_not_to_be(bob, petra, team,
 
 
 @pytest.mark.thorough("fifty requests")
-def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, django_assert_max_num_queries):
+def test_fifty_requests_take_as_many_queries_as_one(petra, team, eight, as_user, django_assert_max_num_queries):
     for number in range(50):
         some = TeamFactory()
         user = MembershipFactory(team=some, user=UserFactory()).user
@@ -315,7 +315,7 @@ def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, dja
     assert page.content.count(b"quota-request") == 50
 
 
-def test_approving_less_turns_the_row_into_what_was_decided_with_a_way_back(bob, petra, team, eight, as_user):
+def test_approval_for_less_replaces_the_row_with_the_decision_and_undo(bob, petra, team, eight, as_user):
     made = ask(bob, team, amount=2000)
     client = as_user(petra)
     row = client.post(
@@ -335,7 +335,7 @@ def test_approving_less_turns_the_row_into_what_was_decided_with_a_way_back(bob,
     assert grant.ended_at
 
 
-def test_denying_without_a_note_says_so_and_keeps_the_form(bob, petra, team, eight, as_user):
+def test_denial_without_a_note_is_refused_and_keeps_the_form(bob, petra, team, eight, as_user):
     made = ask(bob, team)
     url = f"/quotas/requests/{made.pk}/decide/"
     client = as_user(petra)
@@ -353,7 +353,7 @@ def test_denying_without_a_note_says_so_and_keeps_the_form(bob, petra, team, eig
     assert "resource=gpu%3Ah100&amp;amount=1000" in own
 
 
-def test_who_comes_second_sees_who_was_first(bob, petra, team, eight, as_user):
+def test_second_approver_sees_the_first_decision(bob, petra, team, eight, as_user):
     made = ask(bob, team)
     client = as_user(petra)
     requests.approve(actor=UserFactory(username="paul", is_approver=True), request_id=made.pk)
@@ -362,7 +362,7 @@ def test_who_comes_second_sees_who_was_first(bob, petra, team, eight, as_user):
     assert "Revoke grant" in text_of(row)
 
 
-def test_what_comes_later_is_announced_and_disturbs_nothing(bob, petra, team, eight, as_user):
+def test_new_requests_are_announced_without_changing_the_page(bob, petra, team, eight, as_user):
     made = ask(bob, team)
     client = as_user(petra)
     news = {**HTMX, "HX-Target": "news"}
@@ -371,7 +371,7 @@ def test_what_comes_later_is_announced_and_disturbs_nothing(bob, petra, team, ei
     assert "1 new request" in text_of(client.get(f"/quotas/approvals/?known={made.pk}", headers=news))
 
 
-def test_who_decides_nothing_sees_their_own_requests(bob, alice, team, eight, as_user):
+def test_user_without_decisions_sees_own_requests(bob, alice, team, eight, as_user):
     ask(bob, team)
     page = text_of(as_user(bob).get("/quotas/approvals/"))
     assert "Your requests" in page
@@ -379,7 +379,7 @@ def test_who_decides_nothing_sees_their_own_requests(bob, alice, team, eight, as
     assert "Approve" not in page
 
 
-def test_an_outsider_sees_nothing_and_a_colleague_may_not_decide(bob, charlie, team, eight, as_user):
+def test_outsider_sees_no_request_and_colleague_cannot_decide(bob, charlie, team, eight, as_user):
     made = ask(bob, team)
     dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
     for path in ("", "decide/", "cancel/"):
@@ -391,7 +391,7 @@ def test_an_outsider_sees_nothing_and_a_colleague_may_not_decide(bob, charlie, t
     assert made.state == RequestState.OPEN
 
 
-def test_cancelling_on_the_page(bob, team, eight, as_user):
+def test_request_is_cancelled_on_the_page(bob, team, eight, as_user):
     made = ask(bob, team)
     as_user(bob).post(f"/quotas/requests/{made.pk}/cancel/")
     made.refresh_from_db()
@@ -401,7 +401,7 @@ def test_cancelling_on_the_page(bob, team, eight, as_user):
 # --- Rules and delegates ----------------------------------------------------------------------------
 
 
-def test_rules_are_made_switched_and_removed(petra, team, eight, as_user):
+def test_rules_are_created_disabled_and_deleted_on_the_page(petra, team, eight, as_user):
     client = as_user(petra)
     assert "No rules" in text_of(client.get("/quotas/rules/"))
     wrong = client.post("/quotas/rules/", {"resource": "gpu:h100", "amount": "0", "hours": "8", "team": ""})
@@ -432,6 +432,6 @@ def test_delegate_is_notified_and_sees_the_inbox(petra, olga, bob, team, eight, 
     assert "in place of petra" not in text_of(as_user(olga).get("/quotas/approvals/"))
 
 
-def test_rules_are_not_for_members(bob, alice, team, as_user):
+def test_members_cannot_see_rules(bob, alice, team, as_user):
     for user in (bob, alice):
         assert as_user(user).get("/quotas/rules/").status_code == 403

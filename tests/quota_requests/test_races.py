@@ -18,7 +18,7 @@ from tests.races import at_once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
+def test_two_approvers_at_once_make_one_grant_only(bob, petra, team, eight, sent):
     paul = UserFactory(username="paul", is_approver=True)
     for _ in range(3):
         made = ask(bob, team)
@@ -40,7 +40,7 @@ def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
         assert Grant.objects.filter(request=made).count() == (made.state == RequestState.APPROVED)
 
 
-def test_two_members_at_once_do_not_overrun_a_rule(petra, team, eight, sent):
+def test_two_members_at_once_do_not_exceed_a_rule(petra, team, eight, sent):
     rules.create_rule(actor=petra, team=None, resource="gpu:h100", amount_at_most=2000, hours_at_most=24)
     members = [MembershipFactory(team=team, user=UserFactory()).user for _ in range(5)]
     until = in_hours(2)
@@ -50,7 +50,7 @@ def test_two_members_at_once_do_not_overrun_a_rule(petra, team, eight, sent):
     assert Grant.objects.count() == 2
 
 
-def test_one_member_at_once_asks_once(bob, team, eight, sent):
+def test_concurrent_requests_of_one_member_make_one(bob, team, eight, sent):
     outcome = at_once([lambda: ask(bob, team)] * 4)
     assert Counter(type(item) for item in outcome) == {QuotaRequest: 1, StateConflict: 3}, outcome
 

@@ -37,7 +37,7 @@ def status_of(made):
     return made.state
 
 
-def test_much_asks_and_keeps_what_was_typed(stale, made):
+def test_large_approval_asks_for_reauthentication_and_keeps_the_input(stale, made):
     answered = decide(stale, made, note="For the paper")
     assert answered.status_code == 403
     assert 'name="note" value="For the paper"' in answered.content.decode()
@@ -47,17 +47,17 @@ def test_much_asks_and_keeps_what_was_typed(stale, made):
     assert made.decision_note == "For the paper"
 
 
-def test_up_to_the_limit_does_not(stale, made):
+def test_approval_up_to_the_limit_needs_no_reauthentication(stale, made):
     decide(stale, made, amount="2")
     assert status_of(made) == RequestState.APPROVED
 
 
-def test_refusing_does_not(stale, made):
+def test_denial_needs_no_reauthentication(stale, made):
     decide(stale, made, decision="deny", note="No")
     assert status_of(made) == RequestState.DENIED
 
 
-def test_a_part_of_a_page_leads_to_the_question(stale, made):
+def test_htmx_request_redirects_to_reauthentication(stale, made):
     answered = stale.post(
         f"/quotas/requests/{made.pk}/decide/",
         {"decision": "approve"},
@@ -67,7 +67,7 @@ def test_a_part_of_a_page_leads_to_the_question(stale, made):
     assert status_of(made) == RequestState.OPEN
 
 
-def test_rest_by_session_answers_a_code_and_tokens_go_on(stale, petra, made, with_token):
+def test_rest_session_gets_a_code_and_tokens_are_exempt(stale, petra, made, with_token):
     path = f"/api/v1/quota-requests/{made.pk}/approve"
     answered = stale.post(path, {}, **JSON)
     assert (answered.status_code, answered.json()["code"]) == (403, "reauthentication_required")
@@ -82,7 +82,7 @@ def test_rest_by_session_answers_a_code_and_tokens_go_on(stale, petra, made, wit
         pytest.param({}, id="no limit"),
     ],
 )
-def test_within_the_limit_nothing_asks(stale, made, settings, limits):
+def test_amounts_within_the_limit_never_need_reauthentication(stale, made, settings, limits):
     settings.BERTH_STEP_UP_APPROVALS = limits
     decide(stale, made)
     assert status_of(made) == RequestState.APPROVED

@@ -42,7 +42,7 @@ def api(with_token):
     return Api
 
 
-def test_a_quota_lives(api, olga, team):
+def test_quota_is_created_changed_and_deleted(api, olga, team):
     operator = api(olga)
     made = operator.post(
         "/quotas", {"team": "vision", "resource": "gpu:H100", "quota": 4000, "borrowing_limit": 0}
@@ -84,14 +84,14 @@ def test_a_quota_lives(api, olga, team):
         ({"team": "vision", "resource": H100, "quota": 1, "gpus": 1}, "gpus"),
     ],
 )
-def test_a_wrong_body_is_refused_with_the_field(api, olga, team, body, field):
+def test_invalid_body_is_refused_with_the_field(api, olga, team, body, field):
     cohorts.create_cohort(actor=SYSTEM, slug="lab")
     answer = api(olga).post("/quotas", body)
     assert answer.status_code == 400 and field in answer.json()["errors"]
     assert not Quota.objects.exists()
 
 
-def test_a_second_quota_of_the_same_is_a_conflict(api, olga, team):
+def test_second_quota_for_a_resource_is_a_conflict(api, olga, team):
     body = {"team": "vision", "resource": H100, "quota": 1000}
     assert api(olga).post("/quotas", body).status_code == 201
     again = api(olga).post("/quotas", {**body, "quota": 9000})
@@ -99,7 +99,7 @@ def test_a_second_quota_of_the_same_is_a_conflict(api, olga, team):
     assert Quota.objects.get().quota == 1000
 
 
-def test_lists_show_what_concerns_one_and_filter(api, olga, bob, charlie, petra, team):
+def test_lists_show_visible_rows_and_filter(api, olga, bob, charlie, petra, team):
     lab = cohorts.create_cohort(actor=SYSTEM, slug="lab")
     cohorts.create_cohort(actor=SYSTEM, slug="other")
     cohorts.set_share(actor=SYSTEM, team=team, cohort=lab)
@@ -121,7 +121,7 @@ def test_lists_show_what_concerns_one_and_filter(api, olga, bob, charlie, petra,
     assert api(olga).get("/quotas", resorce=H100).status_code == 400
 
 
-def test_a_cohort_lives(api, olga, team):
+def test_cohort_is_created_changed_and_deleted(api, olga, team):
     operator = api(olga)
     assert operator.post("/cohorts", {"slug": "lab", "name": "Lab"}).status_code == 201
     inner = operator.post(
@@ -147,7 +147,7 @@ def test_a_cohort_lives(api, olga, team):
     assert operator.delete("/cohorts/inner").status_code == 204
 
 
-def test_a_share_is_set_whole(api, olga, alice, team):
+def test_share_is_replaced_as_a_whole(api, olga, alice, team):
     cohorts.create_cohort(actor=SYSTEM, slug="lab")
     assert api(alice).get("/teams/vision/share").json() == {
         "team": "vision",
@@ -172,7 +172,7 @@ def test_usage_in_numbers_for_members_and_approvers(api, bob, petra, charlie, te
     assert missing["status"] == 404 and "Vision" not in str(missing)
 
 
-def test_an_owner_caps_members(api, alice, bob, charlie, team):
+def test_owner_sets_member_caps(api, alice, bob, charlie, team):
     owner = api(alice)
     made = owner.post("/member-caps", {"team": "vision", "username": "bob", "resource": H100, "amount": 2000})
     assert made.status_code == 201 and made.json()["username"] == "bob"
@@ -193,7 +193,7 @@ def test_an_owner_caps_members(api, alice, bob, charlie, team):
     assert owner.delete(where).status_code == 204
 
 
-def test_limits_of_the_site_and_rates(api, olga, bob):
+def test_site_limits_and_rates_over_rest(api, olga, bob):
     operator = api(olga)
     assert operator.put(f"/site-limits/{H100}", {"amount": 12_000}).json() == {
         "resource": H100,
@@ -210,7 +210,7 @@ def test_limits_of_the_site_and_rates(api, olga, bob):
     assert api(bob).get("/rates").json()["results"] == []
 
 
-def test_a_token_for_reading_changes_nothing(api, olga, team):
+def test_read_token_cannot_change_limits(api, olga, team):
     reader = api(olga, "quotas:read")
     assert reader.get("/quotas").status_code == 200
     assert reader.post("/quotas", {"team": "vision", "resource": H100, "quota": 1}).status_code == 403

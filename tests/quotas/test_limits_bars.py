@@ -52,7 +52,7 @@ def only(team, actor=None, resource=H100):
     return next(bar for bar in limits.team_usage(team, actor) if bar.resource == resource)
 
 
-def test_without_any_quota_there_is_only_use(team, hold):
+def test_team_without_quota_shows_usage_only(team, hold):
     assert limits.team_usage(team) == []
     hold(2000)
     bar = only(team)
@@ -60,7 +60,7 @@ def test_without_any_quota_there_is_only_use(team, hold):
     assert bar.head == "2 in use, no limit" and bar.excess == 0 and not bar.is_full
 
 
-def test_use_what_waits_and_what_is_borrowed(team, shared, hold, bob, alice):
+def test_bar_shows_used_waiting_and_borrowed_amounts(team, shared, hold, bob, alice):
     hold(3000)
     hold(2000, owner=alice, state=State.STOPPING)
     hold(1000, state=State.PENDING)
@@ -77,7 +77,7 @@ def test_use_what_waits_and_what_is_borrowed(team, shared, hold, bob, alice):
     assert lender.available == 3000, "vision holds one of its four"
 
 
-def test_limit_is_what_the_tree_allows(team, shared):
+def test_limit_includes_what_the_cohort_allows(team, shared):
     assert only(team).limit == 6000, "quota and what may be borrowed"
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     assert only(team).limit == 7000, "all that robots lends"
@@ -86,14 +86,14 @@ def test_limit_is_what_the_tree_allows(team, shared):
     assert bar.limit == 5000 and bar.site_limited and bar.available == 5000
 
 
-def test_the_site_limit_counts_what_all_hold(team, hold, charlie):
+def test_site_limit_counts_usage_of_all_teams(team, hold, charlie):
     services.set_site_limit(actor=SYSTEM, resource=H100, amount=5000)
     hold(4000, owner=charlie, of=charlie.teams.get())
     hold(500)
     assert only(team).available == 500
 
 
-def test_grants_raise_the_quota_while_they_last(team):
+def test_active_grants_raise_the_quota(team):
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     now = timezone.now()
     for began, ends in ((-2, -1), (-1, 1), (1, 2)):
@@ -108,7 +108,7 @@ def test_grants_raise_the_quota_while_they_last(team):
     assert (bar.quota, bar.grant, bar.limit) == (5000, 1000, 5000)
 
 
-def test_a_quota_below_use_shows_how_much_is_over(team, hold):
+def test_quota_below_usage_shows_the_excess(team, hold):
     hold(3000)
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
     bar = only(team)
@@ -116,7 +116,7 @@ def test_a_quota_below_use_shows_how_much_is_over(team, hold):
     assert bar.limit_percent == 33 and "2 over the limit" in bar.sentence
 
 
-def test_a_member_sees_his_own_cap(team, alice, bob, hold):
+def test_member_sees_their_own_cap(team, alice, bob, hold):
     services.set_member_cap(actor=SYSTEM, team=team, resource=H100, amount=1000)
     services.set_member_cap(actor=SYSTEM, team=team, user=bob, resource=H100, amount=3000)
     assert (only(team, bob).cap, only(team, alice).cap, only(team).cap) == (3000, 1000, None)
@@ -126,7 +126,7 @@ def test_a_member_sees_his_own_cap(team, alice, bob, hold):
     assert [use.usage_text for use in uses[alice.pk]] == ["0 of 1"]
 
 
-def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max_num_queries):
+def test_queries_of_bars_do_not_grow_with_teams(team, alice, django_assert_max_num_queries):
     teams = [team]
     for number in range(20):
         each = TeamFactory(slug=f"t{number}")
@@ -138,7 +138,7 @@ def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max
     assert len(found) == 21 and found["t7"][0].quota == 1000
 
 
-def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
+def test_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
     hold(5000)
     rows = site.tree_view(limits.usage_snapshot(), H100)
     assert [(row.kind, row.slug, row.depth, row.used) for row in rows] == [
@@ -151,7 +151,7 @@ def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
     assert rows[2].borrowing == "2" and rows[1].lending_text == "3" and rows[2].borrowed_text == "1"
 
 
-def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared, local_pool):
+def test_site_view_shows_capacity_and_assigned_quota(team, shared, local_pool):
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info(gpus=4)))
     local_pool.nodes.get().devices.filter(index=0).update(healthy=False)
     line = next(line for line in site.site_view(limits.usage_snapshot()) if line.resource == H100)
@@ -159,7 +159,7 @@ def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared
     assert line.oversubscribed
 
 
-def test_order_is_accelerators_machine_simulated():
+def test_resources_are_ordered_accelerators_machine_simulated():
     names = [
         "workspaces",
         "simulated_cpu_milli",
@@ -175,7 +175,7 @@ def test_order_is_accelerators_machine_simulated():
     ]
 
 
-def test_a_bar_with_nothing_left_is_full_though_others_hold_what_could_be_borrowed(team, shared, hold, bob):
+def test_bar_is_full_if_borrowable_quota_is_in_use(team, shared, hold, bob):
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     services.set_quota(actor=SYSTEM, team=shared, resource=H100, quota=20_000)
     hold(4000)

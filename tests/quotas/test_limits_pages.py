@@ -39,13 +39,13 @@ def board(as_user, olga):
     return send
 
 
-def test_without_any_quota_the_page_teaches(board, team, local_pool):
+def test_page_without_quotas_explains_the_default(board, team, local_pool):
     page = words(board())
     assert "No quotas set. Teams can use all capacity." in page
     assert "Vision" in page and "not set" in page
 
 
-def test_a_quota_is_set_in_the_row_in_peoples_units(board, team):
+def test_quota_is_set_in_the_row_in_readable_units(board, team):
     page = words(board(row="team:vision", quota="1.5", borrowing_limit="0,5", lending_limit=""))
     assert "Quota of Vision set to 1.5 × H100." in page
     quota = Quota.objects.get()
@@ -54,7 +54,7 @@ def test_a_quota_is_set_in_the_row_in_peoples_units(board, team):
     assert Quota.objects.get(resource="memory_mib").quota == 2048
 
 
-def test_htmx_gets_the_board_alone_and_the_focus_goes_back(board, team):
+def test_htmx_gets_only_the_board_and_focus_is_restored(board, team):
     answer = board(htmx=True, row="team:vision", quota="4")
     page = words(answer)
     assert answer.status_code == 200 and "<html" not in page
@@ -62,7 +62,7 @@ def test_htmx_gets_the_board_alone_and_the_focus_goes_back(board, team):
 
 
 @pytest.mark.parametrize("quota", ["four", "-1", "NaN", "1e999", "9" * 30, "Infinity"])
-def test_a_wrong_number_is_refused_and_kept_in_the_field(board, team, quota):
+def test_invalid_number_is_refused_and_kept_in_the_field(board, team, quota):
     answer = board(row="team:vision", quota=quota)
     assert answer.status_code == 400
     assert "Enter a number of at least 0" in words(answer) and f'value="{quota}"' in words(answer)
@@ -77,13 +77,13 @@ def test_a_row_edited_without_a_change_is_unchanged(board, team):
     assert parse_amount(typed, "memory_mib", "x") == 81_559
 
 
-def test_an_empty_quota_takes_it_away(board, team):
+def test_empty_quota_removes_it(board, team):
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
     assert "Vision has no quota of H100." in words(board(row="team:vision", quota=""))
     assert not Quota.objects.exists()
 
 
-def test_teams_go_into_cohorts_and_cohorts_into_each_other(board, team):
+def test_teams_and_cohorts_are_assigned_to_cohorts(board, team):
     assert "Cohort Research created" in words(board(action="create-cohort", name="Research", slug="research"))
     board(action="create-cohort", name="Inner", slug="inner", cohort="research")
     page = words(board(row="team:vision", cohort="inner", weight="2.5", reclaim=""))
@@ -102,7 +102,7 @@ def test_teams_go_into_cohorts_and_cohorts_into_each_other(board, team):
     assert not Cohort.objects.filter(slug="inner").exists()
 
 
-def test_the_site_has_a_limit_and_a_rate(board, team, local_pool):
+def test_site_limit_and_rate_are_set_on_the_page(board, team, local_pool):
     board(action="site", amount="12")
     board(action="rate", rate="2.5")
     assert SiteLimit.objects.get().amount == 12_000 and ResourceRate.objects.get().rate_milli == 2500
@@ -111,13 +111,13 @@ def test_the_site_has_a_limit_and_a_rate(board, team, local_pool):
     assert not SiteLimit.objects.exists() and not ResourceRate.objects.exists()
 
 
-def test_a_row_that_has_gone_and_an_unknown_form_say_so(board, team):
+def test_deleted_row_and_unknown_form_are_reported(board, team):
     assert "has been deleted" in words(board(row="team:gone", quota="1"))
     assert "Unknown form" in words(board(action="explode"))
     assert "Unknown resource" in words(board(row="team:vision", resource="<script>"))
 
 
-def test_hundreds_of_teams_are_searched(board, as_user, olga, monkeypatch):
+def test_teams_can_be_searched(board, as_user, olga, monkeypatch):
     monkeypatch.setattr("portal.quota.limits.presenters.limit_board.MAX_ROWS", 5)
     for number in range(12):
         TeamFactory(slug=f"t{number}", name=f"Team {number}")
@@ -127,7 +127,7 @@ def test_hundreds_of_teams_are_searched(board, as_user, olga, monkeypatch):
     assert "No team or cohort name contains" in words(as_user(olga).get(URL, {"q": "zzz"}))
 
 
-def test_the_page_costs_the_same_queries_for_many_teams(as_user, olga, django_assert_max_num_queries):
+def test_queries_of_the_page_do_not_grow_with_teams(as_user, olga, django_assert_max_num_queries):
     made = cohorts.create_cohort(actor=SYSTEM, slug="all")
     for number in range(30):
         team = TeamFactory(slug=f"t{number}")
@@ -138,7 +138,7 @@ def test_the_page_costs_the_same_queries_for_many_teams(as_user, olga, django_as
         client.get(URL)
 
 
-def test_a_teams_page_shows_bars_caps_and_who_holds_what(as_user, bob, team, local_pool):
+def test_team_page_shows_bars_caps_and_usage_per_member(as_user, bob, team, local_pool):
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     services.set_member_cap(actor=SYSTEM, team=team, resource=H100, amount=2000)
     WorkspaceFactory(owner=bob, team=team, state=State.RUNNING, pool=local_pool, amounts={H100: 1000})
@@ -148,7 +148,7 @@ def test_a_teams_page_shows_bars_caps_and_who_holds_what(as_user, bob, team, loc
     assert "Set cap" not in page, "a member splits nothing"
 
 
-def test_owners_split_the_quota_on_the_teams_page(as_user, alice, bob, team):
+def test_owners_set_member_caps_on_the_team_page(as_user, alice, bob, team):
     services.set_quota(actor=SYSTEM, team=team, resource=H100, quota=4000)
     client = as_user(alice)
     caps = "/quotas/teams/vision/caps/"
@@ -162,7 +162,7 @@ def test_owners_split_the_quota_on_the_teams_page(as_user, alice, bob, team):
     assert not MemberCap.objects.exists()
 
 
-def test_home_has_what_my_teams_may_use(bob, alice, team):
+def test_home_page_shows_quotas_of_own_teams(bob, alice, team):
     assert limits.home_page_quotas(bob) == []
     for resource in ("cpu_milli", "memory_mib", "disk_mib", "workspaces"):
         services.set_quota(actor=SYSTEM, team=team, resource=resource, quota=1024_000)
@@ -172,11 +172,11 @@ def test_home_has_what_my_teams_may_use(bob, alice, team):
 
 
 @pytest.mark.parametrize(("text", "amount"), [("1", 1000), (" 0.5 ", 500), ("1,25", 1250), ("0", 0)])
-def test_numbers_as_people_type_them(text, amount):
+def test_amounts_are_parsed_as_typed(text, amount):
     assert parse_amount(text, H100, "x") == amount
 
 
-def test_what_is_no_number_is_refused():
+def test_invalid_amounts_are_refused():
     for text in ("", "x", "-1", "1e30", "1" * 40):
         with pytest.raises(InvalidInput):
             parse_amount(text, H100, "x")

@@ -32,7 +32,7 @@ def last() -> Event:
     return Event.objects.latest("pk")
 
 
-def test_a_quota_is_set_changed_and_removed_and_each_is_on_record(olga, team):
+def test_quota_changes_are_audited(olga, team):
     limits.set_quota(actor=olga, team=team, resource=" GPU:H100 ", quota=4000)
     assert last().message == "set H100 of Vision: quota none → 4"
     changed = limits.set_quota(actor=olga, team=team, resource=H100, quota=8000, borrowing_limit=2000)
@@ -50,7 +50,7 @@ def test_a_quota_is_set_changed_and_removed_and_each_is_on_record(olga, team):
     assert not limits.remove_quota(actor=olga, team=team, resource=H100).changed
 
 
-def test_every_change_has_the_queue_looked_at(olga, team, bob, sent):
+def test_every_change_triggers_a_scheduling_cycle(olga, team, bob, sent):
     limits.set_quota(actor=olga, team=team, resource=H100, quota=1000)
     limits.set_member_cap(actor=olga, team=team, user=bob, resource=H100, amount=1000)
     limits.set_site_limit(actor=olga, resource=H100, amount=1000)
@@ -61,7 +61,7 @@ def test_every_change_has_the_queue_looked_at(olga, team, bob, sent):
 
 
 @pytest.mark.parametrize("resource", ["", "gpu:", "h100", "gpu:H 100", "gpu_hours", "x" * 200])
-def test_what_is_no_resource_is_refused(olga, team, resource):
+def test_unknown_resource_is_refused(olga, team, resource):
     with pytest.raises(InvalidInput) as refusal:
         limits.set_quota(actor=olga, team=team, resource=resource, quota=1)
     assert "resource" in refusal.value.extra["errors"]
@@ -73,7 +73,7 @@ def test_amounts_out_of_bounds_are_refused(olga, team, amounts):
         limits.set_quota(actor=olga, team=team, resource=H100, **amounts)
 
 
-def test_a_quota_is_of_a_team_or_of_a_cohort(olga, team):
+def test_quota_belongs_to_a_team_or_a_cohort(olga, team):
     with pytest.raises(InvalidInput):
         limits.set_quota(actor=olga, resource=H100, quota=1)
     made = cohorts.create_cohort(actor=olga, slug="all")
@@ -96,7 +96,7 @@ def test_only_operators_set_limits(alice, team):
         cohorts.set_share(actor=alice, team=team, cohort=None, weight_milli=9000)
 
 
-def test_quota_below_usage_stops_nothing_and_is_reported(olga, team, running):
+def test_quota_below_usage_stops_no_workspace_and_is_reported(olga, team, running):
     workspace = running(3000)
     changed = limits.set_quota(actor=olga, team=team, resource=H100, quota=1000)
     workspace.refresh_from_db()
@@ -104,7 +104,7 @@ def test_quota_below_usage_stops_nothing_and_is_reported(olga, team, running):
     assert "3 × H100" in changed.notes[0] and "2 over" in changed.notes[0]
 
 
-def test_a_cohort_in_use_stays_and_names_who_is_in_it(olga, team):
+def test_cohort_in_use_is_not_deleted_and_names_its_members(olga, team):
     outer = cohorts.create_cohort(actor=olga, slug="outer", name="Outer")
     inner = cohorts.create_cohort(actor=olga, slug="inner", name="Inner", parent=outer)
     cohorts.set_share(actor=olga, team=team, cohort=outer)
@@ -116,7 +116,7 @@ def test_a_cohort_in_use_stays_and_names_who_is_in_it(olga, team):
     assert not Cohort.objects.exists()
 
 
-def test_circles_of_cohorts_are_refused(olga):
+def test_cohort_cycles_are_refused(olga):
     a = cohorts.create_cohort(actor=olga, slug="a", name="A")
     b = cohorts.create_cohort(actor=olga, slug="b", name="B", parent=a)
     c = cohorts.create_cohort(actor=olga, slug="c", name="C", parent=b)
@@ -129,7 +129,7 @@ def test_circles_of_cohorts_are_refused(olga):
     assert "name C → See, inside B → A, weight 1 → 2.5" in last().message
 
 
-def test_cohorts_nest_only_so_deep(olga):
+def test_cohort_nesting_is_limited(olga):
     parent = None
     for number in range(cohorts.MAX_DEPTH):
         parent = cohorts.create_cohort(actor=olga, slug=f"c{number}", parent=parent)
@@ -143,13 +143,13 @@ def test_cohorts_nest_only_so_deep(olga):
 
 
 @pytest.mark.parametrize("slug", ["Bad Name", "", "-a", "a" * 41])
-def test_a_cohort_needs_a_proper_short_name(olga, slug):
+def test_cohort_requires_a_valid_slug(olga, slug):
     with pytest.raises(InvalidInput):
         cohorts.create_cohort(actor=olga, slug=slug)
     assert not Cohort.objects.exists()
 
 
-def test_a_short_name_is_taken_once(olga):
+def test_cohort_slug_is_unique(olga):
     cohorts.create_cohort(actor=olga, slug="a")
     with pytest.raises(InvalidInput):
         cohorts.create_cohort(actor=olga, slug="a")
@@ -167,7 +167,7 @@ def test_a_share_has_cohort_weight_and_reclaim(olga, team):
         cohorts.set_share(actor=olga, team=team, cohort=made, weight_milli=0)
 
 
-def test_an_owner_splits_the_quota_among_members(alice, bob, charlie, team, olga, running):
+def test_owner_sets_caps_of_members(alice, bob, charlie, team, olga, running):
     limits.set_quota(actor=olga, team=team, resource=H100, quota=4000)
     assert limits.set_member_cap(actor=alice, team=team, user=bob, resource=H100, amount=2000).notes == ()
     limits.set_member_cap(actor=alice, team=team, resource=H100, amount=1000)
@@ -186,12 +186,12 @@ def test_an_owner_splits_the_quota_among_members(alice, bob, charlie, team, olga
     assert MemberCap.objects.get().user is None
 
 
-def test_an_owner_of_another_team_splits_nothing(charlie, team):
+def test_owner_of_another_team_cannot_set_caps(charlie, team):
     with pytest.raises(NotAllowed):
         limits.set_member_cap(actor=charlie, team=team, resource=H100, amount=1)
 
 
-def test_limits_of_the_site_and_rates(olga, running, alice):
+def test_site_limits_and_rates_are_set(olga, running, alice):
     running(5000)
     changed = limits.set_site_limit(actor=olga, resource=H100, amount=2000)
     assert "3 over this limit" in changed.notes[0]

@@ -46,7 +46,7 @@ def quotas() -> dict[tuple[str, str], int]:
     return {(row.team.slug, row.resource): row.quota for row in rows if row.team}
 
 
-def test_effects_name_who_exceeds_what_and_what_then_fits(lent: Team, lender: Team) -> None:
+def test_preview_names_teams_above_quota_and_requests_that_then_fit(lent: Team, lender: Team) -> None:
     fewer = effects_of({("nlp", H100): 0})
     assert [(each.team, each.state, each.gets_worse) for each in fewer.changes] == [
         ("nlp", "within_quota", False)
@@ -61,7 +61,7 @@ def test_effects_name_who_exceeds_what_and_what_then_fits(lent: Team, lender: Te
     assert quotas() == {("vision", H100): 2000, ("nlp", H100): 4000}, "a preview writes nothing"
 
 
-def test_effects_are_what_a_change_does(lent: Team, lender: Team, olga: Any) -> None:
+def test_preview_equals_the_effect_of_the_change(lent: Team, lender: Team, olga: Any) -> None:
     """Also with a grant, whose effect depends on whether anything in the cohort names the resource."""
     from django.utils import timezone
 
@@ -82,7 +82,7 @@ def test_effects_are_what_a_change_does(lent: Team, lender: Team, olga: Any) -> 
         assert after == effect.after
 
 
-def test_one_act_writes_all_and_an_entry_for_each(lent: Team, lender: Team, olga: Any) -> None:
+def test_bulk_change_writes_all_with_an_entry_each(lent: Team, lender: Team, olga: Any) -> None:
     limits.set_quota(actor=SYSTEM, team=lent, resource=H100, quota=2000, borrowing_limit=500)
     changes = [
         QuotaChange(lent, "gpu:H100", 3000, seen=2000, checked=True),
@@ -97,7 +97,7 @@ def test_one_act_writes_all_and_an_entry_for_each(lent: Team, lender: Team, olga
     assert quota_changes.change_quotas(actor=olga, changes=[QuotaChange(lent, H100, 3000)]).changed == 0
 
 
-def test_a_change_of_somebody_else_is_not_overwritten(lent: Team, lender: Team, olga: Any) -> None:
+def test_concurrent_change_of_another_user_is_not_overwritten(lent: Team, lender: Team, olga: Any) -> None:
     changes = [
         QuotaChange(lender, H100, 5000, seen=4000, checked=True),
         QuotaChange(lent, H100, 3000, seen=1000, checked=True),
@@ -108,7 +108,7 @@ def test_a_change_of_somebody_else_is_not_overwritten(lent: Team, lender: Team, 
     assert quotas() == {("vision", H100): 2000, ("nlp", H100): 4000}
 
 
-def test_wrong_changes_are_refused_as_a_whole(team: Team, alice: Any, olga: Any) -> None:
+def test_invalid_changes_are_refused_as_a_whole(team: Team, alice: Any, olga: Any) -> None:
     good = QuotaChange(team, H100, 1000)
     for wrong, field in (
         ([], None),
@@ -127,7 +127,7 @@ def test_wrong_changes_are_refused_as_a_whole(team: Team, alice: Any, olga: Any)
     assert not Quota.objects.exists()
 
 
-def test_rest_previews_changes_and_names_what_was_overtaken(
+def test_rest_previews_changes_and_names_conflicts(
     lent: Team, lender: Team, with_token: Any, olga: Any
 ) -> None:
     client = with_token(olga)

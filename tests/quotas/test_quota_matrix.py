@@ -52,7 +52,7 @@ def test_changed_cells_are_previewed_then_saved(as_user: Any, olga: Any, vision:
     assert emptied.status_code == 200 and not Quota.objects.exists()
 
 
-def test_what_somebody_else_saved_meanwhile_is_shown_first(as_user: Any, olga: Any, vision: Team) -> None:
+def test_concurrent_change_is_shown_before_saving(as_user: Any, olga: Any, vision: Team) -> None:
     client = as_user(olga)
     limits.set_quota(actor=SYSTEM, team=vision, resource=H100, quota=6000)
     refused = client.post(URL, {SEEN: "2", "save": "1"})
@@ -62,7 +62,7 @@ def test_what_somebody_else_saved_meanwhile_is_shown_first(as_user: Any, olga: A
     assert Quota.objects.get().quota == 2000, "after the present value was shown, it can be saved"
 
 
-def test_wrong_input_stays_in_its_cell(as_user: Any, olga: Any, vision: Team) -> None:
+def test_invalid_input_stays_in_its_cell(as_user: Any, olga: Any, vision: Team) -> None:
     client = as_user(olga)
     other = "q/vision/cpu_milli/-"
     wrong = client.post(URL, {SEEN: "four", other: "2", "save": "1"})
@@ -75,7 +75,7 @@ def test_wrong_input_stays_in_its_cell(as_user: Any, olga: Any, vision: Team) ->
     assert Quota.objects.count() == 1
 
 
-def test_members_read_their_teams_only(as_user: Any, alice: Any, vision: Team) -> None:
+def test_members_see_only_their_teams(as_user: Any, alice: Any, vision: Team) -> None:
     other = TeamFactory(slug="nlp", name="Language")
     limits.set_quota(actor=SYSTEM, team=other, resource=H100, quota=1000)
     page = as_user(alice).get(URL)
@@ -84,7 +84,7 @@ def test_members_read_their_teams_only(as_user: Any, alice: Any, vision: Team) -
     assert "Quotas of your teams appear here" in words(as_user(UserFactory(username="newcomer")).get(URL))
 
 
-def test_hundreds_of_teams_cost_as_many_queries_as_a_few(
+def test_queries_of_the_matrix_do_not_grow_with_teams(
     as_user: Any, olga: Any, vision: Team, django_assert_max_num_queries: Any
 ) -> None:
     from django.db import connection

@@ -94,7 +94,7 @@ def test_editing_counts_as_active_until_the_last_save():
     assert idle_after(QUIET, {}, {"edited_at": "2026-11-23T10:00:00Z"}, {}) == 60
 
 
-def test_monitors_and_an_open_editor_do_not_compute():
+def test_monitors_and_open_editors_are_not_activity():
     shown = replace(QUIET, monitors_cpu_seconds=5.0, editor_cpu_seconds=9.0)
     used = {
         "cpu_seconds": 50 + 60 * 0.2,
@@ -117,7 +117,7 @@ def test_polling_idle_servers_count_as_waiting():
     assert idle_after(replace(serves, jobs=2), *polls) == 0
 
 
-def test_an_open_tab_in_which_nothing_happens_is_idle():
+def test_unused_open_tab_is_idle():
     assert idle_after(QUIET, {}, {}, {}) == 180
     assert idle_after(ON_GPU, {}, {}, {}) == 180
 
@@ -157,7 +157,7 @@ def test_each_kind_of_work_resets_the_idle_clock(changes, kinds):
         {"terminals": None},
     ],
 )
-def test_an_incomplete_report_counts_as_a_missing_one(missing):
+def test_incomplete_report_counts_as_missing(missing):
     """Its time is idle once the next report shows that nothing was done; until then it does not count."""
     assert idle_after(ON_GPU, missing) == 0
     assert idle_after(ON_GPU, {}, {}, missing) == 120
@@ -175,12 +175,12 @@ def test_an_incomplete_report_counts_as_a_missing_one(missing):
 
 
 @pytest.mark.parametrize("changes", [{"cpu_seconds": 1.0}, {"traffic_bytes": 1}, {"gpu_percent": None}])
-def test_unmeasured_gpus_and_counters_that_restart_count_as_work(changes):
+def test_unmeasured_gpus_and_reset_counters_count_as_work(changes):
     assert idle_after(ON_GPU, {}, {}, changes) == 0
     assert idle_after(ON_GPU, {}, {}, {**changes, "jobs": None}) == 0
 
 
-def test_without_kernels_or_gpus_these_are_not_asked_for():
+def test_apps_without_kernels_or_gpus_have_no_such_signals():
     shell = replace(QUIET, has_kernels=False, has_terminals=False, has_traffic=False)
     assert {each.kind for each in signals_of(after(shell), shell)} == {SignalKind.CPU, SignalKind.JOBS}
     assert idle_after(shell, {}, {}) == 120
@@ -202,7 +202,7 @@ def test_without_kernels_or_gpus_these_are_not_asked_for():
         ),
     ],
 )
-def test_each_app_is_asked_for_what_its_agent_reports(app, seen, kinds):
+def test_each_app_has_the_signals_of_its_agent(app, seen, kinds):
     """What is not there although it should be counts as work: an older agent's report, for one."""
     now = datetime(2026, 11, 23, tzinfo=UTC)
     report = report_of(False, app, now, seen, None)
@@ -211,7 +211,7 @@ def test_each_app_is_asked_for_what_its_agent_reports(app, seen, kinds):
     assert all(each.active for each in found if each.value is None)
 
 
-def test_a_thread_or_a_task_works_although_its_cell_has_returned():
+def test_background_thread_or_task_of_a_finished_cell_is_work():
     kernel = replace(QUIET, kernels_cpu_seconds=1.0, kernels_io_bytes=5_000)
     assert active(kernel) == set()
     assert active(kernel, kernels_cpu_seconds=1.05) == set()
@@ -222,7 +222,7 @@ def test_a_thread_or_a_task_works_although_its_cell_has_returned():
     assert active(kernel, kernels=0, kernels_cpu_seconds=1.3) == set()
 
 
-def test_a_running_cell_of_marimo_is_work_and_its_quiet_notebook_is_not():
+def test_running_marimo_cell_is_work_and_idle_notebook_is_not():
     notebook = replace(QUIET, kernels_stamp=None)
     assert idle_after(notebook, {}, {"kernels_busy": 1}) == 0
     assert idle_after(notebook, {"kernels_busy": 1}, {"kernels_busy": 0}, {}) == 120
@@ -232,7 +232,7 @@ def test_a_running_cell_of_marimo_is_work_and_its_quiet_notebook_is_not():
     "missing",
     [{"kernels": None}, {"terminals": None}, {"jobs": None}, {"traffic_bytes": None}],
 )
-def test_what_an_app_never_reports_is_active_for_a_limited_time(missing):
+def test_signal_never_reported_counts_as_active_for_a_limited_time(missing):
     minutes = int(UNMEASURED_S / 60)
     assert idle_after(QUIET, *[missing] * minutes) == 0
     assert idle_after(QUIET, *[missing] * (minutes + 1)) == 60
@@ -249,11 +249,11 @@ def test_what_an_app_never_reports_is_active_for_a_limited_time(missing):
         {"jobs": None, "kernels_busy": 1},
     ],
 )
-def test_without_cpu_and_gpus_or_with_work_nothing_is_assumed(missing):
+def test_missing_signals_are_not_assumed_idle_without_cpu_and_gpus(missing):
     assert idle_after(ON_GPU, *[missing] * 40) == 0
 
 
-def test_stored_rows_go_on_as_the_clock_does():
+def test_stored_clock_equals_the_continuous_one():
     """What the clock knows of earlier reports is in the row: filled gaps, waiting and unmeasured times."""
     changes = [{}] * 20 + [{"by_s": 300.0}, {"jobs": 1}] + [{"jobs": 1, "kernels": None}] * 35
     row, clock = None, None
@@ -267,7 +267,7 @@ def test_stored_rows_go_on_as_the_clock_does():
         assert clock_of(ActivityRecord(1, row.idle_s, row.gpu_idle_s, row.active, row.report)) == clock
 
 
-def test_the_same_report_again_is_no_time():
+def test_repeated_report_adds_no_time():
     clock = walk([QUIET, after(QUIET)])
     assert advance_clock(clock, clock.last) == (clock, ())
 
@@ -281,7 +281,7 @@ def test_gap_in_observation_resets_the_idle_clock():
 HOUR = [{}] * 60
 
 
-def test_a_gap_between_idle_times_is_idle():
+def test_gap_between_idle_reports_is_idle():
     assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0}) == 3900
     assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0}, {}) == 3960
 
@@ -300,15 +300,15 @@ def test_a_gap_between_idle_times_is_idle():
         {"traffic_bytes": 2**40},
     ],
 )
-def test_a_gap_with_work_in_it_or_after_it_is_work(changes):
+def test_gap_with_work_in_or_after_it_is_work(changes):
     assert idle_after(ON_GPU, *HOUR, {"by_s": 300.0, **changes}, {}) <= 60
 
 
-def test_a_gap_after_work_is_work():
+def test_gap_after_work_is_work():
     assert idle_after(ON_GPU, *HOUR, {"jobs": 1}, {"by_s": 300.0, "jobs": 0}) == 0
 
 
-def test_filled_gaps_are_bounded_in_length_and_share():
+def test_filled_gaps_are_limited_in_length_and_share():
     assert idle_after(ON_GPU, *HOUR, {"by_s": MAX_FILL_S}) == 3600 + MAX_FILL_S
     assert idle_after(ON_GPU, *HOUR, {"by_s": MAX_FILL_S + 1}) == 0
     assert idle_after(ON_GPU, *[{}] * 19, {"by_s": 300.0}) == 0
@@ -322,12 +322,12 @@ def test_filled_gaps_are_bounded_in_length_and_share():
     )
 
 
-def test_a_gap_is_idle_for_gpus_while_other_work_goes_on():
+def test_gap_during_other_work_is_idle_for_gpus():
     clock = walk(followed(ON_GPU, [*[{"jobs": 1}] * 60, {"by_s": 300.0, "jobs": 1}]))
     assert (clock.idle_s, clock.gpu_idle_s) == (0, 3900)
 
 
-def test_work_on_cpu_is_idle_for_its_gpus():
+def test_cpu_work_is_idle_for_gpus():
     clock = walk([ON_GPU, after(ON_GPU, jobs=1)])
     assert (clock.idle_s, clock.gpu_idle_s) == (0, 60)
 
@@ -336,7 +336,7 @@ WAITS = replace(ON_GPU, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=10_000)
 WAITING_MINUTES = int(WAITING_S / 60)
 
 
-def test_a_command_that_waits_for_long_is_no_work():
+def test_long_waiting_command_is_not_work():
     assert idle_after(WAITS, *[{}] * (WAITING_MINUTES - 1)) == 0
     assert idle_after(WAITS, *[{}] * (WAITING_MINUTES + 1)) == 120
 
@@ -354,7 +354,7 @@ def test_a_command_that_waits_for_long_is_no_work():
         {"by_s": MAX_FILL_S + 1},
     ],
 )
-def test_active_command_restarts_the_wait(changes):
+def test_activity_of_a_command_restarts_its_waiting_time(changes):
     waits = [{}] * (WAITING_MINUTES + 5)
     assert idle_after(WAITS, *waits) == 360
     assert idle_after(WAITS, *waits, changes) == 0
@@ -364,19 +364,19 @@ def test_active_command_restarts_the_wait(changes):
     assert walk(reports).idle_s == 0
 
 
-def test_short_commands_are_work_although_none_runs_when_it_is_looked_at():
+def test_short_commands_between_reports_are_work():
     shell = replace(WAITS, jobs=0)
     assert active(shell) == set()
     assert active(shell, jobs_cpu_seconds=4.0) == active(shell, jobs_io_bytes=20_000) == {"jobs"}
 
 
 @pytest.mark.parametrize("name", ["jobs_cpu_seconds", "jobs_io_bytes"])
-def test_a_command_whose_use_is_not_measured_is_work(name):
+def test_command_without_measured_usage_is_work(name):
     unmeasured = replace(WAITS, **{name: None})
     assert idle_after(unmeasured, *[{}] * 2 * WAITING_MINUTES) == 0
 
 
-def test_an_incomplete_report_or_a_gap_does_not_end_the_waiting():
+def test_incomplete_report_or_gap_does_not_reset_the_waiting_time():
     half = [{}] * (WAITING_MINUTES // 2)
     for between in ([{"kernels": None}, {"kernels": 1}], [{"by_s": 300.0}]):
         assert idle_after(WAITS, *half, *between, *half) > 0

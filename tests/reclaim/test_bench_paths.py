@@ -60,7 +60,7 @@ def named(function: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_qualname}"
 
 
-def test_verdicts_come_from_the_functions_that_production_calls(settings, sent):
+def test_bench_verdicts_use_production_functions(settings, sent):
     settings.BERTH_IDLE_GPU_MINUTES, settings.BERTH_RECLAIM_NOTICE_MINUTES = 10, 5
     histories = [each for each in recorded() if each.name in ("jupyter-quiet-kernel", "jupyter-training")]
     with recording() as calls:

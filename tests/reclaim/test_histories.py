@@ -38,7 +38,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "reclaim.md"
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda each: each.name)
-def test_a_recorded_session_gets_the_right_verdict(history: History, policy: str) -> None:
+def test_recorded_session_gets_the_expected_verdict(history: History, policy: str) -> None:
     rules = POLICIES[policy]
     limit_s = rules.idle_s or 0
     end_s = history.reports[-1][0]
@@ -55,7 +55,7 @@ def test_a_recorded_session_gets_the_right_verdict(history: History, policy: str
 
 @pytest.mark.slow("walks over many recordings for hours")
 @pytest.mark.parametrize("policy", quick_of(POLICIES, ["strict"], "the strict one waits as long"))
-def test_only_commands_that_wait_stop_after_hours_without_other_work(policy: str) -> None:
+def test_only_waiting_commands_stop_after_hours_without_other_work(policy: str) -> None:
     rules = POLICIES[policy]
     limit_s = WAITING_S + (rules.idle_s or 0)
     stopped, waiting = set(), set()
@@ -80,7 +80,7 @@ def test_only_commands_that_wait_stop_after_hours_without_other_work(policy: str
         [(300, True), (900, False)], [(300, True)], "bounds have quick tests of the engine", several=True
     ),
 )
-def test_a_node_that_pauses_every_hour_changes_no_verdict_within_bounds(pause_s: int, stops: bool) -> None:
+def test_hourly_pauses_of_a_node_change_no_verdict(pause_s: int, stops: bool) -> None:
     """The node is silent before the 50th minute of each hour. What works is kept, however long that is."""
     rules = POLICIES["default"]
     verdicts: dict[str, set[bool]] = {}

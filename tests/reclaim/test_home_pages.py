@@ -25,7 +25,7 @@ def page(browser, url: str) -> str:
     return " ".join(found.content.decode().split())
 
 
-def test_value_threshold_and_time_left_wherever_the_home_is_met(workspace, place, bob, as_user):
+def test_pages_show_unused_time_threshold_and_remaining_time(workspace, place, bob, as_user):
     browser = as_user(bob)
     unused(place, 50)
     assert "Unused for 50 days of 90 days. Archived in 40 days." in page(browser, "/homes/")
@@ -42,7 +42,7 @@ def test_value_threshold_and_time_left_wherever_the_home_is_met(workspace, place
     assert 'id="home-notes"' not in page(browser, at)
 
 
-def test_archived_and_restored_on_the_pages(workspace, place, bob, olga, as_user, sent):
+def test_home_is_archived_and_restored_on_the_pages(workspace, place, bob, olga, as_user, sent):
     archive = put_away(place, sent)
     homes.run()
     unused(place, 10)
@@ -68,7 +68,7 @@ def test_archived_and_restored_on_the_pages(workspace, place, bob, olga, as_user
     assert HomeArchive.objects.get().state == "restoring", "keeping it does not end that"
 
 
-def test_an_administrator_deletes_with_name_and_reason(place, ada, as_user, sent):
+def test_administrator_deletes_a_home_with_name_and_reason(place, ada, as_user, sent):
     put_away(place, sent)
     homes.run()
     browser, url = as_user(ada), f"/homes/{place.pk}/delete/"
@@ -88,7 +88,7 @@ def with_token(user) -> Client:
     return Client(headers={"Authorization": f"Bearer {make_token(user)[1]}"})
 
 
-def test_rest(place, bob, ada, sent):
+def test_unused_homes_over_rest(place, bob, ada, sent):
     bobs, adas = with_token(bob), with_token(ada)
     unused(place, 60)
     (row,) = bobs.get("/api/v1/homes").json()["results"]

@@ -104,7 +104,7 @@ def code_of(caught) -> str:
     return str(caught.value.code)
 
 
-def test_announced_archived_emptied_and_restored_by_a_start(workspace, place, bob, sent):
+def test_unused_home_is_announced_archived_and_restored_by_a_start(workspace, place, bob, sent):
     unused(place, 75)
     assert homes.run() == homes.HomePassReport() and not told()
     unused(place, 76)
@@ -189,7 +189,7 @@ def test_time_without_passes_does_not_count_as_unused(place, clock):
 
 
 @pytest.mark.parametrize("use", ["runs", "files", "keep"])
-def test_use_takes_the_notice_back(workspace, place, bob, sent, use, clock, monkeypatch):
+def test_use_withdraws_the_notice(workspace, place, bob, sent, use, clock, monkeypatch):
     unused(place, 100, told_days=20)
     clock.shift(5)
     if use == "runs":
@@ -205,13 +205,13 @@ def test_use_takes_the_notice_back(workspace, place, bob, sent, use, clock, monk
     assert stay.unused_s < DAY and stay.warned_s is None and not HomeArchive.objects.exists()
 
 
-def test_use_between_the_look_and_the_act_wins(workspace, place, bob, sent):
+def test_use_between_check_and_archiving_wins(workspace, place, bob, sent):
     unused(place, 100, told_days=20)
     HomePlace.objects.update(used_at=timezone.now())
     assert not homes.archive_if_due(place.pk) and not HomeArchive.objects.exists()
 
 
-def test_a_policy_that_is_gone_takes_the_notice_back(place, settings):
+def test_removed_policy_withdraws_the_notice(place, settings):
     unused(place, 80, told_days=3)
     settings.BERTH_HOME_ARCHIVE_DAYS = 0
     assert homes.run() == homes.HomePassReport(withdrawn=1)
@@ -219,7 +219,7 @@ def test_a_policy_that_is_gone_takes_the_notice_back(place, settings):
 
 
 @pytest.mark.parametrize("moment", ["making", "emptying", "emptied"])
-def test_kept_while_it_is_archived(workspace, place, bob, sent, moment):
+def test_home_kept_during_archiving_is_restored(workspace, place, bob, sent, moment):
     unused(place, 91, told_days=15)
     homes.run()
     given = order(sent)
@@ -276,7 +276,7 @@ def test_failed_archive_is_announced_again(place, sent):
     assert HomeStay.objects.get().warned_s == 0 and not HomeArchive.objects.filter(away_at__isnull=False)
 
 
-def test_a_home_that_is_taken_into_use_is_not_archived(workspace, place, bob, sent):
+def test_home_taken_into_use_is_not_archived(workspace, place, bob, sent):
     """Placed by a transaction that did not know of the archive yet."""
     unused(place, 91, told_days=15)
     workspaces.start(actor=bob, workspace_id=workspace.pk)
@@ -286,7 +286,7 @@ def test_a_home_that_is_taken_into_use_is_not_archived(workspace, place, bob, se
     assert not HomeArchive.objects.exists()
 
 
-def test_a_machine_of_another_version_is_not_asked(place):
+def test_node_of_an_older_version_gets_no_archive_command(place):
     """It would not understand the last step."""
     machine = MachineFactory(pool=place.pool, name=place.node.name, version="0.0.1")
     unused(place, 91, told_days=15)
@@ -295,7 +295,7 @@ def test_a_machine_of_another_version_is_not_asked(place):
     assert homes.run().begun == 1
 
 
-def test_a_restore_that_fails_is_said_and_tried_again(workspace, place, bob, sent, clock):
+def test_failed_restore_is_reported_and_retried(workspace, place, bob, sent, clock):
     archive = put_away(place, sent)
     homes.restore(actor=bob, place_id=place.pk)
     assert homes.restore(actor=bob, place_id=place.pk).away == archive.pk, "twice is success"
@@ -310,7 +310,7 @@ def test_a_restore_that_fails_is_said_and_tried_again(workspace, place, bob, sen
     assert order(sent).do is ArchiveCommand.RESTORE
 
 
-def test_only_its_user_and_operators(place, bob, alice, olga, una, charlie, sent):
+def test_only_owner_and_operators_manage_archived_homes(place, bob, alice, olga, una, charlie, sent):
     for other, error in ((alice, NotFound), (charlie, NotFound), (una, NotAllowed)):
         with pytest.raises(error):
             homes.keep_home(actor=other, place_id=place.pk)
@@ -322,7 +322,7 @@ def test_only_its_user_and_operators(place, bob, alice, olga, una, charlie, sent
     assert not homes.visible_homes(alice).exists() and homes.visible_homes(una).count() == 1
 
 
-def test_deleted_by_an_administrator_after_its_time_and_notice(place, bob, ada, olga, sent):
+def test_administrator_deletes_a_home_after_limit_and_notice(place, bob, ada, olga, sent):
     archive = put_away(place, sent)
     homes.run()
 
@@ -365,7 +365,7 @@ def test_keeping_an_archive_restarts_its_time(place, bob, ada, sent):
     assert homes.run() == homes.HomePassReport()
 
 
-def test_policies_and_their_preview(place, alice, pool, settings):
+def test_home_policies_and_their_preview(place, alice, pool, settings):
     settings.BERTH_HOME_ARCHIVE_DAYS = 0
     unused(place, 50)
     site = policy_services.draft(actor=SYSTEM, target="site", values={"archive_days": 60})

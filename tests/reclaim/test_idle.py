@@ -96,7 +96,7 @@ def test_idle_workspace_is_warned_and_stopped_with_the_reason(running, alice, li
         "each sign of work has quick tests of the engine",
     ),
 )
-def test_work_takes_the_notice_back(running, lives, work):
+def test_work_withdraws_the_notice(running, lives, work):
     assert lives(40).warned == 1
     assert lives(1, **work).withdrawn == 1
     assert not ReclaimNotice.objects.exists()
@@ -111,7 +111,7 @@ def test_work_takes_the_notice_back(running, lives, work):
         "each has quick tests of the engine",
     ),
 )
-def test_incomplete_reports_take_the_notice_back_after_three_minutes(running, lives, missing):
+def test_incomplete_reports_withdraw_the_notice_after_three_minutes(running, lives, missing):
     assert lives(40).warned == 1
     assert lives(3, **missing) == passes.PassReport()
     row = WorkspaceActivity.objects.get()
@@ -123,7 +123,7 @@ def test_incomplete_reports_take_the_notice_back_after_three_minutes(running, li
     assert WorkspaceActivity.objects.get().idle_s == 44 * 60
 
 
-def test_a_command_that_has_waited_for_hours_is_shown_as_one(running, alice, lives, as_user):
+def test_long_waiting_command_is_shown_as_such(running, alice, lives, as_user):
     assert lives(2, jobs=1, jobs_cpu_seconds=3.0, jobs_io_bytes=500) == passes.PassReport()
     row = WorkspaceActivity.objects.get()
     report = json.loads(row.report)
@@ -151,7 +151,7 @@ def test_gateway_traffic_counts_as_work_above_a_threshold(running, alice, lives,
     assert WorkspaceActivity.objects.get().active == "traffic"
 
 
-def test_work_during_the_stop_decision_prevents_the_stop(running, lives, clock):
+def test_work_during_the_stop_decision_prevents_it(running, lives, clock):
     lives(59)
     LastPass.objects.update(at=timezone.now() + timedelta(seconds=60))
     clock.shift(115)
@@ -164,7 +164,7 @@ def test_work_during_the_stop_decision_prevents_the_stop(running, lives, clock):
     assert state(running) == State.RUNNING
 
 
-def test_a_lost_agent_stops_nothing(running, lives, clock):
+def test_lost_agent_does_not_stop_the_workspace(running, lives, clock):
     lives(59)
     for _ in range(120):
         clock.shift(60)
@@ -181,12 +181,12 @@ def test_outage_resets_the_idle_clock(running, lives, clock):
     assert WorkspaceActivity.objects.get().idle_s == 0
 
 
-def test_without_a_limit_nothing_is_stopped(running, lives, settings):
+def test_no_idle_limit_stops_no_workspace(running, lives, settings):
     settings.BERTH_IDLE_MINUTES = 0
     assert lives(130) == passes.PassReport()
 
 
-def test_keeping_takes_the_notice_back_and_lasts(running, alice, lives):
+def test_keeping_withdraws_the_notice_and_applies_until_its_end(running, alice, lives):
     lives(40)
     keeping.keep_workspace(actor=alice, workspace_id=running.pk, seconds=7200)
     assert not ReclaimNotice.objects.exists()
@@ -195,7 +195,7 @@ def test_keeping_takes_the_notice_back_and_lasts(running, alice, lives):
     assert lives(31).stopped == 1
 
 
-def test_keeping_wins_against_a_stop_that_has_been_decided(running, alice, lives, monkeypatch):
+def test_keeping_wins_against_a_decided_stop(running, alice, lives, monkeypatch):
     lives(59)
     real = passes.apply_step_if_due
 
@@ -208,7 +208,7 @@ def test_keeping_wins_against_a_stop_that_has_been_decided(running, alice, lives
     assert state(running) == State.RUNNING
 
 
-def test_keeping_does_not_move_its_end(running, alice, clock):
+def test_keeping_does_not_extend_the_lifetime(running, alice, clock):
     before = running.ends_at
     keeping.keep_workspace(actor=alice, workspace_id=running.pk)
     assert Workspace.objects.get(pk=running.pk).ends_at == before
@@ -232,7 +232,7 @@ def test_keeping_needs_permission_and_is_limited(running, alice, bob, charlie):
         keeping.keep_workspace(actor=alice, workspace_id=running.pk)
 
 
-def test_what_is_kept_of_it_is_bounded(running, lives):
+def test_recorded_activity_changes_are_limited(running, lives):
     for number in range(40):
         lives(1, jobs=number % 2)
     running.refresh_from_db()
@@ -251,7 +251,7 @@ def test_pruning_keeps_the_state_at_the_start_of_the_period(running, lives, cloc
     assert [row.active for row in ActivityChange.objects.all()] == ["jobs"]
 
 
-def test_a_time_without_work_is_kept_when_it_is_over(running, alice, lives, clock):
+def test_idle_period_is_recorded_when_it_ends(running, alice, lives, clock):
     lives(20)
     assert not IdlePeriod.objects.exists()
     lives(3, jobs=1)
@@ -287,14 +287,14 @@ def test_page_rest_and_notebook_show_the_activity_readings(running, alice, lives
     assert not ReclaimNotice.objects.exists()
 
 
-def test_only_its_own_user_uses_the_button_in_a_notebook(running, bob, olga):
+def test_only_the_owner_can_keep_it_from_the_notebook(running, bob, olga):
     for stranger in (bob, olga):
         assert bar.extend(running.external_name, str(stranger.pk))[0] == 404
     missing = bar.extend("ws-" + "0" * 32, str(olga.pk))
     assert (missing[0], missing[1]["message"]) == (404, "Workspace not found.")
 
 
-def test_kept_over_rest(running, alice, with_token):
+def test_workspace_is_kept_over_rest(running, alice, with_token):
     client = with_token(alice)
     answer = client.post(
         f"/api/v1/workspaces/{running.pk}/keep", json.dumps({"hours": 3}), content_type="application/json"
@@ -303,7 +303,7 @@ def test_kept_over_rest(running, alice, with_token):
     assert answer.json()["kept_until"] is not None
 
 
-def test_a_look_at_many_takes_as_many_queries_as_one(running, alice, django_assert_max_num_queries):
+def test_queries_of_observing_do_not_grow_with_workspaces(running, alice, django_assert_max_num_queries):
     for _ in range(40):
         other = WorkspaceFactory(team=running.team, owner=alice, state=State.RUNNING, pool=running.pool)
         other.status.activity, other.status.heartbeat_at = QUIET, timezone.now()
@@ -313,7 +313,7 @@ def test_a_look_at_many_takes_as_many_queries_as_one(running, alice, django_asse
         assert observing.run() == 41
 
 
-def test_after_a_clock_was_put_back_idle_gpus_are_counted_from_then_on(running, clock):
+def test_idle_gpu_time_restarts_after_the_clock_is_set_back(running, clock):
     gpus = [{"uuid": "GPU-0", "utilization_percent": 0}]
 
     def since():

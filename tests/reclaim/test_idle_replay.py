@@ -23,7 +23,7 @@ JOB = Job("j1", "red", 2, 0, 3 * HOUR_S)
         ((1, 6, 2, 1), [(3, 1, 4), (3, 2, 0)]),
     ],
 )
-def test_what_is_left_open_is_stopped_after_two_hours_and_comes_back(turns, held):
+def test_open_idle_notebook_is_stopped_after_two_hours_and_restarted(turns, held):
     found = Totals()
     made = parts(Session(JOB, tuple(each * HOUR_S for each in turns)), found, reclaim=True)
     hours = [(part.held_s / HOUR_S, part.work_s / HOUR_S, part.next_after_s / HOUR_S) for part in made]
@@ -33,7 +33,7 @@ def test_what_is_left_open_is_stopped_after_two_hours_and_comes_back(turns, held
     assert (whole.held_s, whole.work_s) == (sum(turns) * HOUR_S, 3 * HOUR_S)
 
 
-def test_both_replays_do_all_of_the_work_and_reclaim_frees_the_rest():
+def test_reclaim_completes_all_work_and_frees_idle_time():
     jobs = synthetic(3, 200, 32)
     every = sessions(jobs, 20.0, 1)
     without, having = run(every, 32, reclaim=False), run(every, 32, reclaim=True)

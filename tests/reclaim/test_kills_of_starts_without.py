@@ -133,7 +133,7 @@ def test_kill_before_any_write_completes_or_undoes_the_step(holder, make, alice,
 
 
 @pytest.mark.parametrize("lost", ["its start", "its stop for the GPUs", "its start with them"])
-def test_a_command_that_is_lost_with_its_process_is_sent_again(holder, make, alice, sent, lost):
+def test_command_lost_with_its_process_is_sent_again(holder, make, alice, sent, lost):
     made = make(alice, FLAVOR, start_without_gpu=True)
     if lost == "its start":
         lose(sent)

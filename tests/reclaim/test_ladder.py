@@ -26,23 +26,23 @@ HOUR = 3600
 RULES = Policy(gpu_idle_s=2 * HOUR, idle_s=8 * HOUR, notice_s=1800)
 
 
-def test_far_from_every_threshold_nothing_is_due():
+def test_no_step_is_due_far_from_every_threshold():
     run_state = RunState(ends_at_s=90_000, lifetime_s=80_000, gpu_idle_s=60, idle_s=60)
     assert decide(run_state, RULES, None, 10_000).step is Step.NONE
 
 
-def test_near_its_end_it_is_warned_and_stops_at_its_end():
+def test_workspace_near_its_end_is_warned_and_stops_at_its_end():
     run_state = RunState(ends_at_s=10_000, lifetime_s=80_000)
     verdict = decide(run_state, RULES, None, 9_000)
     assert (verdict.step, verdict.cause, verdict.due_at_s) == (Step.WARN, Cause.LIFETIME, 10_800)
 
 
-def test_seen_in_time_it_stops_at_its_end_and_not_later():
+def test_timely_notice_stops_at_the_end():
     run_state = RunState(ends_at_s=10_000, lifetime_s=80_000)
     assert decide(run_state, RULES, None, 8_200).due_at_s == 10_000
 
 
-def test_a_short_life_has_a_short_notice():
+def test_short_lifetime_has_a_short_notice():
     run_state = RunState(ends_at_s=1_600, lifetime_s=600)
     assert notice_of(RULES, run_state) == 150
     assert decide(run_state, RULES, None, 1_449).step is Step.NONE
@@ -54,7 +54,7 @@ def test_unknown_values_cause_no_reclaim(unknown):
     assert threshold_readings(RunState(gpu_idle_s=unknown, idle_s=unknown), RULES, 1e9) == ()
 
 
-def test_without_a_limit_idleness_is_not_held_against_it():
+def test_idleness_without_a_limit_causes_no_step():
     rules = Policy(gpu_idle_s=None, idle_s=None, notice_s=1800)
     assert decide(RunState(gpu_idle_s=1e9, idle_s=1e9), rules, None, 5.0).step is Step.NONE
 
@@ -64,12 +64,12 @@ def test_idle_gpus_are_reported_before_their_limit():
     assert (verdict.step, verdict.cause, verdict.due_at_s) == (Step.WARN, Cause.GPU_IDLE, 1800)
 
 
-def test_the_value_and_its_threshold_are_said():
+def test_reading_has_value_and_threshold():
     (reading,) = decide(RunState(gpu_idle_s=6_000), RULES, None, 0).readings
     assert (reading.value_s, reading.threshold_s, reading.reached) == (6_000, 7_200, False)
 
 
-def test_a_notice_that_is_over_stops_only_what_has_reached_its_limit():
+def test_ended_notice_stops_only_above_the_limit():
     told = Notice(Cause.GPU_IDLE, 0, 1800)
     assert decide(RunState(gpu_idle_s=7_199), RULES, told, 2_000).step is Step.WAIT
     assert decide(RunState(gpu_idle_s=7_200), RULES, told, 2_000).step is Step.STOP
@@ -82,12 +82,12 @@ def test_notice_for_one_cause_does_not_stop_for_another():
     assert decide(both, RULES, told, 5_000).step is Step.WITHDRAW
 
 
-def test_kept_is_not_stopped_for_idleness_but_at_its_end():
+def test_kept_workspace_is_stopped_only_at_its_end():
     kept = RunState(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=1e6, idle_s=1e6, kept_until_s=5_000)
     assert [each.cause for each in threshold_readings(kept, RULES, 900)] == [Cause.LIFETIME]
 
 
-def test_the_soonest_comes_first():
+def test_readings_are_ordered_by_time():
     run_state = RunState(ends_at_s=1_000, lifetime_s=80_000, gpu_idle_s=6_000)
     assert [each.cause for each in threshold_readings(run_state, RULES, 500)] == [
         Cause.LIFETIME,

@@ -34,7 +34,7 @@ def _site(settings):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = 72, 336
 
 
-def test_its_time_begins_when_it_is_ready(make, alice, local_pool, sent, clock):
+def test_lifetime_begins_when_the_workspace_is_ready(make, alice, local_pool, sent, clock):
     workspace = make(alice)
     assert (workspace.lifetime_s, workspace.ends_at, workspace.runs_until) == (72 * HOUR, None, None)
     clock.shift(600)
@@ -55,7 +55,7 @@ def test_its_time_begins_when_it_is_ready(make, alice, local_pool, sent, clock):
         ((0, 24), (None, None), 24),
     ],
 )
-def test_flavor_and_site_say_how_long(make, alice, local_pool, settings, site, flavor, given):
+def test_lifetime_is_set_by_flavor_and_site(make, alice, local_pool, settings, site, flavor, given):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = site
     Flavor.objects.filter(slug="cpu-small").update(
         default_lifetime_hours=flavor[0], max_lifetime_hours=flavor[1]
@@ -76,7 +76,7 @@ def test_flavor_and_site_say_how_long(make, alice, local_pool, settings, site, f
         ((8, 24), (0, 0), 8, 24),
     ],
 )
-def test_of_template_and_flavor_the_shorter_holds(
+def test_shorter_limit_of_template_and_flavor_applies(
     make, alice, local_pool, template, flavor, default, longest
 ):
     for model, slug, (default_h, max_h) in (
@@ -95,7 +95,7 @@ def test_of_template_and_flavor_the_shorter_holds(
         assert refused.value.reason.params["max_s"] == longest * HOUR
 
 
-def test_what_is_asked_for_is_given_and_estimates_rest_on_it(make, alice, local_pool):
+def test_requested_lifetime_is_applied_and_used_by_estimates(make, alice, local_pool):
     workspace = make(alice, lifetime_s=2 * HOUR)
     assert (workspace.lifetime_s, workspace.expected_s) == (2 * HOUR, 2 * HOUR)
     both = make(alice, lifetime_s=4 * HOUR, expected_s=HOUR)
@@ -118,7 +118,7 @@ def test_lifetime_out_of_range_is_refused_at_its_field(make, alice, local_pool, 
     assert not Workspace.objects.exists()
 
 
-def test_extending_moves_the_end_is_recorded_and_moves_estimates(running, alice):
+def test_extension_moves_the_end_and_estimates_and_is_audited(running, alice):
     before = running.ends_at
     done = extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     kept = again(running)
@@ -129,7 +129,7 @@ def test_extending_moves_the_end_is_recorded_and_moves_estimates(running, alice)
     assert (entry.actor, entry.data["seconds"]) == (alice, 7200)
 
 
-def test_it_is_extended_to_the_longest_life_and_no_further(running, alice):
+def test_extension_is_limited_to_the_maximum_lifetime(running, alice):
     extending.extend(actor=alice, workspace_id=running.pk, seconds=264 * HOUR)
     assert again(running).ends_at == running.ready_at + timedelta(hours=336)
     with pytest.raises(StateConflict) as refused:
@@ -140,20 +140,20 @@ def test_it_is_extended_to_the_longest_life_and_no_further(running, alice):
 @pytest.mark.parametrize(
     ("seconds", "code"), [(899, "extension_too_short"), (265 * HOUR, "extension_too_long")]
 )
-def test_too_little_and_too_much_change_nothing(running, alice, seconds, code):
+def test_too_short_and_too_long_extensions_are_refused(running, alice, seconds, code):
     with pytest.raises(InvalidInput) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=seconds)
     assert refused.value.reason.code == code
     assert again(running).ends_at == running.ends_at
 
 
-def test_what_is_over_its_end_gets_all_that_is_added(running, alice, clock):
+def test_extension_past_the_end_counts_from_now(running, alice, clock):
     clock.move_to(running.ends_at + timedelta(hours=1))
     extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     assert again(running).ends_at == timezone.now() + timedelta(hours=1)
 
 
-def test_the_same_key_extends_once(running, alice):
+def test_repeated_key_extends_once(running, alice):
     first, second = (
         extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR, idempotency_key="k")
         for _ in range(2)
@@ -165,14 +165,14 @@ def test_the_same_key_extends_once(running, alice):
     assert refused.value.code == "idempotency_key_reused"
 
 
-def test_a_key_of_a_new_workspace_is_another_one_for_its_extension(make, alice, sent, local_pool):
+def test_key_of_the_creation_can_be_reused_for_the_extension(make, alice, sent, local_pool):
     made = make(alice, idempotency_key="k")
     run_until_ready(sent, made)
     extended = extending.extend(actor=alice, workspace_id=made.pk, seconds=HOUR, idempotency_key="k")
     assert not extended.replayed and make(alice, idempotency_key="k") == made
 
 
-def test_a_refused_extension_does_not_use_up_its_key(running, alice):
+def test_refused_extension_does_not_use_up_its_key(running, alice):
     with pytest.raises(InvalidInput):
         extending.extend(actor=alice, workspace_id=running.pk, seconds=1, idempotency_key="k")
     assert not extending.extend(
@@ -180,13 +180,13 @@ def test_a_refused_extension_does_not_use_up_its_key(running, alice):
     ).replayed
 
 
-def test_others_do_not_extend_it(running, bob, charlie):
+def test_workspace_of_another_user_cannot_be_extended(running, bob, charlie):
     for stranger in (bob, charlie):
         with pytest.raises(NotAllowed):
             extending.extend(actor=stranger, workspace_id=running.pk, seconds=HOUR)
 
 
-def test_what_does_not_run_or_has_no_end_is_not_extended(running, alice):
+def test_workspace_not_running_or_without_end_is_not_extended(running, alice):
     Workspace.objects.filter(pk=running.pk).update(ends_at=None)
     with pytest.raises(StateConflict) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
@@ -197,7 +197,7 @@ def test_what_does_not_run_or_has_no_end_is_not_extended(running, alice):
     assert refused.value.reason.code is ExtensionCode.NOT_RUNNING_NOW
 
 
-def test_a_team_without_hours_extends_nothing_that_uses_gpus(running, alice):
+def test_team_without_gpu_hours_cannot_extend_gpu_workspaces(running, alice):
     now = timezone.now()
     LedgerAccount.objects.create(
         team=running.team, quota=10, spent=10, period_started_at=now, charged_until=now
@@ -228,7 +228,7 @@ def test_workspace_that_is_not_preemptible_is_not_extended_into_a_reservation(ru
     assert extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
 
 
-def test_a_new_start_is_a_new_life(running, alice, sent, clock, settings):
+def test_new_start_has_a_new_lifetime(running, alice, sent, clock, settings):
     services.stop(actor=alice, workspace_id=running.pk)
     assert again(running).runs_until is None
     answer(sent, "stop", "absent")
@@ -242,7 +242,7 @@ def test_a_new_start_is_a_new_life(running, alice, sent, clock, settings):
     assert started.runs_until == started.ready_at + timedelta(hours=10)
 
 
-def test_its_card_its_page_and_its_notebook_say_the_same_time(running, alice, clock, client):
+def test_card_page_and_notebook_show_the_same_end(running, alice, clock, client):
     clock.shift(running.runs_until - timezone.now() - timedelta(days=2, hours=23, minutes=59))
     client.force_login(alice)
     said = bar.describe(running.external_name)
@@ -265,7 +265,7 @@ def test_its_card_its_page_and_its_notebook_say_the_same_time(running, alice, cl
         ((0, 4), "After up to 4 hours. Files are kept, and you can start it again."),
     ],
 )
-def test_the_form_says_when_a_workspace_stops(alice, local_pool, team, client, settings, site, words):
+def test_form_shows_when_the_workspace_stops(alice, local_pool, team, client, settings, site, words):
     settings.BERTH_LIFETIME_HOURS, settings.BERTH_MAX_LIFETIME_HOURS = site
     client.force_login(alice)
     assert words in client.get("/workspaces/new/").content.decode()

@@ -31,7 +31,7 @@ def minutes(count: int, place: Location, **told: float):
     return [(place, told)] * count
 
 
-def test_work_that_is_slower_than_elsewhere_for_ten_minutes_is_slow():
+def test_ten_minutes_slower_than_elsewhere_is_slow():
     steps = [*minutes(3, HERE, tokens=100), *minutes(11, THERE, tokens=60)]
     for length in range(len(steps)):
         kept, at_s = walk(steps[:length])
@@ -64,12 +64,12 @@ def test_work_that_is_slower_than_elsewhere_for_ten_minutes_is_slow():
         [*minutes(3, HERE, tokens=100), *(minutes(9, THERE, tokens=50) + minutes(1, THERE, tokens=99)) * 3],
     ],
 )
-def test_other_differences_say_nothing_of_a_place(steps):
+def test_other_differences_are_not_slow_work(steps):
     kept, at_s = walk(steps)
     assert slow_work(kept, at_s) is None
 
 
-def test_of_several_places_the_best_counts():
+def test_best_of_several_places_is_the_reference():
     third = Location("n2", frozenset({"g2"}), "kind")
     for one, two in ((100.0, 70.0), (70.0, 100.0)):
         steps = [*minutes(3, HERE, tokens=one), *minutes(3, THERE, tokens=two)]
@@ -77,7 +77,7 @@ def test_of_several_places_the_best_counts():
         assert slow_work(kept, at_s)[1].percent == 60
 
 
-def test_back_where_it_was_it_is_held_against_the_other_place_too():
+def test_return_to_the_first_place_is_compared_with_the_second():
     steps = [*minutes(3, HERE, tokens=50), *minutes(3, THERE, tokens=100), *minutes(11, HERE, tokens=50)]
     kept, at_s = walk(steps)
     assert slow_work(kept, at_s)[1].elsewhere.node == "n1"
@@ -90,7 +90,7 @@ def test_gap_in_observation_resets_the_pace():
 
 
 @pytest.mark.parametrize("days", [8, -1])
-def test_a_best_of_another_week_or_of_a_clock_that_was_set_is_forgotten(days):
+def test_old_or_future_best_pace_is_dropped(days):
     kept, at_s = walk(minutes(3, HERE, tokens=100))
     kept, at_s = walk(minutes(20, THERE, tokens=60), kept, at_s + days * 86_400)
     assert slow_work(kept, at_s) is None and kept["tokens"].elsewhere is None
@@ -143,14 +143,14 @@ def test_stored_paces_are_bounded_and_round_trip(steps):
 
 @settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(places, st.floats(0.9, 1.0)), min_size=1, max_size=60), st.floats(1e-3, 1e12))
-def test_work_that_is_the_same_everywhere_is_never_slow(steps, rate):
+def test_equal_pace_everywhere_is_never_slow(steps, rate):
     kept, at_s = walk([(place, {"tokens": rate * noise}) for place, noise in steps])
     assert slow_work(kept, at_s) is None
 
 
 @settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(walks, walks)
-def test_one_name_says_nothing_of_another(steps, others):
+def test_paces_of_different_names_are_independent(steps, others):
     """What is told of one name is not changed by others, but that they may keep it from being slow."""
     alone: dict[str, Pace] = {}
     together: dict[str, Pace] = {}

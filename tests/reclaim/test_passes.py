@@ -42,7 +42,7 @@ def test_no_notice_before_the_threshold(running, clock):
     assert not ReclaimNotice.objects.exists()
 
 
-def test_it_is_warned_once_and_stopped_at_its_end(running, alice, clock):
+def test_workspace_is_warned_once_and_stopped_at_its_end(running, alice, clock):
     warned_at = running.ends_at - timedelta(minutes=29)
     assert at(clock, warned_at).warned == 1
     notice = ReclaimNotice.objects.get()
@@ -62,7 +62,7 @@ def test_it_is_warned_once_and_stopped_at_its_end(running, alice, clock):
     assert at(clock, notice.due_at + timedelta(hours=1)) == NONE
 
 
-def test_a_stopped_workspace_says_which_rule_stopped_it_and_when(running, alice, team, clock, as_user):
+def test_stopped_workspace_shows_the_rule_and_time(running, alice, team, clock, as_user):
     Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
     ReclaimPolicy.objects.create(scope="team", team=team, longest_hours=24)
     at(clock, running.ready_at + timedelta(hours=24))
@@ -92,7 +92,7 @@ def test_a_stopped_workspace_says_which_rule_stopped_it_and_when(running, alice,
     assert (answer["reason"], answer["stopped"]) == ("", None)
 
 
-def test_extending_takes_the_notice_back(running, alice, clock):
+def test_extension_withdraws_the_notice(running, alice, clock):
     assert at(clock, running.ends_at - timedelta(minutes=10)).warned == 1
     extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     assert not ReclaimNotice.objects.exists()
@@ -100,7 +100,7 @@ def test_extending_takes_the_notice_back(running, alice, clock):
     assert again(running).state == State.RUNNING
 
 
-def test_extending_wins_against_a_stop_that_has_been_decided(running, alice, clock, monkeypatch):
+def test_extension_wins_against_a_decided_stop(running, alice, clock, monkeypatch):
     at(clock, running.ends_at - timedelta(minutes=30))
     real = passes.apply_step_if_due
 
@@ -113,7 +113,7 @@ def test_extending_wins_against_a_stop_that_has_been_decided(running, alice, clo
     assert again(running).state == State.RUNNING
 
 
-def test_extending_wins_against_a_notice_that_is_being_given(running, alice, clock, monkeypatch):
+def test_extension_wins_against_a_notice_being_sent(running, alice, clock, monkeypatch):
     real = passes._warn
 
     def late(found, now):
@@ -138,7 +138,7 @@ def test_kill_while_giving_notices_notifies_once_later(running, clock, monkeypat
     assert Notification.objects.filter(kind="workspace.reclaim_warned").count() == 1
 
 
-def test_killed_while_stopping_it_stops_with_the_next_pass(running, clock, monkeypatch):
+def test_pass_killed_while_stopping_is_completed_by_the_next(running, clock, monkeypatch):
     at(clock, running.ends_at - timedelta(minutes=30))
 
     def killed(*_args, **_kwargs):
@@ -162,7 +162,7 @@ def test_outage_of_the_portal_extends_notices_and_ends(running, clock):
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=300), timedelta(days=-300)])
-def test_a_set_clock_leaves_what_was_left(running, clock, jump):
+def test_clock_change_keeps_the_remaining_time(running, clock, jump):
     seen = running.ends_at - timedelta(hours=5)
     at(clock, seen)
     clock.move_to(seen + jump)
@@ -179,14 +179,14 @@ def test_new_start_ignores_the_notice_of_the_last_one(running, alice, clock):
     assert not ReclaimNotice.objects.exists()
 
 
-def test_what_its_user_has_stopped_is_left_alone(running, alice, clock):
+def test_workspace_stopped_by_its_user_is_not_touched(running, alice, clock):
     at(clock, running.ends_at - timedelta(minutes=30))
     services.stop(actor=alice, workspace_id=running.pk)
     assert at(clock, running.ends_at + timedelta(minutes=1)) == NONE
     assert not ReclaimNotice.objects.exists()
 
 
-def test_one_broken_row_keeps_no_other_from_being_stopped(make, running, alice, clock, monkeypatch):
+def test_invalid_row_does_not_prevent_other_stops(make, running, alice, clock, monkeypatch):
     other = WorkspaceFactory(
         team=running.team,
         owner=alice,
@@ -208,7 +208,7 @@ def test_one_broken_row_keeps_no_other_from_being_stopped(make, running, alice, 
     assert again(running).state == State.STOPPING
 
 
-def test_the_queries_of_a_pass_do_not_grow_with_what_runs(
+def test_queries_of_a_pass_do_not_grow_with_workspaces(
     running, alice, clock, django_assert_max_num_queries
 ):
     ends = timezone.now() + timedelta(hours=60)

@@ -38,7 +38,7 @@ def codes(found: PlacementHealth) -> list[RebalanceCode]:
     return [reason.code for reason in found.reasons]
 
 
-def test_a_gpu_that_heat_holds_down_is_worth_its_part_of_the_best_clock():
+def test_throttled_gpu_scores_its_fraction_of_the_best_clock():
     found = placement_health(PlacementView((HOT,)))
     assert (found.score, codes(found)) == (50, [RebalanceCode.SLOWED])
     assert message_of(found.reasons[0]) == (
@@ -64,7 +64,7 @@ def test_unmeasured_or_harmless_values_give_no_reason(change):
     assert placement_health(PlacementView((replace(HOT, **change),))) == PlacementHealth()
 
 
-def test_the_worst_of_several_gpus_counts():
+def test_worst_of_several_gpus_decides_the_score():
     cool = replace(HOT, throttled_s=0, clock_mhz=1980)
     assert placement_health(PlacementView((cool, HOT, cool))).score == 50
 
@@ -74,7 +74,7 @@ def test_slight_throttling_gives_a_good_score_without_reasons():
     assert (found.score, found.reasons) == (90, ())
 
 
-def test_neighbours_count_where_each_was_seen_at_work_on_a_full_gpu():
+def test_active_neighbours_on_a_full_gpu_lower_the_score():
     found = placement_health(PlacementView((SHARED,)))
     # A third of the time, of the half that it was given.
     assert (found.score, codes(found)) == (66, [RebalanceCode.CROWDED])
@@ -96,20 +96,20 @@ def test_neighbours_give_no_reason_if_the_share_is_met_or_unknown(change):
     assert placement_health(PlacementView((replace(SHARED, **change),))).score == 100
 
 
-def test_a_node_that_has_given_out_more_than_it_has():
+def test_overcommitted_node_lowers_the_score():
     found = placement_health(PlacementView((), "n", 32_000, 64_000, 100, 110))
     assert (found.score, codes(found)) == (50, [RebalanceCode.OVERCOMMITTED])
     assert message_of(found.reasons[0]) == "The node has allocated 64 cores but has only 32 cores."
     assert placement_health(PlacementView((), "n", 32_000, 32_000, None, None)) == PlacementHealth()
 
 
-def test_the_best_clock_is_of_busy_gpus_that_nothing_holds_down():
+def test_best_clock_is_taken_from_busy_unthrottled_gpus():
     cool = replace(HOT, throttled_s=0, clock_mhz=1900)
     idle = replace(cool, gpu_pct=1, clock_mhz=2100)
     assert best_clocks([HOT, cool, idle]) == {"H100": 1900}
 
 
-def test_a_device_of_which_nothing_is_known_is_as_good_as_any():
+def test_device_without_data_has_full_score():
     assert (device_score(DeviceView()), device_score(HOT)) == (100, 50)
 
 
@@ -119,7 +119,7 @@ COMPUTES = Work(2_000, 8_000)
 SLOWER = Work(2_000, 8_000, 55, "tokens", 55.0, 100.0)
 
 
-def test_a_node_without_cpu_gives_each_its_part():
+def test_node_short_of_cpu_scores_the_fraction_received():
     found = placement_health(PlacementView((), "n", headroom=NO_CPU, work=COMPUTES))
     assert (found.score, codes(found), node_score(NO_CPU)) == (50, [RebalanceCode.SHORT_OF_CPU], 50)
     assert concerns_node(found.reasons[0])
@@ -149,7 +149,7 @@ def test_idle_or_fully_served_workspace_has_a_good_score_on_a_full_node(work):
     assert placement_health(PlacementView((), "n", headroom=NO_CPU, work=work)) == PlacementHealth()
 
 
-def test_a_node_without_memory_is_worth_the_time_in_which_something_went_on():
+def test_node_short_of_memory_scores_the_unstalled_time():
     found = placement_health(PlacementView((), "n", headroom=NO_MEMORY))
     assert (found.score, codes(found), node_score(NO_MEMORY)) == (70, [RebalanceCode.SHORT_OF_MEMORY], 70)
     assert message_of(found.reasons[0]) == (
@@ -184,7 +184,7 @@ HALF_BUSY = replace(SHARED, gpu_pct=60, at_work=(True, True, None))
         (PlacementView((), "n", headroom=replace(NO_MEMORY, memory_stalled_pct=11.0)), "node_short", True),
     ],
 )
-def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(view, sign, of_node):
+def test_slow_work_counts_only_with_a_cause_at_its_place(view, sign, of_node):
     alone = placement_health(replace(view, work=replace(SLOWER, percent=None, cpu_milli=None)))
     assert alone.score >= HEALTHY_PCT, "the sign is a reason by itself"
     found = placement_health(replace(view, work=replace(SLOWER, cpu_milli=None)))
@@ -205,7 +205,7 @@ def test_work_that_is_slower_than_elsewhere_counts_where_its_place_shows_why(vie
         PlacementView((), "n", headroom=replace(NO_CPU, cpu_limited=True)),
     ],
 )
-def test_work_that_is_slower_than_elsewhere_is_no_reason_by_itself(view):
+def test_slow_work_without_a_cause_is_no_reason(view):
     assert placement_health(replace(view, work=SLOWER)) == PlacementHealth()
 
 
@@ -285,7 +285,7 @@ def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, g
 
 @settings(max_examples=examples(500), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
-def test_where_nothing_is_suspect_nothing_speaks_against_the_place(seen, has, given_out):
+def test_place_without_suspects_has_full_score(seen, has, given_out):
     """So nobody who runs there has to be looked at."""
     suspect = is_overcommitted(has, given_out) or any(
         not is_good_for_any(each, shared=each.share_milli < 1000) for each in seen

@@ -62,7 +62,7 @@ def pass_now() -> passes.PassReport:
     return passes.run()
 
 
-def test_the_page_and_rest_say_what_holds_and_where_it_comes_from(running, alice, as_user, with_token):
+def test_page_and_rest_show_effective_limits_with_sources(running, alice, as_user, with_token):
     make_policy(f"flavor:{running.flavor.slug}", idle_minutes=90)
     make_policy("team:vision", idle_minutes=60, longest_hours=100)
     make_policy("site", idle_minutes=240, notice_minutes=20)
@@ -80,12 +80,12 @@ def test_the_page_and_rest_say_what_holds_and_where_it_comes_from(running, alice
     assert "from team vision" in page
 
 
-def test_settings_hold_where_no_policy_says_anything(running):
+def test_settings_apply_without_a_policy(running):
     (rule, notice) = presenters.rules_of(effective.effective_policy(running))
     assert (rule["value"], rule["set_by"], notice["value"]) == (7200, "settings", 1800)
 
 
-def test_a_shorter_limit_warns_and_stops_by_the_ladder(running, clock):
+def test_shorter_limit_of_a_policy_warns_and_stops(running, clock):
     make_policy("team:vision", idle_minutes=60)
     idle(running, 29 * 60)
     assert pass_now() == passes.PassReport()
@@ -97,7 +97,7 @@ def test_a_shorter_limit_warns_and_stops_by_the_ladder(running, clock):
     assert Event.objects.get(kind="workspace.stop").cause["params"]["threshold_s"] == HOUR
 
 
-def test_a_looser_policy_takes_the_notice_back(running):
+def test_looser_policy_withdraws_the_notice(running):
     made = make_policy(f"flavor:{running.flavor.slug}", idle_minutes=60)
     idle(running, 45 * 60)
     assert pass_now().warned == 1
@@ -105,7 +105,7 @@ def test_a_looser_policy_takes_the_notice_back(running):
     assert pass_now().withdrawn == 1
 
 
-def test_an_extension_wins_against_a_schedule_for_as_long_as_it_says(running, alice, clock):
+def test_extension_overrides_a_schedule_until_its_end(running, alice, clock):
     stop = timezone.now() + timedelta(minutes=20)
     week = {"zone": "UTC", "days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}
     make_policy("team:vision", idle_minutes=None, stop_at=stop.time().replace(second=0), **week)
@@ -121,7 +121,7 @@ def test_an_extension_wins_against_a_schedule_for_as_long_as_it_says(running, al
     assert pass_now().warned == 1
 
 
-def test_the_longest_life_counts_no_absence_and_no_extension_goes_beyond_it(running, alice, clock):
+def test_maximum_lifetime_excludes_outages_and_limits_extensions(running, alice, clock):
     make_policy("site", longest_hours=80)
     assert extending.remaining_extension_s(running) == pytest.approx(8 * HOUR, abs=60)
     Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
@@ -171,7 +171,7 @@ def test_team_changes_own_policies_only(alice, bob, olga, team):
         ({"idle_minutes": 10**7}, "idle_minutes"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_field(team, given, field):
+def test_invalid_policy_value_is_refused_at_its_field(team, given, field):
     with pytest.raises(InvalidInput) as refused:
         make_policy("team:vision", **given)
     assert field in refused.value.field_errors
@@ -179,7 +179,7 @@ def test_what_makes_no_sense_is_refused_by_its_field(team, given, field):
         make_policy("flavor:\0", idle_minutes=1)
 
 
-def test_versions_are_kept_and_restored_and_stale_changes_refused(team, olga, with_token):
+def test_versions_are_stored_and_restored_and_stale_changes_refused(team, olga, with_token):
     client = with_token(olga)
     body = {"for": "team:vision", "idle_minutes": 60, "holidays": ["2026-12-25"]}
     made = client.post("/api/v1/reclaim-policies", json.dumps(body), content_type="application/json")
@@ -200,7 +200,7 @@ def test_versions_are_kept_and_restored_and_stale_changes_refused(team, olga, wi
         policy_services.delete(actor=olga, policy_id=made.json()["id"], expected=frozenset({"0"}))
 
 
-def test_a_preview_replays_what_was_recorded_and_saves_nothing(running, olga, with_token, clock):
+def test_preview_replays_recorded_activity_without_saving(running, olga, with_token, clock):
     client = with_token(olga)
     body = {"for": "team:vision", "idle_minutes": 60}
 
@@ -234,7 +234,7 @@ def test_a_preview_replays_what_was_recorded_and_saves_nothing(running, olga, wi
     assert not ReclaimPolicy.objects.exists()
 
 
-def test_a_stop_ends_the_record_of_its_idle_time(running):
+def test_stop_ends_the_idle_period(running):
     idle(running, 4000)
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPED)
     observing.run()
@@ -242,7 +242,7 @@ def test_a_stop_ends_the_record_of_its_idle_time(running):
     assert (period.ended_at - period.began_at).total_seconds() == pytest.approx(4000, abs=1)
 
 
-def test_policies_of_other_teams_are_not_seen(running, alice, with_token, olga):
+def test_policies_of_another_team_are_not_visible(running, alice, with_token, olga):
     Team.objects.create(slug="audio", name="Audio")
     make_policy("team:audio", idle_minutes=60)
     make_policy("team:vision", idle_minutes=60)

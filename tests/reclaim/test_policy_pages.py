@@ -66,7 +66,7 @@ def test_unchanged_form_changes_nothing(as_user, olga, team, local_pool, target)
     assert after.updated_at == made.updated_at
 
 
-def test_each_value_of_a_form_is_kept(as_user, olga):
+def test_every_form_value_is_saved(as_user, olga):
     form = PolicyForm(initial=initial_values(EVERYTHING), targets=[("site", "Site")])
     data = {bound.name: bound.value() for bound in form if bound.value() is not None}
     made = as_user(olga).post(f"{AT}new/", {**data, "for": "site", "holidays": "2026-12-25, 2026-12-26"})
@@ -74,7 +74,7 @@ def test_each_value_of_a_form_is_kept(as_user, olga):
     assert documents.document_of(ReclaimPolicy.objects.get()) == EVERYTHING
 
 
-def test_an_owner_makes_changes_and_deletes_that_of_the_team_alone(as_user, alice, team):
+def test_owner_manages_only_the_policy_of_the_team(as_user, alice, team):
     Team.objects.create(slug="audio", name="Audio")
     browser = as_user(alice)
     page = browser.get(f"{AT}new/")
@@ -130,7 +130,7 @@ def test_versions_are_shown_in_words_and_restored(as_user, alice, team):
     assert browser.get(f"{AT}{made.pk}/versions/9/restore/").status_code == 404
 
 
-def test_a_member_sees_what_holds_and_no_versions(as_user, bob, team):
+def test_member_sees_effective_limits_and_no_versions(as_user, bob, team):
     made = make_policy("team:vision", idle_minutes=60)
     browser = as_user(bob)
     assert "New policy" not in browser.get(AT).content.decode()
@@ -140,7 +140,7 @@ def test_a_member_sees_what_holds_and_no_versions(as_user, bob, team):
     assert "/edit/" not in page.content.decode()
 
 
-def test_a_teams_page_leads_to_its_policy_or_to_making_one(as_user, alice, team):
+def test_team_page_links_to_its_policy_or_to_creating_one(as_user, alice, team):
     browser = as_user(alice)
     assert f"{AT}?for=team:vision" in browser.get("/teams/vision/").content.decode()
     assert f"{AT}new/?for=team%3Avision" in browser.get(f"{AT}?for=team:vision").content.decode()
@@ -163,7 +163,7 @@ def record(workspace: Any, clock: Any) -> None:
     clock.shift(10 * HOUR)
 
 
-def test_the_preview_comes_by_htmx_and_by_a_button_and_saves_nothing(running, as_user, alice, clock):
+def test_preview_works_with_htmx_and_by_button_without_saving(running, as_user, alice, clock):
     browser = as_user(alice)
     url = f"{AT}preview/?for=team:vision&idle_minutes=60"
     assert "No data yet" in browser.get(url).content.decode()
@@ -191,7 +191,7 @@ def test_the_preview_comes_by_htmx_and_by_a_button_and_saves_nothing(running, as
         "&holidays=x",
     ],
 )
-def test_a_preview_of_what_makes_no_sense_says_why(as_user, alice, team, query):
+def test_preview_of_invalid_values_shows_the_problem(as_user, alice, team, query):
     page = as_user(alice).get(f"{AT}preview/?for=team:vision{query}")
     assert page.status_code == 200
     assert page.context["problem"]
@@ -208,7 +208,7 @@ def test_preview_answers_alike_for_hidden_and_missing_teams(as_user, alice, team
     assert len(answers) == 1
 
 
-def test_a_preview_counts_the_words_by_which_it_was_kept(running, alice, clock):
+def test_preview_takes_account_of_keeps(running, alice, clock):
     began = timezone.now()
     LastPass.objects.update_or_create(pk=1, defaults={"at": began, "recorded_since": began})
     clock.shift(1.5 * HOUR)
@@ -237,7 +237,7 @@ def test_effective_limits_are_shown_with_elapsed_time(running, as_user, alice):
     assert f'href="{AT}{made.pk}/"' in page
 
 
-def test_the_list_takes_as_many_queries_for_many_as_for_few(as_user, olga):
+def test_queries_of_the_list_do_not_grow_with_policies(as_user, olga):
     browser = as_user(olga)
     make_policy("site", idle_minutes=60)
     for _ in range(3):

@@ -81,7 +81,7 @@ def a_little_hot(row: Workspace) -> None:
     minutes(devices_of(row), 1900, 12)
 
 
-def test_slow_work_at_a_place_where_nothing_is_seen_is_shown_and_no_reason(slow, alice, with_token, as_user):
+def test_slow_work_without_a_visible_cause_is_shown_but_no_reason(slow, alice, with_token, as_user):
     minutes(devices_of(slow), 1980, 0)
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     read = with_token(alice).get(f"/api/v1/workspaces/{slow.pk}/activity").json()
@@ -111,7 +111,7 @@ def test_move_with_checkpoint_is_proposed_without_asking(slow, alice, with_token
     assert again(slow).state == State.RUNNING and not hasattr(again(slow), "preemption")
 
 
-def test_who_has_moved_for_it_rests_though_it_is_no_faster_there(slow, olga, settle, live):
+def test_workspace_is_not_moved_again_during_cooldown(slow, olga, settle, live):
     """The job may have been another one all along: it is not sent from place to place."""
     a_little_hot(slow)
     proposing.run()
@@ -128,13 +128,13 @@ def test_who_has_moved_for_it_rests_though_it_is_no_faster_there(slow, olga, set
     assert proposing.run() == proposing.RebalancePassReport(1, 0, 0)
 
 
-def test_the_sign_alone_is_no_reason(row, live):
+def test_small_throttling_alone_is_no_reason(row, live):
     live(row, 12, tokens=60.0)
     a_little_hot(row)
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
 
 
-def test_it_has_to_be_slow_for_a_while_and_until_now(slow, live, clock):
+def test_work_must_be_slow_for_a_while_and_still_be(slow, live, clock):
     live(slow, 1, tokens=99.0)
     a_little_hot(slow)
     assert proposing.run().discontent == 0
@@ -153,7 +153,7 @@ def test_it_has_to_be_slow_for_a_while_and_until_now(slow, live, clock):
     assert proposing.run().discontent == 0
 
 
-def test_neighbours_at_work_are_a_sign(slow, make, alice, settle, live):
+def test_active_neighbours_are_a_cause(slow, make, alice, settle, live):
     other = make(alice, "sim-h100-x1", name="neighbour")
     settle(90, resting=lambda: again(other).state == State.RUNNING)
     (device,) = devices_of(slow)
@@ -178,7 +178,7 @@ def test_pace_of_another_or_stopped_start_gives_no_reason(slow):
     assert pacing.slow_workspaces(timezone.now()) == {}
 
 
-def test_what_is_kept_is_a_small_row_that_is_written_when_it_matters(row, live):
+def test_pace_is_stored_in_a_small_row_written_on_change(row, live):
     live(row, 2, tokens=100.0)
     before = WorkPace.objects.get()
     assert set(pacing.parse_paces(before.paces)["tokens"].place.devices) == {d.uuid for d in devices_of(row)}
@@ -235,7 +235,7 @@ def told(row: Workspace, **changes: object) -> None:
     Node.objects.filter(pk=node.pk).update(facts=facts, limited=[], online=True, seen_at=timezone.now())
 
 
-def test_who_works_on_a_node_without_cpu_goes_to_another_one(row, live):
+def test_workspace_on_a_node_short_of_cpu_moves_to_another(row, live):
     told(row)
     live(row, 2)
     assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
@@ -246,7 +246,7 @@ def test_who_works_on_a_node_without_cpu_goes_to_another_one(row, live):
     assert proposal.moves[0]["target"]["nodes"][0]["node"] != node_of(row).name
 
 
-def test_no_other_node_is_better_where_all_are_short(row, live):
+def test_no_move_if_all_nodes_are_short_of_cpu(row, live):
     told(row)
     facts = Node.objects.get(pk=node_of(row).pk).facts
     Node.objects.update(facts=facts, limited=[], online=True, seen_at=timezone.now())
@@ -255,7 +255,7 @@ def test_no_other_node_is_better_where_all_are_short(row, live):
 
 
 @pytest.mark.parametrize("change", ["limited", "old", "offline", "forged"])
-def test_a_node_that_limits_or_is_not_known_is_not_short(row, live, change):
+def test_node_with_limits_or_without_data_is_not_short_of_cpu(row, live, change):
     live(row, 2)
     told(row, **({"cpu_idle": "none", "cores": -3} if change == "forged" else {}))
     changes = {
@@ -271,14 +271,14 @@ def test_a_node_that_limits_or_is_not_known_is_not_short(row, live, change):
 
 
 @pytest.mark.parametrize("cores", [0.4, 26.0])
-def test_one_that_hardly_computes_or_gets_what_it_was_given_has_nothing_to_gain(row, live, cores):
+def test_idle_or_fully_served_workspace_is_not_moved_for_cpu(row, live, cores):
     assert row.resources["cpu_milli"] == 28_000
     live(row, 2, cores=cores)
     told(row)
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
 
 
-def test_what_is_not_measured_is_not_held_against_a_place(row, live, clock):
+def test_unmeasured_cpu_use_gives_no_proposal(row, live, clock):
     live(row, 2)
     told(row)
     clock.shift(60)

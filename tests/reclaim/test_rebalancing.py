@@ -216,7 +216,7 @@ def test_only_operators_decide(fragmented, alice):
     assert not Preemption.objects.exists()
 
 
-def test_what_is_not_there_is_not_found(olga):
+def test_unknown_proposal_is_not_found(olga):
     for act in (services.apply, services.dismiss):
         with pytest.raises(NotFound):
             act(actor=olga, proposal_id=uuid4())
@@ -445,7 +445,7 @@ def slowed(make, alice, pool, settle):
     return again(row)
 
 
-def test_a_workspace_on_a_hot_gpu_goes_to_another_one(slowed, olga, settle, with_token):
+def test_workspace_on_a_throttled_gpu_moves_to_another(slowed, olga, settle, with_token):
     assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     found = Discontent.objects.get()
     assert (found.workspace, found.score, found.reason["code"]) == (slowed, 50, RebalanceCode.SLOWED)
@@ -477,7 +477,7 @@ def test_workspace_that_is_not_preemptible_moves_only_by_an_operator(slowed, set
         services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
 
 
-def test_discontent_ends_when_the_score_recovers(slowed, clock):
+def test_discontent_record_ends_when_the_score_recovers(slowed, clock):
     proposing.run()
     clock.shift(1200)
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)

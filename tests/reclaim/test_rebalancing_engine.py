@@ -131,7 +131,7 @@ def where(proposal: Proposal) -> dict[str, str]:
 # --- who is not content ----------------------------------------------------------------------------
 
 
-def test_a_slowed_workspace_goes_to_a_gpu_that_is_free():
+def test_slowed_workspace_moves_to_a_free_gpu():
     world = World(1, 1)
     world.run("a", 0, [0], score=40, reasons=(SLOWED,))
     (found,) = world.propose()
@@ -140,7 +140,7 @@ def test_a_slowed_workspace_goes_to_a_gpu_that_is_free():
     )  # fmt: skip
 
 
-def test_no_move_to_a_gpu_that_is_as_slow():
+def test_no_move_to_an_equally_slow_gpu():
     world = World(1, 1)
     world.run("a", 0, [0], score=40, reasons=(SLOWED,))
     world.scores["n1-0"] = 59
@@ -149,7 +149,7 @@ def test_no_move_to_a_gpu_that_is_as_slow():
     assert [each.gain for each in world.propose()] == [20]
 
 
-def test_the_next_best_place_is_looked_at_where_the_best_is_slow_too():
+def test_next_best_place_is_tried_if_the_best_is_slow():
     world = World(1, 1, 1)
     world.run("a", 0, [0], score=40, reasons=(SLOWED,))
     for slow in ("n1-0", "n2-0"):
@@ -177,13 +177,13 @@ def test_sharing_workspace_gets_its_share_of_a_free_gpu():
     assert (grant.uuid, grant.milli, grant.memory_mib) == ("n0-2", 500, 1000)
 
 
-def test_an_overcommitted_node_is_left_for_another_one():
+def test_overcommitted_node_is_left_for_another():
     world = World(2)
     world.run("a", 0, [0], score=50, reasons=(Reason(RebalanceCode.OVERCOMMITTED),))
     assert world.propose() == []
 
 
-def test_moved_workspace_rests_and_does_not_return():
+def test_moved_workspace_does_not_move_again_or_return_during_cooldown():
     world = World(1, 1)
     world.run("a", 0, [0], score=40, reasons=(SLOWED,))
     world.past = [PastMove("a", NOW - RULES.cool_down_s + 1, "n9", frozenset({"n9-0"}))]
@@ -196,7 +196,7 @@ def test_moved_workspace_rests_and_does_not_return():
     assert len(world.propose()) == 1
 
 
-def test_an_operator_may_be_shown_what_is_not_preemptible_and_its_own_gain():
+def test_proposal_for_own_gain_includes_workspaces_not_preemptible():
     world = World(1, 1)
     world.run("a", 0, [0], score=40, reasons=(SLOWED,), preemptible=False)
     assert len(world.propose()) == 1
@@ -213,7 +213,7 @@ def fragmented() -> World:
     return world
 
 
-def test_one_moves_where_two_halves_are_free():
+def test_one_workspace_moves_to_join_two_free_halves():
     world = fragmented()
     (found,) = world.propose([asks(2)])
     assert (len(found.moves), found.gain, found.waiting) == (1, 2000, "w")
@@ -262,7 +262,7 @@ def test_search_too_costly_for_one_request_is_repeated_for_a_longer_one():
     assert found.waiting == "long"
 
 
-def test_the_fewest_and_smallest_go():
+def test_fewest_and_smallest_workspaces_move():
     world = World(4, 4, 4)
     world.run("large", 0, [0, 1])
     world.run("one", 1, [0])
@@ -272,7 +272,7 @@ def test_the_fewest_and_smallest_go():
     assert list(where(found)) == ["small"]
 
 
-def test_shares_are_put_together_within_a_node():
+def test_shares_are_consolidated_within_a_node():
     world = World(2)
     world.run("a", 0, [0], milli=500)
     world.run("b", 0, [1], milli=500)

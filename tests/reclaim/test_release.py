@@ -124,7 +124,7 @@ def test_the_next_in_the_queue_gets_the_gpu(catalog, tmp_path, make, alice, bob,
     check_invariants()
 
 
-def test_a_stop_wins_and_the_next_start_is_without(accelerated, alice, sent):
+def test_stop_wins_over_a_release_and_next_start_has_no_gpus(accelerated, alice, sent):
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     services.stop(actor=alice, workspace_id=accelerated.pk)
     assert answer(sent, "stop", "absent")
@@ -155,7 +155,7 @@ def test_release_is_refused_without_permission_or_in_a_wrong_state(accelerated, 
     assert not again(accelerated).gpu_released
 
 
-def test_what_would_be_refused_keeps_what_it_has(accelerated, alice, sent, monkeypatch):
+def test_refused_attach_keeps_the_workspace_running(accelerated, alice, sent, monkeypatch):
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     runs = restarted(accelerated, sent)
 
@@ -170,7 +170,7 @@ def test_what_would_be_refused_keeps_what_it_has(accelerated, alice, sent, monke
     assert not Event.objects.filter(kind="workspace.gpu_attached").exists()
 
 
-def test_killed_between_its_steps_it_is_finished_by_the_sweep(accelerated, alice, sent):
+def test_release_killed_between_its_steps_is_completed_by_the_sweep(accelerated, alice, sent):
     """The command is lost with the process: its lease runs out, and it is sent again."""
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     sent.clear()
@@ -204,7 +204,7 @@ def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> p
     return passes.run()
 
 
-def test_warned_then_released_then_left_alone(accelerated, alice, clock, sent, as_user):
+def test_gpus_are_released_once_after_the_notice(accelerated, alice, clock, sent, as_user):
     policy(release_gpu_minutes=60)
     assert idle(accelerated, 29) == passes.PassReport()
     assert idle(accelerated, 31).warned == 1
@@ -264,7 +264,7 @@ def test_workspace_that_cannot_run_without_gpus_is_stopped(accelerated, clock, m
     assert again(accelerated).desired_state == DesiredState.STOPPED
 
 
-def test_the_preview_counts_releases_and_what_they_free(accelerated, alice, clock):
+def test_preview_counts_releases_and_freed_time(accelerated, alice, clock):
     LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now(), "recorded_since": timezone.now()})
     began = timezone.now()
     clock.shift(8 * 3600)

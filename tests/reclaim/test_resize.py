@@ -54,7 +54,7 @@ def runs(sizes, make, alice, sent) -> Workspace:
     return again(workspace)
 
 
-def test_what_runs_restarts_with_the_other_size_through_the_queue(runs, sizes, alice, sent):
+def test_running_workspace_restarts_with_the_new_size_through_the_queue(runs, sizes, alice, sent):
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
     leaving = again(runs)
     assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
@@ -76,7 +76,7 @@ def test_what_runs_restarts_with_the_other_size_through_the_queue(runs, sizes, a
     assert Event.objects.filter(kind="workspace.resized").count() == 1
 
 
-def test_what_was_asked_for_stays_as_far_as_the_new_flavor_allows(sizes, make, alice, sent):
+def test_requested_times_are_kept_within_the_limits_of_the_new_flavor(sizes, make, alice, sent):
     made = make(alice, "one", lifetime_s=5 * 3600, expected_s=3 * 3600)
     run_until_ready(sent, made)
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=sizes["two"])
@@ -120,7 +120,7 @@ def test_resize_of_a_released_workspace_applies_when_gpus_are_attached(runs, siz
     assert not whole.gpu_released
 
 
-def test_released_and_resized_to_a_size_without_gpus_nothing_is_released_any_more(runs, sizes, alice, sent):
+def test_resize_to_a_size_without_gpus_ends_the_release(runs, sizes, alice, sent):
     gpus.release(actor=alice, workspace_id=runs.pk)
     small = restarted(runs, sent)
     resizing.resize(actor=alice, workspace_id=small.pk, flavor=FlavorFactory(slug="large", cpu_milli=5000))
@@ -130,7 +130,7 @@ def test_released_and_resized_to_a_size_without_gpus_nothing_is_released_any_mor
         gpus.attach(actor=alice, workspace_id=small.pk)
 
 
-def test_what_is_refused_keeps_what_it_has(runs, sizes, alice, bob):
+def test_refused_resize_changes_nothing(runs, sizes, alice, bob):
     with pytest.raises(NotAllowed):
         resizing.resize(actor=bob, workspace_id=runs.pk, flavor=sizes["two"])
     # No node has three.
@@ -149,7 +149,7 @@ def test_what_is_refused_keeps_what_it_has(runs, sizes, alice, bob):
     assert refused.value.reason.code == "workspace_not_resizable"
 
 
-def test_it_does_not_leave_its_files(runs, sizes, alice, tmp_path):
+def test_resize_to_another_pool_is_refused(runs, sizes, alice, tmp_path):
     simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=1, gpus=1)
     elsewhere = FlavorFactory(slug="elsewhere", pool=Pool.objects.get(slug="sim"))
     with pytest.raises(StateConflict) as refused:
@@ -158,7 +158,7 @@ def test_it_does_not_leave_its_files(runs, sizes, alice, tmp_path):
     assert again(runs).flavor.slug == "one"
 
 
-def test_killed_between_its_steps_it_is_finished_by_the_sweep(runs, sizes, alice, sent):
+def test_resize_killed_between_its_steps_is_completed_by_the_sweep(runs, sizes, alice, sent):
     """The command is lost with the process: its lease runs out, and it is sent again."""
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
     sent.clear()
@@ -167,7 +167,7 @@ def test_killed_between_its_steps_it_is_finished_by_the_sweep(runs, sizes, alice
     assert restarted(runs, sent).flavor.slug == "two"
 
 
-def test_a_stop_wins_and_the_next_start_has_the_new_size(runs, sizes, alice, sent):
+def test_stop_wins_over_a_resize_and_next_start_has_the_new_size(runs, sizes, alice, sent):
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["plain"])
     services.stop(actor=alice, workspace_id=runs.pk)
     assert answer(sent, "stop", "absent")
@@ -179,7 +179,7 @@ def test_a_stop_wins_and_the_next_start_has_the_new_size(runs, sizes, alice, sen
 # --- when it would start ---------------------------------------------------------------------------
 
 
-def test_a_verdict_takes_what_it_has_for_free_and_leaves_no_trace(runs, sizes, make, bob):
+def test_resize_verdict_counts_own_allocation_as_free(runs, sizes, make, bob):
     """Two GPUs are free for who gives one back; for anybody else they are not."""
     for _ in range(2):
         two, three, plain = admission.assess_resize(
@@ -230,7 +230,7 @@ def test_usage_before_a_resize_counts_for_the_old_flavor(runs, sizes, alice, sen
 # --- pages and REST --------------------------------------------------------------------------------
 
 
-def test_the_page_says_what_ends_and_when_it_starts_and_does_it(runs, sizes, alice, bob, as_user, make, sent):
+def test_resize_page_shows_effects_and_expected_start_and_resizes(runs, sizes, alice, bob, as_user, make, sent):
     web, page = as_user(alice), f"/workspaces/{runs.pk}/"
     assert "act-resize" in web.get(page).content.decode()
     asked = web.get(f"{page}resize/").content.decode()
@@ -251,7 +251,7 @@ def test_the_page_says_what_ends_and_when_it_starts_and_does_it(runs, sizes, ali
     assert "No other size available" in web.get(f"{page}resize/").content.decode()
 
 
-def test_over_rest(runs, sizes, alice, with_token, sent):
+def test_resize_over_rest(runs, sizes, alice, with_token, sent):
     api = with_token(alice, "workspaces:read", "workspaces:write")
     there = f"/api/v1/workspaces/{runs.pk}"
     etag = api.get(there)["ETag"]

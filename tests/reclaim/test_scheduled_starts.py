@@ -67,7 +67,7 @@ def stopped(make, alice, local_pool, sent, clock) -> Workspace:
     return workspace
 
 
-def test_it_starts_in_the_morning_once_with_a_notice(stopped, alice, clock, sent, as_user):
+def test_scheduled_start_happens_once_with_a_notice(stopped, alice, clock, sent, as_user):
     assert presenters.activity_of(again(stopped))["starts_at"] == datetime(2027, 11, 2, 8, tzinfo=UTC)
     page = as_user(alice).get(f"/workspaces/{stopped.pk}/").content.decode()
     assert "Stopped by a schedule" in page
@@ -107,14 +107,14 @@ def test_schedule_does_not_start_a_workspace_stopped_by_its_user(make, alice, lo
     assert at(clock, 2, 8).started == 0
 
 
-def test_after_a_long_outage_it_starts_once_and_not_at_night(stopped, clock):
+def test_long_outage_delays_the_start_to_one_during_the_day(stopped, clock):
     clock.move_to(datetime(2027, 11, 4, 2, tzinfo=UTC))
     assert passes.run().started == 0
     assert at(clock, 4, 8).started == 1
     assert at(clock, 4, 8, 1).started == 0
 
 
-def test_a_clock_that_is_put_back_loses_no_morning(stopped, clock):
+def test_clock_set_back_does_not_skip_the_start(stopped, clock):
     clock.move_to(datetime(2027, 11, 1, 5, tzinfo=UTC))
     passes.run()
     assert ScheduledStop.objects.get().stopped_at <= timezone.now()
@@ -132,7 +132,7 @@ def test_scheduled_start_refused_by_admission_notifies_and_is_not_retried(stoppe
     assert not ScheduledStop.objects.exists()
 
 
-def test_a_crash_in_the_start_leaves_it_for_the_next_pass(stopped, clock, monkeypatch):
+def test_crash_during_the_start_is_completed_by_the_next_pass(stopped, clock, monkeypatch):
     def crash(*_given):
         raise RuntimeError("killed")
 
@@ -143,7 +143,7 @@ def test_a_crash_in_the_start_leaves_it_for_the_next_pass(stopped, clock, monkey
     assert at(clock, 2, 8, 1).started == 1
 
 
-def test_an_hour_of_starting_needs_one_of_stopping():
+def test_start_time_requires_a_stop_time():
     with pytest.raises(InvalidInput) as refused:
         policy_services.create(
             actor=SYSTEM, target="site", values={**WEEK, "stop_at": None, "idle_minutes": 60}

@@ -37,12 +37,12 @@ def holder(make, bob, sent) -> Workspace:
     return workspace
 
 
-def test_with_a_free_gpu_it_starts_as_any_other(make, alice):
+def test_workspace_starts_normally_if_a_gpu_is_free(make, alice):
     made = make(alice, FLAVOR, start_without_gpu=True)
     assert (made.state, made.gpu_released, made.gpu_awaited, held()) == (State.PROVISIONING, False, False, 1)
 
 
-def test_where_none_is_free_it_starts_at_once_without_and_attaches_later(holder, make, alice, sent):
+def test_workspace_starts_without_gpus_if_busy_and_attaches_later(holder, make, alice, sent):
     waits = make(alice, FLAVOR)
     assert waits.state == State.PENDING
     services.delete(actor=alice, workspace_id=waits.pk)
@@ -65,13 +65,13 @@ def test_start_without_gpus_preempts_no_workspace(holder, make, alice, clock, se
     assert again(holder).preempting is None
 
 
-def test_where_it_would_wait_without_them_too_it_waits_for_them(holder, make, alice, bob):
+def test_workspace_waits_for_gpus_if_it_would_wait_anyway(holder, make, alice, bob):
     make(bob, "all-cores")
     made = make(alice, FLAVOR, start_without_gpu=True)
     assert (made.state, made.gpu_released) == (State.PENDING, False)
 
 
-def test_a_flavor_without_gpus_takes_no_notice(make, alice):
+def test_option_is_ignored_for_flavors_without_gpus(make, alice):
     made = make(alice, "cpu-small", start_without_gpu=True)
     assert (made.gpu_released, made.gpu_awaited) == (False, False)
 
@@ -117,7 +117,7 @@ def test_no_notice_of_a_free_gpu_after_the_user_has_acted(holder, make, alice, s
 # --- pages and REST --------------------------------------------------------------------------------
 
 
-def test_the_form_offers_it_and_does_it(holder, team, alice, as_user):
+def test_form_offers_and_applies_the_option(holder, team, alice, as_user):
     web = as_user(alice)
     chosen = {"template": "jupyterlab", "flavor": FLAVOR, "team": team.slug}
     page = web.get("/workspaces/new/", chosen).content.decode()
@@ -136,7 +136,7 @@ def test_the_form_offers_it_and_does_it(holder, team, alice, as_user):
     assert "The owner is notified once when GPUs are free." in body
 
 
-def test_over_rest_the_preview_says_what_the_request_gets(holder, team, alice, with_token):
+def test_rest_preview_equals_the_result_of_the_request(holder, team, alice, with_token):
     api = with_token(alice, "workspaces:read", "workspaces:write", "catalog:read")
     wish = {"template": "jupyterlab", "flavor": FLAVOR, "team": team.slug}
     plain = api.post("/api/v1/admission/preview", wish, content_type="application/json").json()

@@ -21,7 +21,7 @@ DAY = 86_400
 SITE, POOL, TEAM = (Source(kind, "x") for kind in (ScopeKind.SITE, ScopeKind.POOL, ScopeKind.TEAM))
 
 
-def test_warned_then_taken_after_the_whole_notice():
+def test_home_is_archived_after_the_full_notice():
     held = HomeRules(archive_s=90 * DAY, notice_s=14 * DAY)
     assert decide_home(HomeIdleState(unused_s=75 * DAY), held).step is HomeStep.NOTHING
     near = decide_home(HomeIdleState(unused_s=76 * DAY), held)
@@ -36,7 +36,7 @@ def test_warned_then_taken_after_the_whole_notice():
     assert decide_home(HomeIdleState(archived=True, unused_s=900 * DAY), held).step is HomeStep.NOTHING
 
 
-def test_no_limit_is_shorter_than_the_notice():
+def test_limit_is_at_least_the_notice():
     held = HomeRules(archive_s=DAY, delete_s=DAY, notice_s=14 * DAY)
     for archived in (False, True):
         assert decide_home(HomeIdleState(archived, unused_s=13 * DAY), held).left_s == 14 * DAY

@@ -22,7 +22,7 @@ def since(percents, before, at_s=60.0, before_s=0.0):
     return unused_since(percents, before, at_s=at_s, before_s=before_s, max_gap_s=150.0)
 
 
-def test_each_gpu_has_a_time_of_its_own():
+def test_each_gpu_has_its_own_idle_time():
     assert since((0, 5, None), ()) == (60.0, None, None)
     assert since((0, 0, 0), (10.0, None, 20.0)) == (10.0, 60.0, 20.0)
     # Time without observation, and another number of GPUs, restart it.
@@ -39,7 +39,7 @@ def test_only_gpus_beside_one_in_use_are_counted():
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 7, None]), st.sampled_from([0, 7, None])), min_size=1))
-def test_a_gpu_is_unused_only_since_it_was_last_at_work_or_unmeasured(looks):
+def test_unused_time_begins_after_last_work_or_unmeasured_time(looks):
     times: tuple[float | None, ...] = ()
     for number, percents in enumerate(looks, 1):
         times = since(percents, times, at_s=60.0 * number, before_s=60.0 * (number - 1))

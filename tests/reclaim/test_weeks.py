@@ -44,7 +44,7 @@ def at(text: str, zone: str = "Europe/Berlin") -> float:
         ("2026-11-22 12:00", False),
     ],
 )
-def test_hours_of_work_are_those_of_its_zone(now, works):
+def test_working_hours_use_the_time_zone_of_the_week(now, works):
     assert BERLIN.is_working_time(at(now)) is works
 
 
@@ -56,7 +56,7 @@ def test_idle_stop_applies_on_holidays():
 
 
 @pytest.mark.parametrize("day", ["2026-03-30", "2026-10-26", "2026-07-01", "2026-12-01"])
-def test_it_stops_at_the_same_hour_of_the_clock_in_summer_and_in_winter(day):
+def test_stop_is_at_the_same_local_hour_in_summer_and_winter(day):
     stop = BERLIN.stop_near(at(f"{day} 18:45"), 1800)
     assert stop is not None
     assert datetime.fromtimestamp(stop, ZoneInfo("Europe/Berlin")).strftime("%H:%M") == "19:00"
@@ -70,7 +70,7 @@ def test_skipped_hour_runs_later_and_repeated_hour_runs_once_at_clock_changes():
     assert week.stops(at("2026-03-29 00:00"), at("2026-03-29 23:00"))[0] == at("2026-03-29 03:30")
 
 
-def test_a_stop_holds_until_people_work_again_over_a_weekend_too():
+def test_stop_applies_until_the_next_working_hours():
     friday = at("2026-11-20 19:00")
     assert BERLIN.stop_near(at("2026-11-20 18:20"), 1800) is None
     assert BERLIN.stop_near(at("2026-11-20 18:40"), 1800) == friday
@@ -78,7 +78,7 @@ def test_a_stop_holds_until_people_work_again_over_a_weekend_too():
     assert BERLIN.stop_near(at("2026-11-23 08:00"), 1800) is None
 
 
-def test_without_hours_of_work_a_stop_holds_for_the_night():
+def test_stop_without_working_hours_applies_for_the_night():
     week = Week("UTC", frozenset(DAYS), stop_at=time(19))
     stop = datetime(2026, 11, 23, 19, tzinfo=UTC).timestamp()
     assert week.stop_near(stop + 11 * HOUR, 1800) == stop
@@ -88,12 +88,12 @@ def test_without_hours_of_work_a_stop_holds_for_the_night():
 RULES = Policy(gpu_idle_s=None, idle_s=8 * HOUR, notice_s=1800, weeks=(BERLIN,))
 
 
-def test_outside_the_hours_of_work_less_idleness_is_enough():
+def test_shorter_idle_limit_applies_outside_working_hours():
     assert idle_limit_s(RULES, at("2026-11-23 12:00")) == 8 * HOUR
     assert idle_limit_s(RULES, at("2026-11-23 21:00")) == 1800
 
 
-def test_a_schedule_stops_what_is_not_used_and_leaves_work_alone():
+def test_schedule_stops_idle_workspaces_only():
     monday = at("2026-11-23 12:00")
     only_stop = Policy(None, None, 1800, weeks=(Week("Europe/Berlin", WORKDAYS, stop_at=time(19)),))
     evening = at("2026-11-23 18:45")
@@ -120,7 +120,7 @@ def test_workspace_started_after_the_stop_hour_runs_that_evening():
     assert decide(late, only_stop, None, at("2026-11-23 22:00")).step is Step.NONE
 
 
-def test_spent_hours_stop_with_notice_and_the_longest_life_is_no_longer_than_that():
+def test_used_gpu_hours_stop_with_notice_and_limit_the_lifetime():
     rules = Policy(None, None, 1800, longest_s=10 * HOUR, stop_when_spent=True)
     spent = decide(RunState(spent=True, began_s=0), rules, None, 100)
     assert (spent.step, spent.cause, spent.due_at_s) == (Step.WARN, Cause.BUDGET, 1900)
@@ -139,7 +139,7 @@ def flavor(**values: object) -> Terms:
 SITE = Terms(SETTINGS, idle_s=0, idle_gpu_s=7200, notice_s=1800)
 
 
-def test_the_closest_decides_and_says_where_it_comes_from():
+def test_closest_policy_decides_and_is_named_as_source():
     found = merge([SITE, flavor(idle_gpu_s=3600)], accelerated=True)
     assert found.policy.idle_s == 3600
     assert found.sources["idle_s"] == (Source(ScopeKind.FLAVOR, "a100-full"),)
@@ -150,12 +150,12 @@ def test_the_closest_decides_and_says_where_it_comes_from():
 
 
 @pytest.mark.parametrize(("asked", "holds"), [(1800, 1800), (7200, 3600), (0, 3600), (None, 3600)])
-def test_a_team_tightens_and_never_loosens(asked, holds):
+def test_team_policy_can_only_be_stricter(asked, holds):
     found = merge([SITE, flavor(idle_gpu_s=3600), team(idle_gpu_s=asked, notice_s=60)], accelerated=True)
     assert (found.policy.idle_s, found.policy.notice_s) == (holds, 1800)
 
 
-def test_weeks_of_a_team_come_beside_and_a_limit_is_never_shorter_than_its_notice():
+def test_team_weeks_are_added_and_limits_are_at_least_the_notice():
     found = merge([SITE, flavor(week=BERLIN, idle_gpu_s=60), team(week=BERLIN)], accelerated=True)
     assert len(found.policy.weeks) == len(found.sources["weeks"]) == 2
     assert found.policy.idle_s == 1800
@@ -168,7 +168,7 @@ layer = st.builds(
 
 
 @given(layer, layer)
-def test_whatever_a_team_says_nothing_gets_looser(wider, own):
+def test_any_team_policy_is_never_looser(wider, own):
     without = merge([SITE, flavor(**wider)], accelerated=True).policy
     with_team = merge([SITE, flavor(**wider), team(**own)], accelerated=True).policy
     for name in ("idle_s", "gpu_idle_s", "longest_s"):
@@ -178,7 +178,7 @@ def test_whatever_a_team_says_nothing_gets_looser(wider, own):
     assert with_team.notice_s == without.notice_s
 
 
-def test_a_replay_stops_what_was_idle_and_frees_the_rest_of_the_time():
+def test_replay_stops_idle_runs_and_counts_the_freed_time():
     rules = Policy(None, 2 * HOUR, 1800)
     past = RecordedRun(0, 100 * HOUR, (Period(10 * HOUR, 20 * HOUR), Period(30 * HOUR, 31 * HOUR)))
     (stop,) = replay(past, rules)
@@ -186,13 +186,13 @@ def test_a_replay_stops_what_was_idle_and_frees_the_rest_of_the_time():
     assert stop.freed_s == 8 * HOUR
 
 
-def test_a_replay_says_what_it_would_have_interrupted():
+def test_replay_reports_interrupted_work():
     (stop,) = replay(RecordedRun(0, 100 * HOUR), Policy(None, None, 1800, longest_s=40 * HOUR))
     assert (stop.at_s, stop.interrupted, stop.freed_s) == (40 * HOUR, True, 60 * HOUR)
     assert replay(RecordedRun(0, 30 * HOUR), Policy(None, None, 1800, longest_s=40 * HOUR)) == []
 
 
-def test_a_replay_follows_a_schedule():
+def test_replay_applies_the_schedule():
     begin, end = at("2026-11-23 09:00"), at("2026-11-25 09:00")
     nights = (
         Period(at("2026-11-23 17:00"), at("2026-11-24 09:00")),
@@ -237,7 +237,7 @@ def test_replay_never_stops_active_workspaces_or_stops_early(idle, limit_s, sche
     st.times().map(lambda each: each.replace(second=0, microsecond=0)),
     st.datetimes(datetime(2026, 1, 1), datetime(2027, 12, 31)),
 )
-def test_in_every_zone_a_day_has_one_hour_of_stopping(zone, days, stop_at, now):
+def test_every_day_has_one_stop_in_every_time_zone(zone, days, stop_at, now):
     week = Week(zone, days, stop_at=stop_at)
     now_s = now.replace(tzinfo=UTC).timestamp()
     found = week.stops(now_s, now_s + 28 * 86_400)
@@ -249,7 +249,7 @@ def test_in_every_zone_a_day_has_one_hour_of_stopping(zone, days, stop_at, now):
     assert near is None or timedelta(seconds=now_s - near) < timedelta(hours=12)
 
 
-def test_it_starts_on_the_next_morning_on_which_people_work():
+def test_start_is_due_on_the_next_working_morning():
     week = replace(BERLIN, start_at=time(8), holidays=frozenset({date(2026, 12, 25)}))
     friday = at("2026-11-20 19:10")
     assert not week.start_due(friday, at("2026-11-20 23:00"))
@@ -260,7 +260,7 @@ def test_it_starts_on_the_next_morning_on_which_people_work():
     assert week.next_start(at("2026-12-24 19:10")) == at("2026-12-28 08:00")
 
 
-def test_a_missed_morning_is_made_up_for_until_the_evening():
+def test_missed_start_is_made_up_until_the_stop_hour():
     week = replace(BERLIN, start_at=time(8))
     stopped = at("2026-11-23 19:10")
     assert week.start_due(stopped, at("2026-11-24 15:00"))
@@ -270,7 +270,7 @@ def test_a_missed_morning_is_made_up_for_until_the_evening():
 
 
 @pytest.mark.parametrize("day", ["2026-03-30", "2026-10-26", "2026-07-01"])
-def test_it_starts_at_the_same_hour_of_the_clock_in_summer_and_in_winter(day):
+def test_start_is_at_the_same_local_hour_in_summer_and_winter(day):
     week = replace(BERLIN, start_at=time(8))
     stopped = at(f"{day} 08:00") - 5 * 86_400
     assert week.start_due(stopped, at(f"{day} 08:00"))
@@ -286,7 +286,7 @@ def test_it_starts_at_the_same_hour_of_the_clock_in_summer_and_in_winter(day):
     stopped=st.integers(0, 15 * 86_400),
     looks=st.lists(st.integers(-3 * HOUR, 2 * 86_400), min_size=1, max_size=40),
 )
-def test_no_start_comes_early_on_a_holiday_or_twice(zone, days, start, stop, holidays, stopped, looks):
+def test_no_start_is_early_on_a_holiday_or_twice(zone, days, start, stop, holidays, stopped, looks):
     """Looks at any time, hours apart, days late, and with a clock that is put back."""
     week = Week(zone, days, stop_at=stop, start_at=start, holidays=holidays)
     stopped_s = datetime(2026, 3, 1, tzinfo=UTC).timestamp() + stopped

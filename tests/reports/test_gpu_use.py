@@ -86,7 +86,7 @@ def figures(dimension: str = Dimension.ALL, key: str = "", team: str = "") -> Gp
     return GpuDay.objects.get(day=DAY.date(), dimension=dimension, key=key, team=team)
 
 
-def test_used_is_utilisation_added_up_and_what_was_not_measured_is_neither(gpus, bob, team):
+def test_used_time_sums_utilisation_and_excludes_unmeasured_time(gpus, bob, team):
     workspace = WorkspaceFactory(owner=bob, team=team)
     hold(workspace, gpus[0], 0, 4)
     measured(gpus[0], 0, percent=50)
@@ -104,7 +104,7 @@ def test_used_is_utilisation_added_up_and_what_was_not_measured_is_neither(gpus,
     assert amounts.unmeasured == pytest.approx(1 - 3.5 / 48)
 
 
-def test_each_dimension_adds_up_to_the_whole(gpus, bob, alice, team):
+def test_every_dimension_sums_to_the_total(gpus, bob, alice, team):
     other = TeamFactory(slug="audio")
     for owner, of, device, hours in ((bob, team, gpus[0], (1, 5)), (alice, other, gpus[1], (2, 9.5))):
         hold(WorkspaceFactory(owner=owner, team=of), device, *hours)
@@ -125,7 +125,7 @@ def test_each_dimension_adds_up_to_the_whole(gpus, bob, alice, team):
     assert figures(Dimension.USER, "bob").held_used == round((1 + 2 + 3 + 4) / 100 * HOUR)
 
 
-def test_shares_instances_and_simulated_devices(gpus, bob, team, tmp_path):
+def test_shares_instances_and_simulated_devices_are_counted(gpus, bob, team, tmp_path):
     first, second = gpus
     hold(WorkspaceFactory(owner=bob, team=team), first, 0, 2, milli=250)
     Device.objects.filter(pk=first.pk).update(mig_mode=True)
@@ -145,7 +145,7 @@ def test_shares_instances_and_simulated_devices(gpus, bob, team, tmp_path):
     assert (row.measured, row.capacity) == (0, 36 * HOUR)
 
 
-def test_a_day_under_way_counts_until_now(gpus, bob, team):
+def test_current_day_is_counted_until_now(gpus, bob, team):
     hold(WorkspaceFactory(owner=bob, team=team), gpus[0], 0, None)
     measured(gpus[0], 0, percent=100)
     measured(gpus[0], 1, seconds=1800, percent=100)
@@ -192,7 +192,7 @@ def test_waiting_time_counts_in_gpus_until_placement(bob, team, clock):
     assert not GpuDay.objects.filter(dimension=Dimension.MODEL).exists()
 
 
-def test_a_run_repeats_itself_makes_up_for_what_is_missing_and_forgets(gpus, clock):
+def test_daily_run_is_idempotent_fills_gaps_and_deletes_old_days(gpus, clock):
     for back in (0, 1, 5, 6):
         measured(gpus[0], 0, percent=100, day=DAY - timedelta(days=back))
     old = GpuDay.objects.create(day=DAY.date() - timedelta(days=800), dimension="all")
@@ -231,7 +231,7 @@ def reported(gpus: list[Device], bob: Any, team: Any, clock: Any) -> None:
         )
 
 
-def test_the_report_says_what_was_dark_and_how_it_was_before(reported, olga):
+def test_report_shows_idle_share_and_previous_period(reported, olga):
     found = gpu_use.report(actor=olga)
     assert (found.total.idle_share, found.before.idle_share) == (0.75, None)
     assert [(line.key, line.amounts.idle) for line in found.lines] == [("vision", HOUR)]
@@ -247,7 +247,7 @@ def test_the_report_says_what_was_dark_and_how_it_was_before(reported, olga):
     assert line.amounts.held == 4 * HOUR
 
 
-def test_days_that_were_not_measured_are_gaps_and_never_dark(reported, olga):
+def test_unmeasured_days_are_gaps_and_never_idle(reported, olga):
     plot = presenters.plot(gpu_use.report(actor=olga))
     (line,) = plot.lines
     assert [value for value in line.values if value is not None] == [pytest.approx(75)]
@@ -282,7 +282,7 @@ def test_visibility_of_the_report(reported, olga, alice, bob, team):
             gpu_use.report(actor=olga, **wrong)
 
 
-def test_page_rest_and_csv_say_the_same(reported, as_user, with_token, alice, olga):
+def test_page_rest_and_csv_agree(reported, as_user, with_token, alice, olga):
     browser = as_user(alice)
     assert browser.get("/reports/gpu-use/")["Location"] == "/reports/gpu-use/?team=vision"
     page = browser.get("/reports/gpu-use/?team=vision&by=user")
@@ -305,7 +305,7 @@ def test_page_rest_and_csv_say_the_same(reported, as_user, with_token, alice, ol
     assert with_token(olga).get("/api/v1/reports/gpu-use?by=x").json()["errors"].keys() == {"by"}
 
 
-def test_a_year_takes_as_many_queries_as_a_week(reported, olga):
+def test_report_of_a_year_takes_as_many_queries_as_a_week(reported, olga):
     today = timezone.now().astimezone(UTC).date()
     GpuDay.objects.bulk_create(
         GpuDay(day=today - timedelta(days=back), dimension=dimension, key=key, held=HOUR)
@@ -321,7 +321,7 @@ def test_a_year_takes_as_many_queries_as_a_week(reported, olga):
     assert counts[0] == counts[1] <= 3
 
 
-def test_adding_up_takes_as_many_queries_for_many_as_for_few(gpus, bob, team):
+def test_queries_of_daily_sums_do_not_grow_with_workspaces(gpus, bob, team):
     def queries() -> int:
         with CaptureQueriesContext(connection) as seen:
             days.sums_of(DAY.date(), now=LATER)

@@ -42,7 +42,7 @@ def split(past: RecordedRun, policy: Policy = LIMIT) -> dict[str, float]:
     }
 
 
-def test_idle_time_is_split_by_the_reason_why_it_was_kept():
+def test_idle_time_is_split_by_reason():
     past = RecordedRun(
         0,
         10 * HOUR_S,
@@ -91,7 +91,7 @@ def stop(workspace: Workspace, hour: float) -> None:
 
 
 @pytest.mark.django_db
-def test_a_team_sees_what_it_kept_and_what_berth_gave_back(gpus, bob, team, olga, as_user, settings):
+def test_report_of_a_team_shows_kept_and_reclaimed_time(gpus, bob, team, olga, as_user, settings):
     settings.BERTH_IDLE_GPU_MINUTES, settings.BERTH_RECLAIM_NOTICE_MINUTES = 120, 30
     workspace = WorkspaceFactory(owner=bob, team=team)
     hold(workspace, gpus[:2], 0, 10)
@@ -143,7 +143,7 @@ def test_permission_and_days_of_the_report(gpus, bob, team, olga):
 
 
 @pytest.mark.django_db
-def test_more_workspaces_need_no_more_queries(gpus, bob, team, olga):
+def test_queries_do_not_grow_with_workspaces(gpus, bob, team, olga):
     def queries() -> int:
         with CaptureQueriesContext(connection) as seen:
             idle_gpus.report(actor=olga, since=DAY.date(), until=DAY.date())

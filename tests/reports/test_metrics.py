@@ -93,7 +93,7 @@ texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]
 @hypothesis(max_examples=examples(30))
 @given(help_text=texts, label=texts, number=st.floats(allow_nan=False, allow_infinity=False, width=32))
 @example(help_text='a\n"\\n', label='\\n\n"\\"', number=0.1)
-def test_whatever_is_written_can_be_read(help_text, label, number):
+def test_any_written_metric_can_be_parsed(help_text, label, number):
     gauge = GaugeMetricFamily("some_name", help_text)
     gauge.add_sample("some_name", {"what": label, "other": "x"}, number)
     with patch.object(metrics, "gpu_families", lambda now: [gauge, GaugeMetricFamily("empty", "")]):
@@ -198,7 +198,7 @@ def test_instances_are_distinguished(lab, read, monkeypatch):
     assert {each["UUID"] for each in told} == {parent.uuid}
 
 
-def test_workspaces_and_the_queue(lab, pool, read, bob, team):
+def test_workspace_and_queue_metrics(lab, pool, read, bob, team):
     FlavorFactory(slug="here", pool=lab)
     fields = {"owner": bob, "team": team, "state": "pending"}
     for minutes, flavor in ((5, "here"), (50, "here"), (7, "any")):
@@ -221,12 +221,12 @@ def test_workspaces_and_the_queue(lab, pool, read, bob, team):
     assert value(parsed, "berth_pool_online", pool="lab") == 1
 
 
-def test_a_site_without_anything_has_a_page_too(db, read):
+def test_empty_site_exports_metrics(db, read):
     assert read()["berth_queue_length"] == [({"pool": "", "simulated": "false"}, 0)]
 
 
 @pytest.mark.parametrize(("address", "limit"), [("/metrics", 11), ("/metrics/gpus", 4)])
-def test_more_devices_take_no_more_queries(catalog, client, bob, address, limit):
+def test_queries_do_not_grow_with_devices(catalog, client, bob, address, limit):
     client.force_login(bob)
     # Notes when the session was last seen, once in some minutes.
     client.get(address)
@@ -261,7 +261,7 @@ def test_more_devices_take_no_more_queries(catalog, client, bob, address, limit)
         ("# HELP a x\n# TYPE a gauge\na 1\na 2\n", "a sample twice"),
     ],
 )
-def test_the_rules_find_what_promtool_finds(text, problem):
+def test_promlint_rules_find_the_problems_of_promtool(text, problem):
     assert [found.partition(": ")[2] for found in promlint.problems(text)] == [problem]
 
 
@@ -304,7 +304,7 @@ def test_requests_starts_failures_and_ready_times_are_counted_by_team(read, team
     assert parsed["berth_workspace_ready_seconds_count"] == [({"team": team.slug}, 1)]
 
 
-def test_a_start_that_takes_days_is_in_the_last_bucket(read, counted, django_capture_on_commit_callbacks):
+def test_start_of_several_days_is_in_the_last_bucket(read, counted, django_capture_on_commit_callbacks):
     counted.ready_at = counted.requested_at + timedelta(days=3)
     with django_capture_on_commit_callbacks(execute=True):
         start_counts.count_ready(WorkspaceReady(counted))
@@ -327,7 +327,7 @@ def test_creating_and_starting_a_workspace_are_requests(
     assert read()["berth_workspace_requests_total"] == [({"team": team.slug}, 2)]
 
 
-def test_the_gpus_of_a_team_and_what_it_uses_of_them(lab, read, bob, team, monkeypatch):
+def test_gpus_and_usage_of_a_team_are_exported(lab, read, bob, team, monkeypatch):
     devices = list(Device.objects.filter(node__pool=lab).select_related("node").order_by("index"))
     for device, milli in zip(devices, (1000, 500), strict=False):
         allocation = Allocation.objects.create(
@@ -346,7 +346,7 @@ def test_the_gpus_of_a_team_and_what_it_uses_of_them(lab, read, bob, team, monke
 # --- who may --------------------------------------------------------------------------------------
 
 
-def test_tokens(client, bob, settings):
+def test_metrics_tokens(client, bob, settings):
     def status(secret: str | None) -> int:
         headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
         return client.get("/metrics", headers=headers).status_code

@@ -77,7 +77,7 @@ def before(since: date, until: date) -> tuple[date, date]:
     return since - (until - since) - timedelta(days=1), since - timedelta(days=1)
 
 
-def test_a_report_is_the_sum_of_its_days_whatever_has_been_added_up(days, olga):
+def test_report_equals_the_sum_of_its_days(days, olga):
     check(days, olga, 1)
     # The month under way and the first one, which is there in part, are added up as far as they go.
     assert month_sums.run(NOW) == [date(2026, month, 1) for month in (10, 9, 8)]
@@ -94,7 +94,7 @@ def test_a_report_is_the_sum_of_its_days_whatever_has_been_added_up(days, olga):
         check(days, olga, 2)
 
 
-def test_sums_of_months_are_what_a_year_is_read_from(days, olga):
+def test_report_of_a_year_uses_month_sums(days, olga):
     """A figure that no day has shows from where it comes, and that it goes with a day that is made anew."""
     month_sums.run(NOW)
     GpuMonth.objects.filter(month=date(2026, 9, 1), team="", key="user-1").update(held=10**17)
@@ -126,7 +126,7 @@ def test_no_sums_during_recalculation_and_old_ones_are_deleted(days, settings):
     assert list(months) == [date(2026, 9, 1), date(2026, 10, 1)]
 
 
-def test_the_keys_of_a_year_are_read_with_three_queries(days, olga):
+def test_keys_of_a_year_take_three_queries(days, olga):
     month_sums.run(NOW)
     with CaptureQueriesContext(connection) as seen:
         gpu_use.report(actor=olga, since=DAYS[0], until=DAYS[-1], by="user")

@@ -79,7 +79,7 @@ def test_disabled_mail_keeps_the_notice(team, owner, settings):
     assert due["otto"] is None
 
 
-def test_workspaces_whose_gpus_were_idle_the_longest(team, owner):
+def test_report_lists_workspaces_with_most_idle_gpu_time(team, owner):
     two, one = FlavorFactory(accelerator_count=2), FlavorFactory(accelerator_count=1)
     began = datetime(2026, 10, 20, tzinfo=UTC)
     for name, flavor, hours in (("a", two, 10), ("b", one, 12), ("c", one, 1), ("d", one, 2)):
@@ -137,7 +137,7 @@ def test_failed_report_does_not_block_other_teams(team, owner, monkeypatch):
     assert Notification.objects.get().user == owner
 
 
-def test_not_before_its_days_are_added_up_nor_after_the_first_week(team, owner):
+def test_report_is_sent_after_daily_sums_and_within_the_first_week(team, owner):
     assert months.run(FIRST + timedelta(days=7)) == 0
     from portal.fleet.inventory.models import Device, DeviceSeries
     from tests.factories import local_pool_with, node_info

@@ -28,14 +28,14 @@ def lab(db: None) -> Pool:
     return pool
 
 
-def test_groups_of_states_add_up_to_all():
+def test_state_groups_sum_to_all_devices():
     counts = counting.summarize(dict.fromkeys(DeviceState, 1))
     assert counts.total == len(DeviceState)
     assert (counts.in_use, counts.idle, counts.out_of_service) == (2, 1, 3)
     assert counts + StateCounts(free=2) == counting.summarize({**dict.fromkeys(DeviceState, 1), "free": 3})
 
 
-def test_a_step_is_sampled_once_and_kept_for_a_bounded_time(lab):
+def test_each_interval_is_sampled_once_and_samples_expire(lab):
     assert state_samples.run(NOW) and not state_samples.run(NOW + timedelta(minutes=7))
     assert PoolSample.objects.count() == StartSample.objects.count() == 1
     history = state_samples.history([lab.pk], days=1, now=NOW)
@@ -53,7 +53,7 @@ def test_disabled_pools_are_not_sampled(lab):
     assert not PoolSample.objects.exists() and StartSample.objects.exists()
 
 
-def test_starts_are_the_growth_of_the_counters(lab):
+def test_starts_are_counter_increases(lab):
     team = TeamFactory()
     assert state_samples.started_since([NOW]) == [None], "nothing was recorded yet"
     StartCount.objects.create(figure=Figure.STARTS, team=team, count=10)

@@ -79,7 +79,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("url", "scheme", "host", "folder"), TAKEN)
-def test_an_address_is_taken(url: str, scheme: str, host: str, folder: str) -> None:
+def test_valid_address_is_accepted(url: str, scheme: str, host: str, folder: str) -> None:
     found = parsed(url)
     assert isinstance(found, GitUrl)
     assert (found.scheme, found.host, found.folder, found.url) == (scheme, host, folder, url)
@@ -87,7 +87,7 @@ def test_an_address_is_taken(url: str, scheme: str, host: str, folder: str) -> N
 
 
 @pytest.mark.parametrize(("url", "problem"), REFUSED)
-def test_an_address_is_refused_in_words(url: str, problem: UrlProblem) -> None:
+def test_invalid_address_is_refused_with_a_message(url: str, problem: UrlProblem) -> None:
     assert parsed(url) is problem
     if url:
         reason = problems_of(url)["url"]
@@ -103,7 +103,7 @@ BEGINNINGS = st.sampled_from(
 
 @given(BEGINNINGS, SIGNS)
 @example("https://", "h\\@evil/a")
-def test_whatever_is_taken_cannot_be_read_as_anything_else(beginning: str, rest: str) -> None:
+def test_accepted_addresses_are_unambiguous(beginning: str, rest: str) -> None:
     url = beginning + rest
     found = parsed(url)
     if isinstance(found, UrlProblem):
@@ -119,7 +119,7 @@ def test_whatever_is_taken_cannot_be_read_as_anything_else(beginning: str, rest:
 
 
 @pytest.mark.parametrize("ref", ["", "main", "feature/x-1", "v1.2.3", "deadbeef", "release@2", "a+b"])
-def test_a_name_is_taken(ref: str) -> None:
+def test_valid_revision_name_is_accepted(ref: str) -> None:
     assert ref_problem(ref) is None
 
 
@@ -128,7 +128,7 @@ def test_a_name_is_taken(ref: str) -> None:
     ["-f", "--upload-pack=x", "a..b", "a b", "a\nb", "a~1", "a^", "a:b", "a?", "a*", "a[", "a\\b", "@{u}",
      "a@{1}", ".a", "a/.b", "a.lock", "a/", "/a", "a//b", "a.", "é", "a" * 201],
 )  # fmt: skip
-def test_a_name_is_refused(ref: str) -> None:
+def test_invalid_revision_name_is_refused(ref: str) -> None:
     assert ref_problem(ref) is not None
     assert problems_of("https://h/a", ref)["ref"].code is RepositoryCode.REF_INVALID
 

@@ -52,7 +52,7 @@ def refused(actor, row) -> bool:
 
 @pytest.mark.parametrize("username", ["petra", "olga"])
 @pytest.mark.parametrize("owner", [True, False])
-def test_what_an_approver_or_an_operator_asks_for_waits_for_another(
+def test_reservation_of_an_approver_or_operator_needs_another_decider(
     request, team, pool, ada, username, owner
 ):
     """For a team of their own as for any other."""
@@ -68,13 +68,13 @@ def test_what_an_approver_or_an_operator_asks_for_waits_for_another(
     assert services.approve(actor=ada, reservation_id=row.pk).state == BOOKED
 
 
-def test_all_roles_at_once_change_nothing(team, pool):
+def test_user_with_all_roles_cannot_approve_own_reservation(team, pool):
     many = owner_of(team, UserFactory(username="max", is_approver=True, is_operator=True, is_superuser=True))
     UserFactory(username="ann", is_superuser=True)
     assert refused(many, ask(many, team))
 
 
-def test_the_only_administrator_books_and_the_record_says_so(team, pool, ada):
+def test_only_administrator_books_own_reservation_with_an_audit_note(team, pool, ada):
     row = ask(ada, team)
     assert (row.state, row.decided_by) == (BOOKED, ada)
     assert Event.objects.get(kind="reservation.booked").data["own"] is True
@@ -83,21 +83,21 @@ def test_the_only_administrator_books_and_the_record_says_so(team, pool, ada):
 # --- a delegate -----------------------------------------------------------------------------------------
 
 
-def test_a_delegate_does_not_decide_for_who_lent_the_power(team, pool, petra, bob):
+def test_delegate_does_not_decide_reservations_of_the_delegating_approver(team, pool, petra, bob):
     lend(petra, bob)
     row = ask(owner_of(team, petra), team)
     assert refused(bob, row)
     assert bob not in policies.deciders_of(row)
 
 
-def test_a_delegate_does_not_decide_their_own(team, pool, petra, alice):
+def test_delegate_does_not_decide_own_reservations(team, pool, petra, alice):
     lend(petra, alice)
     row = ask(alice, team)
     assert row.state == REQUESTED and refused(alice, row)
     assert services.approve(actor=petra, reservation_id=row.pk).state == BOOKED
 
 
-def test_a_delegate_of_two_decides_for_the_other(team, pool, petra, bob):
+def test_delegate_of_two_approvers_decides_for_the_other(team, pool, petra, bob):
     paul = UserFactory(username="paul", is_approver=True)
     lend(petra, bob)
     lend(paul, bob)
@@ -110,7 +110,7 @@ def test_a_delegate_of_two_decides_for_the_other(team, pool, petra, bob):
 # --- by changing what another asked for ------------------------------------------------------------------
 
 
-def test_who_changes_what_another_asked_for_does_not_decide_it(team, pool, petra, alice, olga):
+def test_user_changing_the_request_of_another_does_not_decide_it(team, pool, petra, alice, olga):
     row = ask(alice, team, 1)
     span = {"starts_at": row.starts_at, "ends_at": row.ends_at}
     services.change(actor=petra, reservation_id=row.pk, title="Paper", amounts={H100: 8000}, **span)
@@ -119,7 +119,7 @@ def test_who_changes_what_another_asked_for_does_not_decide_it(team, pool, petra
     assert row in selectors.reservations_to_decide(olga)
 
 
-def test_what_is_booked_is_not_enlarged_by_who_may_decide(team, pool, petra, olga, alice):
+def test_own_booked_reservation_cannot_be_enlarged(team, pool, petra, olga, alice):
     row = ask(petra, team, 1)
     services.approve(actor=olga, reservation_id=row.pk)
     for actor in (petra, olga, alice):
@@ -141,14 +141,14 @@ def test_users_cannot_grant_themselves_booking(team, pool, petra, ada):
 
 
 @pytest.mark.parametrize("username", ["alice", "bob", "charlie", "olga"])
-def test_only_approvers_permit_and_delegates_are_none(request, team, petra, username):
+def test_only_approvers_grant_booking_and_delegates_cannot(request, team, petra, username):
     actor = request.getfixturevalue(username)
     lend(petra, actor)
     with pytest.raises(NotAllowed):
         permissions.permit_booking(actor=actor, username="petra")
 
 
-def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, petra, olga):
+def test_permission_and_bookings_by_it_are_audited(team, pool, petra, olga):
     given = permissions.permit_booking(actor=petra, username="olga")
     assert permissions.permit_booking(actor=petra, username="olga") == given
     entry = Event.objects.get(kind="reservation.permitted")
@@ -159,7 +159,7 @@ def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, pe
     assert booked.data["permitted_by"] == "petra" and "as petra permits" in booked.message
 
 
-def test_one_for_every_team_does_not_hold_for_the_own_ones(team, pool, petra, olga):
+def test_permission_for_all_teams_excludes_own_teams(team, pool, petra, olga):
     MembershipFactory(team=team, user=olga)
     permissions.permit_booking(actor=petra, username="olga")
     assert ask(olga, team, 1).state == REQUESTED
@@ -167,12 +167,12 @@ def test_one_for_every_team_does_not_hold_for_the_own_ones(team, pool, petra, ol
     assert ask(olga, team, 1).state == BOOKED
 
 
-def test_one_of_another_team_does_not_count(team, pool, petra, alice):
+def test_permission_for_another_team_does_not_apply(team, pool, petra, alice):
     permissions.permit_booking(actor=petra, username="alice", team=Team.objects.create(slug="x", name="X"))
     assert ask(alice, team).state == REQUESTED
 
 
-def test_a_permission_ends_at_the_word_of_an_approver_or_its_holder(team, pool, petra, olga, bob):
+def test_approver_or_holder_can_end_a_permission(team, pool, petra, olga, bob):
     given = permissions.permit_booking(actor=petra, username="olga")
     with pytest.raises(NotFound):
         permissions.end(actor=bob, permission_id=given.pk)
@@ -181,7 +181,7 @@ def test_a_permission_ends_at_the_word_of_an_approver_or_its_holder(team, pool, 
     assert ask(olga, team).state == REQUESTED
 
 
-def test_deactivating_its_holder_ends_it(team, petra, olga):
+def test_deactivating_the_holder_ends_the_permission(team, petra, olga):
     permissions.permit_booking(actor=petra, username="olga")
     deactivation.deactivate(actor=SYSTEM, user=olga)
     deactivation.reactivate(actor=SYSTEM, user=olga)
@@ -191,7 +191,7 @@ def test_deactivating_its_holder_ends_it(team, petra, olga):
 # --- pages and REST ---------------------------------------------------------------------------------------
 
 
-def test_the_page_asks_and_says_that_another_decides(as_user, petra, olga, team, pool):
+def test_page_shows_that_another_user_decides(as_user, petra, olga, team, pool):
     made = as_user(petra).post("/calendar/", form())
     page = as_user(petra).get(made.url).content.decode()
     assert "someone else" in page and "Approve" not in page
@@ -202,7 +202,7 @@ def test_the_page_asks_and_says_that_another_decides(as_user, petra, olga, team,
     assert Reservation.objects.get().state == BOOKED
 
 
-def test_permissions_by_page(as_user, petra, olga, team, pool):
+def test_permissions_are_managed_on_the_page(as_user, petra, olga, team, pool):
     browser = as_user(petra)
     assert "No permissions" in browser.get("/calendar/permissions/").content.decode()
     assert browser.post("/calendar/permissions/", {"username": "petra"}).status_code == 403

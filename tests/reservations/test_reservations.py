@@ -41,7 +41,7 @@ def booker(olga, petra, team):
     return olga
 
 
-def test_an_owner_asks_and_an_approver_books(alice, petra, team, pool):
+def test_owner_requests_and_approver_books(alice, petra, team, pool):
     row = ask(alice, team)
     assert row.state == ReservationState.REQUESTED
     assert Notification.objects.get(user=petra).kind == "reservation.requested"
@@ -61,7 +61,7 @@ VERSION = re.compile(r'name="version" value="([0-9a-f]{16})"')
 
 
 @pytest.mark.parametrize("do", ["approve", "deny"])
-def test_what_was_changed_after_it_was_read_is_not_decided(alice, petra, team, pool, as_user, do):
+def test_stale_page_cannot_decide_a_changed_reservation(alice, petra, team, pool, as_user, do):
     row = ask(alice, team, 1)
     page, http = services.url(row), as_user(petra)
     read = VERSION.findall(http.get(page).content.decode())
@@ -76,7 +76,7 @@ def test_what_was_changed_after_it_was_read_is_not_decided(alice, petra, team, p
     assert row.state != ReservationState.REQUESTED
 
 
-def test_programs_decide_on_what_they_have_read(alice, petra, team, pool, with_token):
+def test_rest_decision_requires_the_current_version(alice, petra, team, pool, with_token):
     row = ask(alice, team, 1)
     where, http = f"/api/v1/reservations/{row.pk}", with_token(petra)
     read = http.get(where)["ETag"]
@@ -91,7 +91,7 @@ def test_programs_decide_on_what_they_have_read(alice, petra, team, pool, with_t
     assert booked.json()["state"] == "booked"
 
 
-def test_a_booked_one_that_was_changed_is_not_cancelled_by_an_old_page(booker, team, pool, as_user):
+def test_stale_page_cannot_cancel_a_changed_booking(booker, team, pool, as_user):
     row = ask(booker, team, 4)
     page, http = services.url(row), as_user(booker)
     read = VERSION.findall(http.get(page).content.decode())[-1]
@@ -101,7 +101,7 @@ def test_a_booked_one_that_was_changed_is_not_cancelled_by_an_old_page(booker, t
     assert row.state == ReservationState.BOOKED
 
 
-def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
+def test_members_cannot_request_and_owners_cannot_book(bob, alice, team, pool):
     with pytest.raises(NotAllowed):
         ask(bob, team)
     row = ask(alice, team)
@@ -109,7 +109,7 @@ def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
         services.approve(actor=alice, reservation_id=row.pk)
 
 
-def test_no_more_is_booked_than_there_is_at_any_moment(booker, team, pool):
+def test_bookings_never_exceed_capacity_at_any_time(booker, team, pool):
     other, now = TeamFactory(name="Speech"), timezone.now()
     ask(booker, other, 6, start_h=26, hours=2, now=now)
     ask(booker, team, 2, start_h=24, hours=4, now=now)
@@ -124,20 +124,20 @@ def test_no_more_is_booked_than_there_is_at_any_moment(booker, team, pool):
     "wrong",
     [{"gpus": 9}, {"gpus": 0}, {"title": " "}, {"start_h": -3}, {"hours": 0.1}, {"start_h": 9000}],
 )
-def test_what_makes_no_sense_is_refused(booker, team, pool, wrong):
+def test_invalid_reservations_are_refused(booker, team, pool, wrong):
     with pytest.raises(InvalidInput):
         ask(booker, team, **wrong)
     assert not Reservation.objects.exists()
 
 
-def test_cancelling_frees_it_and_twice_is_success(alice, booker, team, pool):
+def test_cancelling_frees_capacity_and_is_idempotent(alice, booker, team, pool):
     row = ask(booker, team, 8)
     services.cancel(actor=alice, reservation_id=row.pk)
     services.cancel(actor=alice, reservation_id=row.pk)
     assert ask(booker, team, 8).state == ReservationState.BOOKED
 
 
-def test_an_owner_gives_back_but_takes_no_more(alice, booker, team, pool):
+def test_owner_can_reduce_but_not_enlarge_a_booking(alice, booker, team, pool):
     row = ask(booker, team, 4)
     span = {"starts_at": row.starts_at, "ends_at": row.ends_at}
     change = {"actor": alice, "reservation_id": row.pk, "title": "Paper", **span}
@@ -146,7 +146,7 @@ def test_an_owner_gives_back_but_takes_no_more(alice, booker, team, pool):
     assert services.change(**change, amounts={H100: 2000}).amounts == {H100: 2000}
 
 
-def test_the_team_is_reminded_and_beginning_and_end_are_acted_on_once(
+def test_team_is_reminded_and_begin_and_end_apply_once(
     alice, bob, booker, team, pool, clock, sent
 ):
     ask(booker, team, start_h=1, hours=1)
@@ -171,7 +171,7 @@ def test_undecided_request_expires(alice, team, pool, clock):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_at_once_for_the_last_capacity_one_gets_it(booker, team, pool):
+def test_one_of_two_concurrent_bookings_gets_the_last_capacity(booker, team, pool):
     together = threading.Barrier(2)
     outcomes = []
 
@@ -204,7 +204,7 @@ def form(**more):
     }  # fmt: skip
 
 
-def test_the_calendar_asks_checks_and_shows(as_user, alice, charlie, olga, team, pool):
+def test_calendar_requests_checks_and_shows_reservations(as_user, alice, charlie, olga, team, pool):
     checked = as_user(alice).get("/calendar/", form(), headers={"HX-Request": "true", "HX-Target": "check"})
     assert "fits" in checked.content.decode()
     made = as_user(alice).post("/calendar/", form())
@@ -223,7 +223,7 @@ def test_the_calendar_asks_checks_and_shows(as_user, alice, charlie, olga, team,
     assert Reservation.objects.get().state == ReservationState.CANCELLED
 
 
-def test_over_rest(with_token, alice, bob, charlie, petra, team, pool):
+def test_reservations_over_rest(with_token, alice, bob, charlie, petra, team, pool):
     when = {name: value.isoformat() for name, value in times().items()}
     body = {"team": "vision", "title": "Paper", "amounts": {H100: 4000}, **when}
 

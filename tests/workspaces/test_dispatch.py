@@ -208,7 +208,7 @@ def test_events_notify_watchers_of_the_workspace_and_its_owner(make, alice, loca
     assert (workspace.pk, alice.pk, "workspace.place") in told
 
 
-def test_start_command_contains_its_timeout(clock, make, alice, local_pool, sent):
+def test_start_command_is_sent_with_an_expiry(clock, make, alice, local_pool, sent):
     make(alice)
     (message,) = sent.of("node.execute")
     assert message.expires_at == pytest.approx(timezone.now().timestamp() + 20, abs=0.001)

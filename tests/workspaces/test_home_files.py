@@ -137,7 +137,7 @@ def test_refusals_of_the_node_are_shown(workspace, bob, as_user, node, answer, k
 
 
 @pytest.mark.parametrize("said", [{}, {"ok": None}, {"ok": {"entries": 1, "total": "x"}}, {"ok": []}])
-def test_invalid_answer_of_the_node_is_an_error(workspace, bob, node, said):
+def test_invalid_answer_of_the_node_shows_no_files(workspace, bob, node, said):
     node.answer = said
     assert services.listing(actor=bob, workspace=workspace).entries == ()
 

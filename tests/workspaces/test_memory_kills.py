@@ -67,7 +67,7 @@ def test_memory_kill_is_shown_in_every_interface(
     assert message["tone"] == "bad" and message["at"]
 
 
-def test_memory_kill_is_shown_in_the_app_for_an_hour_and_until_the_next_start(running, clock, as_user):
+def test_memory_kill_is_shown_in_the_app_for_an_hour_and_on_the_page_until_restart(running, clock, as_user):
     report(running, kill(running))
     clock.shift(3601)
     assert summary_of(running.external_name)["messages"] == []

@@ -72,7 +72,7 @@ def test_expected_processes_are_kept(local_pool, sent, state, seen):
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_newer_generation_than_the_row_is_ignored(local_pool, sent, state):
+def test_newer_generation_is_ignored_unless_the_workspace_has_ended(local_pool, sent, state):
     row = WorkspaceFactory(state=state, generation=2, pool=local_pool)
     found = swept(local_pool, owned(row.pk, 3))
     assert found == (1 if state in {State.TERMINATED, State.FAILED} else 0)

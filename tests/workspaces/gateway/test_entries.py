@@ -35,7 +35,7 @@ async def test_entry_records_user_workspace_and_client(http: Http, portal: Porta
     assert "good" not in repr(portal.entries[0])
 
 
-async def test_thousand_requests_make_one_entry_and_one_redis_call(
+async def test_repeated_requests_make_one_entry_and_one_redis_call(
     http: Http, portal: Portal, redis: Redis
 ) -> None:
     await ask(http, BEARER)

@@ -152,7 +152,7 @@ def test_request_with_a_pass_reaches_the_app_unchanged(door: Stack, asked: Asked
     ],
     ids=["editor", "nothing"],
 )
-def test_credentials_of_apps_with_a_pass(
+def test_pass_adds_the_credentials_of_the_app(
     door: Stack, asked: Asked, upstream: dict[str, str], cookies: str | None, authorization: str | None
 ) -> None:
     workspace_views.store_view(door.redis, at_socket(door, upstream_headers=upstream, revision=3))
