@@ -18,7 +18,7 @@ from tests.races import at_once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_two_approvers_at_once_make_one_grant_only(bob, petra, team, eight, sent):
+def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
     paul = UserFactory(username="paul", is_approver=True)
     for _ in range(3):
         made = ask(bob, team)

@@ -28,7 +28,7 @@ def test_token_is_required(ada, path):
     assert browser.get(f"/scim/v2/{path}").status_code == 401
 
 
-def test_no_other_token_is_good_for_scim(ada):
+def test_other_tokens_are_refused_by_scim(ada):
     others = [scope for scope in Scope.values if scope != Scope.SCIM]
     for scopes in (["all"], others, ["users:read", "users:write"]):
         idp = Idp(make_token(ada, *scopes)[1])
@@ -37,7 +37,7 @@ def test_no_other_token_is_good_for_scim(ada):
         idp.post("Users", {"userName": "gina"}, 403)
 
 
-def test_a_token_for_scim_is_good_for_nothing_else(idp):
+def test_scim_token_is_refused_elsewhere(idp):
     headers = {"Authorization": f"Bearer {idp.secret}"}
     for path in ("/api/v1/me", "/api/v1/users", "/api/v1/tokens", "/api/v1/workspaces", "/api/v1/teams",
                  "/api/v1/audit-entries", "/api/v1/event-types"):  # fmt: skip
@@ -47,7 +47,7 @@ def test_a_token_for_scim_is_good_for_nothing_else(idp):
     assert made.status_code == 403
 
 
-def test_only_administrators_make_such_a_token(ada, bob, olga):
+def test_only_administrators_create_scim_tokens(ada, bob, olga):
     for user in (bob, olga):
         with pytest.raises(NotAllowed):
             tokens.create_token(actor=user, user=user, name="x", scopes=["scim"])
@@ -60,7 +60,7 @@ def test_only_administrators_make_such_a_token(ada, bob, olga):
     assert not ApiToken.objects.exists()
 
 
-def test_no_token_makes_one_for_scim(ada):
+def test_token_cannot_create_a_scim_token(ada):
     token, secret = make_token(ada)
     with pytest.raises(NotAllowed):
         tokens.create_token(actor=ada, user=ada, name="x", scopes=["scim"], made_with=token)
@@ -73,7 +73,7 @@ def test_no_token_makes_one_for_scim(ada):
     assert answer.status_code == 403
 
 
-def test_who_is_no_administrator_any_more_has_a_token_for_nothing(ada):
+def test_scim_token_of_a_former_administrator_is_refused(ada):
     otto = UserFactory(username="otto", is_superuser=True)
     idp = Idp(make_token(otto, "scim")[1])
     idp.get("Users")
@@ -81,7 +81,7 @@ def test_who_is_no_administrator_any_more_has_a_token_for_nothing(ada):
     idp.get("Users", 403)
 
 
-def test_the_page_of_tokens_offers_it_to_administrators_alone(ada, bob):
+def test_token_page_offers_scim_to_administrators_only(ada, bob):
     for user, offered in ((ada, True), (bob, False)):
         browser = Client()
         browser.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
@@ -91,7 +91,7 @@ def test_the_page_of_tokens_offers_it_to_administrators_alone(ada, bob):
         assert ApiToken.objects.filter(owner=user).exists() is offered
 
 
-def test_scim_says_what_it_can(idp):
+def test_service_provider_config_lists_supported_features(idp):
     config = idp.get("ServiceProviderConfig")
     assert config["patch"]["supported"] is config["etag"]["supported"] is True
     assert config["bulk"]["supported"] is config["sort"]["supported"] is False
@@ -109,11 +109,11 @@ def test_scim_says_what_it_can(idp):
         idp.get(f"{path}?filter=id%20pr", 403)
 
 
-def test_what_is_not_supported_says_so(idp):
+def test_unsupported_endpoints_return_501(idp):
     idp.get("Me", 501)
     idp.post("Bulk", {}, 501)
 
 
-def test_any_answer_is_in_scims_form_whatever_is_accepted(idp):
+def test_responses_have_scim_format_for_any_accept_header(idp):
     for accept in ("text/html", "application/json", "nonsense", "*/*"):
         idp.get("Users", HTTP_ACCEPT=accept)

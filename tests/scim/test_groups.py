@@ -51,7 +51,7 @@ def linked(configure, vision, alice) -> None:
     configure(RULES)
 
 
-def test_a_group_is_made_found_changed_and_removed(idp):
+def test_group_is_created_read_changed_and_deleted(idp):
     gina, hal = idp.user("gina")["id"], idp.user("hal")["id"]
     answer = idp.ask(
         "POST",
@@ -82,7 +82,7 @@ def test_a_group_is_made_found_changed_and_removed(idp):
     ] == kinds
 
 
-def test_entra_ids_and_oktas_own_requests_are_understood(idp):
+def test_requests_of_entra_id_and_okta_are_accepted(idp):
     gina, hal = idp.user("gina")["id"], idp.user("hal")["id"]
     path = f"Groups/{idp.group('Crew', gina, hal)['id']}"
     # Entra ID
@@ -99,7 +99,7 @@ def test_entra_ids_and_oktas_own_requests_are_understood(idp):
     assert [member["value"] for member in found["members"]] == [gina]
 
 
-def test_two_groups_of_one_name_cannot_be(idp):
+def test_group_names_are_unique(idp):
     idp.group("Crew")
     other = idp.group("Other")
     assert idp.post("Groups", {"schemas": [GROUP], "displayName": "CREW"}, 409)["scimType"] == "uniqueness"
@@ -116,7 +116,7 @@ def test_two_groups_of_one_name_cannot_be(idp):
         {"members": [{"value": 5}]}, {"members": [{"value": str(number)} for number in range(10_001)]},
     ],
 )  # fmt: skip
-def test_a_group_that_cannot_be_is_refused(idp, more):
+def test_invalid_group_is_refused(idp, more):
     refused = idp.post("Groups", {"schemas": [GROUP], "displayName": "Crew", **more}, 400)
     assert refused["scimType"] == "invalidValue"
     assert not ScimGroup.objects.exists()
@@ -126,7 +126,7 @@ def test_only_scim_users_become_members(idp, bob):
     idp.post("Groups", {"schemas": [GROUP], "displayName": "C", "members": [{"value": str(bob.pk)}]}, 400)
 
 
-def test_a_linked_group_gives_and_takes_places(idp, linked):
+def test_linked_group_adds_and_removes_memberships(idp, linked):
     gina, hal = idp.user("gina")["id"], idp.user("hal")["id"]
     path = f"Groups/{idp.group('Vision', gina)['id']}"
     assert (place("gina"), place("hal")) == ("member", "")
@@ -138,7 +138,7 @@ def test_a_linked_group_gives_and_takes_places(idp, linked):
     assert place("alice") == "owner"
 
 
-def test_what_a_person_gave_stays(idp, linked, vision):
+def test_manually_granted_membership_is_kept(idp, linked, vision):
     gina = idp.user("gina")["id"]
     services.set_member(actor=SYSTEM, team=vision, username="gina", role=Role.VIEWER)
     path = f"Groups/{idp.group('Vision', gina)['id']}"
@@ -151,7 +151,7 @@ def test_what_a_person_gave_stays(idp, linked, vision):
     assert place("gina") == "owner"
 
 
-def test_a_group_is_linked_by_a_pattern_and_by_the_providers_identifier(idp, linked):
+def test_group_is_linked_by_pattern_or_external_id(idp, linked):
     gina = idp.user("gina")["id"]
     idp.group("vision-owners", gina)
     assert place("gina") == "owner"
@@ -160,7 +160,7 @@ def test_a_group_is_linked_by_a_pattern_and_by_the_providers_identifier(idp, lin
     assert User.objects.get(pk=gina).is_operator
 
 
-def test_a_group_that_gets_another_name_gives_something_else(idp, linked):
+def test_renamed_group_grants_other_memberships(idp, linked):
     gina = idp.user("gina")["id"]
     path = f"Groups/{idp.group('Crew', gina)['id']}"
     assert place("gina") == ""
@@ -170,7 +170,7 @@ def test_a_group_that_gets_another_name_gives_something_else(idp, linked):
     assert place("gina") == ""
 
 
-def test_an_unlinked_group_gives_nothing_until_a_rule_names_it(idp, configure, vision):
+def test_unlinked_group_grants_no_membership_until_a_rule_exists(idp, configure, vision):
     gina = idp.user("gina")["id"]
     for name in ("Vision", "administrator", "administrators", "operator", "vision-1"):
         idp.group(name, gina, externalId=f"E-{name}")
@@ -185,7 +185,7 @@ def test_an_unlinked_group_gives_nothing_until_a_rule_names_it(idp, configure, v
     assert place("gina") == ""
 
 
-def test_the_rules_of_the_sign_in_provider_count_too(idp, configure, vision, alice):
+def test_rules_of_the_sign_in_provider_apply(idp, configure, vision, alice):
     configure(
         PROVIDER + '[[provider.rules]]\ngroup = "V"\nteam = "vision"\n[[provider.rules]]\nclaim = "admin"\n'
         'equals = true\nsite_role = "administrator"\n[scim]\nprovider = "corp"\n'
@@ -196,7 +196,7 @@ def test_the_rules_of_the_sign_in_provider_count_too(idp, configure, vision, ali
     assert User.objects.get(pk=gina).roles == []
 
 
-def test_no_user_attribute_gives_a_role_or_a_group(idp, linked):
+def test_user_attributes_grant_no_roles_or_groups(idp, linked):
     made = idp.user("gina", roles=[{"value": "administrator"}], groups=[{"value": "x"}], is_superuser=True)
     idp.put(f"Users/{made['id']}", {"schemas": [USER], "userName": "gina", "is_superuser": True,
                                     "entitlements": ["administrator"]})  # fmt: skip
@@ -205,7 +205,7 @@ def test_no_user_attribute_gives_a_role_or_a_group(idp, linked):
     assert (user.roles, user.teams.count()) == ([], 0)
 
 
-def test_a_deactivated_member_holds_nothing_and_gets_it_back(idp, linked, ada):
+def test_deactivated_member_loses_memberships_and_regains_them(idp, linked, ada):
     gina = idp.user("gina")["id"]
     idp.group("Vision", gina)
     idp.group("Ops", gina, externalId="E-77")
@@ -222,7 +222,7 @@ def test_a_deactivated_member_holds_nothing_and_gets_it_back(idp, linked, ada):
     assert place("gina") == ""
 
 
-def test_the_last_administrator_keeps_a_role_that_a_group_gave(idp, configure, ada):
+def test_last_administrator_keeps_a_role_granted_by_a_group(idp, configure, ada):
     configure('[scim]\n[[scim.rules]]\ngroup = "Admins"\nsite_role = "administrator"\n')
     gina = idp.user("gina")["id"]
     path = f"Groups/{idp.group('Admins', gina)['id']}"
@@ -238,7 +238,7 @@ def test_the_last_administrator_keeps_a_role_that_a_group_gave(idp, configure, a
     assert Event.objects.filter(kind="user.rules_not_met").exists()
 
 
-def test_an_account_that_is_deleted_here_leaves_its_groups(idp, ada):
+def test_deleted_account_leaves_its_groups(idp, ada):
     gina = idp.user("gina")["id"]
     path = f"Groups/{idp.group('Crew', gina)['id']}"
     users.delete(actor=ada, user=User.objects.get(pk=gina))

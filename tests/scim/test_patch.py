@@ -49,7 +49,7 @@ MAIL = 'emails[type eq "work"].value'
         ({"op": "remove", "path": 'emails[value eq "GINA@example.org"]'}, "emails", []),
     ],
 )  # fmt: skip
-def test_an_operation_changes_a_user(operation, attribute, value):
+def test_operation_changes_a_user(operation, attribute, value):
     before = {**GINA}
     assert apply_patch(before, [operation], USER_SHAPE) == {**GINA, attribute: value}
     assert before == GINA
@@ -68,7 +68,7 @@ def test_an_operation_changes_a_user(operation, attribute, value):
         {"op": "remove", "path": "nickName"},
     ],
 )  # fmt: skip
-def test_what_is_not_kept_here_changes_nothing(operation):
+def test_unsupported_attributes_are_ignored(operation):
     assert apply_patch(GINA, [operation], USER_SHAPE) == GINA
 
 
@@ -97,14 +97,14 @@ def test_what_is_not_kept_here_changes_nothing(operation):
         ("replace", "invalidSyntax"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_the_rfcs_word(operation, scim_type):
+def test_invalid_operation_is_refused_with_the_rfc_type(operation, scim_type):
     with pytest.raises(ScimRefusal) as refused:
         apply_patch(GINA, [operation], USER_SHAPE)
     assert refused.value.scim_type == scim_type
 
 
 @pytest.mark.parametrize("operations", [None, [], {}, "x", [{"op": "add", "path": "a", "value": 1}] * 1001])
-def test_operations_are_a_list_that_is_not_too_long(operations):
+def test_number_of_operations_is_limited(operations):
     with pytest.raises(ScimRefusal):
         apply_patch(GINA, operations, USER_SHAPE)
 
@@ -123,6 +123,6 @@ def test_operations_are_a_list_that_is_not_too_long(operations):
         ({"op": "replace", "value": {"displayName": "New", "id": "x"}}, ["A", "B"]),
     ],
 )
-def test_members_come_and_go(operation, members):
+def test_members_are_added_and_removed(operation, members):
     group = {"displayName": "G", "members": [{"value": "A"}, {"value": "B"}]}
     assert [member["value"] for member in apply_patch(group, [operation], GROUP_SHAPE)["members"]] == members

@@ -21,7 +21,7 @@ def search(idp, path="Users", status=200, **given):
     return idp.post(f"{path}/.search", {"schemas": [SEARCH], **given}, status)
 
 
-def test_a_search_answers_as_the_list_does(idp, people):
+def test_search_equals_the_list(idp, people):
     assert search(idp) == idp.get("Users")
     assert search(idp, "Groups") == idp.get("Groups")
     found = search(idp, filter='userName sw "g"', startIndex=2, count=1, attributes=["userName"])
@@ -33,7 +33,7 @@ def test_a_search_answers_as_the_list_does(idp, people):
     assert search(idp, FILTER='userName eq "hal"', count=None)["totalResults"] == 1
 
 
-def test_it_makes_and_changes_nothing(idp, people):
+def test_search_changes_no_users(idp, people):
     before = list(User.objects.order_by("pk").values())
     search(idp, userName="mallory", active=False, Operations=[{"op": "remove", "path": "active"}])
     assert list(User.objects.order_by("pk").values()) == before
@@ -47,36 +47,36 @@ def test_it_makes_and_changes_nothing(idp, people):
         {"excludedAttributes": {"a": 1}},
     ],
 )  # fmt: skip
-def test_a_parameter_of_another_kind_is_refused(idp, given):
+def test_parameter_of_a_wrong_type_is_refused(idp, given):
     assert search(idp, status=400, **given)["scimType"] == "invalidValue"
 
 
-def test_what_is_no_filter_is_refused_and_costs_nothing(idp):
+def test_invalid_filter_is_refused_without_queries(idp):
     for text in ("userName", "(" * 500 + "a pr" + ")" * 500, 'password eq "x"', "x" * 5000):
         assert search(idp, status=400, filter=text)["scimType"] == "invalidFilter"
 
 
-def test_pages_have_their_limits(idp, people):
+def test_page_size_is_limited(idp, people):
     assert search(idp, count=10**9)["itemsPerPage"] == 3
     assert search(idp, count=-5)["itemsPerPage"] == 0
     assert search(idp, startIndex=-(10**9), count=1)["startIndex"] == 1
 
 
 @pytest.mark.parametrize("body", [[], "x", {}, {"schemas": []}, {"schemas": ["urn:other"]}])
-def test_a_body_that_is_no_search_is_refused(idp, body):
+def test_invalid_search_body_is_refused(idp, body):
     assert idp.post("Users/.search", body, 400)["scimType"] == "invalidSyntax"
 
 
-def test_only_a_post_searches(idp):
+def test_search_requires_post(idp):
     for method in ("GET", "PUT", "PATCH", "DELETE"):
         assert idp.ask(method, "Users/.search", {"schemas": [SEARCH]}).status_code == 405
 
 
-def test_accounts_that_scim_does_not_keep_are_not_found(idp, bob, people):
+def test_accounts_not_managed_by_scim_are_not_found(idp, bob, people):
     assert search(idp, filter='userName eq "bob"')["totalResults"] == 0
 
 
-def test_a_search_over_both_has_users_and_then_groups(idp, people):
+def test_search_over_both_types_returns_users_then_groups(idp, people):
     found = idp.post(".search", {"schemas": [SEARCH]}, 200)
     assert [row.get("userName") or row["displayName"] for row in found["Resources"]] == [
         "gina", "gus", "hal", "vision",
@@ -87,7 +87,7 @@ def test_a_search_over_both_has_users_and_then_groups(idp, people):
     assert idp.post(".search", {"schemas": [SEARCH], "startIndex": 5}, 200)["Resources"] == []
 
 
-def test_a_filter_over_both_finds_the_type_that_has_the_attribute(idp, people):
+def test_filter_over_both_types_matches_the_type_with_the_attribute(idp, people):
     def names(text: str) -> list[str]:
         found = idp.post(".search", {"schemas": [SEARCH], "filter": text}, 200)
         return [row.get("userName") or row["displayName"] for row in found["Resources"]]
@@ -100,7 +100,7 @@ def test_a_filter_over_both_finds_the_type_that_has_the_attribute(idp, people):
         assert refused["scimType"] == "invalidFilter"
 
 
-def test_what_is_returned_is_what_was_sent_and_the_schema_says_so(idp, people):
+def test_response_equals_the_request_and_the_schema(idp, people):
     """As scim2-tester compares them: a sub-attribute of the portal's own makes a difference."""
     user = idp.patch(
         f"Users/{people['gus']['id']}",

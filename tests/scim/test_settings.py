@@ -24,7 +24,7 @@ from tests.fixtures import PROVIDER
         ('[scim]\n[[scim.rules]]\nclaim = "a"\nequals = "b"\nteam = "c"\n', "no claims"),
     ],
 )
-def test_a_mistake_is_named_before_anything_starts(tmp_path, text, said):
+def test_invalid_setting_is_reported_at_startup(tmp_path, text, said):
     path = tmp_path / "providers.toml"
     path.write_text(PROVIDER + text)
     with pytest.raises(ConfigError) as refused:
@@ -32,14 +32,14 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, text, said):
     assert said in " ".join(refused.value.problems)
 
 
-def test_without_a_word_about_it_scim_gives_nothing_and_takes_nothing_up(configure):
+def test_scim_grants_and_adopts_no_accounts_by_default(configure):
     configure(PROVIDER)
     assert registry.scim() == config.Scim()
     assert registry.scim().adopt is registry.scim().delete_accounts is False
 
 
 @pytest.mark.django_db
-def test_the_tick_notes_which_rules_it_has_carried_out(configure):
+def test_periodic_task_records_applied_rules(configure):
     assert SCHEDULE["apply-scim-rules"]["task"] == tasks.apply_scim_rules.name
     configure('[scim]\n[[scim.rules]]\ngroup = "a"\nteam = "b"\n')
     tasks.apply_scim_rules()

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 NOBODY = "Users/00000000-0000-4000-8000-000000000000"
 
 
-def test_a_user_is_made_as_the_rfc_shows_it(idp, ada):
+def test_user_is_created_as_in_the_rfc(idp, ada):
     answer = idp.ask(
         "POST",
         "Users",
@@ -64,7 +64,7 @@ def test_a_user_is_made_as_the_rfc_shows_it(idp, ada):
     assert idp.secret.startswith(entry.token)
 
 
-def test_who_has_been_made_comes_in_by_an_invitation(idp, ada):
+def test_created_user_can_join_by_invitation(idp, ada):
     idp.user("gina")
     link = users.invite_again(actor=ada, user=User.objects.get(username="gina"))
     secret = link.url.rstrip("/").rpartition("/")[2]
@@ -72,7 +72,7 @@ def test_who_has_been_made_comes_in_by_an_invitation(idp, ada):
     assert User.objects.get(username="gina").state == AccountState.ACTIVE
 
 
-def test_who_has_been_made_comes_in_by_the_provider_of_the_settings(idp, configure):
+def test_created_user_signs_in_with_the_configured_provider(idp, configure):
     configure(PROVIDER + '[scim]\nprovider = "corp"\n')
     made = idp.user("gina")
     link = IdentityLink.objects.get()
@@ -99,7 +99,7 @@ def test_who_has_been_made_comes_in_by_the_provider_of_the_settings(idp, configu
         "\ud800",
     ],
 )
-def test_a_name_that_is_neither_an_address_nor_a_name_is_refused(idp, name):
+def test_invalid_user_name_is_refused(idp, name):
     refused = idp.post("Users", {"schemas": [USER], "userName": name}, 400)
     assert refused["scimType"] == "invalidValue"
     assert not ScimUser.objects.exists()
@@ -115,7 +115,7 @@ def test_a_name_that_is_neither_an_address_nor_a_name_is_refused(idp, name):
         ("a" * 60 + "@example.org", "a" * 32),
     ],
 )
-def test_an_address_is_the_name_at_the_provider_and_gives_an_account_name(idp, user_name, account):
+def test_account_name_is_derived_from_the_address(idp, user_name, account):
     made = idp.user(user_name)
     assert made["userName"] == user_name.lower()
     assert User.objects.get(pk=made["id"]).username == account
@@ -128,7 +128,7 @@ def test_an_address_is_the_name_at_the_provider_and_gives_an_account_name(idp, u
     assert idp.user(user_name)["id"] == made["id"]
 
 
-def test_people_with_one_name_before_the_at_get_accounts_of_their_own(idp, bob, configure):
+def test_equal_local_parts_get_different_account_names(idp, bob, configure):
     configure(PROVIDER + "[scim]\nadopt = true\n")
     made = [idp.user(f"bob@{domain}")["id"] for domain in ("a.example.org", "b.example.org")]
     assert [User.objects.get(pk=key).username for key in made] == ["bob-2", "bob-3"]
@@ -141,7 +141,7 @@ def test_people_with_one_name_before_the_at_get_accounts_of_their_own(idp, bob, 
     ("pattern", "expected"),
     [("", "gina@example.org"), (r"username_pattern = '([^@]+)@example\.org'", "gina")],
 )
-def test_an_address_is_linked_to_the_name_that_signs_in(idp, configure, pattern, expected):
+def test_address_is_linked_to_the_name_at_sign_in(idp, configure, pattern, expected):
     configure(PROVIDER + f'{pattern}\n[scim]\nprovider = "corp"\n')
     idp.user("Gina@example.org")
     assert IdentityLink.objects.get().expected == expected
@@ -155,7 +155,7 @@ def test_an_address_is_linked_to_the_name_that_signs_in(idp, configure, pattern,
         {"externalId": "x" * 256}, {"displayName": {}},
     ],
 )  # fmt: skip
-def test_a_value_of_another_kind_is_refused(idp, more):
+def test_value_of_a_wrong_type_is_refused(idp, more):
     refused = idp.post("Users", {"schemas": [USER], "userName": "gina", **more}, 400)
     assert refused["scimType"] == "invalidValue"
     assert not User.objects.filter(username="gina").exists()
@@ -170,7 +170,7 @@ def test_users_are_not_created_twice(idp):
         assert idp.post("Users", {"schemas": [USER], **body}, 409)["scimType"] == "uniqueness"
 
 
-def test_an_account_that_scim_did_not_make_is_not_there_for_it(idp, bob):
+def test_accounts_not_created_by_scim_are_not_found(idp, bob):
     assert idp.post("Users", {"schemas": [USER], "userName": "bob"}, 409)["scimType"] == "uniqueness"
     assert idp.get("Users")["totalResults"] == 0
     for method in ("GET", "DELETE"):
@@ -181,7 +181,7 @@ def test_an_account_that_scim_did_not_make_is_not_there_for_it(idp, bob):
     assert bob.is_active
 
 
-def test_an_account_is_taken_up_where_the_settings_say_so(idp, bob, configure):
+def test_existing_account_is_adopted_if_enabled(idp, bob, configure):
     configure(PROVIDER + '[scim]\nadopt = true\nprovider = "corp"\n')
     made = idp.user("bob", externalId="B", name={"givenName": "Bob"})
     assert made["id"] == str(bob.pk)
@@ -192,7 +192,7 @@ def test_an_account_is_taken_up_where_the_settings_say_so(idp, bob, configure):
     assert (bob.is_active, bob.first_name) == (False, "Bob")
 
 
-def test_no_account_with_a_role_is_taken_up(idp, ada, olga, configure):
+def test_account_with_a_role_is_not_adopted(idp, ada, olga, configure):
     configure(PROVIDER + '[scim]\nadopt = true\nprovider = "corp"\n')
     for name in ("ada", "olga"):
         assert idp.post("Users", {"schemas": [USER], "userName": name}, 409)["scimType"] == "uniqueness"
@@ -238,7 +238,7 @@ def test_a_user_is_replaced(idp):
     )
 
 
-def test_an_operation_that_is_refused_undoes_those_before_it(idp):
+def test_refused_operation_rolls_back_earlier_ones(idp):
     made = idp.user("gina")
     idp.patch(
         f"Users/{made['id']}",
@@ -257,7 +257,7 @@ def test_an_operation_that_is_refused_undoes_those_before_it(idp):
         {"op": "replace", "path": "active", "value": False},
     ],
 )
-def test_who_is_deactivated_is_out_at_once(idp, operation, django_capture_on_commit_callbacks):
+def test_deactivation_ends_access_at_once(idp, operation, django_capture_on_commit_callbacks):
     made = idp.user("gina")
     user = User.objects.get(username="gina")
     browser = Client()
@@ -275,7 +275,7 @@ def test_who_is_deactivated_is_out_at_once(idp, operation, django_capture_on_com
     assert Client().get("/api/v1/me", headers=headers).status_code == 401
 
 
-def test_what_an_administrator_has_switched_off_scim_does_not_switch_on(idp, ada):
+def test_scim_does_not_reactivate_an_account_deactivated_by_an_administrator(idp, ada):
     made = idp.user("gina")
     deactivation.deactivate(actor=ada, user=User.objects.get(username="gina"))
     idp.patch(f"Users/{made['id']}", {"op": "replace", "path": "active", "value": True}, status=409)
@@ -286,7 +286,7 @@ def test_what_an_administrator_has_switched_off_scim_does_not_switch_on(idp, ada
     assert idp.get(f"Users/{made['id']}")["active"] is True
 
 
-def test_the_last_administrator_who_can_sign_in_stays(idp, ada):
+def test_last_administrator_able_to_sign_in_is_kept(idp, ada):
     made = idp.user("gina")
     gina = User.objects.get(username="gina")
     gina.set_password("a long password of hers")
@@ -304,7 +304,7 @@ def test_the_last_administrator_who_can_sign_in_stays(idp, ada):
     assert idp.get(f"Users/{made['id']}")["active"] is True
 
 
-def test_the_address_of_who_has_a_role_by_hand_stays(idp, ada):
+def test_address_of_a_user_with_a_manual_role_is_kept(idp, ada):
     """A link for a password would go there: whoever has the provider would be an administrator."""
     made = idp.user("gina", emails=[{"value": "gina@example.org"}])
     gina = User.objects.get(username="gina")
@@ -317,7 +317,7 @@ def test_the_address_of_who_has_a_role_by_hand_stays(idp, ada):
     assert idp.patch(f"Users/{made['id']}", mail)["emails"][0]["value"] == "evil@example.org"
 
 
-def test_a_removed_user_is_deactivated_and_not_there(idp):
+def test_deleted_user_is_deactivated_and_not_found(idp):
     made = idp.user("gina")
     idp.delete(f"Users/{made['id']}")
     user = User.objects.get(username="gina")
@@ -330,7 +330,7 @@ def test_a_removed_user_is_deactivated_and_not_there(idp):
     assert (again["id"], again["active"]) == (made["id"], True)
 
 
-def test_a_removed_user_is_deleted_where_the_settings_say_so(idp, configure, catalog, team):
+def test_deleted_user_is_removed_if_enabled(idp, configure, catalog, team):
     configure("[scim]\ndelete_accounts = true\n")
     gina, hal = idp.user("gina"), idp.user("hal")
     idp.delete(f"Users/{gina['id']}")
@@ -344,7 +344,7 @@ def test_a_removed_user_is_deleted_where_the_settings_say_so(idp, configure, cat
     assert idp.get(f"Users/{hal['id']}")["userName"] == "hal"
 
 
-def test_lists_have_pages(idp):
+def test_lists_are_paged(idp):
     for number in range(5):
         idp.user(f"user{number}")
     first = idp.get("Users?startIndex=1&count=2")
@@ -362,7 +362,7 @@ def test_lists_have_pages(idp):
     assert idp.get("Users?count=many", 400)["scimType"] == "invalidValue"
 
 
-def test_a_page_has_200_users_at_most_and_asks_a_fixed_number_of_times(idp, django_assert_max_num_queries):
+def test_page_has_up_to_200_users_and_a_fixed_number_of_queries(idp, django_assert_max_num_queries):
     rows = UserFactory.create_batch(210)
     ScimUser.objects.bulk_create(ScimUser(user=user, user_name=user.username) for user in rows)
     with django_assert_max_num_queries(12):
@@ -370,7 +370,7 @@ def test_a_page_has_200_users_at_most_and_asks_a_fixed_number_of_times(idp, djan
     assert (found["totalResults"], found["itemsPerPage"]) == (210, 200)
 
 
-def test_only_what_was_asked_for_is_answered(idp):
+def test_only_requested_attributes_are_returned(idp):
     made = idp.user("gina", name={"givenName": "G", "familyName": "H"}, emails=[{"value": "g@example.org"}])
     path = f"Users/{made['id']}"
     assert set(idp.get(f"{path}?attributes=userName,name.givenName")) == {"schemas", "id", "userName", "name"}
@@ -382,7 +382,7 @@ def test_only_what_was_asked_for_is_answered(idp):
     assert left["emails"] == [{"value": "g@example.org", "primary": True}]
 
 
-def test_a_version_guards_a_change(idp):
+def test_change_requires_the_current_version(idp):
     made = idp.user("gina")
     path, version = f"Users/{made['id']}", made["meta"]["version"]
     rename = {"op": "replace", "path": "displayName", "value": "G"}
@@ -396,7 +396,7 @@ def test_a_version_guards_a_change(idp):
     idp.patch(path, {**rename, "value": "H"}, HTTP_IF_MATCH="*")
 
 
-def test_what_is_not_there_is_404_in_scims_form(idp):
+def test_unknown_resource_is_a_404_in_scim_format(idp):
     for path in (NOBODY, "Users/nonsense", "Groups/nonsense", "Nothing", "Schemas/urn:x", "ResourceTypes/X"):
         idp.get(path, 404)
     idp.delete(NOBODY, 404)
@@ -411,13 +411,13 @@ def test_what_is_not_there_is_404_in_scims_form(idp):
         {"schemas": [GROUP], "userName": "gina"}, {"schemas": [PATCH], "userName": "gina"},
     ],
 )  # fmt: skip
-def test_a_body_that_is_no_user_is_refused(idp, body):
+def test_invalid_user_body_is_refused(idp, body):
     answer = idp.ask("POST", "Users", body)
     assert answer.status_code == 400
     assert answer.json()["scimType"] == "invalidSyntax"
 
 
-def test_a_body_of_another_kind_or_too_large_is_refused(idp):
+def test_body_of_another_media_type_or_size_is_refused(idp):
     body = {"schemas": [USER], "userName": "gina"}
     assert idp.ask("POST", "Users", body, content_type="application/xml").status_code == 415
     assert idp.ask("POST", "Users", "x" * (2 * 1024 * 1024 + 1)).status_code == 413
@@ -436,7 +436,7 @@ def test_concurrent_creation_of_a_user_conflicts(idp, monkeypatch):
     assert idp.post("Users", {"schemas": [USER], "userName": "gina"}, 409)["scimType"] == "uniqueness"
 
 
-def test_another_violation_is_no_taken_name(idp, monkeypatch):
+def test_other_integrity_errors_are_not_reported_as_name_conflicts(idp, monkeypatch):
     def broken(**_: object) -> User:
         return User.objects.create(username="gina", is_auditor=True, is_operator=True)
 
@@ -445,7 +445,7 @@ def test_another_violation_is_no_taken_name(idp, monkeypatch):
         idp.post("Users", {"schemas": [USER], "userName": "gina"}, 409)
 
 
-def test_a_token_of_a_deactivated_administrator_ends(ada):
+def test_token_of_a_deactivated_administrator_ends(ada):
     other = UserFactory(username="otto", is_superuser=True)
     idp = Idp(make_token(other, "scim")[1])
     idp.get("Users")

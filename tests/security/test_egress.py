@@ -57,7 +57,7 @@ def proxy_of(pool: Pool, spec: WorkspaceSpec) -> int:
     return pid
 
 
-def test_nothing_leads_out_but_the_proxy(pool: Pool) -> None:
+def test_only_the_proxy_reaches_the_network(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     for address in ("203.0.113.9", "192.0.2.77", "169.254.169.254", network.RESOLVER, "2001:db8::1"):
         assert connects(seen, address, 443) in CLOSED, address
@@ -82,7 +82,7 @@ ELSEWHERE = [
 ]  # fmt: skip
 
 
-def test_the_proxy_leads_to_nothing_else(pool: Pool, subtests: pytest.Subtests) -> None:
+def test_proxy_reaches_listed_hosts_only(pool: Pool, subtests: pytest.Subtests) -> None:
     seen = pool.run(pool.spec())
     for target in ELSEWHERE:
         with subtests.test(target):
@@ -90,7 +90,7 @@ def test_the_proxy_leads_to_nothing_else(pool: Pool, subtests: pytest.Subtests) 
             assert " 403 " in says(seen, f"GET http://{target}/ HTTP/1.1\r\nHost: good.example")
 
 
-def test_the_proxy_does_not_lead_to_this_machine_or_the_portal(pool: Pool) -> None:
+def test_proxy_does_not_reach_this_machine_or_the_portal(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
@@ -110,7 +110,7 @@ def test_proxy_of_another_workspace_is_unreachable_and_cannot_be_faked(pool: Poo
     assert ask(wide, again) in ("PermissionError", "OSError")
 
 
-def test_a_proxy_that_was_killed_comes_back_and_one_of_the_dead_goes(pool: Pool) -> None:
+def test_killed_proxy_is_restarted_and_proxy_of_an_ended_workspace_ends(pool: Pool) -> None:
     spec = pool.spec()
     seen = pool.run(spec)
     os.kill(proxy_of(pool, spec), signal.SIGKILL)
@@ -122,7 +122,7 @@ def test_a_proxy_that_was_killed_comes_back_and_one_of_the_dead_goes(pool: Pool)
     assert network.egress_processes(folder) == []
 
 
-def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
+def test_proxy_runs_as_the_user_of_its_workspace(pool: Pool) -> None:
     if probe().uids is None:
         pytest.skip("workspaces have no users of their own here")
     spec = pool.spec()
@@ -157,7 +157,7 @@ def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
         (("list", ""), ("open", "10.0.0.0/8"), ("list", "")),
     ],
 )
-def test_intersection_of_both_limits(
+def test_egress_limits_are_intersected(
     one: tuple[str, str], other: tuple[str, str], both: tuple[str, str]
 ) -> None:
     for first, second in ((one, other), (other, one)):
@@ -165,7 +165,7 @@ def test_intersection_of_both_limits(
         assert (found.egress, found.as_text()) == (Egress(both[0]), both[1])
 
 
-def test_the_tightest_never_allows_more_than_either() -> None:
+def test_intersection_never_allows_more_than_either_limit() -> None:
     words = [
         "",
         "10.0.0.0/8",
@@ -208,7 +208,7 @@ def test_a_template_or_team_cannot_loosen_its_pool(pool: Pool) -> None:
         assert policy.allowed == ()
 
 
-def test_a_digest_changes_with_what_may_be_reached(pool: Pool) -> None:
+def test_digest_depends_on_egress(pool: Pool) -> None:
     spec = pool.spec()
     digests = {
         replace(spec, egress=limits).digest()
@@ -217,7 +217,7 @@ def test_a_digest_changes_with_what_may_be_reached(pool: Pool) -> None:
     assert len(digests) == 3
 
 
-def test_a_pool_may_name_hosts_where_its_node_does_not_forbid_it() -> None:
+def test_pool_can_list_hosts_unless_the_node_forbids_it() -> None:
     asked = PoolConfig("p", "local", {"egress": "list", "egress_allow": "packages.example"})
     taken = apply_local_settings(asked, {"BERTH_EGRESS": "open"}).config
     assert (taken["egress"], taken["egress_allow"]) == ("list", "packages.example")
@@ -229,6 +229,6 @@ def test_a_pool_may_name_hosts_where_its_node_does_not_forbid_it() -> None:
         apply_local_settings(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "*.a.org"})
 
 
-def test_without_names_there_is_no_proxy() -> None:
+def test_no_proxy_without_host_names() -> None:
     assert network.proxy_env(EgressPolicy()) == {} == network.proxy_env(policy_of("list", "10.0.0.0/8"))
     assert not policy_of("none", "a.org").proxied and not policy_of("open", "a.org").proxied

@@ -39,7 +39,7 @@ GOOD = "Zeile 1\n\tTab: ü, 日本語, 🎉\r\nnext\n"
 
 
 @pytest.mark.parametrize(("text", "shown"), HARM.values(), ids=HARM)
-def test_a_terminal_is_given_nothing_to_obey(text, shown):
+def test_escape_sequences_are_removed_from_terminal_output(text, shown):
     assert harmless(text) == shown
     assert harmless(harmless(text)) == harmless(text)
     assert not any(ord(sign) < 32 and sign not in "\n\t" for sign in harmless(text))
@@ -50,7 +50,7 @@ def test_harmless_sequences_are_kept():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_logs_of_a_workspace_command_no_terminal(as_bob: Any, bob: Any, team: Any, monkeypatch: Any) -> None:
+def test_workspace_logs_contain_no_escape_sequences(as_bob: Any, bob: Any, team: Any, monkeypatch: Any) -> None:
     tail = "\x1b]52;c;ZXZpbA==\x07one\x1b[2J\ntwo"
     WorkspaceFactory(owner=bob, team=team, name="mine", state=State.FAILED, status__log_tail=tail)
     # Into a file or a pipe all goes as it is.
@@ -62,7 +62,7 @@ def test_logs_of_a_workspace_command_no_terminal(as_bob: Any, bob: Any, team: An
 
 
 @pytest.mark.django_db(transaction=True)
-def test_reasons_of_a_failure_command_no_terminal(as_bob: Any, bob: Any, team: Any, monkeypatch: Any) -> None:
+def test_failure_reasons_contain_no_escape_sequences(as_bob: Any, bob: Any, team: Any, monkeypatch: Any) -> None:
     reason = {"code": "reported", "params": {"code": "x", "text": "\x1b[2J\x1b]0;t\x07gone"}}
     WorkspaceFactory(owner=bob, team=team, name="mine", state=State.FAILED, status__reason=reason)
     for stream in (sys.stdout, sys.stderr):

@@ -66,7 +66,7 @@ def placement(pool: Pool) -> Placement:
     return Placement((NodePlacement(pool.driver.node_name),))
 
 
-def test_the_last_byte_of_the_homes_is_none_of_the_state(pool):
+def test_full_home_disk_does_not_affect_the_state_folder(pool):
     spec = pool.spec()
     seen = pool.run(spec)
     assert ask(seen, fill(SIZE_MIB + 8)) == "OSError"
@@ -75,7 +75,7 @@ def test_the_last_byte_of_the_homes_is_none_of_the_state(pool):
     assert pool.pids(spec.ref) == []
 
 
-def test_a_setting_that_is_no_number_is_named(pool, monkeypatch):
+def test_invalid_disk_reserve_names_the_setting(pool, monkeypatch):
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "much")
     with pytest.raises(InvalidSpec, match="BERTH_DISK_RESERVE_MIB"):
         pool.start(pool.spec())

@@ -38,7 +38,7 @@ def program(user: Any, *scopes: Scope) -> Client:
     return Client(headers={"Authorization": f"Bearer {make_token(user, *scopes)[1]}"})
 
 
-def test_a_user_has_a_limit_of_requests(counting, settings, alice, bob, team, as_user):
+def test_requests_per_user_are_limited(counting, settings, alice, bob, team, as_user):
     settings.BERTH_REQUESTS_PER_MINUTE = 5
     one, other, browser = program(alice), program(alice), as_user(alice)
     # Two tokens and a browser of one user are that user.
@@ -53,7 +53,7 @@ def test_a_user_has_a_limit_of_requests(counting, settings, alice, bob, team, as
     assert program(bob).get("/api/v1/me").status_code == 200
 
 
-def test_an_address_without_a_user_has_a_limit(counting, settings, alice):
+def test_anonymous_requests_per_address_are_limited(counting, settings, alice):
     settings.BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS = 3
     stranger = Client(REMOTE_ADDR="203.0.113.5")
     assert [stranger.get("/sign-in/").status_code for _ in range(4)] == [200, 200, 200, 429]
@@ -65,7 +65,7 @@ def test_an_address_without_a_user_has_a_limit(counting, settings, alice):
     assert stranger.get("/healthz/live").status_code == 200
 
 
-def test_scim_is_limited_in_its_own_form(counting, settings, ada):
+def test_scim_limit_is_answered_in_scim_format(counting, settings, ada):
     settings.BERTH_REQUESTS_PER_MINUTE = 1
     provider = program(ada, Scope.SCIM)
     assert provider.get("/scim/v2/Users").status_code == 200
@@ -74,7 +74,7 @@ def test_scim_is_limited_in_its_own_form(counting, settings, ada):
     assert refused["Content-Type"].startswith("application/scim+json")
 
 
-def test_a_user_has_a_limit_of_starts(counting, settings, alice, bob, team, pool, make):
+def test_starts_per_user_are_limited(counting, settings, alice, bob, team, pool, make):
     settings.BERTH_STARTS_PER_MINUTE, settings.BERTH_STARTS_PER_HOUR = 2, 100
     make(alice, "sim-cpu", name="one")
     two = make(alice, "sim-cpu", name="two")
@@ -97,7 +97,7 @@ def test_a_user_has_a_limit_of_starts(counting, settings, alice, bob, team, pool
     assert answered["Retry-After"]
 
 
-def test_the_longest_wait_counts_and_windows_end(counting):
+def test_longest_wait_is_returned_and_windows_expire(counting):
     limits = (Limit(1, 60), Limit(2, 3600))
     assert rate_limits.count("x", *limits) == 0
     assert 0 < rate_limits.count("x", *limits) <= 60
@@ -106,7 +106,7 @@ def test_the_longest_wait_counts_and_windows_end(counting):
     assert rate_limits.count("x", *limits) == 0
 
 
-def test_a_window_that_lost_its_end_gets_another(counting):
+def test_window_without_expiry_gets_a_new_one(counting):
     counting.set("berth:rate:x:60", 1000)
     assert 0 < rate_limits.count("x", Limit(1, 60)) <= 60
     assert 0 < counting.ttl("berth:rate:x:60") <= 60
@@ -123,7 +123,7 @@ def commands(redis: redis_py.Redis) -> int:
     return calls
 
 
-def test_a_share_of_requests_costs_one_command(counting, settings, alice):
+def test_share_of_requests_takes_one_redis_command(counting, settings, alice):
     settings.BERTH_REQUESTS_PER_MINUTE = 1000
     client = program(alice)
     before = commands(counting)
@@ -134,7 +134,7 @@ def test_a_share_of_requests_costs_one_command(counting, settings, alice):
     assert commands(counting) == before + 2
 
 
-def test_limit_holds_across_processes(counting, monkeypatch):
+def test_limit_is_shared_across_processes(counting, monkeypatch):
     """Each has shares of its own; one that asks for more again and again gets all that is left."""
     processes: list[dict[Any, Any]] = [{}, {}, {}]
     let_by = 0
@@ -149,7 +149,7 @@ def test_limit_holds_across_processes(counting, monkeypatch):
     assert let_by == 500
 
 
-def test_threads_of_a_process_lose_nothing_of_a_limit(counting):
+def test_threads_of_a_process_share_one_limit(counting):
     """Several find the share used up at once: what each then takes is there for all of them."""
     with ThreadPoolExecutor(8) as threads:
         waits = list(threads.map(lambda _: rate_limits._count_by_share("user:x", 500), range(2000)))
@@ -171,7 +171,7 @@ def test_refused_client_makes_no_redis_calls_until_the_window_ends(counting, set
     assert client.get("/api/v1/me").status_code == 200
 
 
-def test_a_share_ends_with_its_window(counting):
+def test_share_expires_with_its_window(counting):
     assert rate_limits._count_by_share("user:x", 1000) == 0
     [share] = rate_limits._shares.values()
     assert share.left == 9
@@ -181,7 +181,7 @@ def test_a_share_ends_with_its_window(counting):
     assert counting.get("berth:rate:user:x:60") == b"10"
 
 
-def test_without_redis_requests_pass_and_redis_is_not_retried_each_time(settings, alice, monkeypatch):
+def test_requests_pass_without_redis_and_it_is_not_retried_each_time(settings, alice, monkeypatch):
     settings.BERTH_REQUESTS_PER_MINUTE = settings.BERTH_STARTS_PER_MINUTE = 1
     asked = []
 

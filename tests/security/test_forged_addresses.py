@@ -59,7 +59,7 @@ def client(
         ("203.0.113.7,", "127.0.0.1"),
     ],
 )
-def test_client_address_from_the_front_door(forwarded_for, found):
+def test_client_address_is_taken_from_the_front_door(forwarded_for, found):
     assert client("127.0.0.1", forwarded_for) == found
 
 
@@ -93,18 +93,18 @@ def test_without_a_gateway_secret_no_header_is_trusted():
         ("203.0.113.7, 198.18.5.9", PROXY_SECRET, "127.0.0.1", "198.18.5.9"),
     ],
 )
-def test_client_address_from_a_proxy(forwarded_for, proxy, trusted, found):
+def test_client_address_is_taken_from_a_trusted_proxy(forwarded_for, proxy, trusted, found):
     assert client("127.0.0.1", forwarded_for, proxy=proxy, trusted=trusted) == found
 
 
 @pytest.mark.parametrize("own", ["", "short"])
-def test_a_missing_or_short_secret_proves_nothing(own):
+def test_missing_or_short_secret_is_not_trusted(own):
     assert (
         client("127.0.0.1", "203.0.113.7, 127.0.0.1", proxy=own, trusted="127.0.0.1", own=own) == "127.0.0.1"
     )
 
 
-def test_a_proxy_without_a_secret_is_warned_of(settings):
+def test_proxy_without_a_secret_gives_a_warning(settings):
     settings.BERTH_TRUSTED_PROXIES = networks(["127.0.0.1"])
     settings.BERTH_PROXY_SECRET = ""
     assert [found.id for found in check_unauthenticated_proxy()] == ["common.W002"]
@@ -120,7 +120,7 @@ def environ(path: str, **headers: str) -> dict[str, Any]:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("path", ["/agent/v1/ready", "/agent%2fv1/ready", "/agent/", "/agent%2Fv1%2Fready"])
-def test_through_the_front_door_no_agent_is_answered(path):
+def test_agent_requests_through_the_front_door_are_refused(path):
     statuses: list[str] = []
     handler = SyncHandler()
     for headers in ({front_door.TOKEN_HEADER: TOKEN}, {}):
@@ -131,7 +131,7 @@ def test_through_the_front_door_no_agent_is_answered(path):
 
 
 @pytest.mark.django_db
-def test_a_body_that_is_refused_unread_is_read_before_the_connection_closes():
+def test_refused_body_is_drained_before_the_connection_closes():
     """Otherwise the front door, which sends all of it, would see a reset instead of the answer."""
     assert BUFFERED_BYTES == MAX_BODY_BYTES
     statuses: list[str] = []
@@ -145,7 +145,7 @@ def test_a_body_that_is_refused_unread_is_read_before_the_connection_closes():
 
 
 @pytest.mark.django_db
-def test_forty_guesses_of_a_password_from_forty_addresses_lock_the_name(alice, settings):
+def test_password_guesses_from_forty_addresses_lock_the_name(alice, settings):
     settings.BERTH_SIGN_IN_FAILURES_PER_NAME = 20
     known = Client()
     assert known.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
@@ -166,7 +166,7 @@ def test_forty_guesses_of_a_password_from_forty_addresses_lock_the_name(alice, s
 
 
 @pytest.mark.django_db
-def test_unknown_name_is_refused_the_same_way(settings):
+def test_unknown_name_is_locked_like_a_known_one(settings):
     settings.BERTH_SIGN_IN_FAILURES_PER_NAME = 3
     statuses = [
         Client(REMOTE_ADDR=f"203.0.113.{number}")

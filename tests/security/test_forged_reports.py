@@ -81,7 +81,7 @@ def still_shown(workspace: Workspace, user, as_user) -> None:
 
 
 @pytest.mark.parametrize("activity", FORGED_FIGURES.values(), ids=FORGED_FIGURES)
-def test_a_figure_that_cannot_be_so_counts_as_not_measured(running, alice, as_user, activity):
+def test_implausible_figure_counts_as_not_measured(running, alice, as_user, activity):
     assert post(running, "heartbeat", '{"activity": ' + activity + "}").status_code == 200
     running.status.refresh_from_db()
     kept = running.status.activity
@@ -91,7 +91,7 @@ def test_a_figure_that_cannot_be_so_counts_as_not_measured(running, alice, as_us
 
 
 @pytest.mark.parametrize("traffic", ["-1", "9223372036854775807", '"much"', "true", "1.5", "null"])
-def test_traffic_that_cannot_be_so_is_kept_as_not_measured(running, traffic):
+def test_implausible_traffic_is_stored_as_not_measured(running, traffic):
     assert post(running, "heartbeat", f'{{"activity": {{"traffic_bytes": {traffic}}}}}').status_code == 200
     running.status.refresh_from_db()
     assert running.status.activity["traffic_bytes"] is None
@@ -112,7 +112,7 @@ def test_implausible_progress_is_stored_as_unknown(running, told):
     assert (running.status.activity["progress"], running.status.activity["jobs"]) == (None, 3)
 
 
-def test_a_rate_without_bounds_is_no_report_at_all(running):
+def test_unbounded_progress_rate_is_refused(running):
     for rate in ("1e999", "NaN", "Infinity"):
         body = f'{{"activity": {{"progress": {{"tokens": {rate}}}}}}}'
         assert post(running, "heartbeat", body).status_code == 400
@@ -129,7 +129,7 @@ def test_invalid_report_is_dropped_completely(running, alice, as_user, raw):
     still_shown(running, alice, as_user)
 
 
-def test_one_figure_that_does_not_hold_takes_no_other_along(running, clock):
+def test_invalid_figure_does_not_affect_others(running, clock):
     raw = '{"activity": {"rss_mib": -1, "processes": 4, "kernels": {"count": 2, "busy": 1}}}'
     assert post(running, "heartbeat", raw).status_code == 200
     running.status.refresh_from_db()
@@ -138,7 +138,7 @@ def test_one_figure_that_does_not_hold_takes_no_other_along(running, clock):
     assert running.status.activity["rss_mib"] is None
 
 
-def test_a_flood_of_forged_figures_is_one_line_of_the_log(running, caplog):
+def test_many_forged_figures_make_one_log_line(running, caplog):
     reports._logged.clear()
     with caplog.at_level(logging.WARNING, logger="portal.workspaces.reports"):
         for _ in range(20):
@@ -147,7 +147,7 @@ def test_a_flood_of_forged_figures_is_one_line_of_the_log(running, caplog):
 
 
 @pytest.mark.parametrize("code", ["1e999", "99999999999", '"3"', "true", "[]", "1.5"])
-def test_an_exit_code_that_no_program_has_is_refused(running, code):
+def test_impossible_exit_code_is_refused(running, code):
     assert post(running, "exited", '{"exit_code": ' + code + "}").status_code == 400
     running.refresh_from_db()
     assert running.state == State.RUNNING
@@ -165,7 +165,7 @@ def test_an_exit_code_that_no_program_has_is_refused(running, code):
     ],
     ids=lambda forged: next(iter(forged)),
 )
-def test_a_result_of_a_node_that_does_not_hold_is_dropped(
+def test_invalid_result_of_a_node_is_dropped(
     clock, make, alice, local_pool, sent, forged, caplog
 ):
     workspace = make(alice)
@@ -180,7 +180,7 @@ def test_a_result_of_a_node_that_does_not_hold_is_dropped(
     assert "ignored message from" in caplog.text
 
 
-def test_a_result_nested_without_end_is_dropped(make, alice, local_pool, sent):
+def test_deeply_nested_result_is_dropped(make, alice, local_pool, sent):
     workspace = make(alice)
     command = taken(sent, Op.START)
     deep: list[object] = []
@@ -207,7 +207,7 @@ def test_a_result_nested_without_end_is_dropped(make, alice, local_pool, sent):
     ],
     ids=lambda forged: next(iter(forged)),
 )
-def test_an_inventory_that_does_not_hold_is_dropped(local_pool, forged, caplog):
+def test_invalid_inventory_is_dropped(local_pool, forged, caplog):
     node = Node.objects.get(pool=local_pool)
     good = messages.dump(
         Inventory((NodeInfo(node.name, cpu_milli=5, memory_mib=5, disk_mib=5),), frozenset(), observed_at=1.0)
@@ -224,7 +224,7 @@ def test_an_inventory_that_does_not_hold_is_dropped(local_pool, forged, caplog):
     assert "ignored message from" in caplog.text
 
 
-def test_texts_of_a_node_lose_what_no_database_takes(local_pool):
+def test_unstorable_characters_in_node_texts_are_removed(local_pool):
     node = Node.objects.get(pool=local_pool)
     info = NodeInfo(node.name, cpu_milli=5, memory_mib=5, disk_mib=5, accelerator_note="a\x00b\ud800")
     seen = messages.dump(Inventory((info,), frozenset(), observed_at=1.0))
@@ -233,7 +233,7 @@ def test_texts_of_a_node_lose_what_no_database_takes(local_pool):
     assert Node.objects.get(pool=local_pool).accelerator_note == "ab?"
 
 
-def test_an_app_that_writes_without_a_line_break_still_ends(make, alice, local_pool, sent, monkeypatch):
+def test_app_writing_without_line_breaks_still_ends(make, alice, local_pool, sent, monkeypatch):
     make(alice)
     command = taken(sent, Op.START)
     seen = Observation(command.ref, ObservedState.FAILED, log_tail="x" * 2_000_000 + "end")

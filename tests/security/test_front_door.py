@@ -122,7 +122,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("path", SPELLINGS)
-def test_no_spelling_of_an_agents_path_passes(berth: Berth, path: str) -> None:
+def test_agent_paths_in_any_spelling_are_refused(berth: Berth, path: str) -> None:
     # An agent's path answers 405 to GET and 401 to a POST without its token: neither may be heard.
     assert raw(berth.port, path) in {400, 404}
     with Line(
@@ -135,7 +135,7 @@ def test_agent_endpoint_answers_on_the_internal_port(berth: Berth) -> None:
     assert raw(berth.instance.web_port, "/agent/v1/ready") == 405
 
 
-def test_pages_and_programs_pass(berth: Berth) -> None:
+def test_pages_and_programs_are_served(berth: Berth) -> None:
     assert raw(berth.port, "/sign-in/?next=%2Fgpus%2F") == 200
     assert raw(berth.port, "/api/v1/workspaces?name=a%2Fb") == 401
     assert raw(berth.port, "/static/berth/berth.css") in {200, 404}
@@ -164,7 +164,7 @@ def seen_address(berth: Berth, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("door", ["front door", "web"])
-def test_forged_addresses_do_not_help_to_guess(berth: Berth, door: str) -> None:
+def test_forged_addresses_do_not_avoid_the_lockout(berth: Berth, door: str) -> None:
     name = f"guessed-{door.split()[0]}"
     port = berth.port if door == "front door" else berth.instance.web_port
     statuses = []
@@ -189,7 +189,7 @@ def test_forged_addresses_do_not_help_to_guess(berth: Berth, door: str) -> None:
     assert set(statuses[6:]) == {429}, statuses
 
 
-def test_the_proxy_in_front_is_believed_when_it_proves_itself(berth: Berth) -> None:
+def test_proxy_in_front_is_trusted_with_its_secret(berth: Berth) -> None:
     berth.run(
         "-c",
         "import django; django.setup(); from portal.people.accounts.models import User; "
@@ -228,7 +228,7 @@ def test_slow_clients_are_disconnected(berth: Berth, begun: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["web", "gateway"])
-def test_slow_heads_on_the_own_ports_are_given_up(berth: Berth, port: str) -> None:
+def test_slow_heads_on_internal_ports_time_out(berth: Berth, port: str) -> None:
     number = berth.instance.web_port if port == "web" else berth.instance.gateway_port
     with contextlib.ExitStack() as held:
         lines = [
@@ -241,7 +241,7 @@ def test_slow_heads_on_the_own_ports_are_given_up(berth: Berth, port: str) -> No
         assert raw(number, "/healthz/live") == 200
 
 
-def test_idle_connections_take_no_thread(berth: Berth) -> None:
+def test_idle_connections_use_no_thread(berth: Berth) -> None:
     number = 40
     # Were they to take threads until they are given up, nobody would be answered within `LIMIT_S`.
     assert number / WEB_THREADS * web_worker.HEAD_TIMEOUT_S > LIMIT_S
@@ -256,7 +256,7 @@ def test_idle_connections_take_no_thread(berth: Berth) -> None:
     ["Content-Length: 100\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n64\r\n"],
     ids=["length", "chunk"],
 )
-def test_slow_bodies_through_the_front_door_take_no_thread(berth: Berth, length: str) -> None:
+def test_slow_bodies_through_the_front_door_use_no_thread(berth: Berth, length: str) -> None:
     slow = f"POST /sign-in/ HTTP/1.1\r\nHost: localhost\r\n{length}user"
     with contextlib.ExitStack() as held:
         for _ in range(20):
@@ -264,7 +264,7 @@ def test_slow_bodies_through_the_front_door_take_no_thread(berth: Berth, length:
         assert raw(berth.port, "/healthz/live") == 200
 
 
-def test_a_body_in_chunks_is_read_as_any_other(berth: Berth) -> None:
+def test_chunked_body_is_accepted(berth: Berth) -> None:
     headers = {"Authorization": f"Bearer {berth.tokens['ada']}", "Content-Type": "application/json"}
     parts = [b'{"template": "files", "flavor": "tiny", ', b'"team": "lab", "name": "in-chunks"}']
     url = f"{berth.url}/api/v1/workspaces"
@@ -278,7 +278,7 @@ def test_a_body_in_chunks_is_read_as_any_other(berth: Berth) -> None:
     assert large.status_code == 413
 
 
-def test_heads_and_bodies_that_are_too_large(berth: Berth) -> None:
+def test_oversized_heads_and_bodies_are_refused(berth: Berth) -> None:
     assert raw(berth.port, "/", "X-Large: " + "x" * 200_000) == 431
     large = httpx.post(f"{berth.url}/api/v1/workspaces", content=b"[" * 6_000_000, timeout=LIMIT_S)
     assert large.status_code == 413
@@ -290,7 +290,7 @@ def test_heads_and_bodies_that_are_too_large(berth: Berth) -> None:
     assert raw(berth.instance.web_port, "/", "X-Large: " + "x" * 200_000) in {400, 431, 0}
 
 
-def test_an_event_stream_outlasts_the_time_for_requests(berth: Berth) -> None:
+def test_event_stream_is_exempt_from_the_request_timeout(berth: Berth) -> None:
     api = berth.api("ada")
     body = {"template": "files", "flavor": "tiny", "team": "lab", "name": "streamed"}
     workspace = api.json("POST", "workspaces", body)["id"]

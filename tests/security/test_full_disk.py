@@ -127,7 +127,7 @@ def database_of(answered) -> dict[str, object]:
     return next(part for part in answered.json()["parts"] if part["name"] == "database")
 
 
-def test_health_says_that_nothing_can_be_written(anew):
+def test_health_reports_an_unwritable_database(anew):
     assert database_of(quiet().get("/healthz"))["ok"] is True
     with unwritable("read-only"):
         health._written = (float("-inf"), "")
@@ -140,7 +140,7 @@ def test_health_says_that_nothing_can_be_written(anew):
     assert database_of(quiet().get("/healthz"))["ok"] is True
 
 
-def test_a_flood_of_questions_about_health_is_one_write(anew, monkeypatch):
+def test_many_health_requests_make_one_write(anew, monkeypatch):
     tried = []
     monkeypatch.setattr(health, "WRITE_EVERY_S", 600.0)  # however slow this machine is
     monkeypatch.setattr(health, "_try_to_write", lambda: tried.append(1) or "")
@@ -149,7 +149,7 @@ def test_a_flood_of_questions_about_health_is_one_write(anew, monkeypatch):
     assert len(tried) == 1
 
 
-def test_a_database_that_stays_locked_is_named(anew, monkeypatch):
+def test_locked_database_is_reported(anew, monkeypatch):
     monkeypatch.setattr(health, "WRITE_WITHIN_MS", 50)
     with locked():
         answered = quiet().get("/healthz")
@@ -184,7 +184,7 @@ def locked() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT])
-def test_a_quota_that_is_used_up_is_named_although_the_disk_has_room(anew, monkeypatch, fault):
+def test_exhausted_disk_quota_is_reported_despite_free_space(anew, monkeypatch, fault):
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL has its own disk")
 

@@ -122,7 +122,7 @@ class Guarded:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("flood", FLOODS)
-def test_sessions_survive_and_the_node_is_cut_off(control: Redis, node: Redis, port: int, flood: Any) -> None:
+def test_sessions_survive_and_the_node_is_paused(control: Redis, node: Redis, port: int, flood: Any) -> None:
     session = tickets.SESSION_PREFIX + "x"
     control.set(session, "somebody", ex=3600)
     ticket = tickets.issue(control, external_name=WS_A, user_id="7")
@@ -159,7 +159,7 @@ def pause(client: Redis, name: str) -> None:
 
 
 @pytest.mark.engine
-def test_a_pause_ends(control: Redis, port: int) -> None:
+def test_pause_of_a_node_ends(control: Redis, port: int) -> None:
     pause(control, "a")
     guarded = Guarded(control)
     guarded.guard.check()
@@ -172,7 +172,7 @@ def test_a_pause_ends(control: Redis, port: int) -> None:
 
 
 @pytest.mark.engine
-def test_a_node_that_is_revoked_during_its_pause_does_not_come_back(control: Redis) -> None:
+def test_node_revoked_during_its_pause_is_not_restored(control: Redis) -> None:
     control.execute_command("ACL", "SETUSER", "node-gone", "on", ">x")
     pause(control, "gone")
     guarded = Guarded(control)
@@ -184,7 +184,7 @@ def test_a_node_that_is_revoked_during_its_pause_does_not_come_back(control: Red
 
 
 @pytest.mark.engine
-def test_memory_held_by_no_node_is_reported(control: Redis) -> None:
+def test_memory_not_used_by_a_node_is_reported(control: Redis) -> None:
     for number in range(20):
         control.set(f"berth:gw:{number}", b"x" * MIB)
     guarded = Guarded(control)
@@ -196,7 +196,7 @@ def test_memory_held_by_no_node_is_reported(control: Redis) -> None:
 
 
 @pytest.mark.engine
-async def test_people_enter_and_leave_while_it_is_full(control: Redis, port: int) -> None:
+async def test_users_sign_in_and_out_while_redis_is_full(control: Redis, port: int) -> None:
     """Nothing can be stored: views are read from the database, and what ends is deleted."""
     old = view(external_name=WS_A, user_ids=frozenset({"7"}))
     assert workspace_views.store_view(control, old)
@@ -224,7 +224,7 @@ def fill(control: Redis) -> None:
 
 
 @pytest.mark.engine
-def test_a_command_without_an_end_holds_little(control: Redis, port: int) -> None:
+def test_endless_command_uses_little_memory(control: Redis, port: int) -> None:
     """Bytes of an unfinished command count as memory, too."""
     with as_user(port, "node-a") as client:
         connection = client.connection_pool.get_connection()
@@ -238,7 +238,7 @@ def test_a_command_without_an_end_holds_little(control: Redis, port: int) -> Non
 
 
 @pytest.mark.django_db
-def test_operators_see_the_node_at_fault(olga: Any) -> None:
+def test_operators_see_the_responsible_node(olga: Any) -> None:
     for node in ("gpu-1", "gpu-1", ""):
         tasks.redis_pressure.run(used_mib=200, limit_mib=256, node=node)
     titles = sorted(Notification.objects.filter(user=olga).values_list("title", flat=True))
@@ -249,7 +249,7 @@ def test_only_the_control_plane_reports_pressure() -> None:
     assert not tasks.redis_pressure.from_nodes
 
 
-def test_a_nodes_bytes_per_second_are_limited() -> None:
+def test_bytes_per_second_of_a_node_are_limited() -> None:
     allowance = Allowance(at=0.0)
     assert allowance.consume(BURST_BYTES, now=0.0) == 0
     assert allowance.consume(BYTES_PER_S, now=0.0) == pytest.approx(1.0)
@@ -259,7 +259,7 @@ def test_a_nodes_bytes_per_second_are_limited() -> None:
 
 
 @pytest.mark.engine
-def test_nodes_take_turns(control: Redis, port: int) -> None:
+def test_nodes_are_served_in_turn(control: Redis, port: int) -> None:
     """A worker of the control plane runs a message of another node although one has sent thousands."""
     from tests.security.test_malformed_envelopes import worker_app
 

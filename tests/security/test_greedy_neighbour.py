@@ -45,7 +45,7 @@ def without(monkeypatch: pytest.MonkeyPatch, holds: frozenset[LimitedResource]) 
 
 @pytest.mark.parametrize("holds", HOLDS_LESS, ids=lambda holds: "+".join(sorted(holds)) or "nothing")
 @pytest.mark.parametrize("setting", ["1", "true", "Yes"])
-def test_several_users_get_no_workspace_where_one_could_take_all(make_pool, monkeypatch, holds, setting):
+def test_multi_user_mode_requires_cpu_memory_and_process_limits(make_pool, monkeypatch, holds, setting):
     without(monkeypatch, holds)
     monkeypatch.setenv("BERTH_MULTIUSER", setting)
     pool = make_pool()
@@ -59,7 +59,7 @@ def test_several_users_get_no_workspace_where_one_could_take_all(make_pool, monk
 
 
 @pytest.mark.parametrize("holds", HOLDS_LESS, ids=lambda holds: "+".join(sorted(holds)) or "nothing")
-def test_the_inventory_shows_which_limits_hold(make_pool, monkeypatch, holds):
+def test_inventory_shows_enforced_limits(make_pool, monkeypatch, holds):
     without(monkeypatch, holds)
     (node,) = make_pool().driver.inventory().nodes
     assert set(node.limited) & set(limits.REQUIRED) == holds
@@ -76,7 +76,7 @@ def all_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalDriver, "_require_isolation", lambda *_: None)  # wherever this is tried
 
 
-def test_several_users_get_no_workspace_where_one_could_fill_the_disk(make_pool, all_held):
+def test_multi_user_mode_requires_a_home_limit(make_pool, all_held):
     pool = make_pool()
     (node,) = pool.driver.inventory().nodes
     assert LimitedResource.DISK not in node.limited and limits.NO_HOME_LIMIT in node.warnings
@@ -91,27 +91,27 @@ def test_several_users_get_no_workspace_where_one_could_fill_the_disk(make_pool,
     ("told", "own", "held"),
     [(51200, "", True), (None, "51200", True), (0, "51200", False), (None, "0", False), (None, "", False)],
 )
-def test_the_portal_says_how_much_a_home_may_hold(make_pool, all_held, monkeypatch, told, own, held):
+def test_home_limit_is_sent_by_the_portal(make_pool, all_held, monkeypatch, told, own, held):
     monkeypatch.setenv("BERTH_HOME_LIMIT_MIB", own)
     (node,) = make_pool(**({} if told is None else {"home_limit_mib": told})).driver.inventory().nodes
     assert (LimitedResource.DISK in node.limited) == held
     assert (limits.NO_HOME_LIMIT in node.warnings) != held
 
 
-def test_one_user_alone_needs_no_limit_of_homes(make_pool, monkeypatch):
+def test_single_user_needs_no_home_limit(make_pool, monkeypatch):
     without(monkeypatch, frozenset(limits.REQUIRED))
     monkeypatch.setenv("BERTH_MULTIUSER", "0")
     assert limits.NO_HOME_LIMIT not in make_pool().driver.inventory().nodes[0].warnings
     limits.require(cgroups.detect(""), 0)
 
 
-def test_a_limit_that_is_no_number_is_named(make_pool, monkeypatch):
+def test_invalid_home_limit_names_the_setting(make_pool, monkeypatch):
     monkeypatch.setenv("BERTH_HOME_LIMIT_MIB", "50G")
     with pytest.raises(InvalidSpec, match="BERTH_HOME_LIMIT_MIB is “50G”"):
         make_pool()
 
 
-def test_one_user_alone_is_warned_and_served(make_pool, monkeypatch):
+def test_single_user_without_limits_gets_a_warning(make_pool, monkeypatch):
     without(monkeypatch, frozenset())
     monkeypatch.setenv("BERTH_MULTIUSER", "0")
     pool = make_pool()
@@ -128,7 +128,7 @@ def limited(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> 
     return pool
 
 
-def test_many_processes_together_stay_within_their_memory(limited):
+def test_processes_of_a_workspace_share_its_memory_limit(limited):
     request = ResourceRequest(cpu_milli=1000, memory_mib=192)
     spec = limited.spec(resources=request)
     seen = limited.run(spec)
@@ -145,7 +145,7 @@ def test_many_processes_together_stay_within_their_memory(limited):
     ) >= ate.count("")
 
 
-def test_a_fork_bomb_ends_at_its_own_limit(limited, monkeypatch):
+def test_fork_bomb_is_stopped_by_the_process_limit(limited, monkeypatch):
     monkeypatch.setattr(process_limits, "workspace_limit", lambda _cpu_milli: 60)
     spec = limited.spec()
     seen = limited.run(spec)
@@ -163,7 +163,7 @@ def forks(number: int) -> str:
     )
 
 
-def test_workspaces_together_leave_processes_to_services(limited, monkeypatch):
+def test_workspaces_leave_processes_for_services(limited, monkeypatch):
     first, second = limited.run(limited.spec()), limited.run(limited.spec(owner="bob"))
     parents = cgroups.detect(limited.driver.instance).parents
     before = len(cgroups.pids(parents))
@@ -176,7 +176,7 @@ def test_workspaces_together_leave_processes_to_services(limited, monkeypatch):
     subprocess.run(["/usr/bin/true"], check=True, timeout=20)
 
 
-def test_the_limit_of_processes_grows_with_the_size_of_a_workspace(limited):
+def test_process_limit_grows_with_workspace_size(limited):
     found = {}
     for cpu_milli in (500, 1000, 4000):
         spec = limited.spec(owner=f"of{cpu_milli}", resources=ResourceRequest(cpu_milli, 256))
@@ -197,7 +197,7 @@ def test_the_limit_of_processes_grows_with_the_size_of_a_workspace(limited):
         ("4194304", "127000", "1", 1),
     ],
 )
-def test_services_keep_a_quarter_of_what_the_machine_allows(tmp_path, pid_max, threads_max, unit, expected):
+def test_services_keep_a_quarter_of_the_processes(tmp_path, pid_max, threads_max, unit, expected):
     kernel, parent = tmp_path / "kernel", tmp_path / "unit.service" / "berth-of-a-test"
     kernel.mkdir()
     parent.mkdir(parents=True)

@@ -65,7 +65,7 @@ def said(seen: Any, command: str) -> str:
 # --- the kernel ----------------------------------------------------------------------------------
 
 
-def test_the_kernel_that_is_seen_is_gvisors_and_refuses_what_only_the_machines_has(pool: Pool) -> None:
+def test_workspace_sees_the_gvisor_kernel_only(pool: Pool) -> None:
     spec = pool.spec()
     seen = pool.run(spec)
     assert gvisor.SEEN in said(seen, "dmesg")
@@ -79,7 +79,7 @@ def test_the_kernel_that_is_seen_is_gvisors_and_refuses_what_only_the_machines_h
             assert ask(seen, f"{libc}.syscall{call!r}") == -1, name
 
 
-def test_a_user_namespace_of_the_inside_is_none_of_this_machine(pool: Pool) -> None:
+def test_user_namespace_inside_does_not_exist_on_the_host(pool: Pool) -> None:
     """It can be had, as gVisor makes it up: to this machine's kernel nothing has happened."""
     spec = pool.spec()
     seen = pool.run(spec)
@@ -95,7 +95,7 @@ def test_a_user_namespace_of_the_inside_is_none_of_this_machine(pool: Pool) -> N
     assert namespaces() == before
 
 
-def test_gvisor_itself_has_a_filter_and_no_right_over_the_network(pool: Pool) -> None:
+def test_gvisor_runs_with_seccomp_and_no_network_capabilities(pool: Pool) -> None:
     """Whoever gets out of it is in a process that may ask the machine's kernel for little."""
     spec = pool.spec()
     pool.run(spec)
@@ -114,7 +114,7 @@ def test_gvisor_itself_has_a_filter_and_no_right_over_the_network(pool: Pool) ->
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_neighbours_and_this_machine_are_not_seen(pool: Pool) -> None:
+def test_neighbours_and_host_are_not_visible(pool: Pool) -> None:
     theirs = pool.spec(owner="grace")
     assert said(pool.run(theirs), "echo secret > ~/diary; cat ~/diary") == "secret\n"
     mine = pool.spec()
@@ -129,7 +129,7 @@ def test_neighbours_and_this_machine_are_not_seen(pool: Pool) -> None:
     assert mine.agent.token not in environ and "BERTH_NODE" not in environ
 
 
-def test_the_system_is_read_only_and_the_home_is_this_very_one(pool: Pool) -> None:
+def test_system_is_read_only_and_the_home_is_the_real_one(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     for path in (
         "/usr/planted",
@@ -150,7 +150,7 @@ def test_the_system_is_read_only_and_the_home_is_this_very_one(pool: Pool) -> No
 # --- the network ---------------------------------------------------------------------------------
 
 
-def test_this_machine_is_closed_and_the_rules_cannot_be_changed(pool: Pool) -> None:
+def test_host_network_is_blocked_and_rules_cannot_be_changed(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     with listening() as port:
         for address in ("127.0.0.1", *network.addresses_here(), "169.254.169.254"):
@@ -177,7 +177,7 @@ def listening() -> Iterator[int]:
 # --- limits and the end --------------------------------------------------------------------------
 
 
-def test_memory_ends_at_the_workspaces_own_limit(pool: Pool) -> None:
+def test_memory_is_limited_per_workspace(pool: Pool) -> None:
     if complaint := limits.warning(cgroups.detect(pool.driver.instance)):
         pytest.skip(complaint)
     spec = pool.spec(resources=ResourceRequest(cpu_milli=1000, memory_mib=256))
@@ -188,7 +188,7 @@ def test_memory_ends_at_the_workspaces_own_limit(pool: Pool) -> None:
     assert ended.code == "out_of_memory", ended
 
 
-def test_an_app_that_is_stopped_may_end_in_order(pool: Pool) -> None:
+def test_stopped_app_can_shut_down_gracefully(pool: Pool) -> None:
     code = (
         "import signal, sys, time; from http.server import *\n"
         "def end(*_): open('ended', 'w').close(); sys.exit(0)\n"
@@ -205,7 +205,7 @@ def test_an_app_that_is_stopped_may_end_in_order(pool: Pool) -> None:
 # --- pools that require it -----------------------------------------------------------------------
 
 
-def test_a_machine_without_it_starts_nothing_and_names_the_package(
+def test_machine_without_gvisor_refuses_starts_and_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not isolation.probe().bwrap:
@@ -237,7 +237,7 @@ def test_broken_install_is_distinguished_from_a_working_one(
     assert path == "" and "“runsc”" in reason
 
 
-def test_the_inventory_says_what_it_is(pool: Pool) -> None:
+def test_inventory_reports_gvisor_isolation(pool: Pool) -> None:
     inventory = pool.driver.inventory()
     assert Capability.GVISOR in inventory.capabilities
     assert inventory.nodes[0].isolation is Isolation.GVISOR
@@ -247,7 +247,7 @@ def test_the_inventory_says_what_it_is(pool: Pool) -> None:
         pool.driver.ensure_started(pool.spec(), placement)
 
 
-def test_a_pool_may_ask_its_node_for_it_and_never_for_less() -> None:
+def test_pool_can_require_gvisor_but_not_weaken_the_node() -> None:
     asked = PoolConfig("gpu", "local", {"sandbox": "gvisor"})
     assert apply_local_settings(asked, {"BERTH_SANDBOX": "bwrap"}).config["sandbox"] == "gvisor"
     looser = replace(asked, config={"sandbox": "bwrap"})

@@ -85,7 +85,7 @@ def test_written_files_are_counted_in_place(homes):
     assert home_usage.names(homes) == [HOME]
 
 
-def test_links_lead_nowhere_and_more_names_are_no_more_bytes(homes, tmp_path):
+def test_links_are_not_followed_and_hard_links_counted_once(homes, tmp_path):
     write(tmp_path / "elsewhere", 8)
     (homes / HOME / "link").symlink_to(tmp_path)
     (homes / HOME / "loop").symlink_to(homes / HOME)
@@ -99,7 +99,7 @@ def test_links_lead_nowhere_and_more_names_are_no_more_bytes(homes, tmp_path):
     assert home_usage.names(homes) == [HOME]
 
 
-def test_a_nest_that_is_too_deep_is_said_to_hide_something(homes):
+def test_too_deep_folders_are_reported_as_hidden(homes):
     folder = os.open(homes / HOME, os.O_RDONLY)
     for _ in range(home_usage.MAX_DEPTH + 50):  # longer than any path may be
         os.mkdir("n" * 60, dir_fd=folder)
@@ -111,7 +111,7 @@ def test_a_nest_that_is_too_deep_is_said_to_hide_something(homes):
     assert open_in(homes) == []
 
 
-def test_a_folder_that_its_owner_has_closed_is_counted(homes):
+def test_unreadable_folder_is_counted(homes):
     """Where the worker is an ordinary user, as the files are."""
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else for a while")
@@ -178,7 +178,7 @@ UNNAMED = (
 MANY = "[open(os.environ['HOME'] + f'/empty-{number}', 'w').close() for number in range(11_000)] and 'made'"
 
 
-def test_a_file_that_is_deleted_while_it_is_open_still_counts(make_pool):
+def test_deleted_open_file_is_counted(make_pool):
     pool = make_pool()
     neighbour = pool.run(pool.spec(owner="bob"))
     seen = pool.run(pool.spec())
@@ -194,7 +194,7 @@ def test_a_file_that_is_deleted_while_it_is_open_still_counts(make_pool):
     assert ask(neighbour, "1 + 1") == 2
 
 
-def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(make_pool, monkeypatch):
+def test_node_reports_changes_and_measures_again_when_the_disk_fills(make_pool, monkeypatch):
     # What others write to this disk meanwhile has no part in it.
     free_mib = [10_000]
     monkeypatch.setattr("provisioning.node.measuring._free_mib", lambda _homes: free_mib[0])
@@ -245,12 +245,12 @@ def test_dynamic_inodes_report_any_number(make_pool, monkeypatch):
     assert [usage.most_files for usage in told] == [0]
 
 
-def test_no_homes_are_no_fault(make_pool):
+def test_measuring_without_homes_succeeds(make_pool):
     pool = make_pool()
     HomeMeasurer(pool.driver, lambda _usages: pytest.fail("nothing to tell")).round()
 
 
-def test_a_worker_that_ends_waits_for_no_measurement(make_pool, monkeypatch):
+def test_ending_worker_does_not_wait_for_a_measurement(make_pool, monkeypatch):
     pool = make_pool()
     for number in range(1_000):
         (pool.driver.homes / HOME / f"d{number}").mkdir(parents=True)

@@ -57,7 +57,7 @@ def joined(token: str) -> Newcomer:
 
 
 @pytest.mark.django_db
-def test_nothing_is_answered_that_did_not_come_through_the_door(token: str) -> None:
+def test_requests_bypassing_the_front_door_are_refused(token: str) -> None:
     newcomer = Newcomer()
     body = newcomer.body(token)
     for headers in (
@@ -100,7 +100,7 @@ def test_forged_token_is_refused_and_guessing_is_limited(token: str, monkeypatch
 
 
 @pytest.mark.django_db
-def test_a_join_that_was_heard_cannot_be_repeated(token: str) -> None:
+def test_intercepted_join_request_cannot_be_replayed(token: str) -> None:
     newcomer = Newcomer("gpu-a")
     body = newcomer.body(token)
     assert newcomer.post("join", body).status_code == 201
@@ -110,7 +110,7 @@ def test_a_join_that_was_heard_cannot_be_repeated(token: str) -> None:
 
 
 @pytest.mark.django_db
-def test_a_certificate_has_our_names_whatever_is_asked(token: str) -> None:
+def test_certificate_names_are_set_by_the_portal(token: str) -> None:
     newcomer = Newcomer("gpu-a")
     greedy = (
         x509.CertificateSigningRequestBuilder()
@@ -137,7 +137,7 @@ def test_a_certificate_has_our_names_whatever_is_asked(token: str) -> None:
 
 
 @pytest.mark.django_db
-def test_a_request_for_a_key_that_one_does_not_have_is_refused(token: str) -> None:
+def test_certificate_request_without_the_private_key_is_refused(token: str) -> None:
     newcomer, victim = Newcomer("gpu-a"), Newcomer("gpu-b")
     request = x509.load_pem_x509_csr(victim.csr().encode())
     broken = bytearray(request.public_bytes(serialization.Encoding.DER))
@@ -150,7 +150,7 @@ def test_a_request_for_a_key_that_one_does_not_have_is_refused(token: str) -> No
 
 
 @pytest.mark.django_db
-def test_names_of_others_are_not_given(token: str, settings: Any, local_pool: Any) -> None:
+def test_reserved_node_names_are_refused(token: str, settings: Any, local_pool: Any) -> None:
     for name in ("node-1", settings.BERTH_NODE_NAME.lower()):
         answer = Newcomer(name).join(token)
         assert answer.json()["code"] in {"node_name_taken", "node_name_invalid"}, name
@@ -189,7 +189,7 @@ def test_wrong_clock_is_reported_at_once(token: str, off_s: float) -> None:
 
 
 @pytest.mark.django_db
-def test_a_copy_of_a_machine_does_not_join_under_another_name(
+def test_copied_machine_cannot_join_under_another_name(
     joined: Newcomer, local_pool: Any, olga: Any
 ) -> None:
     copy = Newcomer("gpu-b", machine_id=joined.machine_id)
@@ -204,7 +204,7 @@ def hello(machine: Machine, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.django_db
-def test_two_machines_with_one_identity_are_seen(joined: Newcomer, olga: Any, clock: Any) -> None:
+def test_two_machines_with_one_identity_are_detected(joined: Newcomer, olga: Any, clock: Any) -> None:
     machine = Machine.objects.get()
     with sent_by("node.gpu-a"):
         for boot in ("boot-1", "boot-1", "boot-2", "boot-2"):
@@ -223,14 +223,14 @@ def test_two_machines_with_one_identity_are_seen(joined: Newcomer, olga: Any, cl
     )
 
 
-def test_a_machine_says_the_same_of_itself_as_when_it_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_contains_the_identity_of_the_join(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_NODE_INSTANCE", "ab" * 16)
     said = node_hello.hello()
     assert (said.machine_id, said.instance) == (membership.machine_id("ab" * 16), "ab" * 16)
 
 
 @pytest.mark.django_db
-def test_a_copied_disk_in_another_machine_is_seen(joined: Newcomer) -> None:
+def test_copied_disk_in_another_machine_is_detected(joined: Newcomer) -> None:
     machine = Machine.objects.get()
     with sent_by("node.gpu-a"):
         machine_tasks.node_hello.run(hello(machine, machine_id="f" * 64, version="9.9.9"))
@@ -240,7 +240,7 @@ def test_a_copied_disk_in_another_machine_is_seen(joined: Newcomer) -> None:
 
 
 @pytest.mark.django_db
-def test_a_sign_of_life_is_its_senders_own(joined: Newcomer) -> None:
+def test_heartbeat_counts_for_its_sender_only(joined: Newcomer) -> None:
     machine = Machine.objects.get()
     for sender in ("node.gpu-b", "node.", "control", ""):
         with sent_by(sender):
@@ -262,7 +262,7 @@ def test_a_sign_of_life_is_its_senders_own(joined: Newcomer) -> None:
 
 
 @pytest.mark.django_db
-def test_a_result_of_one_node_for_anothers_workspace_does_not_count(
+def test_result_for_the_workspace_of_another_node_is_ignored(
     joined: Newcomer, make: Any, alice: Any, sent: Any
 ) -> None:
     workspace = make(alice)
@@ -305,7 +305,7 @@ def test_messages_of_a_revoked_node_are_dropped(
 
 
 @pytest.mark.django_db
-def test_a_revoked_node_is_asked_nothing_and_gets_nothing(
+def test_revoked_node_gets_no_commands(
     joined: Newcomer, olga: Any, local_pool: Any, sent: Any
 ) -> None:
     assert "gpu-a" in node_commands.nodes_to_ask(local_pool)
@@ -321,7 +321,7 @@ def test_a_revoked_node_is_asked_nothing_and_gets_nothing(
 
 
 @pytest.mark.django_db
-def test_agents_on_a_revoked_node_are_not_heard(
+def test_agents_on_a_revoked_node_are_refused(
     joined: Newcomer, make: Any, alice: Any, olga: Any, sent: Any
 ) -> None:
     workspace = make(alice)
@@ -343,7 +343,7 @@ def test_agents_on_a_revoked_node_are_not_heard(
 
 
 @pytest.mark.django_db
-def test_a_node_has_only_its_own_certificates_word(joined: Newcomer, local_pool: Any, olga: Any) -> None:
+def test_node_request_is_bound_to_its_certificate(joined: Newcomer, local_pool: Any, olga: Any) -> None:
     other = Newcomer("gpu-b")
     assert other.join(token_for(local_pool, olga)).status_code == 201
     for body in ({}, {"workspaces": "stop"}, {"workspaces": "drain"}):

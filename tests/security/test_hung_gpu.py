@@ -54,7 +54,7 @@ def eventually(look: Any) -> Any:
     "call",
     ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo"],
 )
-def test_a_driver_that_hangs_costs_one_deadline_and_says_so(call):
+def test_hanging_driver_costs_one_deadline_and_is_reported(call):
     gpus = Gpus(["GPU-1"])
     gpus.library = driver = Driver(hangs_in=call)
     assert gpus.sample() is None
@@ -74,7 +74,7 @@ def test_a_driver_that_hangs_costs_one_deadline_and_says_so(call):
     assert gpus.stale_s() is None
 
 
-def test_a_driver_that_does_not_even_start(monkeypatch):
+def test_driver_hanging_at_initialization_is_reported(monkeypatch):
     gpus = Gpus(["GPU-1"])
     hung = threading.Event()
     monkeypatch.setattr(gpus, "_load", lambda: hung.wait(LIMIT_S))
@@ -83,7 +83,7 @@ def test_a_driver_that_does_not_even_start(monkeypatch):
     hung.set()
 
 
-def test_without_a_driver_there_is_nothing_and_no_thread_waits(monkeypatch):
+def test_missing_driver_gives_no_samples_and_no_waiting_thread(monkeypatch):
     gpus = Gpus(["GPU-1"])
 
     def missing() -> None:
@@ -99,7 +99,7 @@ def test_without_a_driver_there_is_nothing_and_no_thread_waits(monkeypatch):
 
 
 @pytest.mark.django_db
-def test_the_page_says_that_the_driver_is_silent(clock, make, alice, local_pool, sent, as_user):
+def test_page_shows_the_silent_driver(clock, make, alice, local_pool, sent, as_user):
     workspace = make(alice)
     run_until_ready(sent, workspace)
     token = agent_token(workspace.pk, workspace.generation)

@@ -125,7 +125,7 @@ def test_operators_are_notified_once(olga) -> None:
     assert told.title == "Unreadable messages in queue control were dropped"
 
 
-def test_senders_that_are_only_claimed_make_one_line(monkeypatch, caplog) -> None:
+def test_unverified_senders_make_one_report(monkeypatch, caplog) -> None:
     app = worker_app("redis://127.0.0.1:1/0")
     sent: list[Any] = []
     monkeypatch.setattr(app, "send_task", lambda *args, **options: sent.append(options))
@@ -189,7 +189,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 @pytest.mark.engine
-def test_a_worker_survives_every_kind(worker: Worker) -> None:
+def test_worker_survives_every_kind_of_malformed_message(worker: Worker) -> None:
     before = worker.app.gate.refused["undecodable"]
     for raw in POISON.values():
         worker.push(raw)
@@ -249,13 +249,13 @@ def poison(draw: Callable[..., Any]) -> bytes:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(messages=st.lists(poison() | st.binary(max_size=60), min_size=1, max_size=20))
-def test_a_worker_survives_whatever_comes(worker: Worker, messages: list[bytes]) -> None:
+def test_worker_survives_arbitrary_messages(worker: Worker, messages: list[bytes]) -> None:
     for raw in messages:
         worker.push(raw)
     worker.runs_on()
 
 
-def test_the_planes_report_what_they_drop() -> None:
+def test_both_planes_report_dropped_messages() -> None:
     from portal.celery import app as control_app
     from provisioning.node.worker import app as node_app
 

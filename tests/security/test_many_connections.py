@@ -84,7 +84,7 @@ async def says(line: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: by
     return b""
 
 
-async def test_it_passes_on_and_names_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_guard_forwards_data_and_the_client_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_guard, "LINGER_S", 0.01)
     heads: list[bytes] = []
     async with guarded(tmp_path, Loopback(), heads) as (connect, guard):
@@ -101,7 +101,7 @@ async def test_it_passes_on_and_names_the_client(tmp_path: Path, monkeypatch: py
             await asyncio.sleep(0.01)
 
 
-async def test_what_arrives_before_caddy_has_accepted_is_passed_on(
+async def test_data_received_before_caddy_accepts_is_forwarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.11.2 reads although the transport was paused when the connection was made."""
@@ -137,7 +137,7 @@ while True:
 """
 
 
-def test_it_refuses_connections_until_caddy_accepts_them(tmp_path: Path) -> None:
+def test_connections_are_refused_until_caddy_accepts(tmp_path: Path) -> None:
     with front_guard.bind("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     argv = [sys.executable, "-m", "portal.embedded.front_guard", "--listen", f"127.0.0.1:{port}"]
@@ -164,7 +164,7 @@ def test_it_refuses_connections_until_caddy_accepts_them(tmp_path: Path) -> None
             guard.terminate()
 
 
-async def test_an_address_has_its_share_and_this_machine_has_none(tmp_path: Path) -> None:
+async def test_connections_per_address_are_limited_except_for_this_machine(tmp_path: Path) -> None:
     async with guarded(tmp_path, Loopback(of_address=3, connections=8), []) as (connect, _guard):
         lines = [await connect("127.0.0.2") for _ in range(3)]
         assert [await says(line) for line in lines] == [b"hello"] * 3
@@ -179,7 +179,7 @@ async def test_an_address_has_its_share_and_this_machine_has_none(tmp_path: Path
             again[1].close()
 
 
-async def test_when_all_are_taken_the_greediest_address_loses_its_oldest(tmp_path: Path) -> None:
+async def test_full_guard_closes_the_oldest_connection_of_the_busiest_address(tmp_path: Path) -> None:
     async with guarded(tmp_path, Loopback(of_address=5, connections=6), []) as (connect, _guard):
         greedy = [await connect("127.0.0.2") for _ in range(4)]
         others = [await connect("127.0.0.3") for _ in range(2)]
@@ -191,7 +191,7 @@ async def test_when_all_are_taken_the_greediest_address_loses_its_oldest(tmp_pat
         assert [await says(line) for line in (*others, newcomer)] == [b"hello"] * 3
 
 
-def test_a_client_is_an_address_and_a_proxy_is_many() -> None:
+def test_clients_behind_a_trusted_proxy_are_counted_separately() -> None:
     limits = Limits(proxies=(ip_network("10.0.0.0/8"),))
     assert limits.group_of("203.0.113.7") == "203.0.113.7" == limits.group_of("::ffff:203.0.113.7")
     assert limits.group_of("2001:db8::1") == limits.group_of("2001:db8::2") == "2001:db8::/64"
@@ -201,7 +201,7 @@ def test_a_client_is_an_address_and_a_proxy_is_many() -> None:
 @pytest.mark.parametrize(
     ("files", "connections"), [(1 << 20, MAX_CONNECTIONS), (1024, (1024 - OWN_FILES) // 4)]
 )
-def test_the_limits_of_a_process(files: int, connections: int) -> None:
+def test_connection_limits_follow_the_process_limits(files: int, connections: int) -> None:
     limits = Limits.from_environ({"BERTH_TRUSTED_PROXIES": "10.0.0.7, 10.1.0.0/16"}, files)
     assert (limits.of_address, limits.connections) == (MAX_OF_AN_ADDRESS, connections)
     assert limits.proxies == (ip_network("10.0.0.7/32"), ip_network("10.1.0.0/16"))

@@ -106,7 +106,7 @@ def test_shared_network_refuses_several_users_and_warns_one(
 # --- this machine --------------------------------------------------------------------------------
 
 
-def test_nothing_that_listens_on_this_machine_is_reached(pool: Pool) -> None:
+def test_listeners_on_this_machine_are_unreachable(pool: Pool) -> None:
     """The portal's ports, Redis, another user's server: on the loopback and on every other address."""
     seen = pool.run(pool.spec())
     with listening("127.0.0.1") as inner, listening("0.0.0.0") as outer:
@@ -118,7 +118,7 @@ def test_nothing_that_listens_on_this_machine_is_reached(pool: Pool) -> None:
 @pytest.mark.parametrize(
     "address", ["169.254.169.254", "10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1"]
 )
-def test_the_metadata_service_and_private_networks_are_closed(pool: Pool, address: str) -> None:
+def test_metadata_service_and_private_networks_are_unreachable(pool: Pool, address: str) -> None:
     seen = pool.run(pool.spec())
     assert connects(seen, address, 80) == "ConnectionRefusedError"
 
@@ -132,7 +132,7 @@ def test_rules_cannot_be_changed_from_inside(pool: Pool) -> None:
     assert connects(seen, "169.254.169.254", 80) == "ConnectionRefusedError"
 
 
-def test_egress_none_leads_nowhere(tmp_path: Path) -> None:
+def test_egress_none_reaches_no_host(tmp_path: Path) -> None:
     if probe().network is None:
         pytest.skip(probe().warning)
     pool = Pool(tmp_path, egress="none")
@@ -189,7 +189,7 @@ def _reads(path: Path) -> str:
         return ""
 
 
-def test_ports_of_an_app_are_not_on_this_machine(pool: Pool) -> None:
+def test_app_ports_are_not_open_on_this_machine(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     record = pool.driver._dir(seen.ref).record()
     assert record is not None
@@ -198,7 +198,7 @@ def test_ports_of_an_app_are_not_on_this_machine(pool: Pool) -> None:
             pass
 
 
-def test_a_sandbox_that_has_no_users_yet_is_waited_for() -> None:
+def test_start_waits_for_the_user_namespace_of_the_sandbox() -> None:
     """Its rules could not be loaded before bubblewrap has written the maps of its user namespace."""
     with subprocess.Popen(["unshare", "-U", "-n", "-p", "-f", "sleep", "20"]) as outer:
         try:
@@ -220,7 +220,7 @@ SERVE = (
 )
 
 
-def test_a_neighbours_server_is_not_reached(pool: Pool) -> None:
+def test_server_of_a_neighbour_is_unreachable(pool: Pool) -> None:
     victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
     port = ask(victim, SERVE.format(address="0.0.0.0", port=0))
     assert connects(victim, "127.0.0.1", port) == "connected"
@@ -228,7 +228,7 @@ def test_a_neighbours_server_is_not_reached(pool: Pool) -> None:
         assert connects(attacker, address, port) in CLOSED, address
 
 
-def test_abstract_sockets_do_not_cross(pool: Pool) -> None:
+def test_abstract_sockets_are_isolated(pool: Pool) -> None:
     victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
     name = f"\0berth-{os.getpid()}-{time.monotonic_ns()}"
     make = "(lambda s: (s.bind({name!r}), s.listen(), os.__dict__.setdefault('kept', []).append(s)))"
@@ -354,7 +354,7 @@ def test_address_of_an_ended_workspace_is_not_reused(pool: Pool, gateway: Gatewa
     assert gateway.get(attacker) == (200, b'"mine"')
 
 
-def test_a_request_for_an_earlier_start_does_not_reach_a_later_one(pool: Pool, gateway: Gateway) -> None:
+def test_request_for_an_earlier_start_does_not_reach_a_later_one(pool: Pool, gateway: Gateway) -> None:
     spec = pool.spec()
     first = pool.run(spec)
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
@@ -364,7 +364,7 @@ def test_a_request_for_an_earlier_start_does_not_reach_a_later_one(pool: Pool, g
     assert gateway.get(first)[0] == 502
 
 
-def test_only_the_front_door_gets_through(pool: Pool, gateway: Gateway, tmp_path: Path) -> None:
+def test_only_the_front_door_reaches_workspaces(pool: Pool, gateway: Gateway, tmp_path: Path) -> None:
     """Nobody without a certificate, with one of another authority, or with that of any node."""
     seen = pool.run(pool.spec())
     with pytest.raises(OSError):
@@ -382,7 +382,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-def test_no_other_name_leads_anywhere(pool: Pool, gateway: Gateway, subtests: pytest.Subtests) -> None:
+def test_other_socket_names_are_refused(pool: Pool, gateway: Gateway, subtests: pytest.Subtests) -> None:
     seen = pool.run(pool.spec())
     good = socket_name(seen.endpoint)
     for name in NAMES:
@@ -403,7 +403,7 @@ def agent_call(method: str, path: str) -> str:
     )
 
 
-def test_the_way_to_the_portal_leads_to_agents_paths_alone(pool: Pool, gateway: Gateway) -> None:
+def test_workspace_reaches_only_agent_paths_of_the_portal(pool: Pool, gateway: Gateway) -> None:
     seen = pool.run(pool.spec())
     assert " 204 " in ask(seen, agent_call("POST", "/agent/v1/heartbeat")).split("\r\n")[0]
 
@@ -445,7 +445,7 @@ def test_killing_the_relay_affects_only_its_workspace(pool: Pool, gateway: Gatew
 # --- the way out ---------------------------------------------------------------------------------
 
 
-def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool) -> None:
+def test_killed_egress_process_is_restarted_and_one_of_an_ended_workspace_ends(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     folder = pool.driver._dir(seen.ref).path
     ((pid, _),) = network.egress_processes(folder)
@@ -462,7 +462,7 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
     eventually(is_unreachable, limit_s=30, what="nothing leads out of the dead")
 
 
-def test_the_rules_in_words() -> None:
+def test_egress_rules_have_readable_texts() -> None:
     """A machine's own addresses stay closed, whatever is allowed; `list` closes the rest."""
     policy = policy_of("list", "10.20.0.0/16, 203.0.113.7")
     text = network.rules(policy, ["198.51.100.9"])
@@ -474,6 +474,6 @@ def test_the_rules_in_words() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: policy_of("some", ""), lambda: policy_of("list", "x")])
-def test_a_policy_that_is_none_is_refused(make: Callable[[], object]) -> None:
+def test_invalid_policy_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidSpec):
         make()

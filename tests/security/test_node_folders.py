@@ -45,7 +45,7 @@ def said(seen: Any, command: str) -> str:
     return str(ask(seen, f"os.popen({f'( {command} ) 2>&1'!r}).read()"))
 
 
-def test_a_folder_is_read_and_not_written_where_reading_was_asked_for(pool: Pool, shared: Path) -> None:
+def test_read_only_folder_cannot_be_written(pool: Pool, shared: Path) -> None:
     seen = pool.run(pool.spec(mounts=("imagenet",)))
     assert said(seen, "cat /data/imagenet/labels.txt") == "cat\n"
     for attempt in (
@@ -72,14 +72,14 @@ def test_shared_folder_is_readable_and_links_do_not_escape(pool: Pool, shared: P
     assert (shared / "scratch" / "result").read_text() == "42\n"
 
 
-def test_neither_programs_of_another_user_nor_devices_count_in_there(pool: Pool, shared: Path) -> None:
+def test_folders_are_mounted_nosuid_and_nodev(pool: Pool, shared: Path) -> None:
     seen = pool.run(pool.spec(mounts=("scratch:rw",)))
     options = said(seen, "grep ' /data/scratch ' /proc/self/mounts").split()[3].split(",")
     assert {"nosuid", "nodev"} <= set(options)
     assert said(seen, "mknod /data/scratch/null c 1 3")
 
 
-def test_a_message_names_no_path_and_nothing_beyond_the_list(pool: Pool, shared: Path) -> None:
+def test_message_cannot_mount_paths_or_unlisted_folders(pool: Pool, shared: Path) -> None:
     for words, why in ((("homes",), "has no folder"), (("imagenet:rw",), "is read-only")):
         with pytest.raises(MissingDependency, match=why):
             pool.start(pool.spec(mounts=words))
@@ -109,7 +109,7 @@ def test_internal_folders_cannot_be_mounted(
     assert any("sneaky" in warning for warning in node.warnings)
 
 
-def test_an_inventory_says_which_folders_are_there_and_what_is_wrong_with_others(
+def test_inventory_lists_folders_and_problems_of_unusable_ones(
     pool: Pool, shared: Path
 ) -> None:
     node = pool.driver.inventory().nodes[0]
@@ -130,7 +130,7 @@ def test_an_inventory_says_which_folders_are_there_and_what_is_wrong_with_others
         assert any(why in warning for warning in node.warnings)
 
 
-def test_a_file_server_that_is_away_silences_no_node(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_file_server_does_not_block_the_inventory(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folder answers never: whoever looks must not wait for that, nor begin to look again and again."""
     away, asked = threading.Event(), []
 

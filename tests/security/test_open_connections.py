@@ -108,7 +108,7 @@ def entered(browser: httpx.Client, berth: Berth, workspace: str) -> dict[str, st
     return {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
 
 
-def test_a_session_that_is_signed_out(berth: Berth, workspace: str) -> None:
+def test_signing_out_closes_open_connections(berth: Berth, workspace: str) -> None:
     with signed_in(berth) as browser:
         shown = entered(browser, berth, workspace)
         by_token = {"Authorization": f"Bearer {berth.tokens['ada']}"}
@@ -120,7 +120,7 @@ def test_a_session_that_is_signed_out(berth: Berth, workspace: str) -> None:
             assert other.ended_at is None
 
 
-def test_a_token_that_is_revoked(berth: Berth, workspace: str) -> None:
+def test_revoking_a_token_closes_its_connections(berth: Berth, workspace: str) -> None:
     api = berth.api("ada")
     made = api.json("POST", "tokens", {"name": "lent", "scopes": ["workspaces:connect"]})
     with reading(berth, workspace, Authorization=f"Bearer {made['secret']}") as lent:
@@ -131,7 +131,7 @@ def test_a_token_that_is_revoked(berth: Berth, workspace: str) -> None:
     api.close()
 
 
-def test_an_account_that_is_switched_off(berth: Berth) -> None:
+def test_deactivating_an_account_closes_its_connections(berth: Berth) -> None:
     ben = berth.api("ben")
     found = ben.create("files", "tiny")["id"]
     ben.wait(found, "running")

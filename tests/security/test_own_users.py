@@ -109,7 +109,7 @@ def test_every_owner_has_a_system_user_other_than_root(pool: Pool) -> None:
     assert {processes.user_of(pid) for pid in everything(pool, again)} == users["ada"]
 
 
-def test_another_users_process_outside_cannot_touch_a_workspace(pool: Pool) -> None:
+def test_escaped_process_cannot_access_another_workspace(pool: Pool) -> None:
     victim, attacker = pool.spec(), pool.spec(owner="bob")
     seen = pool.run(victim)
     pool.run(attacker)
@@ -157,7 +157,7 @@ def test_installation_files_are_closed_to_users(pool: Pool) -> None:
         assert loose(uid, f"{TRY}\nprint(name(lambda: os.listdir({str(path)!r})))") == "PermissionError"
 
 
-def test_a_device_that_others_may_not_open_is_said_before_the_start(pool: Pool, tmp_path: Path) -> None:
+def test_inaccessible_device_is_reported_before_the_start(pool: Pool, tmp_path: Path) -> None:
     closed = tmp_path / "nvidia0"
     closed.touch(0o660)
     device = DeviceInfo(uuid="GPU-1", index=0, model="x", memory_mib=1, nodes=(str(closed),))
@@ -167,7 +167,7 @@ def test_a_device_that_others_may_not_open_is_said_before_the_start(pool: Pool, 
 
 
 @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6755])
-def test_planted_program_affects_only_its_owner(pool: Pool, mode: int) -> None:
+def test_planted_setuid_program_affects_only_its_owner(pool: Pool, mode: int) -> None:
     """Outside, on a file system that would take the bits at their word."""
     seen = pool.run(pool.spec())
     plant = (
@@ -180,13 +180,13 @@ def test_planted_program_affects_only_its_owner(pool: Pool, mode: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [0o020000, 0o060000])
-def test_no_device_can_be_planted(pool: Pool, kind: int) -> None:
+def test_device_nodes_cannot_be_created(pool: Pool, kind: int) -> None:
     seen = pool.run(pool.spec())
     call = f"os.mknod(os.environ['HOME'] + '/device', {kind | 0o666}, os.makedev(1, 5))"
     assert ask(seen, call) == "PermissionError"
 
 
-def test_bits_of_users_and_groups_give_nothing_inside(pool: Pool) -> None:
+def test_setuid_and_setgid_bits_have_no_effect_inside(pool: Pool) -> None:
     seen = pool.run(pool.spec())
     assert ask(seen, "[os.getuid(), os.getgid(), os.getgroups()]") == [1000, 1000, []] or ask(
         seen, "[os.getuid(), os.getgid(), os.getgroups()]"
@@ -198,7 +198,7 @@ def test_bits_of_users_and_groups_give_nothing_inside(pool: Pool) -> None:
 # --- numbers -------------------------------------------------------------------------------------
 
 
-def test_a_number_is_given_once_and_stays(tmp_path: Path) -> None:
+def test_uid_is_assigned_once_and_kept(tmp_path: Path) -> None:
     uids = Uids(tmp_path, RANGE)
     assert [uids.uid_of("ada"), uids.uid_of("bob"), uids.uid_of("ada")] == [200_000, 200_001, 200_000]
     assert Uids(tmp_path, UidRange(300_000, 300_999)).uid_of("ada") == 200_000
@@ -215,7 +215,7 @@ def test_crash_does_not_reassign_a_uid(tmp_path: Path) -> None:
         uids.uid_of("eve")
 
 
-def test_a_range_that_is_used_up_says_so(tmp_path: Path) -> None:
+def test_exhausted_uid_range_is_reported(tmp_path: Path) -> None:
     uids = Uids(tmp_path, UidRange(200_000, 200_063))
     for number in range(60):
         uids.uid_of(f"user-{number}")
@@ -226,7 +226,7 @@ def test_a_range_that_is_used_up_says_so(tmp_path: Path) -> None:
     assert uids.numbers.builds == 200_063
 
 
-def test_a_spare_is_not_made_as_a_user_that_still_has_a_process(
+def test_spare_is_not_created_for_a_uid_with_processes(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who has got out of a sandbox that was a spare waits for the next one of that number."""
@@ -262,7 +262,7 @@ def owners(path: Path) -> set[int]:
     }
 
 
-def test_links_are_given_and_not_what_they_lead_to(home: Path, tmp_path: Path) -> None:
+def test_ownership_of_links_changes_but_not_of_their_targets(home: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("x")
@@ -280,7 +280,7 @@ def test_links_are_given_and_not_what_they_lead_to(home: Path, tmp_path: Path) -
     assert owners(outside) == {0}
 
 
-def test_bits_go_and_devices_stay_roots(home: Path) -> None:
+def test_setuid_bits_are_removed_and_devices_stay_owned_by_root(home: Path) -> None:
     for name, mode in (("program", 0o4755), ("group", 0o2644), ("both", 0o6777)):
         (home / name).write_text("x")
         (home / name).chmod(mode)
@@ -294,7 +294,7 @@ def test_bits_go_and_devices_stay_roots(home: Path) -> None:
     assert not (home / "device").exists() or (home / "device").stat().st_uid == 0
 
 
-def test_other_file_systems_in_a_home_are_left_alone(home: Path) -> None:
+def test_other_file_systems_in_a_home_are_unchanged(home: Path) -> None:
     (home / "shared").mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "berth", home / "shared"], check=False, capture_output=True
@@ -309,7 +309,7 @@ def test_other_file_systems_in_a_home_are_left_alone(home: Path) -> None:
         subprocess.run(["umount", home / "shared"], check=True)
 
 
-def test_it_goes_on_where_it_was_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_ownership_change_resumes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(40):
         (home / "deep" / f"file-{number}").write_text("x")
     monkeypatch.setattr(handover, "LEAST", 5)
@@ -321,7 +321,7 @@ def test_it_goes_on_where_it_was_ended(home: Path, monkeypatch: pytest.MonkeyPat
     assert calls > 5 and owners(home) == {200_001}
 
 
-def test_endless_nesting_is_reported(home: Path) -> None:
+def test_too_deep_nesting_is_reported(home: Path) -> None:
     place = os.open(home, os.O_RDONLY)
     for _ in range(handover.MAX_DEPTH + 5):
         os.mkdir("d", dir_fd=place)
@@ -333,7 +333,7 @@ def test_endless_nesting_is_reported(home: Path) -> None:
         handover.hand_over(home, 200_001, limit_s=60)
 
 
-def test_a_home_of_root_changes_hands_at_the_next_start_and_back(
+def test_home_owned_by_root_gets_its_uid_at_the_next_start_and_back(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = pool.spec()
@@ -359,7 +359,7 @@ def test_a_home_of_root_changes_hands_at_the_next_start_and_back(
     assert ask(back, "open(os.environ['HOME'] + '/note').read()") == "mine" and owners(home) == {0}
 
 
-def test_homes_that_are_mounted_closed_still_change_hands(pool: Pool) -> None:
+def test_ownership_of_mounted_homes_changes(pool: Pool) -> None:
     pool.driver.prepare_host()
     try:
         seen = pool.run(pool.spec())

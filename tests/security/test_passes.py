@@ -84,7 +84,7 @@ def stopped(berth: Berth) -> Iterator[None]:
 
 
 @pytest.mark.thorough("waits for leases")
-def test_deaf_process_admits_no_one(berth: Berth, entered: str) -> None:
+def test_process_without_notifications_admits_no_one(berth: Berth, entered: str) -> None:
     token = berth.tokens["ada"]
     with stopped(berth):
         # Nothing but this second and the next one counts.
@@ -95,7 +95,7 @@ def test_deaf_process_admits_no_one(berth: Berth, entered: str) -> None:
     eventually(lambda: berth.enter(entered, token) == 200, limit_s=60, what="it is entered again")
 
 
-def test_a_killed_process_leaves_nothing_that_counts(berth: Berth, entered: str) -> None:
+def test_killed_gateway_process_leaves_no_valid_pass(berth: Berth, entered: str) -> None:
     before = held(berth)
     os.kill(berth.services()["gateway"]["pid"], signal.SIGKILL)
     assert max(seconds(berth), default=0) <= int(time.time()) + 1
@@ -134,7 +134,7 @@ def test_revocation_during_an_outage_applies_afterwards(berth: Berth, entered: s
     eventually(lambda: berth.enter(entered, token) == 401, limit_s=60, what="it is refused")
 
 
-def test_a_notebook_sees_none_of_it(tmp_path: Path) -> None:
+def test_passes_are_not_visible_in_a_workspace(tmp_path: Path) -> None:
     """What it may do: list what is in its own shared memory, and look for the folder."""
     folder = Path("/dev/shm") / f"berth-test-{os.getpid()}"
     folder.mkdir(mode=0o700)

@@ -77,7 +77,7 @@ def prepare_host(pool: Pool) -> None:
         pytest.skip("nothing can be mounted here")
 
 
-def test_a_planted_program_has_no_power(pool):
+def test_planted_setuid_program_has_no_effect(pool):
     prepare_host(pool)
     planted = plant(pool)
     assert planted.stat().st_uid == 0
@@ -95,7 +95,7 @@ def test_programs_planted_before_the_worker_starts_have_no_rights(pool):
     assert user_of(planted) == str(SOMEBODY)
 
 
-def test_releasing_the_host_unmounts_the_homes_of_no_workspace_that_goes_on(pool):
+def test_releasing_the_host_keeps_mounts_of_running_workspaces(pool):
     prepare_host(pool)
     pool.driver.release_host(keep_workspaces=True)
     assert mounts(pool) == 1
@@ -103,7 +103,7 @@ def test_releasing_the_host_unmounts_the_homes_of_no_workspace_that_goes_on(pool
     assert mounts(pool) == 0
 
 
-def test_a_planted_device_is_none(pool):
+def test_planted_device_cannot_be_read(pool):
     prepare_host(pool)
     device = pool.driver.homes / "device"
     os.mknod(device, 0o600 | 0o020000, os.makedev(1, 5))
@@ -111,14 +111,14 @@ def test_a_planted_device_is_none(pool):
         device.read_bytes()
 
 
-def test_workers_that_begin_again_mount_once(pool):
+def test_restarted_workers_mount_once(pool):
     prepare_host(pool)
     for _ in range(3):
         LocalDriver(PoolConfig("local", "local", dict(pool.driver.pool.config))).prepare_host()
     assert mounts(pool) == 1
 
 
-def test_a_workspace_goes_on_while_the_mount_comes_and_goes(pool):
+def test_workspace_keeps_running_while_homes_are_remounted(pool):
     seen = pool.run(pool.spec())
     write = "open(os.environ['HOME'] + '/note', 'a').write('x')"
     assert ask(seen, write) == 1
@@ -129,7 +129,7 @@ def test_a_workspace_goes_on_while_the_mount_comes_and_goes(pool):
     assert (pool.driver.homes / "analysts" / "ada" / "note").read_text() == "xxx"
 
 
-def test_where_it_cannot_be_mounted_the_node_says_so(pool, monkeypatch, caplog):
+def test_failed_mount_gives_a_node_warning(pool, monkeypatch, caplog):
     def refuse(mount: dict[str, object]) -> int:
         raise PermissionError(1, "Operation not permitted")
 

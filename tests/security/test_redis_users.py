@@ -126,7 +126,7 @@ def node_a(port: int) -> Iterator[Redis]:
         lambda a: a.rename("berth:q:control", "berth:q:node.a"),
     ],
 )
-def test_a_node_reaches_nothing_of_another_or_of_the_gateway(
+def test_node_cannot_access_queues_of_another_or_the_gateway(
     control: Redis, node_a: Redis, attempt: Callable[[Redis], Any]
 ) -> None:
     control.lpush("berth:q:node.b", "secret")
@@ -136,7 +136,7 @@ def test_a_node_reaches_nothing_of_another_or_of_the_gateway(
     assert control.lrange("berth:q:node.b", 0, -1) == control.lrange("berth:q:control", 0, -1) == [b"secret"]
 
 
-def test_a_node_has_its_own_queue_and_an_outbox(control: Redis, node_a: Redis) -> None:
+def test_node_can_use_its_own_queue_and_outbox(control: Redis, node_a: Redis) -> None:
     control.lpush("berth:q:node.a", "one")
     assert node_a.brpop(["berth:q:node.a"], 1) == (b"berth:q:node.a", b"one")
     assert node_a.lpush("berth:q:control.node.a", "{}") == 1
@@ -236,7 +236,7 @@ def test_forged_changed_and_replayed_commands_are_dropped_and_reported(
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_command_for_another_node_and_one_seen_before_are_dropped(
+def test_commands_for_another_node_and_replays_are_dropped(
     worker: Worker, port: int, control: Redis
 ) -> None:
     app, elsewhere = as_control(port), inventory_of({})
@@ -261,7 +261,7 @@ def test_a_command_for_another_node_and_one_seen_before_are_dropped(
     assert worker.told("control.message_refused")["reason"] == "repeated"
 
 
-def test_a_signed_command_does_not_loosen_the_nodes_sandbox(
+def test_signed_command_cannot_weaken_the_sandbox_of_the_node(
     worker: Worker, port: int, tmp_path: Path
 ) -> None:
     """As when the control plane's database is in other hands."""

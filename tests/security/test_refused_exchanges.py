@@ -33,13 +33,13 @@ def recorded() -> int:
     return Event.objects.filter(kind="token.exchange_refused").count()
 
 
-def test_invalid_tokens_lock_out_no_valid_one(issuer: Any, rule: Any) -> None:
+def test_invalid_tokens_do_not_block_valid_ones(issuer: Any, rule: Any) -> None:
     assert statuses(*["x"] * 5) == [400, 400, 400, 429, 429]
     assert recorded() == LIMIT
     assert bring(issuer.sign()).status_code == 200
 
 
-def test_above_the_limit_the_answer_says_why_and_when_to_try_again(issuer: Any, rule: Any) -> None:
+def test_refusal_above_the_limit_has_a_reason_and_retry_time(issuer: Any, rule: Any) -> None:
     statuses(*["x"] * LIMIT)
     answer = bring("x")
     assert answer.status_code == 429

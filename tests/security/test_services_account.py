@@ -119,7 +119,7 @@ def test_services_have_no_rights(berth: Berth) -> None:
     assert {*berth.services()} == CONFINED | DOORS | {"node"}
 
 
-def test_so_have_their_children(berth: Berth) -> None:
+def test_child_processes_of_services_have_no_rights(berth: Berth) -> None:
     for name in ("web", "control"):
         pid = berth.services()[name]["pid"]
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -153,7 +153,7 @@ def seen_by(berth: Berth, service: str, folder: Path) -> set[str]:
     return {path.name for path in Path(f"/proc/{pid}/root{folder}").iterdir()}
 
 
-def test_each_service_sees_only_its_own(berth: Berth) -> None:
+def test_each_service_sees_only_its_own_files(berth: Berth) -> None:
     assert seen_by(berth, "redis", berth.home) == {"redis", "run"}
     assert seen_by(berth, "redis", berth.home / "run") == {"redis.acl", "redis.conf"}
     of_the_portal = {"database", "keys", "secrets", "services", "static"}
@@ -174,7 +174,7 @@ def test_each_service_sees_only_its_own(berth: Berth) -> None:
         assert seen_by(berth, name, berth.home / "run" / "tls") == {"authority.key", "authority.pem"}
 
 
-def test_the_program_and_environments_cannot_be_changed(berth: Berth) -> None:
+def test_program_and_environments_are_read_only_for_services(berth: Berth) -> None:
     """Or else root would run, at the next start, what they left there."""
     places = [ROOT / "portal", ROOT / "provisioning", Path(sys.prefix) / "lib", Path(sys.base_prefix), ROOT]
     files = [*(place / "planted.py" for place in places), ROOT / "portal" / "settings" / "__init__.py"]
@@ -187,7 +187,7 @@ def test_the_program_and_environments_cannot_be_changed(berth: Berth) -> None:
     assert set(said.values()) <= {"OSError", "PermissionError"}, said
 
 
-def test_the_database_is_not_replaced_by_a_link(berth: Berth) -> None:
+def test_database_cannot_be_replaced_by_a_link(berth: Berth) -> None:
     code = """
 said = []
 for end in ('', '-wal', '-shm'):
@@ -299,7 +299,7 @@ def entered(berth: Berth, ada: Api) -> str:
     return str(made)
 
 
-def test_a_workspace_starts_and_answers_however_folders_above_are_opened_and_closed(
+def test_workspace_is_reachable_with_any_mode_of_parent_folders(
     berth: Berth, closed: Path
 ) -> None:
     """Whoever closes a folder above an instance later, as test runs do, takes nothing from it."""
@@ -314,7 +314,7 @@ def test_a_workspace_starts_and_answers_however_folders_above_are_opened_and_clo
 
 
 @pytest.mark.parametrize("name", sorted(CONFINED | {"front-door", "nodes-door"}))
-def test_a_service_that_is_killed_comes_back_without_rights(berth: Berth, name: str) -> None:
+def test_killed_service_restarts_without_rights(berth: Berth, name: str) -> None:
     before = berth.services()[name]
     os.kill(before["pid"], signal.SIGKILL)
 
@@ -339,7 +339,7 @@ def uids(berth: Berth) -> set[str]:
     return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in names}
 
 
-def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:
+def test_switch_to_own_accounts_and_back_keeps_a_running_workspace(tmp_path: Path) -> None:
     """A change from services of root to their own accounts and back keeps workspaces and the database."""
     berth = Berth(tmp_path, environment=None, BERTH_SERVICES_UID="0")
     try:
@@ -372,7 +372,7 @@ def test_there_and_back_with_a_workspace_running(tmp_path: Path) -> None:
         berth.end()
 
 
-def test_where_it_cannot_be_everything_runs_as_root_and_says_why(tmp_path: Path) -> None:
+def test_services_run_as_root_with_a_warning_if_confinement_fails(tmp_path: Path) -> None:
     closed = tmp_path / "breached"
     closed.write_text("")
     closed.chmod(0o600)

@@ -69,7 +69,7 @@ def reason(receiver, headers, payload, *, from_nodes=False) -> Refusal:
 # --- what a node takes -------------------------------------------------------------------------------
 
 
-def test_a_command_of_the_control_plane_counts_once():
+def test_command_of_the_control_plane_is_accepted_once():
     node = gate("node.a")
     assert node.admit(*message(), from_nodes=False) == CONTROL
     again = message()
@@ -91,7 +91,7 @@ def test_command_of_or_for_another_party_is_refused(changes, expected):
 
 
 @pytest.mark.parametrize("off_s", [-600.0, 600.0])
-def test_a_command_of_another_time_is_refused(off_s):
+def test_command_with_a_wrong_time_is_refused(off_s):
     expected = Refusal.TOO_OLD if off_s < 0 else Refusal.FUTURE
     assert reason(gate("node.a"), *message(at=time.time() + off_s)) is expected
     near = message(at=time.time() + off_s / 600 * (LEEWAY_S - 30))
@@ -109,7 +109,7 @@ def test_signed_content_cannot_be_changed():
         assert reason(gate("node.a"), changed, payload) in {Refusal.FORGED, Refusal.NOT_FOR_US}
 
 
-def test_nothing_can_be_hung_on_to_a_signed_message():
+def test_callbacks_cannot_be_added_to_a_signed_message():
     """A chain or a callback would be sent by the worker itself, signed by it."""
     headers, payload = message()
     for name in ("callbacks", "errbacks", "chain", "chord"):
@@ -130,7 +130,7 @@ def test_missing_or_invalid_signature_is_refused(stamp):
     assert reason(gate("node.a"), {**headers, STAMP: stamp}, payload) in {Refusal.UNSIGNED, Refusal.FORGED}
 
 
-def test_arguments_nested_without_end_are_refused():
+def test_deeply_nested_arguments_are_refused():
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
@@ -138,7 +138,7 @@ def test_arguments_nested_without_end_are_refused():
     assert reason(gate("node.a"), headers, [deep, {}, payload[2]]) is Refusal.FORGED
 
 
-def test_the_memory_of_what_has_come_is_bounded(monkeypatch):
+def test_number_of_remembered_messages_is_limited(monkeypatch):
     monkeypatch.setattr(signing, "MAX_REMEMBERED", 3)
     seen = signing.ReplayGuard()
     for number in range(10):
@@ -148,7 +148,7 @@ def test_the_memory_of_what_has_come_is_bounded(monkeypatch):
     assert len(seen._until) == 1
 
 
-def test_senders_sign():
+def test_senders_sign_their_messages():
     """The clock too, which has an application of its own."""
     for app, name in ((control_app, signing.CONTROL), (clock_app, signing.CONTROL), (node_app, "node.")):
         assert isinstance(app, SignedCelery) and app.identity.name.startswith(name)
@@ -157,7 +157,7 @@ def test_senders_sign():
     assert plain == []
 
 
-def test_every_task_of_both_planes_is_behind_the_gate():
+def test_every_task_of_both_planes_checks_signatures():
     for app in (control_app, node_app):
         app.finalize()
         app.loader.import_default_modules()
@@ -169,7 +169,7 @@ def test_every_task_of_both_planes_is_behind_the_gate():
 # --- what the control plane takes --------------------------------------------------------------------
 
 
-def test_a_node_may_answer_and_not_command():
+def test_node_can_send_results_but_no_commands():
     answer = message(NODE_KEY, "node.a", "control", "control.apply_result", {"result": {}})
     assert gate(CONTROL).admit(*answer, from_nodes=True) == "node.a"
     # The same once more: its worker may have been killed, and leases decide.
@@ -182,13 +182,13 @@ def test_a_node_may_answer_and_not_command():
     assert reason(gate(CONTROL), later, payload, from_nodes=True) is Refusal.NOT_ALLOWED
 
 
-def test_a_node_cannot_sign_for_another_or_for_the_control_plane():
+def test_node_cannot_sign_for_another_or_the_control_plane():
     for sender in ("node.b", CONTROL):
         forged = message(NODE_KEY, sender, "control", "control.apply_result", {"result": {}})
         assert reason(gate(CONTROL), *forged, from_nodes=True) is Refusal.FORGED
 
 
-def test_only_answers_are_open_to_nodes():
+def test_only_result_tasks_accept_nodes():
     control_app.loader.import_default_modules()
     assert {name for name, task in control_app.tasks.items() if task.from_nodes} == {
         "control.worker_ready", "control.apply_inventory", "control.apply_samples", "control.message_refused",
@@ -208,7 +208,7 @@ def failed(command) -> dict:
 
 
 @pytest.mark.django_db
-def test_a_result_of_a_node_that_was_not_asked_is_refused_and_shown(
+def test_unrequested_result_of_a_node_is_refused_and_shown(
     make, alice, olga, local_pool, sent, caplog
 ):
     workspace = make(alice)
@@ -249,7 +249,7 @@ def test_an_inventory_for_another_pool_is_refused(local_pool, sender):
 
 
 @pytest.mark.django_db
-def test_a_node_tells_of_itself_only(local_pool):
+def test_node_can_report_only_itself(local_pool):
     seen = Inventory(
         (NodeInfo("node-2", cpu_milli=1, memory_mib=5, disk_mib=5),), frozenset(), observed_at=1.0
     )
@@ -261,7 +261,7 @@ def test_a_node_tells_of_itself_only(local_pool):
 
 
 @pytest.mark.django_db
-def test_a_listing_for_another_node_ends_nothing(local_pool, sent):
+def test_workspace_list_for_another_node_is_ignored(local_pool, sent):
     stray = messages.dump([Observation(WorkspaceRef(str(uuid4()), 1), ObservedState.RUNNING)])
     with sent_by("node.node-2"):
         workspace_tasks.apply_owned.run(local_pool.slug, "node-1", stray)
@@ -272,7 +272,7 @@ def test_a_listing_for_another_node_ends_nothing(local_pool, sent):
 
 
 @pytest.mark.django_db
-def test_a_clock_that_is_off_is_shown_to_operators(olga):
+def test_wrong_clock_of_a_node_is_shown_to_operators(olga):
     report = {
         "claimed": "control",
         "reason": "future",
@@ -321,7 +321,7 @@ def within(config: dict, **environ: str):
         ({"egress_allow": "::/0"}, {}),
     ],
 )
-def test_a_message_cannot_loosen_what_the_node_has_set(config, environ):
+def test_message_cannot_weaken_node_settings(config, environ):
     with pytest.raises(InvalidSpec):
         within(config, **environ)
 
@@ -341,18 +341,18 @@ def test_a_message_cannot_loosen_what_the_node_has_set(config, environ):
         ({"home": "/srv/berth/"}, {}, ("auto", "open", "")),
     ],
 )  # fmt: skip
-def test_a_message_may_tighten_it(config, environ, expected):
+def test_message_can_restrict_node_settings(config, environ, expected):
     found = within(config, **environ)
     assert (found["sandbox"], found["egress"], found["egress_allow"]) == expected
     assert (found["home"], found["homes"]) == ("/srv/berth", "/srv/berth/homes")
 
 
-def test_home_folders_are_where_the_node_says(tmp_path, monkeypatch):
+def test_home_folders_are_set_by_the_node(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "berth"))
     monkeypatch.setenv("BERTH_HOMES_DIR", str(tmp_path / "data"))
     driver = local_settings.driver_for(local())
     assert (driver.home, driver.homes) == (tmp_path / "berth", tmp_path / "data")
 
 
-def test_every_task_of_the_node_takes_its_driver_within_the_nodes_settings():
+def test_every_node_task_uses_the_driver_with_node_settings():
     assert {module.driver_for for module in (gpu_tasks, preparing, tasks)} == {local_settings.driver_for}

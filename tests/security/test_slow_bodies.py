@@ -132,7 +132,7 @@ def large(size: int) -> tuple[str, str]:
     return "POST /sign-in/ HTTP/1.1", f"Content-Length: {size}"
 
 
-def test_a_large_body_of_a_stranger_is_refused_before_it_is_read(door: Door) -> None:
+def test_large_anonymous_body_is_refused_unread(door: Door) -> None:
     door.web.asked.clear()
     line = door.line(*large(proxy.MAX_BODY_BYTES))
     # Nothing of the body has been sent.
@@ -144,7 +144,7 @@ def test_a_large_body_of_a_stranger_is_refused_before_it_is_read(door: Door) -> 
     assert door.web.asked == [f"GET {front_door.LARGE_BODY_PATH}"] * 2
 
 
-def test_a_small_body_of_a_stranger_and_a_large_one_of_a_user_arrive_whole(door: Door) -> None:
+def test_small_anonymous_and_large_authenticated_bodies_arrive(door: Door) -> None:
     url = f"http://127.0.0.1:{door.port}/sign-in/"
     stranger = {"host": "localhost"}
     small = httpx.post(url, content=b"x" * proxy.SMALL_BODY_BYTES, headers=stranger)
@@ -155,14 +155,14 @@ def test_a_small_body_of_a_stranger_and_a_large_one_of_a_user_arrive_whole(door:
         assert (whole.status_code, whole.text) == (200, str(proxy.MAX_BODY_BYTES))
 
 
-def test_a_large_answer_of_a_saml_provider_arrives(door: Door) -> None:
+def test_large_saml_response_arrives(door: Door) -> None:
     url = f"http://127.0.0.1:{door.port}/sign-in/saml/site/acs/"
     for size, status in ((proxy.MAX_SAML_BYTES, 200), (proxy.MAX_SAML_BYTES + 1, 413)):
         answered = httpx.post(url, content=b"x" * size, headers={"host": "localhost"})
         assert answered.status_code == status
 
 
-def test_event_streams_and_own_paths_of_workspaces_take_small_bodies_only(door: Door) -> None:
+def test_event_streams_and_internal_paths_accept_small_bodies_only(door: Door) -> None:
     for path, host in (("/events/", "localhost"), ("/.berth/ticket", WORKSPACE)):
         size = proxy.SMALL_BODY_BYTES + 1
         line = door.line(f"POST {path} HTTP/1.1", f"Content-Length: {size}", body=b"x" * size, host=host)
@@ -171,7 +171,7 @@ def test_event_streams_and_own_paths_of_workspaces_take_small_bodies_only(door: 
 
 
 @pytest.mark.parametrize("host", ["localhost", WORKSPACE])
-def test_a_body_whose_length_is_named_twice_gets_one_answer(door: Door, host: str) -> None:
+def test_request_with_two_body_lengths_gets_one_response(door: Door, host: str) -> None:
     hidden = b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n"
     both = ("Content-Length: 4", "Transfer-Encoding: chunked", KNOWN)
     for method in ("POST", "GET"):
@@ -182,7 +182,7 @@ def test_a_body_whose_length_is_named_twice_gets_one_answer(door: Door, host: st
         assert not [each for each in door.web.asked if "hidden" in each]
 
 
-def test_large_bodies_are_held_in_a_fixed_number(tmp_path: Path) -> None:
+def test_number_of_buffered_large_bodies_is_limited(tmp_path: Path) -> None:
     with started(tmp_path, MAX_LARGE_BODIES=2) as door, contextlib.ExitStack() as held:
 
         def late() -> None:
@@ -205,7 +205,7 @@ def test_large_bodies_are_held_in_a_fixed_number(tmp_path: Path) -> None:
         assert httpx.get(f"http://127.0.0.1:{door.port}/", headers={"host": "localhost"}).is_success
 
 
-def test_a_slow_body_is_given_up_wherever_it_goes(tmp_path: Path) -> None:
+def test_slow_body_times_out_for_any_target(tmp_path: Path) -> None:
     """What has arrived whole may take longer to be answered."""
     with started(tmp_path, BODY_TIMEOUT_S=1) as door:
         patient = [
@@ -231,6 +231,6 @@ def test_a_slow_body_is_given_up_wherever_it_goes(tmp_path: Path) -> None:
         assert [statuses(all_of(line)) for line in patient] == [[200], [200]]
 
 
-def test_the_front_door_gives_memory_back() -> None:
+def test_front_door_has_a_memory_limit() -> None:
     assert programs.FRONT_DOOR_MEMORY == {"GOMEMLIMIT": "128MiB"}
     assert proxy.BODY_TIMEOUT_S == 30

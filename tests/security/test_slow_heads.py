@@ -74,7 +74,7 @@ def dribble(port: int, begun: bytes, given_up: threading.Semaphore, stop: thread
     given_up.release()
 
 
-def test_slow_heads_are_given_up_and_others_are_answered_meanwhile(port: int) -> None:
+def test_slow_heads_time_out_while_others_are_served(port: int) -> None:
     given_up, stop = threading.Semaphore(0), threading.Event()
     threads = [
         threading.Thread(target=dribble, args=(port, begun, given_up, stop))
@@ -94,7 +94,7 @@ def test_slow_heads_are_given_up_and_others_are_answered_meanwhile(port: int) ->
             thread.join(LIMIT_S)
 
 
-def test_a_slow_second_head_is_given_up_too(port: int) -> None:
+def test_slow_second_head_times_out(port: int) -> None:
     """A connection that has been answered once is no better."""
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
         line.sendall(f"GET / HTTP/1.1\r\nHost: {proxy.HEALTH_HOST}\r\n\r\n".encode())
@@ -105,5 +105,5 @@ def test_a_slow_second_head_is_given_up_too(port: int) -> None:
                 pass
 
 
-def test_the_time_is_less_than_that_of_bodies() -> None:
+def test_head_timeout_is_shorter_than_body_timeout() -> None:
     assert HEADER_TIMEOUT_NS < proxy.READ_TIMEOUT_S * 10**9

@@ -46,7 +46,7 @@ def program(user: Any, *scopes: Scope) -> Client:
 
 @pytest.mark.parametrize(("method", "path"), WRITES, ids=lambda value: value)
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_body_that_cannot_be_held_is_a_problem_of_the_sender(ada, as_user, method, path, body):
+def test_unstorable_body_is_a_client_error(ada, as_user, method, path, body):
     client = as_user(ada)
     answered = getattr(client, method)(path, body, content_type="application/json")
     assert answered.status_code in {400, 404, 405}, answered.content[:300]
@@ -55,7 +55,7 @@ def test_a_body_that_cannot_be_held_is_a_problem_of_the_sender(ada, as_user, met
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("path", ["Users", "Groups"])
-def test_scim_answers_in_its_own_form(ada, path, body):
+def test_scim_errors_have_scim_format(ada, path, body):
     answered = program(ada, Scope.SCIM).post(f"/scim/v2/{path}", body, content_type="application/scim+json")
     assert answered.status_code == 400
     assert answered["Content-Type"].startswith("application/scim+json")
@@ -72,7 +72,7 @@ def test_scim_answers_in_its_own_form(ada, path, body):
         "not (" * 300,
     ],
 )
-def test_a_filter_of_scim_that_cannot_be_held(ada, query):
+def test_unstorable_scim_filter_is_a_client_error(ada, query):
     answered = program(ada, Scope.SCIM).get("/scim/v2/Users", {"filter": query})
     assert answered.status_code in {200, 400}
     assert answered.status_code == 400 or answered.json()["totalResults"] == 0
@@ -95,7 +95,7 @@ def test_a_filter_of_scim_that_cannot_be_held(ada, query):
         "/scim/v2/Users?startIndex=" + "9" * 5_000,
     ],
 )
-def test_an_address_that_no_database_takes(ada, as_user, path):
+def test_unstorable_url_is_a_client_error(ada, as_user, path):
     client = program(ada, Scope.SCIM) if path.startswith("/scim/") else as_user(ada)
     answered = client.get(path)
     assert answered.status_code in {400, 404} or "startIndex" in path, answered.content[:300]
@@ -104,20 +104,20 @@ def test_an_address_that_no_database_takes(ada, as_user, path):
 
 
 @pytest.mark.parametrize("path", ["/teams/a%00/", "/?q=%00", "/sign-in/?next=%00", "/no/such/%00"])
-def test_a_page_is_asked_for_with_a_nul_character(alice, as_user, path):
+def test_nul_character_in_a_page_url_is_a_client_error(alice, as_user, path):
     for client in (as_user(alice), Client()):
         answered = client.get(path)
         assert answered.status_code == 400
         assert answered["Content-Type"].startswith("text/html")
 
 
-def test_a_passkey_answers_with_levels_without_end(client):
+def test_deeply_nested_passkey_response_is_a_client_error(client):
     for path in ("/sign-in/passkey/", "/sign-in/second-factor/passkey/"):
         for body in ("[" * LEVELS, '{"a":' * 3_000):
             assert client.post(path, {"answer": body, "credential": body}).status_code < 500
 
 
-def test_a_token_exchange_with_levels_without_end(client):
+def test_deeply_nested_token_exchange_is_a_client_error(client):
     deep = base64.urlsafe_b64encode(("[" * LEVELS).encode()).decode().rstrip("=")
     answered = client.post(
         "/api/v1/token-exchange",
@@ -129,12 +129,12 @@ def test_a_token_exchange_with_levels_without_end(client):
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_the_parser_refuses_each(body):
+def test_json_parser_refuses_unstorable_values(body):
     with pytest.raises(InvalidJson):
         parse_json(body)
 
 
-def test_the_parser_takes_what_is_sound():
+def test_json_parser_accepts_valid_documents():
     assert parse_json('{"a": [1, -2, 0.5, 1e3, true, null, "ü🎉"], "b": 9223372036854775807}') == {
         "a": [1, -2, 0.5, 1000.0, True, None, "ü🎉"],
         "b": 2**63 - 1,

@@ -131,11 +131,11 @@ def works(inside: Any, code: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "arguments"), ATTEMPTS, ids=lambda value: str(value))
-def test_is_refused(inside: Any, name: str, arguments: list[int]) -> None:
+def test_system_call_is_refused(inside: Any, name: str, arguments: list[int]) -> None:
     assert calls(inside, [(NUMBERS[name], arguments)]) == [[-1, errno.EPERM]]
 
 
-def test_a_child_by_the_newer_call_is_not_known(inside: Any) -> None:
+def test_clone3_returns_enosys(inside: Any) -> None:
     assert calls(inside, [(NUMBERS["clone3"], [0, 0])]) == [[-1, errno.ENOSYS]]
 
 
@@ -144,13 +144,13 @@ def test_unknown_system_calls_return_enosys(inside: Any) -> None:
     assert calls(inside, attempts) == [[-1, errno.ENOSYS]] * len(attempts)
 
 
-def test_no_call_by_the_convention_of_x32(inside: Any) -> None:
+def test_x32_system_calls_return_enosys(inside: Any) -> None:
     attempts = [(0x40000000 + number, [0] * 6) for number in (*range(1, 40), 425, 512, 520, 547)]
     assert calls(inside, attempts) == [[-1, errno.ENOSYS]] * len(attempts)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="int 0x80 is of this architecture")
-def test_a_32_bit_call_ends_the_process(inside: Any) -> None:
+def test_32_bit_system_call_kills_the_process(inside: Any) -> None:
     program = """
 import ctypes, mmap
 page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -166,13 +166,13 @@ print("came back")
     assert code in (-signal.SIGSYS, -signal.SIGSEGV)
 
 
-def test_a_process_outside_cannot_be_traced(inside: Any) -> None:
+def test_process_outside_cannot_be_traced(inside: Any) -> None:
     outside = int(Path("/proc/self").readlink().name)
     attempts = [(NUMBERS["ptrace"], [PTRACE_ATTACH, outside, 0, 0]), (NUMBERS["pidfd_open"], [outside, 0])]
     assert calls(inside, attempts) == [[-1, errno.ESRCH]] * 2
 
 
-def test_the_filter_cannot_be_taken_off(inside: Any, workspace: Any) -> None:
+def test_seccomp_filter_cannot_be_removed(inside: Any, workspace: Any) -> None:
     """Another filter only narrows it: one that allows all changes nothing, also in a new program."""
     program = """
 import ctypes, struct, subprocess, sys
@@ -190,14 +190,14 @@ print(subprocess.run([sys.executable, "-c", code % sys.argv[1]], capture_output=
     assert (code, said.strip()) == (0, str(errno.EPERM)), complaint
 
 
-def test_it_holds_for_every_process(workspace: Any) -> None:
+def test_seccomp_filter_applies_to_every_process(workspace: Any) -> None:
     pool, spec, seen = workspace
     found = filters_of(pool, spec)
     assert len(found) >= 4 and set(found.values()) == {"2"}  # bubblewrap, the agent, its relay, the app
     assert ask(seen, "open('/proc/self/status').read().count('NoNewPrivs:\\t1')") == 1
 
 
-def test_no_process_inside_holds_or_sees_the_file(workspace: Any) -> None:
+def test_filter_file_is_not_accessible_inside(workspace: Any) -> None:
     pool, spec, seen = workspace
     (file,) = (pool.home / "local" / ".seccomp").iterdir()
     assert file.stat().st_mode & 0o077 == 0

@@ -33,11 +33,11 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a
         ("/dev/shm/berth-0-1", None),
     ],
 )
-def test_the_outermost_folder_that_is_not_the_systems(path: str, above: str | None) -> None:
+def test_topmost_folder_outside_the_system(path: str, above: str | None) -> None:
     assert topmost(Path(path)) == (None if above is None else Path(above))
 
 
-def test_folders_are_covered_whatever_their_mode_is(tmp_path: Path) -> None:
+def test_folders_are_hidden_for_any_mode(tmp_path: Path) -> None:
     (tmp_path / "outer" / "program").mkdir(parents=True)
     needs = ServiceNeeds(reads=(tmp_path / "outer" / "program",))
     plans = set()
@@ -48,7 +48,7 @@ def test_folders_are_covered_whatever_their_mode_is(tmp_path: Path) -> None:
     assert said["covers"] == [str(topmost(tmp_path / "outer"))]
 
 
-def test_data_within_the_program_is_covered_and_homes_are_not_seen(tmp_path: Path) -> None:
+def test_data_within_the_program_is_hidden_and_homes_are_not_visible(tmp_path: Path) -> None:
     """As in a checkout: `var` lies in what is shown."""
     program, home = tmp_path / "program", tmp_path / "program" / "var"
     for folder in (home / "database", home / "homes", tmp_path / "elsewhere"):
@@ -64,7 +64,7 @@ def test_data_within_the_program_is_covered_and_homes_are_not_seen(tmp_path: Pat
     assert said["binds"] == [[str(program), False], [str(home / "database"), True]]
 
 
-def test_links_on_the_way_are_there(tmp_path: Path) -> None:
+def test_links_in_needed_paths_are_available(tmp_path: Path) -> None:
     (tmp_path / "python-3.11.7" / "bin").mkdir(parents=True)
     (tmp_path / "python-3.11").symlink_to("python-3.11.7")
     said = json.loads(plan(UID, ServiceNeeds(reads=(tmp_path / "python-3.11" / "bin",))))
@@ -72,7 +72,7 @@ def test_links_on_the_way_are_there(tmp_path: Path) -> None:
     assert said["binds"] == [[str(tmp_path / "python-3.11.7" / "bin"), False]]
 
 
-def test_links_without_end_are_an_error(tmp_path: Path) -> None:
+def test_link_loops_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
     with pytest.raises(OSError, match="too many symbolic links"):
@@ -140,7 +140,7 @@ def of(home: Path) -> ServiceNeeds:
 
 
 @root_only
-def test_it_sees_what_it_needs_and_has_no_rights(home: Path) -> None:
+def test_service_sees_needed_files_and_has_no_rights(home: Path) -> None:
     os.chown(home / "database", UID, UID)
     done = launched(plan(UID, of(home)), sys.executable, "-I", "-S", "-c", LOOK, str(home))
     assert done.returncode == 0, done.stderr
@@ -173,7 +173,7 @@ def test_it_sees_what_it_needs_and_has_no_rights(home: Path) -> None:
 
 
 @root_only
-def test_it_keeps_the_right_to_a_port_below_1024_and_no_other(home: Path) -> None:
+def test_service_keeps_only_the_right_to_ports_below_1024(home: Path) -> None:
     look = """
 import json, os, socket
 try:
@@ -195,7 +195,7 @@ print(json.dumps([said, *(line.split()[1] for line in open('/proc/self/status') 
 
 
 @root_only
-def test_a_link_in_place_of_what_it_writes_leads_nowhere(home: Path) -> None:
+def test_link_in_place_of_a_written_folder_is_not_followed(home: Path) -> None:
     confinement = plan(UID, of(home))
     (home / "database").rmdir()
     (home / "database").symlink_to("/etc")

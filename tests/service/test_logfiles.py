@@ -7,7 +7,7 @@ import pytest
 from provisioning.service import logfiles
 
 
-def test_a_log_within_its_limit_stays(tmp_path: Path) -> None:
+def test_log_within_its_limit_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "web.log"
     log.write_text("x" * 100)
     assert not logfiles.rotate(log, limit_bytes=100)
@@ -15,7 +15,7 @@ def test_a_log_within_its_limit_stays(tmp_path: Path) -> None:
     assert log.stat().st_size == 100
 
 
-def test_old_logs_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_old_logs_are_rotated_and_the_oldest_deleted(tmp_path: Path) -> None:
     log = tmp_path / "web.log"
     with log.open("ab") as service:
         for number in range(5):
@@ -29,7 +29,7 @@ def test_old_logs_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
     assert kept == {"web.log.1": "part 4\n", "web.log.2": "part 3\n", "web.log.3": "part 2\n"}
 
 
-def test_a_full_disk_costs_the_old_text_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_loses_only_the_old_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "web.log"
     log.write_text("x" * 100)
 
@@ -56,13 +56,13 @@ def test_a_full_disk_costs_the_old_text_only(tmp_path: Path, monkeypatch: pytest
         ("[1, 2]\n", "[1, 2]"),
     ],
 )
-def test_last_words(tmp_path: Path, text: str, words: str) -> None:
+def test_last_line_of_a_log(tmp_path: Path, text: str, words: str) -> None:
     log = tmp_path / "web.log"
     log.write_text("an older error\n" + text)
     assert logfiles.last_line(log, since=len("an older error\n")) == words
 
 
-def test_last_words_of_a_log_that_was_emptied_meanwhile_or_is_not_there(tmp_path: Path) -> None:
+def test_last_line_of_a_truncated_or_missing_log(tmp_path: Path) -> None:
     log = tmp_path / "web.log"
     log.write_text("short\n")
     assert logfiles.last_line(log, since=5000) == "short"

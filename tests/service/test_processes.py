@@ -42,7 +42,7 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def test_leftovers_are_ended_and_nothing_else(start: Start) -> None:
+def test_only_leftover_processes_are_ended(start: Start) -> None:
     ours = start(**{MARKER: f"{INSTANCE}:web"})
     stubborn = start("signal.signal(signal.SIGTERM, signal.SIG_IGN)", **{MARKER: f"{INSTANCE}:control"})
     others = [
@@ -63,20 +63,20 @@ def test_leftovers_are_ended_and_nothing_else(start: Start) -> None:
     assert processes.leftovers(INSTANCE) == []
 
 
-def test_a_number_that_went_to_another_process_is_not_ended(start: Start) -> None:
+def test_reused_pid_of_another_process_is_not_ended(start: Start) -> None:
     stranger = start()
     processes.end([processes.ServiceLeftover(stranger.pid, "web")], INSTANCE, grace_s=0.1)
     assert stranger.poll() is None
 
 
-def test_ending_what_is_gone_is_no_error(start: Start) -> None:
+def test_ending_a_missing_process_succeeds(start: Start) -> None:
     dead = start(**{MARKER: f"{INSTANCE}:web"})
     dead.kill()
     dead.wait()
     processes.end([processes.ServiceLeftover(dead.pid, "web")], INSTANCE)
 
 
-def test_a_process_is_named_by_its_start_too(start: Start) -> None:
+def test_process_is_identified_by_pid_and_start_time(start: Start) -> None:
     process = start()
     first = processes.started_at(process.pid)
     assert first is not None and first == processes.started_at(process.pid)
@@ -87,7 +87,7 @@ def test_a_process_is_named_by_its_start_too(start: Start) -> None:
     assert processes.started_at(process.pid) is None
 
 
-def test_the_launcher_ends_its_program_with_its_parent(start: Start) -> None:
+def test_launcher_ends_its_program_with_its_parent(start: Start) -> None:
     """The parent dies of SIGKILL; the program gets the signal that it was promised."""
     read, write = os.pipe()
     parent = subprocess.Popen(
@@ -110,7 +110,7 @@ def test_the_launcher_ends_its_program_with_its_parent(start: Start) -> None:
     os.close(read)
 
 
-def test_ports_and_their_holders(start: Start) -> None:
+def test_processes_listening_on_ports_are_found(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert not processes.port_is_free("127.0.0.1", port)

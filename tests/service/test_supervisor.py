@@ -131,7 +131,7 @@ async def test_services_start_in_order_and_stop_in_reverse(tmp_path: Path) -> No
     assert all(is_gone(pid) for pid in pids)
 
 
-async def test_a_killed_service_comes_back_and_says_so(tmp_path: Path) -> None:
+async def test_killed_service_is_restarted_and_logged(tmp_path: Path) -> None:
     watched = Watched(program("one", SERVE, tmp_path), logs_dir=tmp_path)
     watched.start()
     async with asyncio.timeout(LIMIT_S):
@@ -146,7 +146,7 @@ async def test_a_killed_service_comes_back_and_says_so(tmp_path: Path) -> None:
     await watched.stop()
 
 
-async def test_it_never_gives_up_and_waits_longer_each_time(
+async def test_restarts_never_stop_and_back_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_DELAY_S", 0.03)
@@ -170,7 +170,7 @@ async def test_it_never_gives_up_and_waits_longer_each_time(
     assert watched.services["one"].state is ServiceState.STOPPED
 
 
-async def test_secrets_are_not_repeated_from_a_log(tmp_path: Path) -> None:
+async def test_secrets_in_a_log_are_not_repeated(tmp_path: Path) -> None:
     watched = Watched(
         program("one", "sys.exit('cannot fetch http://x/s3cr3t/routes')", tmp_path),
         logs_dir=tmp_path,
@@ -182,7 +182,7 @@ async def test_secrets_are_not_repeated_from_a_log(tmp_path: Path) -> None:
     await watched.stop()
 
 
-async def test_a_repair_is_tried_after_some_failures(tmp_path: Path) -> None:
+async def test_repair_runs_after_repeated_failures(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("")
 
@@ -234,7 +234,7 @@ async def test_process_that_ignores_term_is_killed(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
 
 
-async def test_children_of_a_killed_service_go_with_it_and_sessions_of_their_own_stay(tmp_path: Path) -> None:
+async def test_children_of_a_killed_service_end_unless_in_their_own_session(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     code = f"""
 child = os.fork()
@@ -274,7 +274,7 @@ written.replace({str(pids)!r})
             os.kill(again, signal.SIGKILL)
 
 
-async def test_stopping_while_something_waits_to_start_again(tmp_path: Path) -> None:
+async def test_stop_during_a_restart_delay(tmp_path: Path) -> None:
     watched = Watched(
         program("one", "sys.exit(1)", tmp_path),
         program("two", SERVE, tmp_path, after=("one",)),
@@ -301,7 +301,7 @@ sys.exit(subprocess.call([*launch, sys.executable, '-I', '-S', '-c', {SHOW!r}]))
 
 
 @pytest.mark.parametrize("may_lower", [True, False])
-def test_where_memory_runs_out_services_go_before_what_starts_them_again(may_lower: bool) -> None:
+def test_services_have_higher_oom_scores_than_the_supervisor(may_lower: bool) -> None:
     own = int(Path("/proc/self/oom_score_adj").read_text())
     argv = [sys.executable, "-c", LAUNCHED]
     effective = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())

@@ -41,7 +41,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_session_of_systemd_gives_the_worker_a_group(machine, tmp_path):
+def test_worker_gets_a_group_in_a_systemd_session(machine, tmp_path):
     environ, root = machine
     program = systemd_run(tmp_path, "exit 0")
     prefix = user_scope.prefix(environ, root=root)
@@ -51,7 +51,7 @@ def test_a_session_of_systemd_gives_the_worker_a_group(machine, tmp_path):
     assert (tmp_path / "calls").read_text().endswith("-- true\n"), "it was tried out"
 
 
-def test_a_user_without_a_session_starts_as_before(machine, tmp_path):
+def test_user_without_a_session_starts_without_scope(machine, tmp_path):
     environ, root = machine
     systemd_run(tmp_path, "echo 'Failed to connect to bus' >&2; exit 1")
     assert user_scope.prefix(environ, root=root) == ()
@@ -70,6 +70,6 @@ def test_unneeded_features_are_not_probed(machine, tmp_path, monkeypatch):
     assert not (tmp_path / "calls").exists()
 
 
-def test_a_machine_without_systemd_starts_as_before(machine):
+def test_machine_without_systemd_starts_without_scope(machine):
     environ, root = machine
     assert user_scope.prefix(environ, root=root) == ()

@@ -67,7 +67,7 @@ def build(tmp_path: Path, lock: Path, python: Path, **environ: str) -> list[str]
     return told
 
 
-def test_uv_installs_from_where_pip_would(tmp_path: Path, lock: Path, python: Path) -> None:
+def test_uv_uses_the_index_of_pip(tmp_path: Path, lock: Path, python: Path) -> None:
     config = (
         "global.index-url='https://mirror.example/simple'\n:env:.index-url='https://near.example/simple'\n"
         "global.find-links='/opt/a /opt/b'\nglobal.cert='/etc/ours.pem'\nglobal.timeout='9'"
@@ -84,7 +84,7 @@ def test_uv_installs_from_where_pip_would(tmp_path: Path, lock: Path, python: Pa
     }
 
 
-def test_uv_of_the_lock_comes_first_with_its_hashes(tmp_path: Path, lock: Path, python: Path) -> None:
+def test_uv_from_the_lock_is_installed_first_with_hashes(tmp_path: Path, lock: Path, python: Path) -> None:
     lock.write_text(f"{LOCK}uv==1.0 \\\n    --hash=sha256:cc \\\n    --hash=sha256:dd\nzeta==1.0\n")
     progress = build(tmp_path, lock, python, UV_EXITS="0")
     assert progress == ["creating the environment", "downloading uv", "installing 3 packages"]
@@ -96,7 +96,7 @@ def test_uv_of_the_lock_comes_first_with_its_hashes(tmp_path: Path, lock: Path, 
 @pytest.mark.parametrize(
     "environ", [{"UV_EXITS": "2"}, {"UV_EXITS": "0", "PIP_CONFIG": "global.trusted-host='x'"}]
 )
-def test_pip_installs_what_uv_cannot(
+def test_pip_is_the_fallback_for_uv(
     tmp_path: Path, lock: Path, python: Path, environ: dict[str, str]
 ) -> None:
     progress = build(tmp_path, lock, python, **environ)
@@ -104,7 +104,7 @@ def test_pip_installs_what_uv_cannot(
     assert venvs.is_complete(tmp_path / "env", lock)
 
 
-def test_another_lock_or_place_is_not_complete(tmp_path: Path, lock: Path, python: Path) -> None:
+def test_environment_with_another_lock_or_place_is_incomplete(tmp_path: Path, lock: Path, python: Path) -> None:
     build(tmp_path, lock, python)
     (tmp_path / "env").rename(tmp_path / "moved")
     assert not venvs.is_complete(tmp_path / "moved", lock)
@@ -124,7 +124,7 @@ def test_another_lock_or_place_is_not_complete(tmp_path: Path, lock: Path, pytho
         ("", "could not be installed: Installing collected packages"),
     ],
 )
-def test_a_failed_build_is_in_words_and_never_complete(
+def test_failed_build_is_explained_and_never_complete(
     tmp_path: Path, lock: Path, python: Path, said: str, words: str
 ) -> None:
     build(tmp_path, lock, python)
@@ -136,7 +136,7 @@ def test_a_failed_build_is_in_words_and_never_complete(
 
 
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
-def test_a_python_without_venv_names_the_package(
+def test_missing_venv_module_names_the_package(
     tmp_path: Path, lock: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = venvs.importlib.util.find_spec
@@ -151,7 +151,7 @@ def ensure(tmp_path: Path, environ: dict[str, str]) -> str:
     return notebook.ensure(tmp_path / "environments", tmp_path / "logs", environ, lambda _: None)
 
 
-def test_the_notebook_environment_is_swapped_as_a_whole(
+def test_notebook_environment_is_replaced_as_a_whole(
     tmp_path: Path, lock: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notebook, "LOCK", lock)
@@ -182,7 +182,7 @@ def test_the_notebook_environment_is_swapped_as_a_whole(
     assert not first.exists()  # no process used it
 
 
-def test_an_environment_in_use_is_left(tmp_path: Path) -> None:
+def test_environment_in_use_is_kept(tmp_path: Path) -> None:
     (tmp_path / "environments").mkdir(parents=True)
     used = tmp_path / "environments" / "notebook-used"
     unused = tmp_path / "environments" / "notebook-unused"
@@ -206,7 +206,7 @@ def test_an_environment_in_use_is_left(tmp_path: Path) -> None:
     assert used.exists() and not unused.exists()
 
 
-def test_a_given_environment_is_used_as_it_is(tmp_path: Path) -> None:
+def test_configured_environment_is_used_unchanged(tmp_path: Path) -> None:
     given = tmp_path / "given"
     (given / "bin").mkdir(parents=True)
     with pytest.raises(Problem, match="has no bin/python"):
@@ -220,7 +220,7 @@ def test_a_given_environment_is_used_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "environments" / "notebook").resolve() == given
 
 
-def test_a_given_environment_that_this_user_cannot_open_is_named(
+def test_inaccessible_configured_environment_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(path: Path) -> bool:

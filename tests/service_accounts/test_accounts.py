@@ -44,7 +44,7 @@ def ci(team, alice) -> User:
 
 
 @pytest.mark.parametrize("name", ["ci", "svc-ci", " CI "])
-def test_its_name_says_what_it_is(team, alice, name):
+def test_service_account_name_has_its_prefix(team, alice, name):
     made = service_accounts.create(actor=alice, team=team, name=name)
     assert (made.username, made.kind, made.state) == ("svc-ci", AccountKind.SERVICE, AccountState.ACTIVE)
     assert list(made.memberships.values_list("team__slug", "role")) == [("vision", "member")]
@@ -53,30 +53,30 @@ def test_its_name_says_what_it_is(team, alice, name):
 
 
 @pytest.mark.parametrize("name", ["", "svc-", "a b", "../x", "-a", "x" * 30, "Ä"])
-def test_a_bad_name_is_named(team, alice, name):
+def test_invalid_name_is_refused_at_its_field(team, alice, name):
     with pytest.raises(InvalidInput) as refused:
         service_accounts.create(actor=alice, team=team, name=name)
     assert "name" in refused.value.field_errors
 
 
-def test_a_name_is_taken_once_on_the_whole_site(ci, olga, charlie):
+def test_name_is_unique_on_the_site(ci, olga, charlie):
     with pytest.raises(InvalidInput):
         service_accounts.create(actor=olga, team=charlie.teams.get(), name="ci")
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
-def test_members_and_outsiders_make_none(team, request, username):
+def test_members_and_outsiders_cannot_create_service_accounts(team, request, username):
     with pytest.raises(NotAllowed):
         service_accounts.create(actor=request.getfixturevalue(username), team=team, name="ci")
 
 
-def test_a_team_has_no_end_of_them(team, olga, monkeypatch, ci):
+def test_service_accounts_per_team_are_limited(team, olga, monkeypatch, ci):
     monkeypatch.setattr(service_accounts, "MAX_PER_TEAM", 1)
     with pytest.raises(StateConflict):
         service_accounts.create(actor=olga, team=team, name="two")
 
 
-def test_no_person_takes_a_name_like_one(ada):
+def test_users_cannot_take_a_service_account_name(ada):
     with pytest.raises(InvalidInput) as refused:
         users.create(actor=ada, username="svc-root")
     assert "username" in refused.value.field_errors
@@ -87,7 +87,7 @@ def test_no_person_takes_a_name_like_one(ada):
 # --- never a person -------------------------------------------------------------------------------
 
 
-def test_it_signs_in_nowhere(ci, client, rf):
+def test_service_account_cannot_sign_in(ci, client, rf):
     assert authenticate(rf.post("/sign-in/"), username="svc-ci", password="") is None
     ci.set_password(PASSWORD)
     ci.save()
@@ -120,14 +120,14 @@ def test_service_account_cannot_become_a_person(ada, ci, change):
     assert refused.value.reason.code == "is_service_account"
 
 
-def test_it_joins_no_other_team(ci, charlie):
+def test_service_account_cannot_join_another_team(ci, charlie):
     other = charlie.teams.get()
     services.set_member(actor=SYSTEM, team=other, username="charlie", role=Role.OWNER)
     with pytest.raises(StateConflict):
         services.set_member(actor=charlie, team=other, username="svc-ci", role=Role.MEMBER)
 
 
-def test_the_database_gives_it_no_role(ci):
+def test_service_account_cannot_have_a_role(ci):
     with pytest.raises(IntegrityError), transaction.atomic():
         User.objects.filter(pk=ci.pk).update(is_superuser=True)
 
@@ -137,7 +137,7 @@ def test_service_account_cannot_be_a_delegate(ci, petra):
         rules.delegate(actor=petra, delegate="svc-ci", ends_at=timezone.now() + dt.timedelta(days=1))
 
 
-def test_it_does_not_inherit_a_team(ada, ci, team, alice, bob):
+def test_service_account_does_not_become_owner(ada, ci, team, alice, bob):
     team.memberships.filter(user=ci).update(joined_at=timezone.now() - dt.timedelta(days=900))
     deactivation.deactivate(actor=ada, user=alice)
     assert team.memberships.get(user=ci).role == Role.MEMBER
@@ -147,7 +147,7 @@ def test_it_does_not_inherit_a_team(ada, ci, team, alice, bob):
 # --- what it does ---------------------------------------------------------------------------------
 
 
-def test_it_starts_workspaces_that_are_charged_to_its_team(ci, alice, bob, local_pool):
+def test_workspaces_of_a_service_account_are_charged_to_its_team(ci, alice, bob, local_pool):
     secret = tokens.create_token(actor=alice, user=ci, name="ci", scopes=["workspaces:write"]).secret
     made = Client(headers={"Authorization": f"Bearer {secret}"}).post(
         "/api/v1/workspaces",
@@ -161,7 +161,7 @@ def test_it_starts_workspaces_that_are_charged_to_its_team(ci, alice, bob, local
     assert not workspace_policies.may_operate(bob, workspace)
 
 
-def test_a_token_is_not_wider_than_the_one_that_made_it(ci, alice):
+def test_token_scopes_are_limited_by_the_creating_token(ci, alice):
     narrow, _ = make_token(alice, "tokens:write")
     with pytest.raises(NotAllowed):
         tokens.create_token(actor=alice, user=ci, name="x", scopes=["all"], made_with=narrow)
@@ -170,12 +170,12 @@ def test_a_token_is_not_wider_than_the_one_that_made_it(ci, alice):
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
-def test_members_make_no_token_of_it(ci, request, username):
+def test_members_cannot_create_its_tokens(ci, request, username):
     with pytest.raises(NotAllowed):
         tokens.create_token(actor=request.getfixturevalue(username), user=ci, name="x")
 
 
-def test_a_former_owner_makes_and_sees_none(ci, team, alice, bob):
+def test_former_owner_cannot_create_or_see_tokens(ci, team, alice, bob):
     services.set_member(actor=alice, team=team, username="bob", role=Role.OWNER)
     token = tokens.create_token(actor=alice, user=ci, name="x").token
     services.set_member(actor=bob, team=team, username="alice", role=Role.MEMBER)
@@ -189,14 +189,14 @@ def test_a_former_owner_makes_and_sees_none(ci, team, alice, bob):
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_it_stays_when_its_maker_leaves(ada, ci, alice, bob):
+def test_service_account_stays_when_its_creator_leaves(ada, ci, alice, bob):
     secret = tokens.create_token(actor=alice, user=ci, name="x").secret
     users.delete(actor=ada, user=alice)
     assert token_lookup.find_valid_token(secret) is not None
     assert service_accounts.describe(actor=bob, user=ci, description="Bob's now").description == "Bob's now"
 
 
-def test_deactivated_it_ends_as_a_person_does(ci, alice, team):
+def test_deactivation_ends_its_tokens_and_workspaces(ci, alice, team):
     secret = tokens.create_token(actor=alice, user=ci, name="x").secret
     WorkspaceFactory(team=team, owner=ci, state=State.STOPPED)
     deactivation.deactivate(actor=alice, user=ci, reason="Leaked")
@@ -211,27 +211,27 @@ def test_deactivated_it_ends_as_a_person_does(ci, alice, team):
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
-def test_who_does_not_manage_the_team_ends_nothing(ci, request, username):
+def test_users_not_managing_the_team_cannot_end_service_accounts(ci, request, username):
     actor = request.getfixturevalue(username)
     for end in (deactivation.deactivate, deactivation.reactivate, users.delete):
         with pytest.raises(NotAllowed):
             end(actor=actor, user=ci)
 
 
-def test_an_owner_ends_no_person(team, alice, bob, olga):
+def test_owner_cannot_deactivate_users(team, alice, bob, olga):
     for actor in (alice, olga):
         with pytest.raises(NotAllowed):
             deactivation.deactivate(actor=actor, user=bob)
 
 
-def test_deleted_its_name_stays_taken(ci, team, alice):
+def test_name_of_a_deleted_service_account_stays_reserved(ci, team, alice):
     users.delete(actor=alice, user=ci)
     assert list(selectors.service_accounts_of_team(team)) == []
     with pytest.raises(InvalidInput):
         service_accounts.create(actor=alice, team=team, name="ci")
 
 
-def test_workspaces_keep_it_from_being_deleted(ci, team, alice):
+def test_service_account_with_workspaces_is_not_deleted(ci, team, alice):
     WorkspaceFactory(team=team, owner=ci, state=State.STOPPED)
     with pytest.raises(StateConflict), transaction.atomic():
         users.delete(actor=alice, user=ci)
@@ -241,7 +241,7 @@ def test_workspaces_keep_it_from_being_deleted(ci, team, alice):
 # --- shown ----------------------------------------------------------------------------------------
 
 
-def test_the_list_counts_what_works(ci, alice, team):
+def test_list_counts_valid_tokens(ci, alice, team):
     made = [tokens.create_token(actor=alice, user=ci, name=name).token for name in ("a", "b", "c")]
     tokens.revoke_token(actor=alice, token_id=made[0].pk)
     made[1].expires_at = timezone.now() - dt.timedelta(hours=1)
@@ -251,7 +251,7 @@ def test_the_list_counts_what_works(ci, alice, team):
     assert (row.token_count, row.last_used_at) == (1, made[1].last_used_at)
 
 
-def test_it_is_marked_where_it_is_named(as_user, ada, ci, alice, team, catalog):
+def test_service_account_is_marked_on_every_page(as_user, ada, ci, alice, team, catalog):
     workspace = WorkspaceFactory(team=team, owner=ci, state=State.STOPPED)
     for path in ("/teams/vision/", f"/workspaces/{workspace.pk}/", "/users/", "/tokens/"):
         make_token(ci) if path == "/tokens/" else None
@@ -262,7 +262,7 @@ def test_it_is_marked_where_it_is_named(as_user, ada, ci, alice, team, catalog):
     assert as_user(ada).get("/users/svc-ci/")["Location"] == "/teams/vision/service-accounts/svc-ci/"
 
 
-def test_a_member_sees_the_account_and_no_token(as_user, ci, alice, bob):
+def test_member_sees_the_account_but_no_tokens(as_user, ci, alice, bob):
     tokens.create_token(actor=alice, user=ci, name="very secret name")
     page = as_user(bob).get("/teams/vision/service-accounts/svc-ci/").content.decode()
     assert "Nightly training" in page and "very secret name" not in page

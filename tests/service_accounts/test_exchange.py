@@ -58,7 +58,7 @@ def refusal(answer: Any, code: ExchangeCode, error: str = "invalid_request", sta
 # --- the right one --------------------------------------------------------------------------------
 
 
-def test_the_right_token_gets_a_short_one_of_the_account(issuer, rule, ci):
+def test_valid_id_token_is_exchanged_for_a_short_token(issuer, rule, ci):
     answer = bring(issuer.sign())
     assert answer.status_code == 200, answer.content
     body = answer.json()
@@ -81,7 +81,7 @@ def test_the_right_token_gets_a_short_one_of_the_account(issuer, rule, ci):
     assert rule.last_used_at is not None
 
 
-def test_it_ends_by_itself_and_is_tidied_away(issuer, rule, clock):
+def test_exchanged_token_expires_and_is_purged(issuer, rule, clock):
     secret = bring(issuer.sign()).json()["access_token"]
     clock.shift(599)
     assert token_lookup.find_valid_token(secret) is not None
@@ -93,18 +93,18 @@ def test_it_ends_by_itself_and_is_tidied_away(issuer, rule, clock):
     assert not Exchange.objects.exists()
 
 
-def test_elliptic_curves_and_several_audiences(issuer, rule):
+def test_elliptic_curve_keys_and_several_audiences_are_accepted(issuer, rule):
     issuer.rotate("curve", key=ec.generate_private_key(ec.SECP256R1()))
     claims = issuer.claims(aud=["https://elsewhere.example.org", "https://berth.example.org"])
     assert bring(issuer.sign(claims, algorithm="ES256")).status_code == 200
     issuer.rotate("first")
 
 
-def test_some_of_the_scopes(issuer, rule):
+def test_subset_of_the_scopes_can_be_requested(issuer, rule):
     assert bring(issuer.sign(), scope="workspaces:read").json()["scope"] == "workspaces:read"
 
 
-def test_a_rule_for_everything_gives_less_where_less_is_asked(issuer, ci, alice):
+def test_rule_with_all_scopes_grants_requested_subset(issuer, ci, alice):
     rules.create(
         actor=alice,
         account=ci,
@@ -137,7 +137,7 @@ def test_a_rule_for_everything_gives_less_where_less_is_asked(issuer, ci, alice)
         ({"aud": []}, "aud"),
     ],
 )
-def test_claims_that_no_rule_takes(issuer, rule, changed, failed):
+def test_claims_matching_no_rule_are_refused(issuer, rule, changed, failed):
     answer = bring(issuer.sign(issuer.claims(**changed)))
     entry = refusal(answer, ExchangeCode.NO_RULE_MATCHES)
     assert entry.data["rules"] == [{"rule": str(rule.pk), "account": "svc-ci", "failed": [failed]}]
@@ -162,27 +162,27 @@ def test_claims_that_no_rule_takes(issuer, rule, changed, failed):
         ({"iss": ["x"]}, ExchangeCode.ISSUER_NOT_ALLOWED),
     ],
 )
-def test_claims_that_no_token_may_have(issuer, rule, changed, code):
+def test_invalid_standard_claims_are_refused(issuer, rule, changed, code):
     refusal(bring(issuer.sign(issuer.claims(**changed))), code)
 
 
-def test_a_wrong_signature(issuer, rule):
+def test_wrong_signature_is_refused(issuer, rule):
     other = rsa.generate_private_key(65537, 2048)
     refusal(bring(issuer.sign(key=other)), ExchangeCode.BAD_SIGNATURE)
 
 
-def test_claims_changed_after_signing(issuer, rule):
+def test_claims_changed_after_signing_are_refused(issuer, rule):
     head, _, signature = issuer.sign().split(".")
     forged = jwt.encode(issuer.claims(), "x" * 32, algorithm="HS256").split(".")[1]
     refusal(bring(f"{head}.{forged}.{signature}"), ExchangeCode.BAD_SIGNATURE)
 
 
-def test_no_signature_at_all(issuer, rule):
+def test_unsigned_token_is_refused(issuer, rule):
     token = jwt.encode(issuer.claims(), None, algorithm="none", headers={"kid": "first"})
     refusal(bring(token), ExchangeCode.ALGORITHM_NOT_ALLOWED)
 
 
-def test_the_public_key_as_a_shared_secret(issuer, rule):
+def test_public_key_as_a_shared_secret_is_refused(issuer, rule):
     public = issuer.keys["first"].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     parts = [{"alg": "HS256", "kid": "first", "typ": "JWT"}, issuer.claims()]
     text = ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=").decode() for p in parts)
@@ -190,12 +190,12 @@ def test_the_public_key_as_a_shared_secret(issuer, rule):
     refusal(bring(f"{text}.{mac.decode()}"), ExchangeCode.ALGORITHM_NOT_ALLOWED)
 
 
-def test_a_key_for_another_algorithm(issuer, rule):
+def test_key_for_another_algorithm_is_refused(issuer, rule):
     issuer.pages["/keys"] = {"keys": [issuer.jwk("first", alg="PS256")]}
     refusal(bring(issuer.sign()), ExchangeCode.UNKNOWN_KEY)
 
 
-def test_a_short_key(issuer, rule):
+def test_short_key_is_refused(issuer, rule):
     issuer.rotate("short", key=rsa.generate_private_key(65537, 1024))
     with pytest.warns(Warning):
         token = issuer.sign()
@@ -204,13 +204,13 @@ def test_a_short_key(issuer, rule):
 
 
 @pytest.mark.parametrize("header", [{"kid": "another"}, {"kid": None}])
-def test_an_unknown_key(issuer, rule, header):
+def test_unknown_key_is_refused(issuer, rule, header):
     headers = {name: value for name, value in header.items() if value is not None}
     token = jwt.encode(issuer.claims(), issuer.keys["first"], algorithm="RS256", headers=headers)
     refusal(bring(token), ExchangeCode.UNKNOWN_KEY)
 
 
-def test_a_key_that_the_token_brings_itself_is_not_looked_at(issuer, rule):
+def test_key_embedded_in_the_token_is_ignored(issuer, rule):
     own = rsa.generate_private_key(65537, 2048)
     issuer.pages["/evil"] = {"keys": []}
     token = jwt.encode(
@@ -224,16 +224,16 @@ def test_a_key_that_the_token_brings_itself_is_not_looked_at(issuer, rule):
     "token",
     ["x", "a.b.c", "..", "{}", "ey." * 3, "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16")],
 )
-def test_what_is_no_token(issuer, rule, token):
+def test_malformed_token_is_refused(issuer, rule, token):
     refusal(bring(token), ExchangeCode.NOT_A_JWT)
 
 
-def test_one_that_is_too_long(issuer, rule):
+def test_too_long_token_is_refused(issuer, rule):
     refusal(bring(issuer.sign(issuer.claims(more="x" * 20_000))), ExchangeCode.TOKEN_TOO_LONG)
     assert issuer.asked == []
 
 
-def test_a_token_is_taken_once(issuer, rule):
+def test_token_is_accepted_once(issuer, rule):
     token = issuer.sign()
     assert bring(token).status_code == 200
     ApiToken.objects.all().delete()
@@ -241,14 +241,14 @@ def test_a_token_is_taken_once(issuer, rule):
     assert entry.targets.exists()
 
 
-def test_the_same_jti_in_another_token_is_a_replay_too(issuer, rule):
+def test_same_jti_in_another_token_is_a_replay(issuer, rule):
     claims = issuer.claims(jti="one")
     assert bring(issuer.sign(claims)).status_code == 200
     ApiToken.objects.all().delete()
     refusal(bring(issuer.sign(issuer.claims(jti="one"))), ExchangeCode.REPLAYED)
 
 
-def test_what_is_refused_is_not_spent(issuer, rule, ci, alice):
+def test_refused_token_can_be_used_later(issuer, rule, ci, alice):
     token = issuer.sign()
     deactivation.deactivate(actor=alice, user=ci)
     refusal(bring(token), ExchangeCode.ACCOUNT_INACTIVE)
@@ -256,11 +256,11 @@ def test_what_is_refused_is_not_spent(issuer, rule, ci, alice):
     assert bring(token).status_code == 200
 
 
-def test_a_scope_that_the_rule_does_not_give(issuer, rule):
+def test_scope_not_granted_by_the_rule_is_refused(issuer, rule):
     refusal(bring(issuer.sign(), scope="users:read"), ExchangeCode.SCOPE_NOT_GRANTED, "invalid_scope")
 
 
-def test_rules_of_several_accounts(issuer, rule, team, alice):
+def test_matching_rules_of_several_accounts_need_a_choice(issuer, rule, team, alice):
     other = service_accounts.create(actor=alice, team=team, name="docs")
     TrustRule.objects.create(
         account=other,
@@ -277,7 +277,7 @@ def test_rules_of_several_accounts(issuer, rule, team, alice):
     assert answer.json()["scope"] == "teams:read"
 
 
-def test_another_accounts_rule_is_not_lent(issuer, rule, team, alice):
+def test_rule_of_another_account_does_not_apply(issuer, rule, team, alice):
     service_accounts.create(actor=alice, team=team, name="docs")
     refusal(bring(issuer.sign(), service_account="svc-docs"), ExchangeCode.NO_RULE_MATCHES)
 
@@ -287,13 +287,13 @@ def test_deleted_rule_accepts_nothing(issuer, rule, alice):
     refusal(bring(issuer.sign()), ExchangeCode.NO_RULE_MATCHES)
 
 
-def test_deactivated_the_short_token_ends_too(issuer, rule, ci, alice):
+def test_deactivation_ends_the_exchanged_token(issuer, rule, ci, alice):
     secret = bring(issuer.sign()).json()["access_token"]
     deactivation.deactivate(actor=alice, user=ci)
     assert token_lookup.find_valid_token(secret) is None
 
 
-def test_a_short_token_makes_no_longer_one(issuer, ci, alice):
+def test_exchanged_token_cannot_create_tokens(issuer, ci, alice):
     rules.create(
         actor=alice,
         account=ci,
@@ -330,37 +330,37 @@ def test_a_short_token_makes_no_longer_one(issuer, ci, alice):
         ({"scope": ["teams:read", "all"]}, "invalid_request"),
     ],
 )
-def test_requests_that_are_not_understood(issuer, rule, changed, error):
+def test_malformed_requests_are_refused(issuer, rule, changed, error):
     answer = bring(issuer.sign(), **changed)
     assert (answer.status_code, answer.json()["error"]) == (400, error)
     assert not ApiToken.objects.exists()
 
 
-def test_a_body_that_is_no_form(issuer, rule):
+def test_body_that_is_not_a_form_is_refused(issuer, rule):
     answer = Client().post(URL, {"grant_type": GRANT}, content_type="application/json")
     assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
 
 
-def test_without_issuers_there_is_no_exchange(issuer, rule, settings):
+def test_exchange_is_disabled_without_issuers(issuer, rule, settings):
     token = issuer.sign()
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = []
     assert bring(token).json()["error"] == "unsupported_grant_type"
 
 
-def test_a_session_and_a_cookie_count_for_nothing(issuer, rule, as_user, ada):
+def test_session_does_not_authorize_an_exchange(issuer, rule, as_user, ada):
     assert bring("x", as_user(ada)).status_code == 400
 
 
 # --- the issuer -----------------------------------------------------------------------------------
 
 
-def test_keys_are_asked_for_once(issuer, rule):
+def test_keys_are_fetched_once(issuer, rule):
     for _ in range(3):
         assert bring(issuer.sign()).status_code == 200
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
 
 
-def test_a_new_key_is_found_and_an_old_one_forgotten(issuer, rule, monkeypatch):
+def test_rotated_key_is_fetched_and_the_old_one_dropped(issuer, rule, monkeypatch):
     monkeypatch.setattr(issuers, "RETRY_S", -1.0)
     old = issuer.sign()
     assert bring(issuer.sign()).status_code == 200
@@ -371,14 +371,14 @@ def test_a_new_key_is_found_and_an_old_one_forgotten(issuer, rule, monkeypatch):
     issuer.rotate("first")
 
 
-def test_made_up_keys_do_not_have_the_issuer_asked_again_and_again(issuer, rule):
+def test_unknown_keys_do_not_cause_repeated_fetches(issuer, rule):
     assert bring(issuer.sign()).status_code == 200
     for number in range(5):
         bring(issuer.sign(kid=f"made-up-{number}"))
     assert issuer.asked.count("/keys") == 1
 
 
-def test_known_keys_serve_while_the_issuer_is_away(issuer, rule, monkeypatch):
+def test_cached_keys_are_used_while_the_issuer_is_unavailable(issuer, rule, monkeypatch):
     assert bring(issuer.sign()).status_code == 200
     monkeypatch.setattr(issuers, "FRESH_S", -1.0)
     monkeypatch.setattr(issuers, "RETRY_S", -1.0)
@@ -406,14 +406,14 @@ def test_known_keys_serve_while_the_issuer_is_away(issuer, rule, monkeypatch):
         pytest.param({"/.well-known/openid-configuration": {}}, id="nameless"),
     ],
 )
-def test_an_issuer_that_answers_nonsense(issuer, rule, bend):
+def test_invalid_answers_of_the_issuer_are_refused(issuer, rule, bend):
     token = issuer.sign()
     issuer.pages.update(bend)
     refusal(bring(token), ExchangeCode.ISSUER_UNREACHABLE, "temporarily_unavailable", 503)
     assert "/elsewhere" not in issuer.asked
 
 
-def test_keys_are_never_read_from_an_address_that_is_not_safe(issuer, rule):
+def test_keys_are_never_fetched_from_an_unsafe_address(issuer, rule):
     for url in ("http://10.0.0.1/keys", "file:///etc/passwd", "ftp://127.0.0.1/", "https://a@b/", ""):
         issuers.forget()
         issuer.pages["/.well-known/openid-configuration"] = {"issuer": issuer.url, "jwks_uri": url}
@@ -441,7 +441,7 @@ def test_silent_issuer_delays_requests_only_briefly(issuer, rule, monkeypatch):
 # --- conditions by themselves ---------------------------------------------------------------------
 
 
-def test_an_organization_that_was_renamed_is_known_by_its_id(issuer, ci, alice):
+def test_renamed_organization_is_recognized_by_its_id(issuer, ci, alice):
     rules.create(
         actor=alice,
         account=ci,

@@ -55,7 +55,7 @@ def create(client: Client, **more: Any) -> Any:
 # --- renewal --------------------------------------------------------------------------------------
 
 
-def test_a_renewed_token_lives_on(job: Client, clock: Any) -> None:
+def test_renewed_token_stays_valid(job: Client, clock: Any) -> None:
     clock.shift(LIFETIME_S - 1)
     answer = job.post(RENEW)
     assert (answer.status_code, answer.json()["expires_in"]) == (200, LIFETIME_S)
@@ -81,7 +81,7 @@ def test_the_rule_limits_the_total_lifetime(issuer: Any, rule: Any, clock: Any) 
     assert job.get("/api/v1/me").status_code == 401
 
 
-def test_without_its_rule_a_token_is_not_renewed(job: Client, rule: Any, alice: Any, clock: Any) -> None:
+def test_token_of_a_deleted_rule_is_not_renewed(job: Client, rule: Any, alice: Any, clock: Any) -> None:
     rules.delete(actor=alice, rule=rule)
     refused = job.post(RENEW)
     assert (refused.status_code, refused.json()["detail"]) == (
@@ -92,7 +92,7 @@ def test_without_its_rule_a_token_is_not_renewed(job: Client, rule: Any, alice: 
     assert job.get("/api/v1/me").status_code == 401
 
 
-def test_a_deactivated_account_cannot_renew(job: Client, ci: Any, alice: Any) -> None:
+def test_token_of_a_deactivated_account_is_not_renewed(job: Client, ci: Any, alice: Any) -> None:
     deactivation.deactivate(actor=alice, user=ci)
     assert job.post(RENEW).status_code == 401
 
@@ -109,7 +109,7 @@ def test_clients_recognize_job_tokens(issuer: Any, rule: Any, alice: Any) -> Non
     assert not make_token(alice)[1].startswith(token_lookup.JOB_TOKEN_PREFIX)
 
 
-def test_another_expired_token_says_so(team: Any, alice: Any, clock: Any) -> None:
+def test_expired_token_of_another_kind_is_reported(team: Any, alice: Any, clock: Any) -> None:
     token, secret = make_token(alice)
     ApiToken.objects.update(expires_at=token.created_at)
     clock.shift(1)
@@ -119,7 +119,7 @@ def test_another_expired_token_says_so(team: Any, alice: Any, clock: Any) -> Non
 # --- a lost answer --------------------------------------------------------------------------------
 
 
-def test_a_repeated_exchange_answers_with_a_new_secret(issuer: Any, rule: Any) -> None:
+def test_repeated_exchange_returns_a_new_secret(issuer: Any, rule: Any) -> None:
     token = issuer.sign()
     first, second = (keyed(token).json()["access_token"] for _ in range(2))
     assert program(first).get("/api/v1/me").status_code == 401
@@ -131,7 +131,7 @@ def test_a_repeated_exchange_answers_with_a_new_secret(issuer: Any, rule: Any) -
 
 
 @pytest.mark.parametrize("key", ["", "a-random-key-of-somebody-else-altogether"])
-def test_a_repeat_without_the_key_is_a_replay(issuer: Any, rule: Any, key: str) -> None:
+def test_repeated_exchange_without_the_key_is_a_replay(issuer: Any, rule: Any, key: str) -> None:
     token = issuer.sign()
     secret = keyed(token).json()["access_token"]
     assert (keyed(token, key) if key else bring(token)).status_code == 400
@@ -144,20 +144,20 @@ def test_an_exchange_without_a_key_cannot_be_repeated(issuer: Any, rule: Any) ->
     assert keyed(token).status_code == bring(token).status_code == 400
 
 
-def test_a_repeat_asks_for_the_same(issuer: Any, rule: Any) -> None:
+def test_repeated_exchange_must_equal_the_first(issuer: Any, rule: Any) -> None:
     token = issuer.sign()
     assert keyed(token).status_code == 200
     assert keyed(token, scope="workspaces:read").status_code == 400
 
 
-def test_a_revoked_token_does_not_come_back(issuer: Any, rule: Any, ci: Any) -> None:
+def test_repeated_exchange_does_not_restore_a_revoked_token(issuer: Any, rule: Any, ci: Any) -> None:
     token = issuer.sign()
     assert keyed(token).status_code == 200
     deactivation.revoke_tokens(ci)
     assert keyed(token).status_code == 400
 
 
-def test_a_repeat_does_not_extend_the_total_lifetime(issuer: Any, rule: Any, clock: Any) -> None:
+def test_repeated_exchange_does_not_extend_the_total_lifetime(issuer: Any, rule: Any, clock: Any) -> None:
     type(rule).objects.update(max_lifetime_s=700)
     token = issuer.sign()
     keyed(token)
@@ -174,7 +174,7 @@ def test_a_short_key_is_ignored(issuer: Any, rule: Any, key: str) -> None:
     assert "Idempotency-Key-Ignored" not in keyed(issuer.sign())
 
 
-def test_a_long_key_is_taken(issuer: Any, rule: Any) -> None:
+def test_long_key_is_accepted(issuer: Any, rule: Any) -> None:
     token, key = issuer.sign(), "a random key with spaces " * 40
     first, second = (keyed(token, key).json()["access_token"] for _ in range(2))
     assert first != second
@@ -198,21 +198,21 @@ def test_a_workspace_is_deleted_after_its_job(job: Client, pool: Any, clock: Any
     assert (entry.message, entry.reason) == ("deleted the workspace", "its CI job has ended")
 
 
-def test_it_is_deleted_too_when_the_row_of_the_token_is(job: Client, pool: Any, clock: Any) -> None:
+def test_workspace_is_deleted_after_its_token_was_purged(job: Client, pool: Any, clock: Any) -> None:
     create(job)
     clock.shift(2 * 3600)
     assert services.purge() == 1
     assert housekeeping.delete_bound() == 1
 
 
-def test_it_is_deleted_when_the_token_is_revoked(job: Client, pool: Any, ci: Any) -> None:
+def test_workspace_is_deleted_when_its_token_is_revoked(job: Client, pool: Any, ci: Any) -> None:
     create(job)
     deactivation.revoke_tokens(ci)
     assert housekeeping.delete_bound() == 1
 
 
 @pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.STOPPING, State.RUNNING])
-def test_it_is_deleted_in_any_state(job: Client, pool: Any, clock: Any, state: State) -> None:
+def test_bound_workspace_is_deleted_in_any_state(job: Client, pool: Any, clock: Any, state: State) -> None:
     create(job)
     Workspace.objects.update(state=state, pool=pool)
     clock.shift(LIFETIME_S + 1)
@@ -220,7 +220,7 @@ def test_it_is_deleted_in_any_state(job: Client, pool: Any, clock: Any, state: S
     assert Workspace.objects.get().termination_reason == TerminationReason.JOB_ENDED
 
 
-def test_its_page_says_that_it_is_deleted_with_the_job(
+def test_page_shows_deletion_with_the_job(
     job: Client, pool: Any, alice: Any, as_user: Any
 ) -> None:
     said = "The portal deletes the workspace when its job ends."
@@ -284,7 +284,7 @@ def test_open_request_is_deleted(asking_job: Client, pool: Any, ci: Any) -> None
     assert waiting.state == State.TERMINATED
 
 
-def test_its_repeated_creation_returns_it(asking_job: Client, pool: Any) -> None:
+def test_repeated_creation_returns_the_waiting_workspace(asking_job: Client, pool: Any) -> None:
     """`berth up --ask` repeats the creation with the key of the request."""
     asking_job.defaults["HTTP_IDEMPOTENCY_KEY"] = "job-7"
     waiting = ask_to_start(asking_job)
@@ -298,7 +298,7 @@ def test_a_job_can_keep_a_workspace_of_a_quota_request(asking_job: Client, pool:
     assert housekeeping.delete_bound() == 0
 
 
-def test_other_tokens_bind_no_workspace_of_a_quota_request(
+def test_other_tokens_do_not_bind_a_workspace_of_a_quota_request(
     team: Any, pool: Any, short: None, alice: Any
 ) -> None:
     assert not ask_to_start(program(make_token(alice)[1])).bound
@@ -321,7 +321,7 @@ def restart() -> None:
 
 
 @pytest.mark.slow("runs a pipeline for nine lives of its token")
-def test_a_pipeline_of_nine_lives_leaves_nothing(
+def test_repeatedly_killed_pipeline_leaves_no_workspace(
     issuer: Any, rule: Any, pool: Any, clock: Any, settle: Callable[..., int]
 ) -> None:
     killed, going = (program(bring(issuer.sign()).json()["access_token"]) for _ in range(2))

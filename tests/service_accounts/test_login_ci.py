@@ -26,7 +26,7 @@ def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_token_that_gitlab_put_into_the_job(
+def test_login_uses_the_gitlab_id_token(
     berth: Any,
     server: str,
     issuer: Any,
@@ -43,7 +43,7 @@ def test_the_token_that_gitlab_put_into_the_job(
     assert berth("ls").code == 0
 
 
-def test_the_token_that_github_gives_when_asked(
+def test_login_requests_the_github_id_token(
     berth: Any,
     server: str,
     issuer: Any,
@@ -57,7 +57,7 @@ def test_the_token_that_github_gives_when_asked(
     assert (ran.code, ran.json["username"]) == (0, "svc-ci"), ran.err
 
 
-def test_a_refusal_is_said(
+def test_login_refusal_is_printed(
     berth: Any,
     server: str,
     issuer: Any,
@@ -69,12 +69,12 @@ def test_a_refusal_is_said(
     assert ran.code == 3 and "No rule accepts this token" in ran.err
 
 
-def test_outside_of_a_job(berth: Any, server: str, db: None) -> None:
+def test_login_outside_a_job_is_refused(berth: Any, server: str, db: None) -> None:
     ran = berth("login", server, "--ci")
     assert ran.code == 3 and "id-token: write" in ran.err
 
 
-def test_a_lost_answer_is_asked_for_again(
+def test_lost_response_is_requested_again(
     server: str, issuer: Any, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ci, "RETRY_S", 0.01)
@@ -113,7 +113,7 @@ def expire() -> None:
     ApiToken.objects.update(expires_at=token.created_at)
 
 
-def test_an_expired_token_is_said(signed_in: Any, server: str) -> None:
+def test_expired_token_is_reported(signed_in: Any, server: str) -> None:
     expire()
     ran = signed_in("ls")
     assert ran.code == 3
@@ -169,7 +169,7 @@ def test_other_tokens_are_not_renewed(server: str, monkeypatch: pytest.MonkeyPat
         pass
 
 
-def test_a_deleted_rule_is_said(signed_in: Any, rule: Any) -> None:
+def test_deleted_rule_is_reported(signed_in: Any, rule: Any) -> None:
     rule.delete()
     ran = signed_in("ls")
     assert ran.code == 0

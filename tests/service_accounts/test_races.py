@@ -40,7 +40,7 @@ def dead(account, *made) -> None:
         assert [token_lookup.find_valid_token(secret) for secret in secrets] == [None] * len(secrets)
 
 
-def test_one_token_brought_eight_times_at_once_is_taken_once(issuer, rule, ci):
+def test_token_sent_eight_times_at_once_is_accepted_once(issuer, rule, ci):
     token = issuer.sign()
     outcomes = at_once([exchanging(token)] * 8)
     assert Counter(type(outcome) for outcome in outcomes) == {
@@ -55,7 +55,7 @@ def test_one_token_brought_eight_times_at_once_is_taken_once(issuer, rule, ci):
     assert Event.objects.filter(kind="token.exchange_refused").count() == 7
 
 
-def test_a_replay_in_the_middle_of_the_first(issuer, rule, ci, monkeypatch):
+def test_replay_during_the_first_exchange_race(issuer, rule, ci, monkeypatch):
     token = issuer.sign()
     second = Meanwhile(monkeypatch, tokens, "mint", exchanging(token))
     first = services.exchange(subject_token=token)
@@ -64,7 +64,7 @@ def test_a_replay_in_the_middle_of_the_first(issuer, rule, ci, monkeypatch):
 
 
 @pytest.mark.parametrize("end", ["deactivate", "delete"])
-def test_the_account_ends_in_the_middle_of_an_exchange(issuer, rule, ci, alice, monkeypatch, end):
+def test_account_deletion_race_during_an_exchange(issuer, rule, ci, alice, monkeypatch, end):
     ending = deactivation.deactivate if end == "deactivate" else users.delete
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: ending(actor=alice, user=ci))
     made = services.exchange(subject_token=issuer.sign())
@@ -74,14 +74,14 @@ def test_the_account_ends_in_the_middle_of_an_exchange(issuer, rule, ci, alice, 
     dead(ci, made)
 
 
-def test_an_exchange_in_the_middle_of_the_accounts_end(issuer, rule, ci, alice, monkeypatch):
+def test_exchange_race_during_the_account_deletion(issuer, rule, ci, alice, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", exchanging(issuer.sign()))
     deactivation.deactivate(actor=alice, user=ci)
     assert code(meanwhile.outcome()) is ExchangeCode.ACCOUNT_INACTIVE
     dead(ci)
 
 
-def test_exchanges_and_the_accounts_end_at_once(issuer, rule, ci, alice):
+def test_exchanges_and_account_deletion_at_once(issuer, rule, ci, alice):
     outcomes = at_once(
         [
             lambda: deactivation.deactivate(actor=alice, user=ci),
@@ -96,7 +96,7 @@ def test_exchanges_and_the_accounts_end_at_once(issuer, rule, ci, alice):
     dead(ci, *outcomes)
 
 
-def test_a_rule_deleted_in_the_middle_of_an_exchange_gives_nothing_more(issuer, rule, ci, alice, monkeypatch):
+def test_rule_deletion_race_during_an_exchange(issuer, rule, ci, alice, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: rules.delete(actor=alice, rule=rule))
     try:
         services.exchange(subject_token=issuer.sign())
@@ -108,14 +108,14 @@ def test_a_rule_deleted_in_the_middle_of_an_exchange_gives_nothing_more(issuer, 
         services.exchange(subject_token=issuer.sign())
 
 
-def test_the_account_ends_while_a_token_of_it_is_issued(ci, alice, monkeypatch):
+def test_account_deletion_race_while_a_token_is_issued(ci, alice, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
     made = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     assert not isinstance(meanwhile.outcome(), Exception)
     dead(ci, made)
 
 
-def test_a_token_is_issued_while_the_account_ends(ci, alice, monkeypatch):
+def test_token_issue_race_during_the_account_deletion(ci, alice, monkeypatch):
     meanwhile = Meanwhile(
         monkeypatch,
         deactivation,
@@ -127,7 +127,7 @@ def test_a_token_is_issued_while_the_account_ends(ci, alice, monkeypatch):
     dead(ci)
 
 
-def test_the_account_ends_while_a_token_of_it_is_rotated(ci, alice, monkeypatch):
+def test_account_deletion_race_while_a_token_is_rotated(ci, alice, monkeypatch):
     old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
     made = tokens.rotate_token(actor=alice, token_id=old.token.pk)
@@ -135,7 +135,7 @@ def test_the_account_ends_while_a_token_of_it_is_rotated(ci, alice, monkeypatch)
     dead(ci, old, made)
 
 
-def test_a_token_is_rotated_while_the_account_ends(ci, alice, monkeypatch):
+def test_token_rotation_race_during_the_account_deletion(ci, alice, monkeypatch):
     old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     meanwhile = Meanwhile(
         monkeypatch,
@@ -148,7 +148,7 @@ def test_a_token_is_rotated_while_the_account_ends(ci, alice, monkeypatch):
     dead(ci, old)
 
 
-def test_a_token_revoked_while_it_is_being_rotated_does_not_live_on_in_another(ci, alice, monkeypatch):
+def test_token_revoked_during_rotation_has_no_successor(ci, alice, monkeypatch):
     """Revoked between being found and being locked, it is not there to be rotated."""
     old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     meanwhile = Meanwhile(

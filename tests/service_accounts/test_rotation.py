@@ -28,7 +28,7 @@ def works(secret: str) -> bool:
     return token_lookup.find_valid_token(secret) is not None
 
 
-def test_both_work_until_the_old_one_ends_by_itself(ci, alice, clock):
+def test_both_tokens_work_until_the_old_one_expires(ci, alice, clock):
     old = tokens.create_token(actor=alice, user=ci, name="ci", scopes=["teams:read"])
     new = tokens.rotate_token(actor=alice, token_id=old.token.pk, overlap_hours=2)
     assert works(old.secret) and works(new.secret)
@@ -39,27 +39,27 @@ def test_both_work_until_the_old_one_ends_by_itself(ci, alice, clock):
     assert entry.data["replaced_by"] == str(new.token.pk) and entry.actor == alice
 
 
-def test_without_overlap_the_old_one_ends_at_once(ci, alice, clock):
+def test_old_token_ends_at_once_without_overlap(ci, alice, clock):
     old = tokens.create_token(actor=alice, user=ci, name="ci")
     tokens.rotate_token(actor=alice, token_id=old.token.pk, overlap_hours=0)
     assert not works(old.secret)
 
 
-def test_the_new_one_lives_as_long_as_the_old_one_was_made_for(ci, alice, clock):
+def test_new_token_has_the_original_lifetime_of_the_old_one(ci, alice, clock):
     old = tokens.create_token(actor=alice, user=ci, name="ci", expires_at=timezone.now() + 10 * DAY)
     clock.shift(8 * 86400)
     new = tokens.rotate_token(actor=alice, token_id=old.token.pk)
     assert abs(new.token.expires_at - (timezone.now() + 10 * DAY)) < dt.timedelta(minutes=1)
 
 
-def test_overlap_lengthens_no_life(ci, alice):
+def test_overlap_does_not_extend_the_old_token(ci, alice):
     soon = timezone.now() + dt.timedelta(hours=1)
     old = tokens.create_token(actor=alice, user=ci, name="ci", expires_at=soon)
     tokens.rotate_token(actor=alice, token_id=old.token.pk, overlap_hours=100)
     assert ApiToken.objects.get(pk=old.token.pk).expires_at == soon
 
 
-def test_a_token_is_rotated_once_and_only_while_it_lives(ci, alice, clock):
+def test_token_is_rotated_once_and_only_while_valid(ci, alice, clock):
     old = tokens.create_token(actor=alice, user=ci, name="ci")
     tokens.rotate_token(actor=alice, token_id=old.token.pk, overlap_hours=1)
     with pytest.raises(StateConflict) as again:
@@ -72,13 +72,13 @@ def test_a_token_is_rotated_once_and_only_while_it_lives(ci, alice, clock):
 
 
 @pytest.mark.parametrize("hours", [-1, tokens.MAX_OVERLAP_HOURS + 1])
-def test_an_overlap_out_of_range(ci, alice, hours):
+def test_overlap_out_of_range_is_refused(ci, alice, hours):
     token = tokens.create_token(actor=alice, user=ci, name="ci").token
     with pytest.raises(InvalidInput):
         tokens.rotate_token(actor=alice, token_id=token.pk, overlap_hours=hours)
 
 
-def test_who_may_not_make_one_rotates_none(ci, alice, bob, charlie, olga):
+def test_users_unable_to_create_tokens_cannot_rotate_them(ci, alice, bob, charlie, olga):
     token = tokens.create_token(actor=alice, user=ci, name="ci").token
     for actor in (bob, charlie):
         with pytest.raises(NotFound):
@@ -88,7 +88,7 @@ def test_who_may_not_make_one_rotates_none(ci, alice, bob, charlie, olga):
         tokens.rotate_token(actor=olga, token_id=own.pk)
 
 
-def test_a_token_that_ends_does_not_prolong_itself(api, alice, ci):
+def test_expiring_token_cannot_extend_itself(api, alice, ci):
     made = tokens.create_token(
         actor=alice, user=ci, name="ci", scopes=["tokens:write"], expires_at=timezone.now() + DAY
     )
@@ -99,7 +99,7 @@ def test_a_token_that_ends_does_not_prolong_itself(api, alice, ci):
 # --- BERTH_TOKEN_MAX_DAYS -------------------------------------------------------------------------
 
 
-def test_no_token_outlives_the_sites_limit_not_even_an_old_one(alice, clock, settings):
+def test_site_limit_applies_to_new_and_existing_tokens(alice, clock, settings):
     old = make_token(alice)[1]
     settings.BERTH_TOKEN_MAX_DAYS = 30
     new, secret = make_token(alice)
@@ -113,7 +113,7 @@ def test_no_token_outlives_the_sites_limit_not_even_an_old_one(alice, clock, set
     assert works(old)
 
 
-def test_a_later_expiry_is_refused_and_said(api, alice, settings):
+def test_later_expiry_is_refused_with_the_limit(api, alice, settings):
     settings.BERTH_TOKEN_MAX_DAYS = 30
     late = (timezone.now() + 31 * DAY).isoformat()
     refused = api(alice).post("tokens", {"name": "x", "expires_at": late})
@@ -122,7 +122,7 @@ def test_a_later_expiry_is_refused_and_said(api, alice, settings):
     assert made.json()["expires_at"] is not None
 
 
-def test_the_page_offers_no_longer_life(as_user, alice, settings):
+def test_page_offers_lifetimes_within_the_limit_only(as_user, alice, settings):
     settings.BERTH_TOKEN_MAX_DAYS = 45
     page = as_user(alice).get("/account/tokens/").content.decode()
     assert "In 30 days" in page and "In 90 days" not in page and "Never" not in page
@@ -133,7 +133,7 @@ def test_the_page_offers_no_longer_life(as_user, alice, settings):
 # --- all tokens of the site -----------------------------------------------------------------------
 
 
-def test_rest_lists_ones_own_unless_asked(api, olga, alice, bob, ci):
+def test_rest_lists_own_tokens_by_default(api, olga, alice, bob, ci):
     tokens.create_token(actor=alice, user=ci, name="nightly")
     make_token(bob)
 
@@ -150,7 +150,7 @@ def test_rest_lists_ones_own_unless_asked(api, olga, alice, bob, ci):
     assert names("tokens?kind=service", bob) == []
 
 
-def test_rest_finds_what_is_unused_and_what_ends(api, olga, bob, clock):
+def test_rest_filters_unused_and_expiring_tokens(api, olga, bob, clock):
     make_token(bob, expires_at=timezone.now() + 5 * DAY)
     clock.shift(3 * 86400)
     rows = lambda path: len(api(olga).get(path).json()["results"])  # noqa: E731
@@ -160,7 +160,7 @@ def test_rest_finds_what_is_unused_and_what_ends(api, olga, bob, clock):
     assert rows("tokens?owner=bob&expires_days=1") == 0
 
 
-def test_the_page_filters_and_an_operator_revokes(as_user, olga, alice, bob, ci):
+def test_page_filters_tokens_and_operator_revokes(as_user, olga, alice, bob, ci):
     token = tokens.create_token(actor=alice, user=ci, name="nightly").token
     make_token(bob)
     client = as_user(olga)

@@ -48,7 +48,7 @@ def rule_body(there: Any, **changed: Any) -> dict[str, Any]:
         ("release-*-*", ["release-1-2"], ["release-1"]),
     ],
 )
-def test_globs(glob, yes, no):
+def test_globs_match_within_their_rules(glob, yes, no):
     held = lambda text: conditions.check([Condition("ref", "glob", glob)], {"ref": text})[0].holds  # noqa: E731
     assert all(held(text) for text in yes)
     assert not any(held(text) for text in no)
@@ -58,7 +58,7 @@ def test_globs(glob, yes, no):
     ("value", "text"),
     [("main", "main"), (True, "true"), (False, "false"), (12, "12"), (None, None), ([1], None)],
 )
-def test_claims_as_they_are_compared(value, text):
+def test_claims_are_compared_as_text(value, text):
     outcome = conditions.check([Condition("x", "exact", "12")], {"x": value})[0]
     assert outcome.seen == text
     assert outcome.holds is (text == "12")
@@ -85,12 +85,12 @@ def test_claims_as_they_are_compared(value, text):
         ([Condition("sub", "exact", "x")] * 13, Problem.TOO_MANY),
     ],
 )
-def test_conditions_that_cannot_be(given, problem):
+def test_invalid_conditions_are_refused(given, problem):
     found = conditions.problem_of(given)
     assert (found[0] if found else None) is problem
 
 
-def test_conditions_as_they_are_typed():
+def test_typed_conditions_are_parsed():
     text = " repository = octo/app \n\nref ~ refs/heads/*\nnonsense\nx ="
     found, wrong = conditions.parse(text)
     assert found == [Condition("repository", "exact", "octo/app"), Condition("ref", "glob", "refs/heads/*")]
@@ -100,7 +100,7 @@ def test_conditions_as_they_are_typed():
 # --- who, and what --------------------------------------------------------------------------------
 
 
-def test_an_owner_makes_and_deletes_one_over_rest(api, alice, ci, issuer):
+def test_owner_creates_and_deletes_a_rule_over_rest(api, alice, ci, issuer):
     made = api(alice).post(PATH, rule_body(issuer))
     assert made.status_code == 201, made.content
     row = api(alice).get(made["Location"]).json()
@@ -126,14 +126,14 @@ def test_an_owner_makes_and_deletes_one_over_rest(api, alice, ci, issuer):
         ({"lifetime_s": 3601}, "lifetime_s"),
     ],
 )
-def test_what_is_wrong_is_named(api, alice, ci, issuer, changed, field):
+def test_invalid_rule_field_is_named(api, alice, ci, issuer, changed, field):
     refused = api(alice).post(PATH, rule_body(issuer, **changed))
     assert refused.status_code == 400
     assert list(refused.json()["errors"]) == [field]
     assert not TrustRule.objects.exists()
 
 
-def test_a_token_makes_no_rule_that_may_more_than_itself(ci, alice, issuer):
+def test_token_cannot_create_a_rule_with_wider_scopes(ci, alice, issuer):
     narrow = make_token(alice, "tokens:write")[0]
     given = {
         "actor": alice,
@@ -150,7 +150,7 @@ def test_a_token_makes_no_rule_that_may_more_than_itself(ci, alice, issuer):
     assert rules.create(**given, scopes=["tokens:write"]).scopes == ["tokens:write"]
 
 
-def test_members_and_other_owners_make_none(api, ci, issuer, bob, charlie, team, alice):
+def test_members_and_other_owners_cannot_create_rules(api, ci, issuer, bob, charlie, team, alice):
     other = service_accounts.create(actor=alice, team=team, name="docs")
     for actor, status in ((bob, 403), (charlie, 404)):
         assert api(actor).post(PATH, rule_body(issuer)).status_code == status
@@ -170,7 +170,7 @@ def test_members_and_other_owners_make_none(api, ci, issuer, bob, charlie, team,
     assert TrustRule.objects.filter(pk=rule.pk).exists()
 
 
-def test_an_account_has_no_end_of_rules(rule, alice, issuer, monkeypatch):
+def test_rules_per_account_are_limited(rule, alice, issuer, monkeypatch):
     monkeypatch.setattr(rules, "MAX_RULES", 1)
     with pytest.raises(StateConflict):
         rules.create(
@@ -185,7 +185,7 @@ def test_an_account_has_no_end_of_rules(rule, alice, issuer, monkeypatch):
         )
 
 
-def test_an_issuer_that_is_no_longer_allowed_makes_no_rule(ci, alice, issuer, settings):
+def test_rule_for_a_disallowed_issuer_is_refused(ci, alice, issuer, settings):
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = []
     with pytest.raises(InvalidInput):
         rules.create(
@@ -203,7 +203,7 @@ def test_an_issuer_that_is_no_longer_allowed_makes_no_rule(ci, alice, issuer, se
 # --- previews -------------------------------------------------------------------------------------
 
 
-def test_a_preview_says_which_condition_fails(api, alice, rule, issuer):
+def test_preview_names_the_failing_condition(api, alice, rule, issuer):
     seen = api(alice).post(f"{PATH}/check", {"claims": issuer.claims(ref="refs/tags/v1", environment=None)})
     assert seen.status_code == 200
     assert [(row["matches"], row["issuer"], row["audience"]) for row in seen.json()] == [(False, True, True)]
@@ -213,7 +213,7 @@ def test_a_preview_says_which_condition_fails(api, alice, rule, issuer):
     assert not Event.objects.filter(kind__startswith="token.exchange").exists()
 
 
-def test_the_page_makes_previews_and_deletes(as_user, alice, ci, issuer):
+def test_page_creates_previews_and_deletes_rules(as_user, alice, ci, issuer):
     client = as_user(alice)
     assert "No trust rules yet" in client.get(PAGE).content.decode()
     assert "repository = OWNER/NAME" in client.get(f"{PAGE}?preset=github").content.decode()
@@ -244,6 +244,6 @@ def test_the_page_makes_previews_and_deletes(as_user, alice, ci, issuer):
     assert not TrustRule.objects.exists()
 
 
-def test_without_issuers_the_page_says_whom_to_ask(as_user, alice, ci, settings):
+def test_page_without_issuers_names_the_setting(as_user, alice, ci, settings):
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = []
     assert "BERTH_TOKEN_EXCHANGE_ISSUERS" in as_user(alice).get(PAGE).content.decode()

@@ -96,7 +96,7 @@ def wipe() -> None:
         model.objects.all().delete()
 
 
-def test_applying_makes_the_site_and_applying_again_does_nothing(ada):
+def test_apply_creates_the_site_and_is_idempotent(ada):
     done = applying.apply(actor=ada, text=FILE)
     assert {step.act for step in done} == {Action.CREATE}
     assert Flavor.objects.get(slug="small").successor.slug == "tall"
@@ -109,7 +109,7 @@ def test_applying_makes_the_site_and_applying_again_does_nothing(ada):
     assert Event.objects.count() == events
 
 
-def test_an_export_is_the_site(ada):
+def test_export_equals_the_site(ada):
     applying.apply(actor=ada, text=FILE)
     text = exporting.as_yaml(exporting.export(actor=ada))
     assert applying.compare(actor=ada, text=text, prune=True) == []
@@ -120,7 +120,7 @@ def test_an_export_is_the_site(ada):
     Draft202012Validator(schema()).validate(before)
 
 
-def test_a_plan_says_in_words_what_differs_and_changes_nothing(ada):
+def test_plan_lists_differences_without_changes(ada):
     applying.apply(actor=ada, text=FILE)
     (step,) = applying.compare(actor=ada, text=FILE.replace("cpu_milli: 1000", "cpu_milli: 1500"))
     assert (step.section, step.name, step.change_texts) == ("flavors", "small", ["cpu_milli: 1000 → 1500"])
@@ -141,7 +141,7 @@ def test_unlisted_entries_are_kept_unless_pruned(ada):
     assert Template.objects.filter(deleted_at=None).count() == 2
 
 
-def test_it_is_all_or_nothing_and_names_the_line(ada):
+def test_apply_is_atomic_and_errors_name_the_line(ada):
     shell = next(line for line in FILE.split("\n") if line.startswith("  shell:"))
     bad = FILE.replace('argv: [bash, "{port}"], env', "argv: [bash], env")
     with pytest.raises(InvalidInput) as refused:
@@ -172,7 +172,7 @@ def test_it_is_all_or_nothing_and_names_the_line(ada):
         ("", 1, "berth"),
     ],
 )
-def test_wrong_files_are_refused_with_their_line(ada, text, line, word):
+def test_invalid_files_are_refused_with_the_line(ada, text, line, word):
     with pytest.raises(InvalidInput) as refused:
         applying.apply(actor=ada, text=text)
     reasons = refused.value.extra["errors"]["yaml"]
@@ -180,7 +180,7 @@ def test_wrong_files_are_refused_with_their_line(ada, text, line, word):
     assert word in refused.value.message
 
 
-def test_only_administrators_apply_and_only_who_sees_people_exports(olga, alice, ada):
+def test_only_administrators_apply_and_only_readers_of_users_export(olga, alice, ada):
     auditor = UserFactory(username="una", is_auditor=True)
     for actor in (olga, alice, auditor):
         with pytest.raises(NotAllowed):
@@ -207,7 +207,7 @@ def test_only_administrators_apply_and_only_who_sees_people_exports(olga, alice,
         ("reclaim_policies:\n  site: {}", 2, "sets no value"),
     ],
 )
-def test_a_wrong_policy_is_refused_with_its_line(ada, text, line, word):
+def test_invalid_policy_is_refused_with_the_line(ada, text, line, word):
     with pytest.raises(InvalidInput) as refused:
         applying.apply(actor=ada, text=text if text.startswith("berth") else f"{text}\nberth: 1")
     problems = " ".join(refused.value.field_errors["yaml"])
@@ -217,7 +217,7 @@ def test_a_wrong_policy_is_refused_with_its_line(ada, text, line, word):
 
 
 @pytest.mark.parametrize("word", ["off", '"off"', "Off", "no"])
-def test_off_needs_no_quotes_where_it_is_a_switch(ada, local_pool, word):
+def test_off_as_a_switch_needs_no_quotes(ada, local_pool, word):
     text = f"berth: 1\npools:\n  {local_pool.slug}:\n    rebalancing: {word}\n"
     (step,) = applying.apply(actor=ada, text=text)
     assert step.change_texts == ["rebalancing: site → off"]
@@ -244,7 +244,7 @@ def test_policies_are_changed_by_field_and_pruned(ada):
     assert ReclaimPolicy.objects.get().target == "team:vision"
 
 
-def test_a_flavor_that_is_pruned_takes_its_policy_along(ada):
+def test_pruning_a_flavor_deletes_its_policy(ada):
     applying.apply(actor=ada, text=FILE)
     text = exporting.as_yaml({**exporting.current(), "flavors": {}, "reclaim_policies": {}})
     applying.apply(actor=ada, text=text, prune=True)
@@ -252,7 +252,7 @@ def test_a_flavor_that_is_pruned_takes_its_policy_along(ada):
     assert applying.compare(actor=ada, text=text, prune=True) == []
 
 
-def test_secrets_are_never_exported_and_applying_keeps_them(ada):
+def test_secrets_are_never_exported_and_kept_by_apply(ada):
     applying.apply(
         actor=ada, text=FILE.replace("env: {A: b}", "env: {A: b, DB_PASSWORD: hunter22, T_TOKEN: '{token}'}")
     )
@@ -269,7 +269,7 @@ def test_secrets_are_never_exported_and_applying_keeps_them(ada):
     }
 
 
-def test_sign_in_providers_are_compared_and_left(ada, providers):
+def test_sign_in_providers_are_compared_but_not_changed(ada, providers):
     site = exporting.current()
     assert site["sign_in_providers"]
     assert "secret" not in json.dumps(site["sign_in_providers"])
@@ -277,11 +277,11 @@ def test_sign_in_providers_are_compared_and_left(ada, providers):
     assert step.act is Action.MANUAL
 
 
-def test_the_published_schema_is_the_present_one():
+def test_published_schema_is_current():
     assert json.loads(SCHEMA.read_text()) == schema(), "manage.py site_schema > docs/site.schema.json"
 
 
-def test_the_starting_catalog_is_a_site_file(ada):
+def test_initial_catalog_is_a_site_file(ada):
     from portal.catalog.initial_catalog import FILE, TEMPLATES
 
     done = applying.apply(actor=ada, text=FILE.read_text(encoding="utf-8"))
@@ -304,7 +304,7 @@ def versions(slug: str) -> list[EnvironmentVersion]:
     return list(EnvironmentVersion.objects.filter(environment__slug=slug).order_by("number"))
 
 
-def test_environments_are_made_and_built(ada):
+def test_environments_are_created_and_built(ada):
     applying.apply(actor=ada, text=FILE)
     tools, own = (Environment.objects.get(slug=slug) for slug in ("tools", "vision-tools"))
     assert (tools.name, tools.successor.slug, tools.deprecated) == ("Tools", "base", True)
@@ -326,7 +326,7 @@ def test_build_state_is_no_difference(ada, state):
     assert len(versions("tools")) == 1
 
 
-def test_another_source_is_another_version_and_is_said_line_by_line(ada):
+def test_changed_source_is_a_new_version_with_a_line_diff(ada):
     applying.apply(actor=ada, text=FILE)
     more = FILE.replace("pandas  # frames", "polars")
     (step,) = applying.compare(actor=ada, text=more)
@@ -337,7 +337,7 @@ def test_another_source_is_another_version_and_is_said_line_by_line(ada):
     assert applying.apply(actor=ada, text=more) == []
 
 
-def test_unrequested_environment_is_built_and_kept(ada):
+def test_environment_without_build_is_built_on_change_and_kept(ada):
     applying.apply(actor=ada, text=FILE)
     built = FILE.replace("enabled: false, build: false", "enabled: true, build: true")
     (step,) = applying.apply(actor=ada, text=built)
@@ -347,7 +347,7 @@ def test_unrequested_environment_is_built_and_kept(ada):
     assert applying.compare(actor=ada, text=built.replace("build: true", "build: false")) == []
 
 
-def test_an_older_version_that_was_made_current_is_what_the_site_has(ada):
+def test_restored_older_version_is_compared_as_current(ada):
     applying.apply(actor=ada, text=FILE)
     more = FILE.replace("pandas  # frames", "polars")
     applying.apply(actor=ada, text=more)
@@ -358,7 +358,7 @@ def test_an_older_version_that_was_made_current_is_what_the_site_has(ada):
     assert [step.name for step in applying.compare(actor=ada, text=more)] == ["tools"]
 
 
-def test_a_name_of_an_environment_is_compared_as_it_is_kept(ada):
+def test_environment_name_is_compared_as_stored(ada):
     name = "Vision\xa0 and\u3000more"
     text = f"berth: 1\nenvironments:\n  vision: {{name: '{name}', build: false, source: numpy}}\n"
     assert applying.apply(actor=ada, text=text) != []
@@ -366,7 +366,7 @@ def test_a_name_of_an_environment_is_compared_as_it_is_kept(ada):
     assert applying.apply(actor=ada, text=text) == []
 
 
-def test_a_wrong_line_of_a_source_is_refused_with_the_line_of_the_file(ada):
+def test_invalid_source_line_is_refused_with_the_line_of_the_file(ada):
     bad = FILE.replace("pandas  # frames", "--index-url https://elsewhere.example")
     for act in (applying.compare, applying.apply):
         with pytest.raises(InvalidInput) as refused:
@@ -377,7 +377,7 @@ def test_a_wrong_line_of_a_source_is_refused_with_the_line_of_the_file(ada):
     assert not Environment.objects.exists()
 
 
-def test_pruning_deletes_environments_but_those_that_come_with_berth(ada):
+def test_pruning_keeps_environments_shipped_with_berth(ada):
     applying.apply(actor=ada, text=FILE)
     curated.ensure()
     deletions = applying.compare(actor=ada, text=FILE, prune=True)
@@ -390,7 +390,7 @@ def test_pruning_deletes_environments_but_those_that_come_with_berth(ada):
     assert applying.compare(actor=ada, text=text, prune=True) == []
 
 
-def test_a_team_keeps_its_environment_and_a_used_one_is_not_deleted(ada):
+def test_environment_stays_with_its_team_and_is_not_deleted_in_use(ada):
     applying.apply(actor=ada, text=FILE)
     with pytest.raises(InvalidInput) as refused:
         applying.apply(actor=ada, text=FILE.replace("-tools: {team: vision, ", "-tools: {team: null, "))
@@ -638,7 +638,7 @@ def sites(draw: Any) -> dict[str, Any]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(site=sites())
-def test_a_wiped_site_comes_back_from_its_export(ada, site):
+def test_wiped_site_is_restored_from_its_export(ada, site):
     with transaction.atomic():
         wipe()
         applying.apply(actor=ada, text=exporting.as_yaml(site))

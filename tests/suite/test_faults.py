@@ -42,7 +42,7 @@ def test_each_kind_of_fault_changes_one_place(kind, before, after):
     assert made[0].function == "it"
 
 
-def test_a_guard_is_removed_where_its_body_leaves():
+def test_guard_with_an_exit_is_removed():
     body = ("if self.a and f():", "    return 1", "if b:", "    g()")
     source = "\n".join(["class C:", "    def it(self):", *(f"        {line}" for line in body)]).encode()
     guard, every = [edit for edit in edits(source) if edit.kind == "guard"], edits(source)
@@ -88,7 +88,7 @@ def test_faults_are_in_different_functions_and_chosen_alike_each_time():
     assert len({edit.function for _, edit in first}) == 5
 
 
-def test_a_statement_is_found_where_it_has_moved():
+def test_moved_statement_is_found():
     source = b"def f(a):\n    return a < 1\n\n\ndef g(a):\n    return a < 1\n"
     edit = [edit for edit in edits(source) if edit.kind == "comparison"][1]
     fault = faults.fault_record("portal/x.py", edit, source)
@@ -97,7 +97,7 @@ def test_a_statement_is_found_where_it_has_moved():
     assert faults.place_of(fault, b"import sys\n" + source.replace(b"g(", b"h(")) is None
 
 
-def test_a_file_is_put_back_when_the_run_fails(tmp_path):
+def test_file_is_restored_when_the_run_fails(tmp_path):
     path = tmp_path / "portal" / "x.py"
     path.parent.mkdir()
     path.write_bytes(b"a = 1\n")
@@ -112,7 +112,7 @@ def test_a_file_is_put_back_when_the_run_fails(tmp_path):
     assert [child.name for child in tmp_path.rglob("*")] == ["portal", "x.py"]
 
 
-def test_a_file_that_a_killed_run_left_is_put_back(tmp_path):
+def test_file_left_by_a_killed_run_is_restored(tmp_path):
     for folder, content in (("portal", b"a = 2\n"), (faults.BACKUPS + "/portal", b"a = 1\n")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "x.py").write_bytes(content)

@@ -41,7 +41,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("asked", "total"), [((), 3), (("--thorough",), 4)])
-def test_thorough_tests_run_when_they_are_asked_for(tmp_path, asked, total):
+def test_thorough_tests_run_on_request(tmp_path, asked, total):
     (tmp_path / "test_some.py").write_text(SOME)
     assert run(tmp_path, *asked).returncode == 1
 
@@ -121,7 +121,7 @@ FILES = {
 }
 
 
-def test_a_group_starts_first_and_tests_that_are_apart_come_last(tmp_path):
+def test_groups_start_first_and_isolated_tests_last(tmp_path):
     for file, (mark, number) in FILES.items():
         tests = "".join(f"def test_{index}(): pass\n" for index in range(number))
         (tmp_path / file).write_text(f"import pytest\n{mark}\n{tests}")

@@ -13,7 +13,7 @@ def lines(*numbers: int) -> frozenset[tuple[str, int]]:
     return frozenset(("a.py", number) for number in numbers)
 
 
-def test_a_dear_test_goes_where_quicker_ones_run_its_lines_often_enough():
+def test_slow_test_is_redundant_if_quicker_ones_cover_its_lines():
     costs = {"dear": 1.0, "quick": 0.01, "other": 0.01}
     run = {"dear": lines(1, 2), "quick": lines(1, 2), "other": lines(1, 2)}
     assert redundant(costs, run, from_s=0.5, times=2) == ["dear"]
@@ -21,7 +21,7 @@ def test_a_dear_test_goes_where_quicker_ones_run_its_lines_often_enough():
     assert redundant(costs, {**run, "other": lines(1)}, from_s=0.5, times=1) == ["dear"]
 
 
-def test_of_two_dear_ones_that_which_adds_more_for_its_time_stays():
+def test_slow_test_with_more_lines_per_second_is_kept():
     costs = {"dear": 1.0, "dearer": 3.0}
     assert redundant(costs, dict.fromkeys(costs, lines(1, 2)), from_s=0.5, times=1) == ["dearer"]
     assert redundant(costs, dict.fromkeys(costs, lines(1, 2)), from_s=0.5, times=2) == []
@@ -39,7 +39,7 @@ def test_tests_without_line_data_are_never_skipped():
     assert redundant(costs, dict.fromkeys(costs, lines(1)), from_s=0.5, times=1) == []
 
 
-def test_each_listed_function_is_there():
+def test_every_listed_function_exists():
     missing = []
     for name in sorted(listed(LIST.read_text())):
         file, _, rest = name.partition("::")

@@ -29,7 +29,7 @@ def phase(folder: Path, name: str, code: str, more: str = "") -> None:
     (folder / f"{name}.code").write_text(code)
 
 
-def test_phases_are_summed_and_skips_have_their_reasons(tmp_path, capsys):
+def test_phases_are_summed_with_skip_reasons(tmp_path, capsys):
     phase(tmp_path, "one", "0\n")
     phase(tmp_path, "two", "0\n")
 
@@ -62,7 +62,7 @@ def test_a_phase_that_never_began_is_failed(tmp_path, capsys):
     assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().out
 
 
-def test_that_nothing_passed_is_no_success(tmp_path):
+def test_no_passed_test_is_a_failure(tmp_path):
     (tmp_path / "one.code").write_text("5")
 
     assert report(tmp_path, "one") == 1
@@ -75,7 +75,7 @@ def timed(name: str, cpu_s: float, slow: str = "") -> str:
     return f"<testcase classname='tests.quota.test_x' name='{name}'>{properties}</testcase>"
 
 
-def test_costs_are_summed_by_room_and_what_needs_a_reason_is_named(tmp_path, capsys):
+def test_costs_are_summed_by_room_and_slow_tests_without_reason_named(tmp_path, capsys):
     phase(
         tmp_path,
         "one",
@@ -95,7 +95,7 @@ def test_costs_are_summed_by_room_and_what_needs_a_reason_is_named(tmp_path, cap
     ]
 
 
-def test_shared_fixtures_count_for_the_phase_and_for_no_test(tmp_path, capsys):
+def test_shared_fixtures_count_for_the_phase_only(tmp_path, capsys):
     started = timed("first", 0.5).replace(
         "</properties>", "<property name='shared berth' value='9.1'/></properties>"
     )

@@ -26,7 +26,7 @@ def symbols() -> set[str]:
     return set(re.findall(r'<symbol id="([\w-]+)"', (ROOT / "static" / ICON_SPRITE).read_text()))
 
 
-def test_a_template_has_no_inline_code_and_says_what_it_expects() -> None:
+def test_templates_have_no_inline_code_and_document_their_context() -> None:
     for template in TEMPLATES:
         text = template.read_text()
         assert not re.search(r"<script(?![^>]*\bsrc=)", text), f"{template}: inline script"
@@ -39,7 +39,7 @@ def test_a_template_has_no_inline_code_and_says_what_it_expects() -> None:
         assert commented, f"{template}: no comment at its head"
 
 
-def test_a_table_that_scrolls_does_so_by_keyboard() -> None:
+def test_scrolling_tables_are_keyboard_accessible() -> None:
     """The attributes for it are made in one place (`table_region`), so none is forgotten."""
     for template in TEMPLATES:
         text = template.read_text()
@@ -48,7 +48,7 @@ def test_a_table_that_scrolls_does_so_by_keyboard() -> None:
         assert text.count("<table") == regions, template
 
 
-def test_the_region_of_a_table_has_a_name() -> None:
+def test_table_regions_have_a_name() -> None:
     assert table_region(label="Made <up>") == (
         'class="table-wrap" tabindex="0" role="region" aria-label="Made &lt;up&gt;"'
     )
@@ -58,7 +58,7 @@ def test_the_region_of_a_table_has_a_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["ada", "Berth", "The rules of svc-x", "svc", "", "<b>"])
-def test_only_a_service_account_is_marked_as_one(name: str) -> None:
+def test_only_service_accounts_are_marked(name: str) -> None:
     assert account_name(name) == name and service_badge(name) == ""
     marked = account_name("svc-<b>")
     assert "Service account" in marked and "svc-&lt;b&gt;" in marked
@@ -79,7 +79,7 @@ def test_every_state_has_a_look() -> None:
         assert STATES[state.value].word == state.label
 
 
-def test_vendored_packages_carry_their_licence() -> None:
+def test_vendored_packages_have_a_licence_file() -> None:
     for folder in (ROOT / "static/vendor").iterdir():
         if folder.is_dir():
             assert (folder / "LICENSE").stat().st_size > 100, folder

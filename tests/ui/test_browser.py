@@ -246,7 +246,7 @@ def test_the_workspace_page_follows_by_itself_and_keeps_the_focus(
     assert page.locator(".stage.done").count() == 5
 
 
-def test_the_log_is_offered_as_soon_as_there_is_one(visit: Visit, alice: User, workspace_in: Make) -> None:
+def test_log_link_appears_when_the_log_exists(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("provisioning", alice, generation=0)
     page = visit(alice)
     page.goto(f"/workspaces/{workspace.pk}/")
@@ -256,7 +256,7 @@ def test_the_log_is_offered_as_soon_as_there_is_one(visit: Visit, alice: User, w
     assert page.locator("#log-title").count() == 1
 
 
-def test_a_slow_answer_is_not_cut_off_by_the_next_question(
+def test_slow_response_is_not_aborted_by_the_next_poll(
     visit: Visit, alice: User, workspace_in: Make, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer that takes longer than what the page asks for at intervals is shown all the same."""
@@ -276,7 +276,7 @@ def test_a_slow_answer_is_not_cut_off_by_the_next_question(
     page.get_by_role("button", name="Start").wait_for()
 
 
-def test_a_lost_live_connection_says_so_and_recovers(visit: Visit, alice: User, workspace_in: Make) -> None:
+def test_lost_live_connection_is_shown_and_recovers(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("running", alice)
     page = visit(alice)
     broken = {"yes": True}
@@ -298,7 +298,7 @@ def test_a_lost_live_connection_says_so_and_recovers(visit: Visit, alice: User, 
     banner.wait_for(state="hidden", timeout=90_000)
 
 
-def test_the_list_filters_as_one_types_and_goes_back(visit: Visit, alice: User, workspace_in: Make) -> None:
+def test_list_filters_while_typing_and_restores_on_back(visit: Visit, alice: User, workspace_in: Make) -> None:
     for name in ("alpha", "beta", "gamma"):
         workspace_in("stopped", alice, name=name)
     page = visit(alice)
@@ -312,7 +312,7 @@ def test_the_list_filters_as_one_types_and_goes_back(visit: Visit, alice: User, 
     assert page.get_by_label("Search by name").input_value() == "bet"
 
 
-def test_delete_asks_in_a_dialog_that_escape_closes(visit: Visit, alice: User, workspace_in: Make) -> None:
+def test_delete_dialog_closes_on_escape(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("running", alice, name="precious")
     page = visit(alice)
     page.goto(f"/workspaces/{workspace.pk}/")
@@ -333,7 +333,7 @@ def test_delete_asks_in_a_dialog_that_escape_closes(visit: Visit, alice: User, w
     assert workspace.state == State.TERMINATING
 
 
-def test_the_theme_switch_holds_across_pages_without_a_flash(visit: Visit, alice: User, team: Team) -> None:
+def test_theme_is_kept_across_pages_without_a_flash(visit: Visit, alice: User, team: Team) -> None:
     page = visit(alice, color_scheme="light")
     page.goto("/teams/")
     background = "getComputedStyle(document.body).backgroundColor"
@@ -352,7 +352,7 @@ def test_the_theme_switch_holds_across_pages_without_a_flash(visit: Visit, alice
     assert page.evaluate(background) == light
 
 
-def test_times_are_in_the_readers_zone(visit: Visit, alice: User, workspace_in: Make) -> None:
+def test_times_are_shown_in_the_zone_of_the_reader(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("stopped", alice)
     page = visit(alice, timezone_id="Asia/Tokyo", locale="en-GB")
     # The reader's clock stands: ten seconds later it is not "now" any more.
@@ -400,7 +400,7 @@ def test_a_token_can_be_copied(visit: Visit, alice: User) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == secret
 
 
-def test_everything_works_without_javascript(
+def test_workspace_pages_work_without_javascript(
     visit: Visit, alice: User, charlie: User, team: Team, local_pool: Pool, make: Make
 ) -> None:
     page = visit(None, java_script_enabled=False)
@@ -437,7 +437,7 @@ def test_everything_works_without_javascript(
     assert page.url.endswith("/sign-in/")
 
 
-def test_a_right_taken_away_takes_the_page_away(
+def test_revoked_access_removes_the_open_page(
     visit: Visit, alice: User, bob: User, team: Team, workspace_in: Make
 ) -> None:
     workspace = workspace_in("running", bob, name="of-bob")

@@ -42,7 +42,7 @@ def test_typed_text_is_completed_and_kept(visit: Visit, olga: User, team: Team, 
     assert Environment.objects.get(slug="tools-0001").successor.slug == "tools-0259"
 
 
-def test_the_form_of_a_workspace_follows_what_is_written(
+def test_workspace_form_updates_with_typed_choices(
     visit: Visit, bob: User, team: Team, catalog: object, local_pool: object
 ) -> None:
     environments(260)
@@ -65,7 +65,7 @@ def test_the_form_of_a_workspace_follows_what_is_written(
 
 
 @pytest.mark.thorough("test_browser has pages without JavaScript")
-def test_without_javascript_it_is_written_and_taken(visit: Visit, olga: User) -> None:
+def test_slug_field_works_without_javascript(visit: Visit, olga: User) -> None:
     environments(260)
     page = visit(olga, java_script_enabled=False)
     page.goto("/environments/tools-0001/edit/")

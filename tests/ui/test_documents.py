@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-def test_search_follows_what_is_typed_and_the_answer_is_one_press_away(visit: Any, alice: Any) -> None:
+def test_search_updates_while_typing_and_opens_with_enter(visit: Any, alice: Any) -> None:
     page = visit(alice)
     page.goto("/docs/")
     page.get_by_label("Search the documentation").fill("gpu")
@@ -33,7 +33,7 @@ def test_search_follows_what_is_typed_and_the_answer_is_one_press_away(visit: An
 
 
 @pytest.mark.thorough("test_browser has pages without JavaScript")
-def test_without_javascript_it_is_the_same(visit: Any, alice: Any) -> None:
+def test_search_works_without_javascript(visit: Any, alice: Any) -> None:
     page = visit(alice, java_script_enabled=False)
     page.goto("/docs/search/")
     page.get_by_label("Search the documentation").fill("restore a backup")
@@ -47,7 +47,7 @@ def test_without_javascript_it_is_the_same(visit: Any, alice: Any) -> None:
 
 
 @pytest.mark.parametrize("theme", quick_of(["light", "dark"], ["light"], "the same pages in the dark"))
-def test_long_pages_stay_within_a_phone(visit: Any, alice: Any, theme: str) -> None:
+def test_long_pages_fit_a_phone(visit: Any, alice: Any, theme: str) -> None:
     page = visit(alice, viewport={"width": 390, "height": 844}, color_scheme=theme)
     for name in ("settings", "reason-codes", "cli", "operations", "placement"):
         page.goto(f"/docs/{name}/")

@@ -19,7 +19,7 @@ pytestmark = [
 Visit = Callable[..., "Page"]
 
 
-def test_a_field_is_marked_while_it_is_wrong(visit: Visit, alice: User, team: Team) -> None:
+def test_invalid_field_is_marked(visit: Visit, alice: User, team: Team) -> None:
     page = visit(alice)
     page.goto("/catalog/templates/new/?team=vision&preset=web-app")
     page.get_by_label("Name", exact=True).fill("Plots")
@@ -39,7 +39,7 @@ def test_a_field_is_marked_while_it_is_wrong(visit: Visit, alice: User, team: Te
     assert page.locator(".problem").count() == 0
 
 
-def test_options_name_a_repository_without_sending_its_address(
+def test_options_show_a_repository_name_without_its_address(
     visit: Visit, alice: User, team: Team, local_pool: object
 ) -> None:
     page = visit(alice)

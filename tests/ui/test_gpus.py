@@ -65,7 +65,7 @@ def test_every_page_is_accessible_and_fits(visit: Visit, olga: Any, devices: lis
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_map_is_walked_by_arrows_and_a_check_is_watched(
+def test_map_is_navigated_by_arrow_keys_and_shows_check_progress(
     visit: Visit, olga: Any, devices: list[Device], sent: Broker
 ) -> None:
     commands(sent)
@@ -94,7 +94,7 @@ def test_the_map_is_walked_by_arrows_and_a_check_is_watched(
     assert page.locator("#check").get_attribute("hx-get") is None
 
 
-def test_automatic_refresh_keeps_the_choice(visit: Visit, olga: Any, devices: list[Device]) -> None:
+def test_automatic_refresh_keeps_the_selection(visit: Visit, olga: Any, devices: list[Device]) -> None:
     page = visit(olga)
     page.clock.install()
     page.goto("/gpus/")
@@ -115,7 +115,7 @@ def hall(catalog: None) -> None:
     Node.objects.filter(name__in=("gpu-7", "gpu-8")).update(rack="r2")
 
 
-def test_small_cells_are_walked_named_and_zoomed(visit: Visit, olga: Any, hall: None) -> None:
+def test_small_cells_are_navigable_labelled_and_zoomable(visit: Visit, olga: Any, hall: None) -> None:
     page = visit(olga)
     page.goto("/gpus/")
     assert violations(page) == [] and too_small(page) == []

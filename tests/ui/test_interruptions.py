@@ -31,7 +31,7 @@ def sign_in(page: Page, name: str) -> None:
     page.get_by_role("button", name="Sign in", exact=True).click()
 
 
-def test_typed_text_outlives_the_session(visit: Callable[..., Page], olga: Any, node: Node) -> None:
+def test_typed_text_survives_the_end_of_the_session(visit: Callable[..., Page], olga: Any, node: Node) -> None:
     page = visit(olga)
     form = f"/gpus/nodes/{node.pk}/location/"
     page.goto(form)
@@ -61,7 +61,7 @@ def test_typed_text_outlives_the_session(visit: Callable[..., Page], olga: Any, 
     assert node.location == ("r99", "")
 
 
-def test_the_second_of_two_tabs_learns_of_the_first_and_keeps_its_text(
+def test_stale_tab_shows_the_conflict_and_keeps_its_text(
     visit: Callable[..., Page], olga: Any, node: Node
 ) -> None:
     page = visit(olga)
@@ -81,7 +81,7 @@ def test_the_second_of_two_tabs_learns_of_the_first_and_keeps_its_text(
     assert node.location == ("r07", "")
 
 
-def test_the_entries_of_one_account_are_not_shown_to_another(
+def test_saved_form_text_is_not_shown_to_another_account(
     visit: Callable[..., Page], olga: Any, node: Node
 ) -> None:
     UserFactory(username="oscar", is_operator=True)
@@ -97,7 +97,7 @@ def test_the_entries_of_one_account_are_not_shown_to_another(
     assert page.evaluate("sessionStorage.getItem('berth-draft')") is None
 
 
-def test_back_restores_filters_and_paper_has_no_menu(
+def test_back_button_restores_filters_and_print_hides_the_menu(
     visit: Callable[..., Page], olga: Any, node: Node, make: Any, alice: Any
 ) -> None:
     workspace = make(alice, name="w" * 60)

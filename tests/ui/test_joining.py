@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_from_no_team_to_a_new_workspace(
+def test_user_without_team_joins_and_reaches_a_workspace(
     visit: Any, fay: User, alice: User, team: Team, local_pool: Any
 ) -> None:
     """Without Redis open pages look by themselves every two seconds; with it at once (`tests/e2e`)."""

@@ -80,7 +80,7 @@ def test_pages_of_quota_are_accessible_and_fit(visit: Visit, alice: User, olga: 
 
 
 @pytest.mark.thorough("`make test` has the light theme")
-def test_pages_of_quota_have_their_contrast_in_the_dark(
+def test_pages_of_quota_have_contrast_in_the_dark_theme(
     visit: Visit, alice: User, olga: User, site: object
 ) -> None:
     people = {"alice": visit(alice, color_scheme="dark"), "olga": visit(olga, color_scheme="dark")}

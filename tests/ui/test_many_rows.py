@@ -41,7 +41,7 @@ def asked(browser: Any, path: str) -> int:
         ("/environments/", environments, Environment),
     ],
 )
-def test_lists_of_the_catalog(
+def test_catalog_lists_with_many_rows(
     path: str, make: Callable[[int], Any], model: Any, as_user: Browse, olga: User, local_pool: Pool
 ) -> None:
     browser = as_user(olga)
@@ -54,7 +54,7 @@ def test_lists_of_the_catalog(
     assert asked(browser, f"{path}?page=3") == few
 
 
-def test_pools(as_user: Browse, olga: User, catalog: Any, local_pool: Pool) -> None:
+def test_pool_list_with_many_rows(as_user: Browse, olga: User, catalog: Any, local_pool: Pool) -> None:
     browser = as_user(olga)
 
     def pools(numbers: range) -> None:

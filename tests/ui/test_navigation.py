@@ -45,7 +45,7 @@ def test_each_role_sees_its_pages(alice: User, bob: User, olga: User, team: Team
 
 
 @pytest.mark.django_db
-def test_the_menu_costs_two_queries(bob: User, team: Team, django_assert_num_queries: Any) -> None:
+def test_menu_takes_two_queries(bob: User, team: Team, django_assert_num_queries: Any) -> None:
     bob = User.objects.get(pk=bob.pk)
     with django_assert_num_queries(2):
         menu.groups_for(bob)
@@ -72,7 +72,7 @@ def public(user: User, text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.django_db
-def test_a_verb_before_a_name_leads_to_its_page(alice: User, team: Team) -> None:
+def test_verb_before_a_name_opens_its_page(alice: User, team: Team) -> None:
     workspace = WorkspaceFactory(name="night-run", owner=alice, team=team)
     (group,) = (group for group in find.find(alice, "stop night") if group.title == "Workspaces")
     (result,) = group.results
@@ -82,7 +82,7 @@ def test_a_verb_before_a_name_leads_to_its_page(alice: User, team: Team) -> None
 
 
 @pytest.mark.django_db
-def test_own_workspaces_come_first_and_five_are_shown(alice: User, bob: User, team: Team) -> None:
+def test_own_workspaces_are_first_of_up_to_five_results(alice: User, bob: User, team: Team) -> None:
     for number in range(4):
         WorkspaceFactory(name=f"a-run-{number}", owner=bob, team=team)
         WorkspaceFactory(name=f"b-run-{number}", owner=alice, team=team)
@@ -92,7 +92,7 @@ def test_own_workspaces_come_first_and_five_are_shown(alice: User, bob: User, te
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", ["", "%", "a" * 5000, "<script>alert(1)</script>", "🦄"])
-def test_strange_questions_are_answered(alice: User, team: Team, as_user: Any, text: str) -> None:
+def test_unusual_queries_are_answered(alice: User, team: Team, as_user: Any, text: str) -> None:
     htmx = {"HX-Request": "true", "HX-Target": "results"}
     answer = as_user(alice).get("/search/", {"q": text}, headers=htmx)
     assert answer.status_code == 200
@@ -100,7 +100,7 @@ def test_strange_questions_are_answered(alice: User, team: Team, as_user: Any, t
 
 
 @pytest.mark.django_db
-def test_machines_and_pages_are_found(olga: User, pool: Pool, client: Client) -> None:
+def test_search_finds_machines_and_pages(olga: User, pool: Pool, client: Client) -> None:
     node = pool.nodes.all()[0]
     assert node.name in found(olga, node.name)["Machines and pools"]
     assert found(olga, "cal")["Pages"] == ["Calendar"]
@@ -110,7 +110,7 @@ def test_machines_and_pages_are_found(olga: User, pool: Pool, client: Client) ->
 @pytest.mark.apart
 @pytest.mark.browser
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators")
-def test_ctrl_k_finds_by_keyboard(visit: Callable[..., Page], alice: User, workspace_in: Make) -> None:
+def test_ctrl_k_opens_the_search(visit: Callable[..., Page], alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("running", alice, name="night-run")
     page = visit(alice, viewport=DESKTOP)
     page.goto("/")
@@ -129,7 +129,7 @@ def test_ctrl_k_finds_by_keyboard(visit: Callable[..., Page], alice: User, works
 @pytest.mark.apart
 @pytest.mark.browser
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators")
-def test_a_phone_has_a_bar_and_a_sheet(visit: Callable[..., Page], alice: User, team: Team) -> None:
+def test_phone_layout_has_a_bar_and_a_sheet(visit: Callable[..., Page], alice: User, team: Team) -> None:
     page = visit(alice, viewport=PHONE)
     page.goto("/")
     main = page.get_by_role("navigation", name="Main")

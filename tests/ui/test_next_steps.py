@@ -53,7 +53,7 @@ def started(page: Page) -> Workspace:
     return made
 
 
-def test_back_from_a_notebook_leads_to_its_workspace_and_starts_no_second(
+def test_back_from_a_notebook_shows_its_workspace_without_a_second_start(
     visit: Visit, alice: User, team: Team, local_pool: Pool
 ) -> None:
     # A page that is left ends the requests of its parts.
@@ -100,7 +100,7 @@ def test_failed_request_is_reported_and_recovers(
     banner.wait_for(state="hidden")
 
 
-def test_the_figures_of_a_running_workspace_keep_up_and_the_focus_stays(
+def test_figures_of_a_running_workspace_refresh_and_keep_the_focus(
     visit: Visit, alice: User, workspace_in: Make, settings: object
 ) -> None:
     settings.HEARTBEAT_S = 1  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ def test_the_figures_of_a_running_workspace_keep_up_and_the_focus_stays(
     page.wait_for_function("document.activeElement.id === 'act-stop'")
 
 
-def test_the_choice_of_a_size_outlives_a_reload(
+def test_chosen_size_survives_a_reload(
     visit: Visit, alice: User, team: Team, local_pool: Pool
 ) -> None:
     page = visit(alice)
@@ -130,7 +130,7 @@ def test_the_choice_of_a_size_outlives_a_reload(
     assert page.get_by_label("Large CPU").is_checked()
 
 
-def test_open_says_what_to_do_where_the_browser_does_not_reach_workspaces(
+def test_open_explains_unreachable_workspaces(
     visit: Visit, alice: User, workspace_in: Make
 ) -> None:
     workspace = workspace_in("running", alice)

@@ -56,7 +56,7 @@ def pending(team, owner, code: str, *, outcome: str = "queued") -> Workspace:
     return workspace
 
 
-def test_numbers_are_those_of_the_map_and_the_inbox(lab, as_user, olga):
+def test_numbers_equal_those_of_map_and_inbox(lab, as_user, olga):
     # Its GPUs are held, so they keep their last known state.
     Node.objects.filter(name="gpu-1").update(online=False)
     state_samples.run()
@@ -82,7 +82,7 @@ def test_failed_environments_need_attention(lab, as_user, olga):
     assert (need.count, need.url) == (1, "/environments/")
 
 
-def test_waiting_is_grouped_by_code_and_leads_to_the_queue(lab, team, alice, as_user, olga):
+def test_waiting_requests_are_grouped_by_code_and_linked_to_the_queue(lab, team, alice, as_user, olga):
     for code in ("home_moving", "home_moving", ""):
         pending(team, alice, code)
     above = pending(team, alice, "team_limit", outcome="needs_approval")
@@ -97,7 +97,7 @@ def test_waiting_is_grouped_by_code_and_leads_to_the_queue(lab, team, alice, as_
     assert len(rows) == 2
 
 
-def test_the_longest_idle_first_with_one_act(lab, as_user, olga, una):
+def test_longest_idle_gpus_are_first_with_one_action(lab, as_user, olga, una):
     rows = as_user(olga).get("/overview/").context["idle"]
     assert [row.name for row in rows] == [
         f"GPU {index} of gpu-{node}" for node, index in ((1, 1), (1, 0), (0, 1), (0, 0))
@@ -106,7 +106,7 @@ def test_the_longest_idle_first_with_one_act(lab, as_user, olga, una):
     assert not overview.idle_gpus(una, overview.counting.enabled_devices(), timezone.now())[0].stop_url
 
 
-def test_only_simulated_gpus_are_said_to_be_so(pool, as_user, olga):
+def test_simulated_gpus_are_marked(pool, as_user, olga):
     page = as_user(olga).get("/overview/")
     assert page.context["gpus"].simulated and page.context["gpus"].states.total == 8
     assert "All GPUs of this site are simulated" in page.text and "never idle" in page.text
@@ -135,7 +135,7 @@ def test_queries_do_not_grow(lab, team, alice, as_user, olga):
     assert asked() == few
 
 
-def test_operators_land_on_it_after_sign_in(client, olga, alice, team):
+def test_overview_is_the_start_page_of_operators(client, olga, alice, team):
 
     for user, landing in ((olga, "/overview/"), (alice, "/")):
         form = {"username": user.username, "password": PASSWORD, "next": "/"}

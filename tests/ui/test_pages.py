@@ -38,7 +38,7 @@ def text_of(response: object) -> str:
 # --- Sign-in ------------------------------------------------------------------------------------
 
 
-def test_sign_in_goes_where_one_wanted_to(alice: User, client: Client) -> None:
+def test_sign_in_redirects_to_the_requested_page(alice: User, client: Client) -> None:
     away = client.get("/teams/")
     assert away.status_code == 302
     page = client.get(away["Location"])
@@ -51,18 +51,18 @@ def test_sign_in_goes_where_one_wanted_to(alice: User, client: Client) -> None:
     "elsewhere",
     ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)", "teams/"],
 )
-def test_sign_in_leads_to_no_other_site(alice: User, client: Client, elsewhere: str) -> None:
+def test_sign_in_does_not_redirect_to_another_site(alice: User, client: Client, elsewhere: str) -> None:
     answer = client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": elsewhere})
     assert (answer.status_code, answer["Location"]) == (302, "/")
 
 
-def test_a_wrong_password_says_so_and_keeps_the_name(alice: User, client: Client) -> None:
+def test_wrong_password_is_reported_and_keeps_the_name(alice: User, client: Client) -> None:
     page = client.post("/sign-in/", {"username": "alice", "password": "wrong"})
     assert "Wrong name or password" in text_of(page)
     assert 'value="alice"' in page.content.decode()
 
 
-def test_too_many_wrong_passwords_say_how_long_to_wait(alice: User, client: Client, settings: object) -> None:
+def test_too_many_wrong_passwords_show_the_waiting_time(alice: User, client: Client, settings: object) -> None:
     for _ in range(settings.AXES_FAILURE_LIMIT):  # type: ignore[attr-defined]
         page = client.post("/sign-in/", {"username": "alice", "password": "wrong"})
     assert page.status_code == 429
@@ -72,7 +72,7 @@ def test_too_many_wrong_passwords_say_how_long_to_wait(alice: User, client: Clie
     assert right.status_code == 429
 
 
-def test_a_partial_without_a_session_sends_the_whole_page_to_sign_in(client: Client, db: None) -> None:
+def test_partial_without_a_session_redirects_the_whole_page(client: Client, db: None) -> None:
     answer = client.get(
         "/sign-in/?next=/",
         headers={"HX-Request": "true", "HX-Target": "list", "HX-Current-URL": "http://testserver/?q=a"},
@@ -80,7 +80,7 @@ def test_a_partial_without_a_session_sends_the_whole_page_to_sign_in(client: Cli
     assert answer["HX-Redirect"] == "/sign-in/?next=%2F%3Fq%3Da"
 
 
-def test_the_theme_is_kept_and_rendered(alice: User, as_user: Browse) -> None:
+def test_theme_is_stored_and_rendered(alice: User, as_user: Browse) -> None:
     client = as_user(alice)
     assert "data-theme=" not in client.get("/").content.decode()
     answer = client.post("/theme/", {"theme": "dark", "next": "/teams/"})
@@ -93,13 +93,13 @@ def test_the_theme_is_kept_and_rendered(alice: User, as_user: Browse) -> None:
 # --- Home ---------------------------------------------------------------------------------------
 
 
-def test_an_empty_home_teaches_the_next_step(alice: User, team: Team, as_user: Browse) -> None:
+def test_empty_home_page_shows_the_next_step(alice: User, team: Team, as_user: Browse) -> None:
     page = text_of(as_user(alice).get("/"))
     assert "No workspaces yet" in page
     assert "No pools yet" in page
 
 
-def test_home_repeats_the_last_choice_in_one_click(
+def test_home_page_offers_the_last_choice(
     alice: User, team: Team, local_pool: Pool, make: Make, as_user: Browse
 ) -> None:
     make(alice, "cpu-large")
@@ -113,7 +113,7 @@ def test_home_repeats_the_last_choice_in_one_click(
 
 
 @pytest.mark.parametrize("state", [state for state in State if state != State.TERMINATED])
-def test_a_card_says_its_state_in_words_and_offers_what_is_possible(
+def test_card_shows_its_state_and_possible_actions(
     alice: User, as_user: Browse, workspace_in: Make, state: State
 ) -> None:
     workspace = workspace_in(state.value, alice, name="mine")
@@ -131,7 +131,7 @@ def test_a_card_says_its_state_in_words_and_offers_what_is_possible(
     assert offered == possible.get(state, set())
 
 
-def test_two_hundred_workspaces_page_filter_and_search(
+def test_two_hundred_workspaces_are_paged_filtered_and_searched(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     for number in range(200):
@@ -148,7 +148,7 @@ def test_two_hundred_workspaces_page_filter_and_search(
     assert "All 200 workspaces are hidden" in text_of(none)
 
 
-def test_the_list_costs_the_same_queries_for_one_and_for_many(
+def test_queries_of_the_list_do_not_grow_with_workspaces(
     alice: User, as_user: Browse, workspace_in: Make, django_assert_max_num_queries: Callable[..., object]
 ) -> None:
     for number in range(24):
@@ -171,7 +171,7 @@ def test_filter_for_all_needs_permission_to_see_others(
 # --- New ----------------------------------------------------------------------------------------
 
 
-def test_new_has_a_possible_choice_ready(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
+def test_new_form_preselects_a_possible_choice(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
     body = as_user(alice).get("/workspaces/new/").content.decode()
     assert re.search(r'value="jupyterlab" checked', body)
     assert re.search(r'value="cpu-small" checked', body)
@@ -189,7 +189,7 @@ def test_unavailable_choice_shows_the_reason(alice: User, team: Team, catalog: N
     assert "Not possible No node is large enough" in words
 
 
-def test_a_starting_form_with_javascript_gets_verdicts_and_keeps_a_name_that_was_typed(
+def test_form_updates_verdicts_and_keeps_a_typed_name(
     alice: User, team: Team, local_pool: Pool, as_user: Browse
 ) -> None:
     client = as_user(alice)
@@ -203,7 +203,7 @@ def test_a_starting_form_with_javascript_gets_verdicts_and_keeps_a_name_that_was
     assert 'id="name-box"' not in kept
 
 
-def test_the_form_keeps_and_passes_on_that_work_is_checkpointed(
+def test_form_keeps_the_checkpoint_option(
     alice: User, team: Team, local_pool: Pool, catalog: None, as_user: Browse
 ) -> None:
     chosen = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
@@ -215,7 +215,7 @@ def test_the_form_keeps_and_passes_on_that_work_is_checkpointed(
     assert dict(Workspace.objects.values_list("name", "checkpointed")) == {"said": True, "unsaid": None}
 
 
-def test_closed_options_say_what_is_set_and_open_for_an_error(
+def test_collapsed_options_show_values_and_open_on_errors(
     alice: User, team: Team, local_pool: Pool, catalog: None, as_user: Browse
 ) -> None:
     def options(page: Any) -> tuple[bool, str]:
@@ -244,7 +244,7 @@ def test_closed_options_say_what_is_set_and_open_for_an_error(
         ("taken", "already have"),
     ],
 )
-def test_a_refused_form_says_what_to_change_and_keeps_the_choice(
+def test_refused_form_shows_the_problem_and_keeps_the_choice(
     alice: User, team: Team, local_pool: Pool, make: Make, as_user: Browse, name: str, sentence: str
 ) -> None:
     make(alice, "cpu-small", name="taken")
@@ -259,14 +259,14 @@ def test_a_refused_form_says_what_to_change_and_keeps_the_choice(
     assert Workspace.objects.count() == 1
 
 
-def test_user_without_team_sees_whom_to_ask(as_user: Browse, olga: User, local_pool: Pool) -> None:
+def test_user_without_team_sees_the_next_step(as_user: Browse, olga: User, local_pool: Pool) -> None:
     assert "You are not in a team yet" in text_of(as_user(olga).get("/workspaces/new/"))
 
 
 # --- Workspace ----------------------------------------------------------------------------------
 
 
-def test_the_page_of_a_running_workspace(
+def test_page_of_a_running_workspace(
     alice: User, team: Team, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in(
@@ -291,7 +291,7 @@ def test_the_page_of_a_running_workspace(
     assert page.content.count(b'class="stage done"') == 5
 
 
-def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
+def test_stages_of_a_running_and_a_failed_start(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     client = as_user(alice)
@@ -314,7 +314,7 @@ def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
     assert "last line" in body
 
 
-def test_it_opens_by_itself_only_when_that_was_asked_for(
+def test_workspace_opens_automatically_only_on_request(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in("running", alice)
@@ -323,7 +323,7 @@ def test_it_opens_by_itself_only_when_that_was_asked_for(
     assert "data-open-now" in client.get(f"/workspaces/{workspace.pk}/?open=1").content.decode()
 
 
-def test_a_workspace_opens_after_a_form_that_may_not_lead_to_another_origin(
+def test_workspace_opens_despite_the_form_action_policy(
     alice: User, as_user: Browse, workspace_in: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chromium applies the policy of the sign-in page, `form-action 'self'`, to all redirects of its form."""
@@ -347,7 +347,7 @@ def test_a_workspace_opens_after_a_form_that_may_not_lead_to_another_origin(
         ("localhost:9000", "b.example", "http://b.example", "Open http://b.example instead"),
     ],
 )
-def test_a_browser_that_does_not_reach_workspaces_reads_what_to_do(
+def test_unreachable_workspace_domain_is_explained(
     alice: User,
     as_user: Browse,
     workspace_in: Make,
@@ -366,7 +366,7 @@ def test_a_browser_that_does_not_reach_workspaces_reads_what_to_do(
         assert "connect-src 'self' http://probe.localhost:8000" in page["Content-Security-Policy"]
 
 
-def test_its_team_owner_may_stop_it_but_not_open_it(
+def test_team_owner_can_stop_but_not_open_a_workspace(
     alice: User, bob: User, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in("running", bob)
@@ -377,7 +377,7 @@ def test_its_team_owner_may_stop_it_but_not_open_it(
 
 
 @pytest.mark.parametrize("verb", ["", "logs/", "open/", "stop/", "delete/", "events/"])
-def test_a_stranger_learns_nothing(
+def test_outsider_gets_not_found(
     charlie: User, alice: User, as_user: Browse, make: Make, verb: str
 ) -> None:
     stranger = as_user(charlie)
@@ -387,7 +387,7 @@ def test_a_stranger_learns_nothing(
     assert workspace.name not in page.content.decode()
 
 
-def test_stop_and_delete_ask_first_and_then_do_it(
+def test_stop_and_delete_ask_for_confirmation(
     alice: User, team: Team, local_pool: Pool, make: Make, as_user: Browse
 ) -> None:
     workspace = make(alice, "cpu-small")
@@ -404,7 +404,7 @@ def test_stop_and_delete_ask_first_and_then_do_it(
     assert f"{workspace.name} is being deleted. Your home folder is kept." in text_of(answer)
 
 
-def test_sign_in_during_an_action_leads_to_a_page(
+def test_sign_in_during_an_action_redirects_to_its_page(
     alice: User, team: Team, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in("stopped", alice)
@@ -420,7 +420,7 @@ def test_sign_in_during_an_action_leads_to_a_page(
     assert workspace.state == State.STOPPED, "looking changes nothing"
 
 
-def test_an_action_that_comes_too_late_says_so(
+def test_late_action_is_reported(
     alice: User, team: Team, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in("stopping", alice)
@@ -428,7 +428,7 @@ def test_an_action_that_comes_too_late_says_so(
     assert "cannot be started now. Wait until it is stopped" in text_of(answer)
 
 
-def test_simulated_says_so_wherever_it_appears_and_nothing_else_does(
+def test_only_simulated_workspaces_are_marked_on_every_page(
     alice: User, team: Team, pool: Pool, make: Make, as_user: Browse, workspace_in: Make
 ) -> None:
     simulated = make(alice, "sim-cpu")
@@ -447,7 +447,7 @@ def test_simulated_says_so_wherever_it_appears_and_nothing_else_does(
 # --- Teams and tokens ---------------------------------------------------------------------------
 
 
-def test_an_owner_adds_changes_and_removes_a_member(
+def test_owner_adds_changes_and_removes_a_member(
     alice: User, charlie: User, team: Team, as_user: Browse
 ) -> None:
     client = as_user(alice)
@@ -471,7 +471,7 @@ def test_concurrently_changed_role_is_kept(alice: User, bob: User, team: Team, a
     assert team.memberships.get(user=bob).role == Role.VIEWER
 
 
-def test_refusals_of_a_team_name_the_rule(alice: User, team: Team, as_user: Browse) -> None:
+def test_team_refusals_name_the_rule(alice: User, team: Team, as_user: Browse) -> None:
     client = as_user(alice)
     unknown = client.post("/teams/vision/", {"username": "nobody", "role": "member"})
     assert unknown.status_code == 400
@@ -480,7 +480,7 @@ def test_refusals_of_a_team_name_the_rule(alice: User, team: Team, as_user: Brow
     assert "alice is the only owner of Vision. Make another member an owner first." in text_of(last)
 
 
-def test_a_member_sees_the_team_but_no_forms(bob: User, team: Team, as_user: Browse) -> None:
+def test_member_sees_the_team_without_forms(bob: User, team: Team, as_user: Browse) -> None:
     client = as_user(bob)
     body = client.get("/teams/vision/").content.decode()
     assert "Add member" not in body
@@ -490,7 +490,7 @@ def test_a_member_sees_the_team_but_no_forms(bob: User, team: Team, as_user: Bro
     assert client.get("/teams/vision/members/alice/revoke/").status_code == 403
 
 
-def test_an_operator_makes_a_team(olga: User, as_user: Browse) -> None:
+def test_operator_creates_a_team(olga: User, as_user: Browse) -> None:
     client = as_user(olga)
     bad = client.post("/teams/", {"name": "Robots", "slug": "Not a slug"})
     assert bad.status_code == 400
@@ -524,14 +524,14 @@ def test_a_token_is_shown_once(alice: User, as_user: Browse) -> None:
     assert "No tokens yet" in text_of(client.get("/account/tokens/"))
 
 
-def test_a_token_without_scopes_is_refused_in_words(alice: User, as_user: Browse) -> None:
+def test_token_without_scopes_is_refused_with_a_message(alice: User, as_user: Browse) -> None:
     page = as_user(alice).post("/account/tokens/", {"name": "x", "expires": "7"})
     assert page.status_code == 400
     assert "Choose at least one." in text_of(page)
     assert not ApiToken.objects.exists()
 
 
-def test_the_password_changes_and_the_session_stays(alice: User, as_user: Browse) -> None:
+def test_password_change_keeps_the_session(alice: User, as_user: Browse) -> None:
     client = as_user(alice)
     new = "another-long-enough-one"
     bad = client.post("/account/", {"old_password": "no", "new_password": new, "repeated": new})
@@ -547,7 +547,7 @@ def test_the_password_changes_and_the_session_stays(alice: User, as_user: Browse
 # --- Pools --------------------------------------------------------------------------------------
 
 
-def test_a_pool_shows_warnings_limits_devices_and_what_is_missing(
+def test_pool_page_shows_warnings_limits_devices_and_missing_programs(
     alice: User, catalog: None, as_user: Browse
 ) -> None:
     local_pool_with(
@@ -561,7 +561,7 @@ def test_a_pool_shows_warnings_limits_devices_and_what_is_missing(
     assert "VS Code not installed" in words
 
 
-def test_a_pool_says_to_what_workspaces_are_held(alice: User, catalog: None, as_user: Browse) -> None:
+def test_pool_page_shows_enforced_limits(alice: User, catalog: None, as_user: Browse) -> None:
     local_pool_with(
         replace(node_info("bare"), limited=(LimitedResource.CPU,)),
         replace(node_info("held"), limited=(LimitedResource.CPU, LimitedResource.DISK)),
@@ -592,7 +592,7 @@ def test_device_users_are_shown_only_with_permission(
     assert "Devices 1 × NVIDIA H100 80GB HBM3 GPU-node-1-0" in held
 
 
-def test_a_hundred_nodes_page_well(alice: User, as_user: Browse, catalog: None) -> None:
+def test_hundred_nodes_are_paged(alice: User, as_user: Browse, catalog: None) -> None:
     local_pool_with(*(node_info(f"node-{number:03d}", gpus=8) for number in range(100)))
     page = as_user(alice).get("/pools/this-machine/?page=2")
     words = text_of(page)
@@ -620,7 +620,7 @@ def test_error_pages_carry_code_request_id_and_one_next_action(client: Client, a
     assert "The page does not exist" in text_of(nowhere)
 
 
-def test_a_fault_of_the_portal_itself_has_a_page_without_the_database(
+def test_server_error_page_needs_no_database(
     client: Client, monkeypatch: pytest.MonkeyPatch, alice: User
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -643,7 +643,7 @@ def text_of_html(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
-def test_a_form_from_elsewhere_is_refused_with_a_page(alice: User) -> None:
+def test_cross_site_form_is_refused_with_a_page(alice: User) -> None:
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
     page = strict.post("/teams/vision/", {"username": "bob", "role": "member"})

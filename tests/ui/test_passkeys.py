@@ -61,7 +61,7 @@ def add_passkey(page: Page, base: str, name: str) -> None:
     page.get_by_role("button", name="Add passkey").click()
 
 
-def test_a_passkey_is_added_and_signs_in_with_nothing_else(
+def test_passkey_is_added_and_signs_in_alone(
     visit: Visit, alice: User, on_localhost: str
 ) -> None:
     page = visit(None)
@@ -87,7 +87,7 @@ def test_a_passkey_is_added_and_signs_in_with_nothing_else(
 
 
 @pytest.mark.thorough("a ceremony more; tests of accounts have the rules")
-def test_a_key_that_keeps_no_names_signs_in_with_the_name(
+def test_non_discoverable_key_signs_in_with_the_name(
     visit: Visit, alice: User, on_localhost: str
 ) -> None:
     page = visit(None)
@@ -113,7 +113,7 @@ def test_the_same_passkey_is_not_added_twice(visit: Visit, alice: User, on_local
     page.get_by_text("This device already has a passkey for this account.").wait_for()
 
 
-def test_a_dismissed_request_is_said_and_can_be_repeated(
+def test_dismissed_request_is_reported_and_repeatable(
     visit: Visit, alice: User, on_localhost: str
 ) -> None:
     page = visit(None)
@@ -125,7 +125,7 @@ def test_a_dismissed_request_is_said_and_can_be_repeated(
 
 
 @pytest.mark.thorough("a ceremony more; tests of accounts have the rules")
-def test_a_stale_session_confirms_by_passkey_and_goes_on(
+def test_stale_session_is_confirmed_with_a_passkey(
     visit: Visit, ada: User, bob: User, on_localhost: str
 ) -> None:
     page = visit(None)
@@ -143,7 +143,7 @@ def test_a_stale_session_confirms_by_passkey_and_goes_on(
     assert bob.deleted_at is not None
 
 
-def test_the_second_step_works_without_javascript(visit: Visit, alice: User, on_localhost: str) -> None:
+def test_second_step_works_without_javascript(visit: Visit, alice: User, on_localhost: str) -> None:
     secret = with_app(alice)
     page = visit(None, java_script_enabled=False)
     by_password(page, on_localhost)

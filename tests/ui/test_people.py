@@ -44,7 +44,7 @@ def test_a_pasted_list_invites_people(visit: Any, ada: User, team: Team, charlie
 
 
 @pytest.mark.thorough("a long way through pages that have quick tests each")
-def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, team: Team) -> None:
+def test_user_is_invited_joins_and_is_deactivated(visit: Any, ada: User, alice: User, team: Team) -> None:
     WorkspaceFactory(owner=alice, team=team, name="paper", state="pending")
     make_token(alice)
     page = visit(ada, color_scheme="light")

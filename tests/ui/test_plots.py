@@ -105,7 +105,7 @@ def test_plots_are_accessible(visit, busy, alice):
     assert page.locator("#span-month").get_attribute("aria-current") == "true"
 
 
-def test_a_plot_is_drawn_and_follows_the_theme(visit, busy, alice):
+def test_plot_is_drawn_and_follows_the_theme(visit, busy, alice):
     page = visit(alice, viewport=DESKTOP, color_scheme="light")
     page.goto(f"/gpus/devices/{busy.pk}/use/")
     colours = """() => {
@@ -132,7 +132,7 @@ def test_a_plot_is_drawn_and_follows_the_theme(visit, busy, alice):
     page.wait_for_function("document.querySelector('.plot-legend .at').textContent")
 
 
-def test_plots_without_javascript(visit, busy, alice):
+def test_plots_work_without_javascript(visit, busy, alice):
     page = visit(alice, java_script_enabled=False)
     page.goto(f"/gpus/devices/{busy.pk}/use/")
     assert page.locator("figure").count() == 4 and "in UTC" in page.inner_text("[data-zone]")

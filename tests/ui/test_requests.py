@@ -93,7 +93,7 @@ def test_every_page_is_accessible_and_fits(
     assert not wrong, "\n".join(wrong)
 
 
-def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
+def test_approver_approves_less_by_keyboard_and_revokes_it(
     visit: Visit, petra: User, asked: dict[str, Any]
 ) -> None:
     page = visit(petra)
@@ -119,7 +119,7 @@ def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
     page.get_by_role("alert").get_by_text("A denial needs a note").wait_for()
 
 
-def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team, gpus: None) -> None:
+def test_refused_workspace_is_requested_and_approved(visit: Visit, bob: User, petra: User, team: Team, gpus: None) -> None:
     """From the place that refused to a workspace that may start, in two browsers."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     member = visit(bob)
@@ -141,7 +141,7 @@ def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team
     ).first.wait_for()
 
 
-def test_form_updates_its_verdict_with_the_choice(visit: Visit, bob: User, asked: dict[str, Any]) -> None:
+def test_request_form_updates_its_verdict_with_the_choice(visit: Visit, bob: User, asked: dict[str, Any]) -> None:
     page = visit(bob)
     page.goto("/quotas/ask/?team=vision&resource=gpu:h100")
     page.get_by_text("Approved automatically: up to 1 × H100 for up to 8 h").wait_for()
@@ -150,7 +150,7 @@ def test_form_updates_its_verdict_with_the_choice(visit: Visit, bob: User, asked
 
 
 @pytest.mark.thorough("test_browser has pages without JavaScript")
-def test_all_of_it_works_without_javascript(
+def test_requests_work_without_javascript(
     visit: Visit, bob: User, petra: User, asked: dict[str, Any]
 ) -> None:
     page = visit(petra, java_script_enabled=False)

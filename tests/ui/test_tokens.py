@@ -51,10 +51,10 @@ def contrast(one: tuple[float, float, float], other: tuple[float, float, float])
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("front", "back", "least"), PAIRS)
-def test_contrast(front: str, back: str, least: float, theme: str) -> None:
+def test_colour_pairs_have_sufficient_contrast(front: str, back: str, least: float, theme: str) -> None:
     found = contrast(token(front, theme), token(back, theme))
     assert found >= least, f"--{front} on --{back} in the {theme} theme: {found:.2f}, needs {least}"
 
 
-def test_the_computation_knows_black_on_white() -> None:
+def test_contrast_of_black_on_white_is_21() -> None:
     assert round(contrast((0, 0, 0), (1, 1, 1))) == 21

@@ -27,7 +27,7 @@ def steps(page: Any) -> dict[str, bool]:
     return {title: bool(done) for done, title in rows}
 
 
-def test_first_steps_of_an_administrator_tick_themselves_and_vanish(as_user, ada):
+def test_first_steps_of_an_administrator_are_checked_off_and_disappear(as_user, ada):
     client = as_user(ada)
     open_steps = {
         "Connect a machine": False,
@@ -59,7 +59,7 @@ def test_first_steps_of_an_administrator_tick_themselves_and_vanish(as_user, ada
     computed.assert_not_called()
 
 
-def test_a_new_team_asks_for_members_and_a_quota(as_user, ada, olga):
+def test_new_team_suggests_members_and_a_quota(as_user, ada, olga):
     for person in (ada, olga):
         slug = f"team-{person.username}"
         page = as_user(person).post("/teams/", {"slug": slug, "name": slug}, follow=True).content.decode()
@@ -69,7 +69,7 @@ def test_a_new_team_asks_for_members_and_a_quota(as_user, ada, olga):
     assert Membership.objects.filter(role="owner").count() == 2
 
 
-def test_a_decision_leads_to_the_next_request(as_user, olga, bob, alice, team):
+def test_decision_shows_the_next_request(as_user, olga, bob, alice, team):
     User.objects.filter(pk=olga.pk).update(is_approver=True)
     local_pool_with(node_info(gpus=8))
     first, second = ask(bob, team), ask(alice, team, amount=2000)
@@ -84,7 +84,7 @@ def test_a_decision_leads_to_the_next_request(as_user, olga, bob, alice, team):
     assert "Next request" not in last
 
 
-def test_a_failed_build_shows_the_line_of_its_log_and_leads_to_the_list(
+def test_failed_build_shows_its_log_line_and_links_to_the_source(
     as_user, alice, team, local_pool, sent
 ):
     environment(team=team, slug="tools", actor=alice)

@@ -32,7 +32,7 @@ NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
         (356_400, "4 d 3 h"),
     ],
 )
-def test_duration(seconds: float | None, words: str) -> None:
+def test_durations_are_formatted(seconds: float | None, words: str) -> None:
     assert formatting.format_duration(seconds) == words
 
 
@@ -40,7 +40,7 @@ def test_duration(seconds: float | None, words: str) -> None:
     ("seconds", "words"),
     [(-60, "0 s"), (9, "9 s"), (59.6, "1 min"), (3600, "1 h"), (3 * 86_400 - 1, "2 d 23 h")],
 )
-def test_time_that_is_left(seconds: float, words: str) -> None:
+def test_remaining_time_is_formatted(seconds: float, words: str) -> None:
     assert formatting.format_time_left(seconds) == words
 
 
@@ -54,7 +54,7 @@ def test_time_that_is_left(seconds: float, words: str) -> None:
         (5400, "1 h 30 min"),
     ],
 )
-def test_a_length_of_time_in_a_sentence(seconds: float, words: str) -> None:
+def test_duration_in_a_sentence_is_formatted(seconds: float, words: str) -> None:
     assert formatting.format_span(seconds) == words
 
 
@@ -69,7 +69,7 @@ def test_a_length_of_time_in_a_sentence(seconds: float, words: str) -> None:
         (1_258_291, "1.2 TiB"),
     ],
 )
-def test_memory(mib: int | None, words: str) -> None:
+def test_memory_amounts_are_formatted(mib: int | None, words: str) -> None:
     assert formatting.format_memory(mib) == words
 
 
@@ -77,7 +77,7 @@ def test_memory(mib: int | None, words: str) -> None:
     ("milli", "words"),
     [(500, "0.5 cores"), (1000, "1 core"), (2250, "2.25 cores"), (12_672_000, "12 672 cores")],
 )
-def test_cores(milli: int, words: str) -> None:
+def test_core_counts_are_formatted(milli: int, words: str) -> None:
     assert formatting.format_cores(milli) == words
 
 
@@ -91,19 +91,19 @@ def test_cores(milli: int, words: str) -> None:
         (-90_000, "from now"),
     ],
 )
-def test_a_moment_is_relative_without_javascript(seconds: float, words: str, clock: object) -> None:
+def test_time_is_relative_without_javascript(seconds: float, words: str, clock: object) -> None:
     html = berth.when(datetime.now(UTC) - timedelta(seconds=seconds))
     assert words in " ".join(html.split())
 
 
-def test_a_moment_is_escaped_absolute_and_in_utc() -> None:
+def test_time_is_escaped_absolute_and_in_utc() -> None:
     html = berth.when(NOW.astimezone())
     assert 'datetime="2026-11-21T09:00:00+00:00"' in html
     assert 'title="21 Nov 2026, 09:00 UTC"' in html
     assert berth.when(None, "not yet") == "not yet"
 
 
-def test_a_bar_is_full_at_ninety_per_cent_and_never_wider_than_itself() -> None:
+def test_bar_is_full_at_ninety_percent_and_capped_at_its_width() -> None:
     assert 'width="50%"' in berth.bar(1, 2)
     assert 'class="bar full"' in berth.bar(9, 10)
     assert 'width="100%"' in berth.bar(20, 10)
@@ -120,7 +120,7 @@ def test_an_unknown_state_shows_its_own_name() -> None:
     assert "Half done" in berth.state_badge("half_done")
 
 
-def test_sizes_name_what_counts() -> None:
+def test_size_texts_name_relevant_amounts() -> None:
     size = {
         "cpu_milli": 8000,
         "memory_mib": 65_536,
@@ -147,7 +147,7 @@ def test_sizes_name_what_counts() -> None:
         ({"count": 1, "model": "", "mig_profile": "1g.10gb"}, "1 × MIG 1g.10gb"),
     ],
 )
-def test_sizes_name_the_bond_and_the_profile(accelerators, words) -> None:
+def test_size_texts_name_locality_and_profile(accelerators, words) -> None:
     size = {"cpu_milli": 1000, "memory_mib": 1024, "accelerators": accelerators}
     assert formatting.format_size(size) == f"{words}, 1 core, 1 GiB"
 
@@ -166,5 +166,5 @@ def test_sizes_name_the_bond_and_the_profile(accelerators, words) -> None:
         ("\t//evil.example", "/home"),
     ],
 )
-def test_a_way_back_stays_on_the_portal(address: str, goes: str) -> None:
+def test_return_path_stays_on_the_portal(address: str, goes: str) -> None:
     assert local_path(address, default="/home") == goes

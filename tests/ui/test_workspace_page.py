@@ -34,7 +34,7 @@ def part(client: Client, path: str, target: str, **query: str) -> str:
 # --- One workspace ------------------------------------------------------------------------------------
 
 
-def test_kernels_memory_and_heartbeat_are_a_part_that_is_asked_for_again(
+def test_figures_of_a_workspace_are_a_refreshed_partial(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in(
@@ -57,7 +57,7 @@ def test_kernels_memory_and_heartbeat_are_a_part_that_is_asked_for_again(
     assert 'id="activity"' not in client.get(path).content.decode()
 
 
-def test_a_failed_start_offers_another_and_says_how_often_it_was_tried(
+def test_failed_start_offers_a_retry_and_shows_attempts(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in(
@@ -74,14 +74,14 @@ def test_a_failed_start_offers_another_and_says_how_often_it_was_tried(
     assert body.split("<dialog")[0].count("btn primary") == 1
 
 
-def test_tries_before_it_last_ran_do_not_count(alice: User, as_user: Browse, workspace_in: Make) -> None:
+def test_attempts_before_the_last_run_are_not_counted(alice: User, as_user: Browse, workspace_in: Make) -> None:
     workspace = workspace_in("failed", alice, status__reason=driver_reason("exited", "It ended.").as_json())
     for kind in ("fail", "fail", "ready", "fail"):
         record(actor=SYSTEM, kind=f"workspace.{kind}", workspace=workspace, message="…")
     assert "tried once" in text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
 
 
-def test_a_start_that_is_tried_again_by_itself_says_how_often_and_when(
+def test_automatic_retry_shows_attempts_and_time(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     due = timezone.now() + timedelta(seconds=40)
@@ -96,7 +96,7 @@ def test_a_start_that_is_tried_again_by_itself_says_how_often_and_when(
     assert "The node is busy. Tried 2 times. The portal retries automatically" in page
 
 
-def test_the_log_of_a_deleted_workspace_went_with_it(
+def test_log_of_a_deleted_workspace_is_deleted(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in("terminated", alice, generation=1)
@@ -115,7 +115,7 @@ def test_the_log_of_a_deleted_workspace_went_with_it(
 # --- Home ---------------------------------------------------------------------------------------------
 
 
-def test_when_the_last_workspace_goes_one_primary_button_stays(
+def test_one_primary_button_remains_after_the_last_workspace(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     client = as_user(alice)
@@ -133,7 +133,7 @@ def test_when_the_last_workspace_goes_one_primary_button_stays(
 # --- New ----------------------------------------------------------------------------------------------
 
 
-def test_choice_is_in_the_url(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
+def test_form_choice_is_in_the_url(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
     client = as_user(alice)
     chosen = {**CHOICE, "flavor": "cpu-large"}
     answer = client.get(
@@ -149,7 +149,7 @@ def test_choice_is_in_the_url(alice: User, team: Team, local_pool: Pool, as_user
 
 
 @pytest.mark.parametrize(("typed", "named"), [("jupyterlab", "marimo"), ("mine", "mine")])
-def test_a_start_before_the_form_has_followed_names_it_after_its_template(
+def test_start_before_the_form_updates_uses_the_template_name(
     alice: User, team: Team, local_pool: Pool, as_user: Browse, typed: str, named: str
 ) -> None:
     form = {**CHOICE, "template": "marimo", "name": typed, "suggested": "jupyterlab", "once": "a1"}
@@ -159,7 +159,7 @@ def test_a_start_before_the_form_has_followed_names_it_after_its_template(
     assert Workspace.objects.get().name == named
 
 
-def test_a_form_sent_twice_makes_one_workspace_and_its_address_leads_there(
+def test_form_sent_twice_makes_one_workspace_and_redirects_to_it(
     alice: User, team: Team, local_pool: Pool, as_user: Browse
 ) -> None:
     client = as_user(alice)
@@ -191,7 +191,7 @@ def test_form_of_another_user_is_not_found(
 # --- Teams --------------------------------------------------------------------------------------------
 
 
-def test_removing_a_member_says_what_happens_to_what_they_run(
+def test_removing_a_member_lists_their_workspaces(
     alice: User, bob: User, team: Team, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in("running", bob, name="night-run")

@@ -65,7 +65,7 @@ def test_redacted_url(url, shown):
     assert url_origin(url) == shown
 
 
-def test_over_rest_an_auditor_reads_all_but_secrets(api, una, delivered, message):
+def test_auditor_reads_all_but_secrets_over_rest(api, una, delivered, message):
     hook = delivered.endpoint
     asked = api(una, "webhooks:read")
     paths = [
@@ -100,7 +100,7 @@ def test_managers_see_all_fields(api, alice, olga, delivered, message):
         assert SECRET in sent[0]["answer"]
 
 
-def test_pages_show_an_auditor_no_secret_and_no_form(as_user, una, delivered, message):
+def test_pages_show_auditors_no_secret_and_no_form(as_user, una, delivered, message):
     browser = as_user(una)
     for path in (
         "/webhooks/",
@@ -120,7 +120,7 @@ def test_pages_show_an_auditor_no_secret_and_no_form(as_user, una, delivered, me
     assert "/teams/vision/webhooks/" in browser.get("/teams/vision/").content.decode()
 
 
-def test_an_auditor_changes_nothing(as_user, una, delivered, message):
+def test_auditor_cannot_change_webhooks(as_user, una, delivered, message):
     browser, hook, channel = as_user(una), delivered.endpoint, message.channel
     evil = "https://evil.example.org/"
     given = {"name": "Mine", "url": evil, "types": ["workspace.failed"], "enabled": "0"}
@@ -182,7 +182,7 @@ def test_personal_channels_belong_to_one_user(api, una, bob):
     assert api(una, "webhooks:read").get("/api/v1/notice-channels").json()["results"] == []
 
 
-def test_an_auditor_sees_what_the_own_channel_was_answered(api, una):
+def test_auditor_sees_responses_to_the_own_channel(api, una):
     own = Channel.objects.create(
         user=una,
         name="Mine",

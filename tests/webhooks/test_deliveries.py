@@ -43,7 +43,7 @@ def due_now(**fields) -> None:
     Endpoint.objects.update(not_before=None)
 
 
-def test_an_event_arrives_signed(hook, tell, there, team, alice):
+def test_event_is_delivered_signed(hook, tell, there, team, alice):
     made = services.create(
         actor=alice, team=team, name="Bot", url=f"{there.url}/x?y=1", types=["team.members_changed"]
     )
@@ -74,7 +74,7 @@ def test_an_event_arrives_signed(hook, tell, there, team, alice):
     assert Attempt.objects.get().status_code == 200
 
 
-def test_a_workspace_is_named_with_where_to_read_more(hook, tell, there, team, bob):
+def test_workspace_event_contains_a_link(hook, tell, there, team, bob):
     workspace = WorkspaceFactory(owner=bob, team=team, name="paper")
     hook(there.url, "workspace.failed")
     tell(
@@ -94,7 +94,7 @@ def test_a_workspace_is_named_with_where_to_read_more(hook, tell, there, team, b
     assert b"secret" not in there.requests[0].body
 
 
-def test_only_what_was_chosen_and_only_of_the_own_team(hook, tell, there, charlie):
+def test_only_selected_events_of_the_own_team_are_delivered(hook, tell, there, charlie):
     hook(there.url, "workspace.failed")
     tell()
     tell(AuditKind.WORKSPACE_FAIL, team=charlie.teams.get())
@@ -104,7 +104,7 @@ def test_only_what_was_chosen_and_only_of_the_own_team(hook, tell, there, charli
     assert len(there.requests) == 1
 
 
-def test_a_webhook_of_the_site_hears_of_all_teams(hook, tell, there, olga, charlie):
+def test_site_webhook_gets_events_of_all_teams(hook, tell, there, olga, charlie):
     hook(there.url, "workspace.failed", "gpu_check.failed", actor=olga, team=None)
     tell(AuditKind.WORKSPACE_FAIL)
     tell(AuditKind.WORKSPACE_FAIL, team=charlie.teams.get())
@@ -130,7 +130,7 @@ def test_rolled_back_event_is_not_delivered(hook, tell, there):
     assert round_trip() == []
 
 
-def test_500_then_200(hook, tell, there, clock):
+def test_failed_delivery_is_retried(hook, tell, there, clock):
     there.answer = one_after_another(status(500, b"broken"), status(204))
     hook(there.url)
     tell()
@@ -151,7 +151,7 @@ def test_500_then_200(hook, tell, there, clock):
     assert first.body == second.body
 
 
-def test_after_a_day_of_attempts_it_is_given_up_and_can_be_sent_again(hook, tell, there, alice):
+def test_delivery_fails_after_a_day_and_can_be_redelivered(hook, tell, there, alice):
     there.answer = status(500)
     hook(there.url)
     tell()
@@ -170,7 +170,7 @@ def test_after_a_day_of_attempts_it_is_given_up_and_can_be_sent_again(hook, tell
     assert len({request.headers["webhook-id"] for request in there.requests}) == 1
 
 
-def test_a_test_is_sent_once_and_shows_the_answer(hook, there, alice):
+def test_test_event_is_sent_once_and_shows_the_response(hook, there, alice):
     there.answer = status(403, b"who are you?" + b"x" * 5000)
     endpoint = hook(there.url)
     services.send_test(actor=alice, endpoint=endpoint)
@@ -202,7 +202,7 @@ def test_redirects_are_not_followed(hook, tell, there):
         "https://localtest.example:{port}/",
     ],
 )
-def test_a_name_that_leads_to_loopback_is_refused(hook, tell, there, settings, monkeypatch, url):
+def test_host_resolving_to_loopback_is_refused(hook, tell, there, settings, monkeypatch, url):
     _leads_to(monkeypatch, "127.0.0.1")
     settings.BERTH_OUTGOING_ALLOW = []
     hook(url.format(port=there.port))
@@ -226,7 +226,7 @@ def _leads_to(monkeypatch, *addresses: str) -> list[str]:
     return asked
 
 
-def test_a_name_that_leads_elsewhere_a_moment_later_does_not_help(hook, tell, there, monkeypatch):
+def test_dns_rebinding_is_prevented(hook, tell, there, monkeypatch):
     """The first answer is one that may be reached, the next an internal one: only the first is used."""
     asked = _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")
     hook(f"http://rebinding.example:{there.port}/")
@@ -247,7 +247,7 @@ def test_a_proxy_of_the_environment_is_not_used(hook, tell, there, monkeypatch):
         assert (len(there.requests), proxy.requests) == (1, [])
 
 
-def test_refused_connection(hook, tell):
+def test_refused_connection_is_recorded(hook, tell):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         hook(f"http://127.0.0.1:{taken.getsockname()[1]}/")
@@ -277,7 +277,7 @@ def test_silent_receiver_does_not_delay_others(hook, tell, there, monkeypatch):
             assert attempt.error == "timeout"
 
 
-def test_a_byte_now_and_then_does_not_stretch_the_time(hook, tell, there, monkeypatch):
+def test_slow_response_does_not_extend_the_timeout(hook, tell, there, monkeypatch):
     monkeypatch.setattr(deliveries, "REQUEST_S", 1.0)
 
     def drip(_received, handler) -> None:
@@ -297,7 +297,7 @@ def test_a_byte_now_and_then_does_not_stretch_the_time(hook, tell, there, monkey
     assert delivery.attempts.get().error == "timeout"
 
 
-def test_suspects_never_have_more_than_their_threads(hook, tell, monkeypatch):
+def test_suspect_endpoints_never_exceed_their_threads(hook, tell, monkeypatch):
     monkeypatch.setattr(deliveries, "REQUEST_S", 1.0)
     most, now, lock = [0], [0], threading.Lock()
     send = deliveries._send
@@ -325,7 +325,7 @@ def test_suspects_never_have_more_than_their_threads(hook, tell, monkeypatch):
     assert most[0] == deliveries.SUSPECT_THREADS
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing(hook, tell, there):
+def test_worker_killed_during_a_delivery_loses_no_event(hook, tell, there):
     """What it had claimed is due again, and arrives under the same id."""
     endpoint = hook(there.url)
     tell()
@@ -340,7 +340,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(hook, tell, there):
     assert [request.headers["webhook-id"] for request in there.requests] == [delivery.message_id] * 2
 
 
-def test_killed_in_the_last_attempt_it_ends(hook, tell, there):
+def test_delivery_ends_when_killed_in_the_last_attempt(hook, tell, there):
     hook(there.url)
     tell()
     fan_out.run()
@@ -350,7 +350,7 @@ def test_killed_in_the_last_attempt_it_ends(hook, tell, there):
     assert there.requests == []
 
 
-def test_two_workers_do_not_send_the_same(hook, tell, there):
+def test_two_workers_race_for_one_delivery(hook, tell, there):
     endpoint = hook(there.url)
     tell()
     fan_out.run()
@@ -365,7 +365,7 @@ def test_two_workers_do_not_send_the_same(hook, tell, there):
     assert Outbox.objects.get().busy_until is None
 
 
-def test_an_entry_becomes_a_delivery_once(hook, tell, there):
+def test_audit_entry_makes_one_delivery(hook, tell, there):
     hook(there.url)
     tell()
     assert fan_out.run() == 1
@@ -393,7 +393,7 @@ def test_rotation_signs_with_both_for_a_day(hook, tell, there, team, alice, cloc
     assert request.headers["webhook-signature"] == signatures_of(again.secret, request)
 
 
-def test_another_secret_key_of_the_portal(hook, tell, there, settings):
+def test_changed_secret_key_of_the_portal(hook, tell, there, settings):
     """The key from before is among the fallbacks: it goes on. It is not: it says so, and sends nothing."""
     hook(there.url)
     before, settings.SECRET_KEY = settings.SECRET_KEY, "another secret key for tests, of some length"
@@ -406,7 +406,7 @@ def test_another_secret_key_of_the_portal(hook, tell, there, settings):
     assert len(there.requests) == 1
 
 
-def test_days_of_failure_disable_it_and_notify_owners(hook, tell, there, alice, bob, settings):
+def test_endpoint_failing_for_days_is_disabled_and_owners_notified(hook, tell, there, alice, bob, settings):
     there.answer = status(500)
     endpoint = hook(there.url)
     tell()
@@ -429,7 +429,7 @@ def test_days_of_failure_disable_it_and_notify_owners(hook, tell, there, alice, 
     assert round_trip()[0].state == DeliveryState.DELIVERED
 
 
-def test_gone_switches_it_off_at_once(hook, tell, there):
+def test_status_410_disables_the_endpoint(hook, tell, there):
     there.answer = status(410)
     hook(there.url)
     tell()
@@ -437,7 +437,7 @@ def test_gone_switches_it_off_at_once(hook, tell, there):
     assert not Endpoint.objects.get().enabled
 
 
-def test_deleted_in_the_middle(hook, tell, there):
+def test_endpoint_deleted_during_a_delivery(hook, tell, there):
     endpoint = hook(there.url)
     tell()
     fan_out.run()
@@ -448,7 +448,7 @@ def test_deleted_in_the_middle(hook, tell, there):
     assert Attempt.objects.count() == 0
 
 
-def test_old_ones_are_deleted(hook, tell, there, settings):
+def test_old_deliveries_are_deleted(hook, tell, there, settings):
     hook(there.url)
     tell()
     tell()
@@ -459,7 +459,7 @@ def test_old_ones_are_deleted(hook, tell, there, settings):
     assert Delivery.objects.exclude(pk=first.pk).count() == Attempt.objects.count() == 1
 
 
-def test_a_dead_receiver_does_not_fill_the_disk(hook, tell, there, monkeypatch):
+def test_unreachable_receiver_does_not_fill_the_disk(hook, tell, there, monkeypatch):
     monkeypatch.setattr(fan_out, "MAX_PENDING", 2)
     hook(there.url)
     for _ in range(4):
@@ -468,7 +468,7 @@ def test_a_dead_receiver_does_not_fill_the_disk(hook, tell, there, monkeypatch):
     assert Delivery.objects.count() == 2
 
 
-def test_without_redis_the_sweep_sends(hook, there, alice, monkeypatch):
+def test_sweep_sends_without_redis(hook, there, alice, monkeypatch):
     monkeypatch.setattr(services.app, "send_task", _no_broker)
     services.send_test(actor=alice, endpoint=hook(there.url))
     assert round_trip()[0].state == DeliveryState.DELIVERED
@@ -478,7 +478,7 @@ def _no_broker(*_: object, **__: object) -> None:
     raise ConnectionError("Redis is away")
 
 
-def test_many_entries_are_read_in_order_and_in_parts(hook, tell, there, monkeypatch):
+def test_many_entries_are_read_in_ordered_batches(hook, tell, there, monkeypatch):
     monkeypatch.setattr(fan_out, "BATCH", 3)
     hook(there.url)
     for _ in range(8):

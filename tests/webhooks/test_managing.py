@@ -31,7 +31,7 @@ WORLD = sites.people
 BODY = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
 
 
-def test_a_kind_has_one_type_and_types_have_subjects_that_pages_know():
+def test_every_kind_has_one_type_with_a_known_subject():
     kinds = [kind for each in TYPES.values() for kind in each.kinds]
     assert len(kinds) == len(set(kinds)) == len(TYPE_OF_KIND)
     assert {each.subject for each in TYPES.values()} == set(SUBJECTS)
@@ -52,7 +52,7 @@ def test_the_secret_is_shown_once_and_kept_encrypted(team, alice):
     assert made.secret not in repr(made)
 
 
-def test_neither_secret_nor_path_is_logged_or_in_the_record(hook, tell, there, caplog, team, alice):
+def test_secret_and_path_are_not_logged_or_audited(hook, tell, there, caplog, team, alice):
     caplog.set_level(logging.DEBUG)
     there.answer = status(500)
     made = services.create(
@@ -81,7 +81,7 @@ def test_neither_secret_nor_path_is_logged_or_in_the_record(hook, tell, there, c
         ({"types": []}, "types", WebhookCode.CHOOSE_TYPES),
     ],
 )
-def test_refusals(team, alice, change, field, code):
+def test_webhook_refusals(team, alice, change, field, code):
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=team, **{**BODY, **change})
     assert [each.code for each in refused.value.extra["errors"][field]] == [code]
@@ -90,7 +90,7 @@ def test_refusals(team, alice, change, field, code):
         services.change(actor=alice, endpoint=made, **change)
 
 
-def test_members_and_outsiders_manage_nothing(team, alice, bob, charlie, api):
+def test_members_and_outsiders_cannot_manage_webhooks(team, alice, bob, charlie, api):
     made = services.create(actor=alice, team=team, **BODY).endpoint
     for actor in (bob, charlie):
         with pytest.raises(NotAllowed):
@@ -118,7 +118,7 @@ def test_former_owner_manages_nothing(team, alice, bob):
     services.change(actor=bob, endpoint=made, enabled=False)
 
 
-def test_operators_do_not_get_at_what_is_about_accounts(ada, olga, team):
+def test_operators_cannot_subscribe_to_account_events(ada, olga, team):
     with pytest.raises(NotAllowed) as refused:
         services.create(actor=olga, team=None, **{**BODY, "types": ["user.deactivated"]})
     assert refused.value.reason.code is WebhookCode.ADMINISTRATORS_TYPES
@@ -139,7 +139,7 @@ def test_operators_do_not_get_at_what_is_about_accounts(ada, olga, team):
     assert selectors.endpoints_of(ada, None).count() == 1
 
 
-def test_as_many_as_there_may_be(team, alice, monkeypatch):
+def test_webhooks_per_team_are_limited(team, alice, monkeypatch):
     monkeypatch.setattr(services, "MAX_OF_TEAM", 1)
     services.create(actor=alice, team=team, **BODY)
     with pytest.raises(StateConflict) as refused:
@@ -147,7 +147,7 @@ def test_as_many_as_there_may_be(team, alice, monkeypatch):
     assert refused.value.code == "too_many_webhooks"
 
 
-def test_one_test_at_a_time_and_none_where_it_is_off(hook, there, alice):
+def test_one_test_at_a_time_and_none_for_a_disabled_webhook(hook, there, alice):
     endpoint = hook(there.url)
     services.send_test(actor=alice, endpoint=endpoint)
     with pytest.raises(StateConflict):
@@ -168,7 +168,7 @@ def test_pending_delivery_cannot_be_redelivered(hook, there, alice):
     assert Delivery.objects.get().state == "pending"
 
 
-def test_every_act_is_in_the_record(hook, there, alice, team):
+def test_every_change_is_audited(hook, there, alice, team):
     endpoint = hook(there.url)
     services.change(actor=alice, endpoint=endpoint, name="Another")
     services.change(actor=alice, endpoint=endpoint, name="Another")  # nothing to say
@@ -208,12 +208,12 @@ def test_managing_webhooks_over_rest(api, alice, team, there):
     problem(program.get(path), 404, "not_found")
 
 
-def test_types_are_those_that_one_may_have(api, alice, olga, ada):
+def test_types_depend_on_permission(api, alice, olga, ada):
     counts = [len(api(user).get("webhook-event-types").json()) for user in (alice, olga, ada)]
     assert counts == [sum(each.audience <= audience for each in TYPES.values()) for audience in Audience]
 
 
-def test_the_page_makes_one_and_shows_its_secret_once(as_user, alice, team):
+def test_page_creates_a_webhook_and_shows_its_secret_once(as_user, alice, team):
     browser = as_user(alice)
     html = browser.post("/teams/vision/webhooks/", BODY).content.decode()
     (secret,) = re.findall(r'value="(whsec_[^"]+)"', html)
@@ -226,7 +226,7 @@ def test_the_page_makes_one_and_shows_its_secret_once(as_user, alice, team):
     assert "internal address" in refused.content.decode()
 
 
-def test_the_page_of_one_shows_log_and_answers_escaped(as_user, alice, hook, tell, there):
+def test_webhook_page_escapes_log_and_responses(as_user, alice, hook, tell, there):
     there.answer = status(500, b"<script>alert(1)</script>")
     endpoint = hook(there.url)
     tell()
@@ -242,7 +242,7 @@ def test_the_page_of_one_shows_log_and_answers_escaped(as_user, alice, hook, tel
     assert not Endpoint.objects.exists()
 
 
-def test_a_long_log_takes_no_more_queries(as_user, alice, hook, there):
+def test_queries_of_the_log_do_not_grow_with_deliveries(as_user, alice, hook, there):
     endpoint = hook(there.url)
     now = timezone.now()
     browser = as_user(alice)

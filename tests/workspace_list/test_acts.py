@@ -65,7 +65,7 @@ def ids(*rows: Workspace) -> list[str]:
     return [str(row.pk) for row in rows]
 
 
-def test_stop_previews_then_stops_each(rows, as_user, alice, sent):
+def test_stop_is_previewed_and_applied_to_each(rows, as_user, alice, sent):
     browser = as_user(alice)
     before = Event.objects.count()
     stopped = WorkspaceFactory(
@@ -109,7 +109,7 @@ def test_rows_changed_since_the_preview_are_reported_and_skipped(rows, as_user, 
     assert Workspace.objects.get(pk=rows["runs"].pk).state == "running"
 
 
-def test_extend_says_the_new_end_or_why_not(rows, as_user, alice, settings):
+def test_extension_shows_the_new_end_or_the_refusal(rows, as_user, alice, settings):
     settings.BERTH_MAX_LIFETIME_HOURS = 48
     browser = as_user(alice)
     chosen = {"act": "extend", "workspace": ids(*rows.values())}
@@ -130,7 +130,7 @@ def test_extend_says_the_new_end_or_why_not(rows, as_user, alice, settings):
     assert Workspace.objects.get(pk=rows["runs"].pk).ends_at == moved.ends_at
 
 
-def test_hours_that_are_none_come_back_with_the_form(rows, as_user, alice):
+def test_invalid_hours_are_returned_with_the_form(rows, as_user, alice):
     page = post(as_user(alice), {"act": "extend", "workspace": ids(rows["runs"]), "hours": "lots"})
     assert "Enter the duration in hours" in page
     assert 'value="lots"' in page
@@ -159,14 +159,14 @@ def test_each_owner_gets_one_message(rows, as_user, alice):
     assert Notification.objects.filter(kind="workspace.message").count() == 2
 
 
-def test_no_message_reaches_who_cannot_read_it(rows, as_user, alice, bob):
+def test_no_message_is_sent_to_deactivated_owners(rows, as_user, alice, bob):
     type(bob).objects.filter(pk=bob.pk).update(is_active=False)
     page = post(as_user(alice), {"act": "message", "workspace": ids(rows["runs"], rows["of-zoe"])})
     assert "The account of bob is deactivated." in lines(page)["runs"]
     assert "Write to 1 owner?" in page
 
 
-def test_a_member_acts_on_own_workspaces_only(rows, as_user, bob, sent):
+def test_member_can_change_own_workspaces_only(rows, as_user, bob, sent):
     browser = as_user(bob)
     hidden = rows["of-zoe"]
     preview = post(browser, {"act": "stop", "workspace": ids(rows["runs"], hidden)})
@@ -179,7 +179,7 @@ def test_a_member_acts_on_own_workspaces_only(rows, as_user, bob, sent):
     assert Workspace.objects.get(pk=hidden.pk).state == "running"
 
 
-def test_a_viewer_sees_the_rows_and_acts_on_none(rows, as_user, team):
+def test_viewer_sees_rows_but_cannot_change_them(rows, as_user, team):
     vic = MembershipFactory(team=team, user=UserFactory(username="vic"), role=Role.VIEWER).user
     for act in ("stop", "message", "extend"):
         page = post(as_user(vic), {"act": act, "workspace": ids(rows["runs"])})
@@ -187,7 +187,7 @@ def test_a_viewer_sees_the_rows_and_acts_on_none(rows, as_user, team):
         assert 'name="confirm"' not in page
 
 
-def test_all_that_match_are_taken_up_to_a_bound(rows, as_user, alice, monkeypatch):
+def test_all_matching_rows_are_selected_up_to_a_limit(rows, as_user, alice, monkeypatch):
     monkeypatch.setattr("portal.web.workspace_list.act_views.MAX_AT_ONCE", 2)
     page = post(as_user(alice), {"act": "stop", "all": "1"}, "?owner=bob&sort=name")
     assert set(lines(page)) == {"failed", "runs"}
@@ -195,7 +195,7 @@ def test_all_that_match_are_taken_up_to_a_bound(rows, as_user, alice, monkeypatc
     assert "owner=bob&sort=name" in page
 
 
-def test_requests_that_make_no_sense(rows, as_user, alice):
+def test_invalid_requests_are_refused(rows, as_user, alice):
     browser = as_user(alice)
     assert browser.get(f"{ACT}?q=a")["Location"] == "/workspaces/?q=a"
     nothing = browser.post(f"{ACT}?q=a", {"act": "stop"}, follow=True)

@@ -28,7 +28,7 @@ Visit = Callable[..., "Page"]
 Make = Callable[..., Workspace]
 
 
-def test_a_selection_outlives_a_refresh_and_leads_to_a_preview(
+def test_selection_survives_a_refresh_and_opens_a_preview(
     visit: Visit, alice: User, bob: User, workspace_in: Make
 ) -> None:
     for name in ("alpha", "beta", "gamma"):
@@ -52,7 +52,7 @@ def test_a_selection_outlives_a_refresh_and_leads_to_a_preview(
     page.get_by_text("Selected: 4").wait_for()
 
 
-def test_back_restores_the_filters(visit: Visit, alice: User, workspace_in: Make) -> None:
+def test_back_button_restores_the_filters(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace_in("running", alice, name="alpha")
     workspace_in("stopped", alice, name="beta")
     page = visit(alice)

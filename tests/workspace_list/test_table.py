@@ -64,7 +64,7 @@ def running(bob: Any, team: Any, local_pool: Any) -> Any:
     )
 
 
-def test_each_sees_what_rest_lists(running, audio, as_user, alice, bob, charlie, olga, una):
+def test_table_shows_the_rows_of_rest(running, audio, as_user, alice, bob, charlie, olga, una):
     seen = {user.username: names(as_user(user)) for user in (alice, bob, charlie, olga, una)}
     assert seen == {
         "alice": ["of-bob"],
@@ -78,7 +78,7 @@ def test_each_sees_what_rest_lists(running, audio, as_user, alice, bob, charlie,
         assert [row["name"] for row in listed] == seen[user.username]
 
 
-def test_nothing_of_other_teams_can_be_read_or_counted(running, audio, as_user, bob):
+def test_rows_of_another_team_cannot_be_read_or_counted(running, audio, as_user, bob):
     browser = as_user(bob)
     for path in ("/workspaces/", "/workspaces/?team=audio", "/workspaces/?q=zoe", "/workspaces/?owner=zoe"):
         body = browser.get(path).content.decode().replace("Nothing", "")
@@ -89,7 +89,7 @@ def test_nothing_of_other_teams_can_be_read_or_counted(running, audio, as_user, 
     assert len(exported.splitlines()) == 1
 
 
-def test_filters(running, audio, as_user, olga, local_pool):
+def test_table_filters(running, audio, as_user, olga, local_pool):
     browser = as_user(olga)
     for query in ("q=bob+vision", "state=running", "team=vision", "owner=bob", f"pool={local_pool.slug}"):
         assert names(browser, f"/workspaces/?{query}") == ["of-bob"], query
@@ -137,14 +137,14 @@ def link(body: str, rel: str) -> str:
     return "".join(re.findall(rf'rel="{rel}"[^>]*href="([^"]+)"', body)).replace("&amp;", "&")
 
 
-def test_a_cursor_of_another_order_leads_to_the_first_page(running, as_user, bob):
+def test_cursor_of_another_order_shows_the_first_page(running, as_user, bob):
     for cursor in ("x", "W10=", "%00"):
         answer = as_user(bob).get(f"/workspaces/?sort=name&cursor={cursor}")
         assert answer.status_code in (200, 400)
     assert names(as_user(bob), "/workspaces/?sort=nothing&cursor=e30=") == ["of-bob"]
 
 
-def test_headings_sort_and_say_so(running, as_user, bob):
+def test_headings_sort_and_show_the_order(running, as_user, bob):
     body = as_user(bob).get("/workspaces/?sort=name&state=running").content.decode()
     heading = re.search(r'<th[^>]*c-name[^>]*aria-sort="ascending"[^>]*><a[^>]*href="([^"]+)"', body)
     assert heading is not None
@@ -152,7 +152,7 @@ def test_headings_sort_and_say_so(running, as_user, bob):
     assert "state=running" in heading[1]
 
 
-def test_it_says_what_the_page_of_the_workspace_says(running, as_user, bob):
+def test_table_agrees_with_the_workspace_page(running, as_user, bob):
     """Idle time, and the end: of the lifetime, then of a notice, then of a preemption."""
     now = timezone.now()
     ends = [now + timedelta(hours=hours) for hours in (9, 5, 2)]
@@ -192,7 +192,7 @@ def test_it_says_what_the_page_of_the_workspace_says(running, as_user, bob):
     assert shown() == ("unknown", ends[0].isoformat(timespec="seconds"))
 
 
-def test_the_export_has_what_the_filters_select_and_no_formulas(running, audio, as_user, olga):
+def test_export_has_filtered_rows_and_no_formulas(running, audio, as_user, olga):
     Workspace.objects.filter(pk=running.pk).update(name="=cmd()")
     answer = as_user(olga).get("/workspaces/csv/?team=vision")
     assert answer.streaming
@@ -203,7 +203,7 @@ def test_the_export_has_what_the_filters_select_and_no_formulas(running, audio, 
     ]
 
 
-def test_a_reader_gets_no_boxes_and_a_member_only_own_ones(running, audio, as_user, una, alice, dan_in):
+def test_checkboxes_are_shown_for_changeable_rows_only(running, audio, as_user, una, alice, dan_in):
     assert 'name="workspace"' not in as_user(una).get("/workspaces/").content.decode()
     assert as_user(alice).get("/workspaces/").content.decode().count('name="workspace"') == 1
     mixed = as_user(dan_in).get("/workspaces/").content.decode()
@@ -227,7 +227,7 @@ def queries(browser: Any, path: str) -> int:
     return len(asked)
 
 
-def test_many_rows_take_the_queries_of_few(running, as_user, alice):
+def test_queries_do_not_grow_with_rows(running, as_user, alice):
     paths = ("/workspaces/", "/workspaces/?sort=idle", "/workspaces/?q=work&state=running")
     many(range(3), running)
     few = [queries(as_user(alice), path) for path in paths]

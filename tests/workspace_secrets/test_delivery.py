@@ -63,7 +63,7 @@ def told(response: Any) -> dict[str, tuple[str, str]]:
 # --- which ------------------------------------------------------------------------------------------
 
 
-def test_the_users_hides_the_teams_and_that_the_templates(
+def test_user_secret_overrides_team_secret_and_that_the_template_secret(
     clock, make, local_pool, team, template, alice, bob, olga
 ):
     for name in ("A", "B", "C", "D"):
@@ -84,7 +84,7 @@ def test_the_users_hides_the_teams_and_that_the_templates(
     }  # fmt: skip
 
 
-def test_a_name_that_there_is_not_is_refused(make, alice, bob, team, local_pool):
+def test_unknown_secret_name_is_refused(make, alice, bob, team, local_pool):
     put(alice, alice, "ALICES")
     with pytest.raises(InvalidInput) as refused:
         make(bob, secrets=["NONE", "ALICES"])
@@ -104,7 +104,7 @@ def test_secrets_of_another_team_are_not_delivered(make, alice, bob, team, local
     assert told(ask(make(bob))) == {}
 
 
-def test_a_template_of_a_team_brings_its_own_and_none_of_another_teams(
+def test_template_secrets_of_another_team_are_not_delivered(
     make, alice, bob, team, template, local_pool
 ):
     # Another team's owner gives a secret of the same name to a template of theirs: it is another row.
@@ -118,7 +118,7 @@ def test_a_template_of_a_team_brings_its_own_and_none_of_another_teams(
     assert effective.available_secrets(owner, other, None).by_name == {}
 
 
-def test_too_much_together_is_refused(make, bob, team, local_pool, monkeypatch):
+def test_total_secret_size_is_limited(make, bob, team, local_pool, monkeypatch):
     monkeypatch.setattr(effective, "MAX_TOTAL_BYTES", 30)
     put(bob, bob, "A"), put(bob, bob, "B")
     make(bob, name="one", secrets=["A"])
@@ -129,7 +129,7 @@ def test_too_much_together_is_refused(make, bob, team, local_pool, monkeypatch):
         effective.require_known(bob, team, Template.objects.first(), [f"X{n}" for n in range(51)])
 
 
-def test_over_rest(api, bob, team, local_pool, clock):
+def test_secrets_of_a_workspace_over_rest(api, bob, team, local_pool, clock):
     put(bob, bob, "TOKEN_A")
     order = {"template": "jupyterlab", "flavor": "cpu-small", "secrets": ["TOKEN_A"]}
     made = api(bob).post("workspaces", order, **{"Idempotency-Key": "k"})
@@ -144,7 +144,7 @@ def test_over_rest(api, bob, team, local_pool, clock):
 # --- the message, and what is written down ----------------------------------------------------------
 
 
-def test_no_message_and_no_row_holds_a_value(sent, started):
+def test_secret_values_are_not_in_messages_or_rows(sent, started):
     (message,) = sent.messages
     assert message.command.spec.secrets is True
     assert VALUE not in str(message.kwargs) and VALUE not in json.dumps(message.command.spec.digest())
@@ -172,7 +172,7 @@ def test_spec_hash_does_not_depend_on_secrets(sent, started, bob):
 # --- who is told ------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_was_lost_is_given_again_until_the_app_has_begun(started):
+def test_secrets_can_be_requested_again_until_the_app_starts(started):
     assert told(ask(started)) == told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
     assert Event.objects.filter(kind="workspace.secrets_given").count() == 1
     launched = Client(headers={"Authorization": f"Bearer {agent_token(started.pk, started.generation)}"})
@@ -203,7 +203,7 @@ def test_secrets_are_delivered_only_while_starting(sent, started, bob):
     assert ask(started).status_code == 410
 
 
-def test_the_token_of_another_workspace_gets_that_ones(started, make, alice):
+def test_token_of_another_workspace_gets_its_own_secrets(started, make, alice):
     other = make(alice)
     assert told(ask(other)) == {}
     forged = agent_token(started.pk, started.generation).split(".")[:2]
@@ -239,7 +239,7 @@ def test_concurrently_deleted_secret_is_not_delivered(started, bob):
     assert told(ask(started)) == {}
 
 
-def test_a_value_under_a_lost_key_is_said_so(started, settings):
+def test_undecryptable_secret_is_reported(started, settings):
     settings.SECRET_KEY_FALLBACKS = []
     Secret.objects.update(sealed="gAAAAA-what-no-key-opens")
     refused = ask(started)
@@ -249,7 +249,7 @@ def test_a_value_under_a_lost_key_is_said_so(started, settings):
 # --- what its page says -----------------------------------------------------------------------------
 
 
-def test_a_changed_secret_counts_from_the_next_start(sent, started, bob):
+def test_changed_secret_applies_from_the_next_start(sent, started, bob):
     told(ask(started))
     run_until_ready(sent, started)
     note = secret_delivery.note_of(started)
@@ -262,5 +262,5 @@ def test_a_changed_secret_counts_from_the_next_start(sent, started, bob):
     assert note is not None and (note.changed, note.missing) == (True, ["TOKEN_A"])
 
 
-def test_there_is_nothing_to_say_without_secrets(clock, make, bob, local_pool):
+def test_workspace_without_secrets_has_no_note(clock, make, bob, local_pool):
     assert secret_delivery.note_of(make(bob)) is None

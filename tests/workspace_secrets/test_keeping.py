@@ -32,7 +32,7 @@ def template(catalog: None) -> Template:
     return Template.objects.get(slug="jupyterlab")
 
 
-def test_a_value_is_sealed_for_its_row_and_under_the_present_key(alice, settings):
+def test_secret_value_is_encrypted_for_its_row_with_the_current_key(alice, settings):
     one, two = put(alice, alice), put(alice, alice, "OTHER")
     assert VALUE not in one.sealed and decrypt(one.sealed, purpose=purpose_of(one)) == VALUE
     with pytest.raises(Unreadable):
@@ -46,7 +46,7 @@ def test_a_value_is_sealed_for_its_row_and_under_the_present_key(alice, settings
     assert refused.value.reason.code is SecretCode.UNREADABLE
 
 
-def test_another_value_counts_as_another_version_and_keeps_the_rest(alice):
+def test_changed_value_makes_another_version_and_keeps_other_fields(alice):
     first = put(alice, alice, kind="file", description="For  W&B", everywhere=True)
     second = put(alice, alice, value="another")
     assert (second.pk, second.version, second.kind, second.everywhere) == (first.pk, 2, "file", True)
@@ -63,7 +63,7 @@ def test_another_value_counts_as_another_version_and_keeps_the_rest(alice):
         "PIP_INDEX_URL", "PERL5OPT", "PROMPT_COMMAND", "TZ", "_", "LC_ALL", "IPYTHONDIR", "XDG_CONFIG_HOME",
     ],
 )  # fmt: skip
-def test_no_secret_has_a_name_that_programs_go_by(alice, name):
+def test_reserved_secret_names_are_refused(alice, name):
     assert names.is_well_formed(name)
     with pytest.raises(InvalidInput) as refused:
         put(alice, alice, name)
@@ -71,7 +71,7 @@ def test_no_secret_has_a_name_that_programs_go_by(alice, name):
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A-B", "A B", "../x", "A\n", "É", "A" * 65, "A.B", "A/B", "A=B"])
-def test_a_name_is_that_of_a_variable(alice, name):
+def test_secret_name_must_be_a_variable_name(alice, name):
     with pytest.raises(InvalidInput) as refused:
         put(alice, alice, name)
     assert refused.value.extra["errors"]["name"][0].code is SecretCode.NAME_INVALID
@@ -79,14 +79,14 @@ def test_a_name_is_that_of_a_variable(alice, name):
 
 
 @pytest.mark.parametrize("value", ["", "a\0b", "\ud800", "é" * 32_769, "x" * 65_537])
-def test_a_value_is_a_text_of_at_most_64_kib(alice, value):
+def test_secret_value_is_text_of_up_to_64_kib(alice, value):
     with pytest.raises(InvalidInput) as refused:
         put(alice, alice, value=value)
     assert list(refused.value.extra["errors"]) == ["value"]
     assert put(alice, alice, value="é" * 32_768).size_bytes == 65_536
 
 
-def test_at_most_a_hundred(alice, bob, monkeypatch):
+def test_number_of_secrets_is_limited(alice, bob, monkeypatch):
     monkeypatch.setattr(services, "MAX_SECRETS", 2)
     put(alice, alice), put(alice, alice, "B")
     with pytest.raises(StateConflict) as refused:
@@ -96,14 +96,14 @@ def test_at_most_a_hundred(alice, bob, monkeypatch):
     put(bob, bob, "C")
 
 
-def test_one_holder_exactly(alice, team):
+def test_secret_has_exactly_one_holder(alice, team):
     row = put(alice, alice)
     for changes in ({"team": team}, {"user": None}):
         with pytest.raises(IntegrityError), transaction.atomic():
             Secret.objects.filter(pk=row.pk).update(**changes)
 
 
-def test_permission_to_write(team, template, alice, bob, charlie, olga, ada):
+def test_permission_to_write_secrets(team, template, alice, bob, charlie, olga, ada):
     put(alice, team), put(olga, team), put(bob, bob), put(olga, template)
     for actor, holder in ((bob, team), (charlie, team), (bob, template), (alice, template)):
         with pytest.raises(NotAllowed):
@@ -118,7 +118,7 @@ def test_permission_to_write(team, template, alice, bob, charlie, olga, ada):
             services.change(actor=actor, secret=own, everywhere=True)
 
 
-def test_owners_of_a_teams_own_template_keep_its_secrets(team, template, alice, bob, charlie):
+def test_owners_of_a_team_template_manage_its_secrets(team, template, alice, bob, charlie):
     template.team = team
     template.save()
     put(alice, template)
@@ -127,7 +127,7 @@ def test_owners_of_a_teams_own_template_keep_its_secrets(team, template, alice, 
             put(actor, template, "B")
 
 
-def test_over_rest_a_value_goes_in_and_never_comes_out(api, alice, bob, team):
+def test_secret_value_is_write_only_over_rest(api, alice, bob, team):
     program, path = api(alice), "teams/vision/secrets/API_KEY"
     made = program.put(path, {"value": VALUE, "kind": "file", "description": "For us"})
     assert made.status_code == 201
@@ -148,18 +148,18 @@ def test_over_rest_a_value_goes_in_and_never_comes_out(api, alice, bob, team):
     problem(program.get(path), 404, "not_found")
 
 
-def test_spaces_and_lines_of_a_value_stay(api, alice):
+def test_whitespace_of_a_secret_value_is_kept(api, alice):
     text = "  -----BEGIN\n\nKEY-----\n"
     assert api(alice).put("me/secrets/KEY", {"value": text, "kind": "file"}).status_code == 201
     row = Secret.objects.get()
     assert decrypt(row.sealed, purpose=purpose_of(row)) == text
 
 
-def test_a_condition_on_what_is_not_there_makes_nothing(api, alice):
+def test_condition_on_a_missing_secret_is_not_found(api, alice):
     problem(api(alice).put("me/secrets/KEY", {"value": "x"}, **{"If-Match": '"abc"'}), 404, "not_found")
 
 
-def test_the_audit_log_says_who_did_what_and_no_value(team, alice):
+def test_audit_log_has_secret_changes_without_values(team, alice):
     row = put(alice, team)
     services.change(actor=alice, secret=row, description="More", everywhere=True)
     services.delete(actor=alice, secret=row)
@@ -170,7 +170,7 @@ def test_the_audit_log_says_who_did_what_and_no_value(team, alice):
     assert {entry.team for entry in entries} == {team}
 
 
-def test_they_go_with_the_account_and_with_the_template(alice, bob, ada, olga, template, team):
+def test_secrets_are_deleted_with_the_account_or_template(alice, bob, ada, olga, template, team):
     from portal.catalog import entries
 
     put(bob, bob), put(olga, template), put(alice, team)
@@ -179,13 +179,13 @@ def test_they_go_with_the_account_and_with_the_template(alice, bob, ada, olga, t
     assert [row.team for row in Secret.objects.all()] == [team]
 
 
-def test_an_account_that_was_switched_off_writes_nothing(alice):
+def test_deactivated_account_cannot_write_secrets(alice):
     type(alice).objects.filter(pk=alice.pk).update(is_active=False)
     with pytest.raises(NotAllowed):
         put(alice, alice)
 
 
-def test_with_a_browsers_session_too(as_user, alice):
+def test_browser_session_can_write_secrets(as_user, alice):
     browser = as_user(alice)
     saved = browser.put("/api/v1/me/secrets/API_KEY", {"value": VALUE}, content_type="application/json")
     assert saved.status_code == 201 and Secret.objects.get().user == alice

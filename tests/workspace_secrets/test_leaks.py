@@ -37,7 +37,7 @@ def jobs(monkeypatch) -> list[sending.Job]:
     return found
 
 
-def test_a_value_is_in_no_mail_notice_or_entry_of_the_record(
+def test_secret_value_is_not_in_mails_notices_or_audit_entries(
     jobs, clock, sent, make, bob, alice, team, local_pool
 ):
     url = "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
@@ -68,7 +68,7 @@ def test_a_value_is_in_no_mail_notice_or_entry_of_the_record(
 
 
 @pytest.mark.parametrize("by", ["rest", "page"])
-def test_a_value_is_in_no_report_of_an_error(by, as_user, bob, monkeypatch, caplog):
+def test_secret_value_is_not_in_error_reports(by, as_user, bob, monkeypatch, caplog):
     """What goes wrong unforeseen while a value is saved: neither the answer nor any log has it."""
 
     def breaks(**_given: Any) -> None:

@@ -30,7 +30,7 @@ def value_of(secret: Secret) -> str:
     return decrypt(secret.sealed, purpose=purpose_of(secret))
 
 
-def test_a_secret_is_made_changed_and_deleted(as_user, alice):
+def test_secret_is_created_changed_and_deleted(as_user, alice):
     browser = as_user(alice)
     typed = {"name": "DEPLOY_KEY", "kind": "file", "value": f"{VALUE}\r\nline two\r\n", "everywhere": "on"}
     assert browser.post("/account/secrets/", typed).status_code == 302
@@ -60,7 +60,7 @@ def test_typed_secret_is_not_shown_again_after_an_error(as_user, alice):
     assert value_of(Secret.objects.get()) == VALUE
 
 
-def test_an_old_proof_is_asked_for_without_what_was_typed(as_user, alice):
+def test_reauthentication_does_not_keep_the_typed_secret(as_user, alice):
     browser = as_user(alice)
     session = browser.session
     session[PROVEN_AT] = time.time() - 10**6
@@ -83,7 +83,7 @@ def test_concurrent_change_names_the_editor(as_user, team, alice):
     assert value_of(row) == "meanwhile"
 
 
-def test_members_and_viewers_see_names_and_no_form(as_user, team, alice, bob, charlie):
+def test_members_and_viewers_see_secret_names_without_forms(as_user, team, alice, bob, charlie):
     row = put(alice, team, "API_KEY")
     viewer = MembershipFactory(team=team, role=Role.VIEWER).user
     for reader in (bob, viewer):
@@ -96,7 +96,7 @@ def test_members_and_viewers_see_names_and_no_form(as_user, team, alice, bob, ch
     assert as_user(charlie).get(f"/secrets/{row.pk}/").status_code == 404
 
 
-def test_the_form_of_a_new_workspace_names_them_and_remembers(
+def test_workspace_form_lists_secrets_and_remembers_the_choice(
     as_user, team, local_pool, alice, bob, olga, sent
 ):
     template = Template.objects.get(slug="jupyterlab")

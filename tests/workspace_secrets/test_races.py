@@ -52,7 +52,7 @@ def test_deletion_during_a_start_is_atomic(started, bob, monkeypatch):
     assert [each["name"] for each in StartSecrets.objects.get().given] == ["TOKEN_B"]
 
 
-def test_starts_and_deletions_at_once_end_well(started, bob):
+def test_starts_and_deletions_at_once_end_consistently(started, bob):
     outcomes = at_once([lambda: ask(started), lambda: delete(bob, "TOKEN_A"), lambda: ask(started)])
     assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     for given in (outcomes[0], outcomes[2]):

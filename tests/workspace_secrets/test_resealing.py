@@ -18,7 +18,7 @@ from portal.workspaces.secrets.models import Secret, purpose_of
 pytestmark = pytest.mark.django_db
 
 
-def test_all_that_is_sealed_is_written_under_the_present_key(alice, team, settings, capsys):
+def test_all_encrypted_columns_are_rewritten_with_the_current_key(alice, team, settings, capsys):
     services.put_secret(actor=alice, holder=alice, name="API_KEY", value="planted-value")
     Channel.objects.create(
         user=alice, name="Phone", service="ntfy", url=encrypt("x://", purpose=URL), kinds=[]
@@ -49,7 +49,7 @@ def test_undecryptable_secrets_are_reported_and_skipped(alice):
     assert Secret.objects.get().sealed == "gAAAAA"
 
 
-def test_every_column_that_is_sealed_is_listed():
+def test_every_encrypted_column_is_listed():
     """A model that gets another sealed column has it listed, by the names that such columns have."""
     listed = {(column.model, column.field) for column in encrypted_fields.COLUMNS}
     hidden = {

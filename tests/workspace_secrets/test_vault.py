@@ -64,7 +64,7 @@ def refused(response: Any, status: int, code: SecretCode) -> None:
 # --- a start ----------------------------------------------------------------------------------------
 
 
-def test_a_start_gets_what_vault_has_then_and_it_is_kept_nowhere(server, started, bob):
+def test_start_gets_the_current_vault_secret_and_it_is_not_stored(server, started, bob):
     assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
     server.write("berth/users/bob/wandb", api_key=f"{VALUE}-2")
     assert told(ask(started)) == {"TOKEN_A": ("env", f"{VALUE}-2")}
@@ -79,7 +79,7 @@ def test_a_start_gets_what_vault_has_then_and_it_is_kept_nowhere(server, started
     ).data.items()
 
 
-def test_its_page_does_not_say_that_it_changed_because_vault_counts_versions(sent, started, bob):
+def test_page_shows_no_change_for_vault_secrets(sent, started, bob):
     told(ask(started))
     run_until_ready(sent, started)
     note = secret_delivery.note_of(started)
@@ -89,7 +89,7 @@ def test_its_page_does_not_say_that_it_changed_because_vault_counts_versions(sen
     assert note is not None and note.changed
 
 
-def test_with_a_token_of_a_file_that_is_read_each_time(server, started, settings):
+def test_vault_token_file_is_read_each_time(server, started, settings):
     settings.BERTH_VAULT_TOKEN_FILE = str(server.token_file)
     settings.BERTH_VAULT_ROLE_ID = ""
     server.token_file.write_text("s.of-another-vault")
@@ -108,7 +108,7 @@ def test_revoked_vault_token_is_renewed(server, started):
     assert vault._kept.token != token
 
 
-def test_a_credential_for_git_may_lie_there(server, clock, make, bob, local_pool, settings):
+def test_git_credential_can_be_a_vault_secret(server, clock, make, bob, local_pool, settings):
     put(bob, bob)
     workspace = make(bob, git={"url": "https://git.example.org/a/b", "ref": "", "secret": "TOKEN_A"})
     (opened,) = ask(workspace).json()["git"]
@@ -173,7 +173,7 @@ def test_start_waiting_for_vault_gets_a_final_notice(sent, server, started, bob)
     assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
 
 
-def test_while_it_is_away_no_second_start_waits_for_it(server, started, settings, monkeypatch):
+def test_second_start_does_not_wait_for_an_unavailable_vault_secret(server, started, settings, monkeypatch):
     monkeypatch.setattr(vault, "REST_S", 600.0)
     server.seal()
     try:
@@ -201,7 +201,7 @@ def test_vault_permission_errors_are_distinguished(server, started, settings, bo
     refused(ask(started), 409, SecretCode.VAULT_NOT_CONFIGURED)
 
 
-def test_a_failed_start_says_what_it_was(sent, server, started, bob):
+def test_failed_start_shows_the_secret_problem(sent, server, started, bob):
     put(bob, bob, vault_key="none")
     refused(ask(started), 409, SecretCode.VAULT_NO_SUCH_KEY)
     assert answer(sent, "start", ObservedState.FAILED.value, code="secrets_refused", message="cannot be had")
@@ -235,7 +235,7 @@ def template(catalog: None) -> Template:
         ("/berth/users/bob/x/", None),
     ],
 )
-def test_a_user_names_what_is_below_their_own_path(server, bob, path, code):
+def test_user_can_use_vault_secret_paths_below_their_own(server, bob, path, code):
     if code is None:
         assert put(bob, bob, vault_path=path).vault_path == "berth/users/bob/x"
         return
@@ -245,7 +245,7 @@ def test_a_user_names_what_is_below_their_own_path(server, bob, path, code):
     assert not Secret.objects.exists()
 
 
-def test_each_holder_has_its_own_paths(server, settings, alice, olga, team, template):
+def test_each_holder_has_its_own_vault_secret_paths(server, settings, alice, olga, team, template):
     assert put(alice, team, vault_path="berth/teams/vision/a/b").in_vault
     assert put(olga, template, vault_path="berth/templates/jupyterlab").in_vault
     for actor, holder in ((alice, team), (olga, template)):
@@ -258,7 +258,7 @@ def test_each_holder_has_its_own_paths(server, settings, alice, olga, team, temp
     assert services.folders_of(alice) == [] and not places.is_below("", services.folders_of(alice))
 
 
-def test_a_path_that_is_no_more_the_holders_is_not_asked_for(server, started, settings, monkeypatch):
+def test_vault_secret_path_no_longer_allowed_is_not_read(server, started, settings, monkeypatch):
     asked = []
     monkeypatch.setattr(vault, "_read", lambda _session, path: asked.append(path))
     settings.BERTH_VAULT_USER_PATHS = ["elsewhere/{user}"]
@@ -266,7 +266,7 @@ def test_a_path_that_is_no_more_the_holders_is_not_asked_for(server, started, se
     assert asked == []
 
 
-def test_a_row_has_a_value_or_a_place(server, bob):
+def test_secret_row_has_a_value_or_a_vault_path(server, bob):
     row = put(bob, bob)
     for wrong in ({"sealed": "x"}, {"vault_path": ""}, {"vault_key": ""}):
         with pytest.raises(IntegrityError), transaction.atomic():
@@ -283,7 +283,7 @@ def test_a_row_has_a_value_or_a_place(server, bob):
 # --- pages and REST ---------------------------------------------------------------------------------
 
 
-def test_over_rest(server, api, bob, settings):
+def test_vault_secrets_over_rest(server, api, bob, settings):
     place = {"vault_path": "berth/users/bob/wandb", "vault_key": "api_key"}
     made = api(bob).put("me/secrets/TOKEN_A", place)
     assert made.status_code == 201 and place.items() <= made.json().items()
@@ -298,7 +298,7 @@ def test_over_rest(server, api, bob, settings):
     assert "vault_path" in problem(api(bob).put("me/secrets/TOKEN_B", place), 400, "invalid")["errors"]
 
 
-def test_by_pages(server, as_user, bob, settings):
+def test_vault_secrets_on_the_pages(server, as_user, bob, settings):
     browser = as_user(bob)
     typed = {"name": "TOKEN_A", "kind": "env", "value": "", "vault_path": "berth/users/bob/wandb"}
     wrong = browser.post("/account/secrets/", typed)
@@ -324,7 +324,7 @@ def test_by_pages(server, as_user, bob, settings):
     assert b"Vault" not in browser.get("/account/secrets/").content
 
 
-def test_a_site_file_has_places_of_teams_and_templates_and_no_values(server, ada, alice, team, template):
+def test_site_file_has_vault_paths_of_teams_and_templates_without_secret_values(server, ada, alice, team, template):
     put(alice, team, vault_path="berth/teams/vision/a")
     services.put_secret(actor=alice, holder=team, name="HERE", value=VALUE)
     put(alice, alice, vault_path="berth/users/alice/own")
