@@ -273,7 +273,7 @@ def test_missing_node_figures_never_lower_a_score(headroom, work, name):
 
 @settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
-def test_every_score_is_a_percentage_and_below_content_has_a_reason(seen, has, given_out):
+def test_every_score_is_a_percentage_and_a_low_one_has_a_reason(seen, has, given_out):
     found = placement_health(PlacementView(tuple(seen), "n", has, given_out))
     assert 0 <= found.score <= 100
     assert bool(found.reasons) == (found.score < HEALTHY_PCT)

@@ -199,7 +199,7 @@ def test_move_notifies_the_owner_reaches_its_target_and_the_waiting_request_star
 
 
 @pytest.mark.thorough("`make test` has proposal, decision and move")
-def test_applying_twice_asks_once(fragmented, olga):
+def test_applying_twice_requests_moves_once(fragmented, olga):
     proposing.run()
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)

@@ -103,7 +103,7 @@ def test_attached_workspace_queues_and_gets_its_gpus_again(accelerated, alice, m
     assert held() == 1
 
 
-def test_the_next_in_the_queue_gets_the_gpu(catalog, tmp_path, make, alice, bob, run_node):
+def test_next_in_the_queue_gets_the_released_gpu(catalog, tmp_path, make, alice, bob, run_node):
     simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=1, gpus=1)
     first = make(alice, "sim-h100-x1")
     run_node()

@@ -107,7 +107,7 @@ def test_schedule_does_not_start_a_workspace_stopped_by_its_user(make, alice, lo
     assert at(clock, 2, 8).started == 0
 
 
-def test_long_outage_delays_the_start_to_one_during_the_day(stopped, clock):
+def test_missed_start_after_a_long_outage_happens_once_during_the_day(stopped, clock):
     clock.move_to(datetime(2027, 11, 4, 2, tzinfo=UTC))
     assert passes.run().started == 0
     assert at(clock, 4, 8).started == 1

@@ -101,7 +101,7 @@ def test_home_is_never_archived_early(looks, archive_s, notice_s):
 
 
 @given(st.floats(0, 1e7), st.one_of(st.none(), st.floats(0, 1e7)), st.booleans(), st.integers(0, 10**6))
-def test_use_always_wins(unused_s, warned_s, archived, limit_s):
+def test_use_always_resets_the_idle_state(unused_s, warned_s, archived, limit_s):
     after = advance(HomeIdleState(archived, unused_s, warned_s), 600, used=True, archived=archived)
     assert after == HomeIdleState(archived)
     held = HomeRules(limit_s, limit_s, notice_s=1)

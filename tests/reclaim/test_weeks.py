@@ -120,7 +120,7 @@ def test_workspace_started_after_the_stop_hour_runs_that_evening():
     assert decide(late, only_stop, None, at("2026-11-23 22:00")).step is Step.NONE
 
 
-def test_used_gpu_hours_stop_with_notice_and_limit_the_lifetime():
+def test_exhausted_gpu_hours_stop_with_notice_and_limit_the_lifetime():
     rules = Policy(None, None, 1800, longest_s=10 * HOUR, stop_when_spent=True)
     spent = decide(RunState(spent=True, began_s=0), rules, None, 100)
     assert (spent.step, spent.cause, spent.due_at_s) == (Step.WARN, Cause.BUDGET, 1900)

@@ -101,7 +101,7 @@ def test_any_written_metric_can_be_parsed(help_text, label, number):
     assert found == {"some_name": [({"what": label, "other": "x"}, number)]}
 
 
-def test_names_are_those_of_the_exporter():
+def test_metric_names_match_the_exporter():
     sample = Sample(0, **{name: 1 for name in asdict(Sample(0)) if name not in ("at_s", "processes")})
     info = DeviceInfo(uuid="G", index=0, model="m", memory_mib=5)
     assert {name for name, _, _ in dcgm_names.readings(sample, info)} == set(dcgm_names.help_texts())
@@ -174,7 +174,7 @@ def test_increasing_metrics_are_counters_with_the_exporters_names(lab, client, b
     assert (energy.type, [sample.value for sample in energy.samples]) == ("counter", [123.0])
 
 
-def test_without_redis_the_newest_minute_is_exported_while_current(lab, read):
+def test_newest_minute_is_exported_without_redis_while_current(lab, read):
     now_s = int(timezone.now().timestamp()) // 60 * 60
     for index, back in ((0, 2), (0, 1), (1, 10)):
         minute = rollup(f"GPU-gpu-01-{index}", now_s - 60 * back, [50 // back] * 60)
@@ -186,7 +186,7 @@ def test_without_redis_the_newest_minute_is_exported_while_current(lab, read):
     assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" not in parsed
 
 
-def test_instances_are_distinguished(lab, read, monkeypatch):
+def test_mig_instances_are_distinguished(lab, read, monkeypatch):
     parent = Device.objects.get(uuid="GPU-gpu-01-0")
     fields = {"node": parent.node, "model": "MIG", "kind": DeviceKind.MIG.value, "parent_uuid": parent.uuid}
     for number in (1, 2):
@@ -312,7 +312,7 @@ def test_start_of_several_days_is_in_the_last_bucket(read, counted, django_captu
     assert buckets["86400"] == 1 and buckets["+Inf"] == 2
 
 
-def test_creating_and_starting_a_workspace_are_requests(
+def test_creating_and_starting_count_as_requests(
     pool, read, bob, team, django_capture_on_commit_callbacks
 ):
     with django_capture_on_commit_callbacks(execute=True):
@@ -346,7 +346,7 @@ def test_gpus_and_usage_of_a_team_are_exported(lab, read, bob, team, monkeypatch
 # --- who may --------------------------------------------------------------------------------------
 
 
-def test_metrics_tokens(client, bob, settings):
+def test_metrics_require_a_token_with_permission(client, bob, settings):
     def status(secret: str | None) -> int:
         headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
         return client.get("/metrics", headers=headers).status_code

@@ -357,7 +357,7 @@ def test_recent_or_nonpreemptible_workspace_is_not_preempted(borrowed, make, dor
     assert not Preemption.objects.exists()
 
 
-def test_no_victims_with_preemption_off(borrowed, make, dora, other, settings):
+def test_no_preemption_if_disabled(borrowed, make, dora, other, settings):
     settings.BERTH_PREEMPTION = False
     make(dora, "sim-h100-x4", team=other)
     assert not Preemption.objects.exists()

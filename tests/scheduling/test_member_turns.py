@@ -105,7 +105,7 @@ def test_member_usage_decays(make, alice, bob, team, pool, clock, settle):
         assert not averages.exists()
 
 
-def test_past_usage_decides_when_nothing_is_allocated(make, alice, bob, charlie, team, pool, clock, settle):
+def test_past_usage_decides_without_allocations(make, alice, bob, charlie, team, pool, clock, settle):
     MembershipFactory(team=team, user=charlie)
     MemberShare.objects.create(team=team, user=alice, use_avg=500, averaged_at=team.created_at)
     for name in ("a", "b"):

@@ -78,7 +78,7 @@ def test_due_collection_runs_at_rest_and_freezes_survivors(full: list[int]) -> N
     assert not pauses.collect_if_due()
 
 
-def test_garbage_is_freed_at_a_rest() -> None:
+def test_garbage_is_freed_between_decisions() -> None:
     pauses.freeze()
     knots = [Knot() for _ in range(100)]
     kept = work(pauses.COLLECT_AFTER + 1)

@@ -147,7 +147,7 @@ def test_grant_without_memory_amount_is_counted(one_gpu, make, alice, bob):
     assert running(make(bob, "large")) == [False]
 
 
-def test_a_whole_gpu_is_counted_by_itself(one_gpu, make, alice):
+def test_whole_gpu_has_no_memory_amount(one_gpu, make, alice):
     FlavorFactory(slug="whole", accelerator_count=1)
     make(alice, "whole")
     assert AllocatedDevice.objects.get(active=True).memory_mib == 0

@@ -164,7 +164,7 @@ def test_catalog_weighs_ten_requests_and_fades_out(requests, part):
     assert len({mix.get(cpu, 0) for cpu in (1, 2, 3)}) == 1
 
 
-def test_only_the_last_two_thousand_count():
+def test_only_the_last_two_thousand_requests_count():
     mix = RequestMix.learnt([HEAVY] * 500 + [LIGHT] * WINDOW, [HEAVY])
     assert set(shapes(mix)) == {1000}
 

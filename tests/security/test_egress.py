@@ -194,7 +194,7 @@ def test_intersection_never_allows_more_than_either_limit() -> None:
                     assert names_host(host, one) and names_host(host, other), (one, other, host)
 
 
-def test_a_template_or_team_cannot_loosen_its_pool(pool: Pool) -> None:
+def test_template_or_team_cannot_weaken_egress_of_its_pool(pool: Pool) -> None:
     for limit in (
         EgressLimit("open"),
         EgressLimit("list", "bad.example,10.0.0.0/8"),

@@ -112,7 +112,7 @@ def test_window_without_expiry_gets_a_new_one(counting):
     assert 0 < counting.ttl("berth:rate:x:60") <= 60
 
 
-def test_no_limit_makes_no_query(counting, settings, alice):
+def test_disabled_limits_use_no_counters(counting, settings, alice):
     settings.BERTH_REQUESTS_PER_MINUTE = settings.BERTH_STARTS_PER_MINUTE = settings.BERTH_STARTS_PER_HOUR = 0
     assert program(alice).get("/api/v1/me").status_code == 200
     assert not counting.keys("berth:rate:*")

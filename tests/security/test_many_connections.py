@@ -201,7 +201,7 @@ def test_clients_behind_a_trusted_proxy_are_counted_separately() -> None:
 @pytest.mark.parametrize(
     ("files", "connections"), [(1 << 20, MAX_CONNECTIONS), (1024, (1024 - OWN_FILES) // 4)]
 )
-def test_connection_limits_follow_the_process_limits(files: int, connections: int) -> None:
+def test_connection_limit_depends_on_the_file_limit(files: int, connections: int) -> None:
     limits = Limits.from_environ({"BERTH_TRUSTED_PROXIES": "10.0.0.7, 10.1.0.0/16"}, files)
     assert (limits.of_address, limits.connections) == (MAX_OF_AN_ADDRESS, connections)
     assert limits.proxies == (ip_network("10.0.0.7/32"), ip_network("10.1.0.0/16"))

@@ -274,7 +274,7 @@ written.replace({str(pids)!r})
             os.kill(again, signal.SIGKILL)
 
 
-async def test_stop_during_a_restart_delay(tmp_path: Path) -> None:
+async def test_stop_works_during_a_restart_delay(tmp_path: Path) -> None:
     watched = Watched(
         program("one", "sys.exit(1)", tmp_path),
         program("two", SERVE, tmp_path, after=("one",)),

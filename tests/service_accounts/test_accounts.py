@@ -170,7 +170,7 @@ def test_token_scopes_are_limited_by_the_creating_token(ci, alice):
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
-def test_members_cannot_create_its_tokens(ci, request, username):
+def test_members_cannot_create_service_account_tokens(ci, request, username):
     with pytest.raises(NotAllowed):
         tokens.create_token(actor=request.getfixturevalue(username), user=ci, name="x")
 
@@ -196,7 +196,7 @@ def test_service_account_stays_when_its_creator_leaves(ada, ci, alice, bob):
     assert service_accounts.describe(actor=bob, user=ci, description="Bob's now").description == "Bob's now"
 
 
-def test_deactivation_ends_its_tokens_and_workspaces(ci, alice, team):
+def test_deactivation_ends_tokens_and_workspaces_of_a_service_account(ci, alice, team):
     secret = tokens.create_token(actor=alice, user=ci, name="x").secret
     WorkspaceFactory(team=team, owner=ci, state=State.STOPPED)
     deactivation.deactivate(actor=alice, user=ci, reason="Leaked")

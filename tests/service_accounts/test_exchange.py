@@ -282,7 +282,7 @@ def test_rule_of_another_account_does_not_apply(issuer, rule, team, alice):
     refusal(bring(issuer.sign(), service_account="svc-docs"), ExchangeCode.NO_RULE_MATCHES)
 
 
-def test_deleted_rule_accepts_nothing(issuer, rule, alice):
+def test_deleted_rule_accepts_no_token(issuer, rule, alice):
     rules.delete(actor=alice, rule=rule)
     refusal(bring(issuer.sign()), ExchangeCode.NO_RULE_MATCHES)
 

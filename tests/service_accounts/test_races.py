@@ -55,7 +55,7 @@ def test_token_sent_eight_times_at_once_is_accepted_once(issuer, rule, ci):
     assert Event.objects.filter(kind="token.exchange_refused").count() == 7
 
 
-def test_replay_during_the_first_exchange_race(issuer, rule, ci, monkeypatch):
+def test_replay_during_the_first_exchange_is_refused(issuer, rule, ci, monkeypatch):
     token = issuer.sign()
     second = Meanwhile(monkeypatch, tokens, "mint", exchanging(token))
     first = services.exchange(subject_token=token)
@@ -64,7 +64,7 @@ def test_replay_during_the_first_exchange_race(issuer, rule, ci, monkeypatch):
 
 
 @pytest.mark.parametrize("end", ["deactivate", "delete"])
-def test_account_deletion_race_during_an_exchange(issuer, rule, ci, alice, monkeypatch, end):
+def test_account_ended_during_an_exchange_leaves_no_valid_token(issuer, rule, ci, alice, monkeypatch, end):
     ending = deactivation.deactivate if end == "deactivate" else users.delete
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: ending(actor=alice, user=ci))
     made = services.exchange(subject_token=issuer.sign())
@@ -74,14 +74,14 @@ def test_account_deletion_race_during_an_exchange(issuer, rule, ci, alice, monke
     dead(ci, made)
 
 
-def test_exchange_race_during_the_account_deletion(issuer, rule, ci, alice, monkeypatch):
+def test_exchange_during_account_deactivation_leaves_no_valid_token(issuer, rule, ci, alice, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", exchanging(issuer.sign()))
     deactivation.deactivate(actor=alice, user=ci)
     assert code(meanwhile.outcome()) is ExchangeCode.ACCOUNT_INACTIVE
     dead(ci)
 
 
-def test_exchanges_and_account_deletion_at_once(issuer, rule, ci, alice):
+def test_exchanges_and_account_deactivation_at_once_leave_no_valid_token(issuer, rule, ci, alice):
     outcomes = at_once(
         [
             lambda: deactivation.deactivate(actor=alice, user=ci),
@@ -96,7 +96,7 @@ def test_exchanges_and_account_deletion_at_once(issuer, rule, ci, alice):
     dead(ci, *outcomes)
 
 
-def test_rule_deletion_race_during_an_exchange(issuer, rule, ci, alice, monkeypatch):
+def test_rule_deleted_during_an_exchange_leaves_no_valid_token(issuer, rule, ci, alice, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: rules.delete(actor=alice, rule=rule))
     try:
         services.exchange(subject_token=issuer.sign())
@@ -108,14 +108,14 @@ def test_rule_deletion_race_during_an_exchange(issuer, rule, ci, alice, monkeypa
         services.exchange(subject_token=issuer.sign())
 
 
-def test_account_deletion_race_while_a_token_is_issued(ci, alice, monkeypatch):
+def test_account_deactivated_while_a_token_is_issued_leaves_no_valid_token(ci, alice, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
     made = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     assert not isinstance(meanwhile.outcome(), Exception)
     dead(ci, made)
 
 
-def test_token_issue_race_during_the_account_deletion(ci, alice, monkeypatch):
+def test_token_issued_during_account_deactivation_is_not_valid(ci, alice, monkeypatch):
     meanwhile = Meanwhile(
         monkeypatch,
         deactivation,
@@ -127,7 +127,7 @@ def test_token_issue_race_during_the_account_deletion(ci, alice, monkeypatch):
     dead(ci)
 
 
-def test_account_deletion_race_while_a_token_is_rotated(ci, alice, monkeypatch):
+def test_account_deactivated_during_a_rotation_leaves_no_valid_token(ci, alice, monkeypatch):
     old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
     made = tokens.rotate_token(actor=alice, token_id=old.token.pk)
@@ -135,7 +135,7 @@ def test_account_deletion_race_while_a_token_is_rotated(ci, alice, monkeypatch):
     dead(ci, old, made)
 
 
-def test_token_rotation_race_during_the_account_deletion(ci, alice, monkeypatch):
+def test_token_rotated_during_account_deactivation_is_not_valid(ci, alice, monkeypatch):
     old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     meanwhile = Meanwhile(
         monkeypatch,

@@ -316,7 +316,7 @@ def test_environments_are_created_and_built(ada):
 
 
 @pytest.mark.parametrize("state", ["building", "failed", "ready"])
-def test_build_state_is_no_difference(ada, state):
+def test_build_state_is_not_compared(ada, state):
     applying.apply(actor=ada, text=FILE)
     EnvironmentVersion.objects.filter(environment__slug="tools").update(state=state, digest="d" * 32)
     if state == "ready":

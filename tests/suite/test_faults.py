@@ -66,7 +66,7 @@ def test_code_without_faults_has_no_edits(source):
     assert edits(source.encode()) == []
 
 
-def test_an_edit_that_does_not_compile_or_changes_nothing_is_refused():
+def test_edit_without_effect_or_with_a_syntax_error_is_refused():
     source = b"def it(a, b):\n    return a + b\n"
     (edit,) = edits(source)
     for after in ("+ +", "))", "+"):
@@ -74,13 +74,13 @@ def test_an_edit_that_does_not_compile_or_changes_nothing_is_refused():
         assert changes_the_program(source, changed) is (after == "+ +")
 
 
-def test_rooms_share_by_the_square_root_of_their_candidates():
+def test_faults_per_room_follow_the_square_root_of_candidates():
     assert faults.shares({"a": 900, "b": 100, "c": 1}, 9) == {"a": 6, "b": 2, "c": 1}
     assert sum(faults.shares({"a": 9, "b": 9, "c": 9}, 2).values()) == 2
     assert faults.shares({"a": 1, "b": 2}, 9) == {"a": 1, "b": 2}
 
 
-def test_faults_are_in_different_functions_and_chosen_alike_each_time():
+def test_faults_are_in_different_functions_and_deterministic():
     source = b"".join(b"def f%d(a):\n    return not a < 1\n" % number for number in range(5))
     found = [("x.py", edit) for edit in edits(source)]
     first, again = (list(faults.chosen(list(found), 5, {"x.py": source}, random.Random(7))) for _ in range(2))

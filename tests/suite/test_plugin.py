@@ -82,7 +82,7 @@ def test_last(server, own): pass
 """
 
 
-def test_shared_fixtures_do_not_count_for_the_test_that_starts_or_ends_them(tmp_path):
+def test_shared_fixtures_are_not_charged_to_a_test(tmp_path):
     (tmp_path / "test_some.py").write_text(SERVER)
     assert run(tmp_path).returncode == 0
 
@@ -92,7 +92,7 @@ def test_shared_fixtures_do_not_count_for_the_test_that_starts_or_ends_them(tmp_
     assert {name: round(used_s, 1) for name, used_s in last.shared.items()} == {"server": 0.2, "inner": 0.2}
 
 
-def test_fixtures_of_tests_side_by_side_are_calculated_once():
+def test_fixture_closures_of_adjacent_tests_are_calculated_once():
     """Neither the names of a test with parameters nor the fixtures of another class go to the next test."""
     calculated = []
 

@@ -26,7 +26,7 @@ def lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Phase]:
     return phases
 
 
-def test_a_phase_that_has_passed_at_this_commit_is_not_repeated(lanes, monkeypatch, capsys):
+def test_phase_passed_at_this_commit_is_not_repeated(lanes, monkeypatch, capsys):
     lanes += [Phase("good", (), budget_s=1, module="this")]
     lanes += [Phase("bad", ("--no-such-option",), budget_s=1, module="compileall")]
     assert suite.main("full") == 1
@@ -53,13 +53,13 @@ def test_passed_phase_is_recorded_during_the_run(lanes, tmp_path):
     assert suite.passed_at(tmp_path, good) == "", "without its report it would count as failed"
 
 
-def test_a_phase_without_end_is_ended(lanes, capsys):
+def test_hanging_phase_is_killed(lanes, capsys):
     lanes += [Phase("endless", ("-s", "import time; time.sleep(60)", "pass"), 1, module="timeit", limit_s=1)]
     assert suite.main("full") == 1
     assert "endless: not done after 1 s" in capsys.readouterr().out
 
 
-def test_pytest_understands_the_options_of_phases_that_few_run(tmp_path):
+def test_pytest_accepts_the_options_of_rare_phases(tmp_path):
     """Both in one run: to start pytest takes seconds."""
     few = [phase.arguments for lane in full() for phase in lane if phase.name in ("kernel", "compose")]
     assert len(few) == 2
@@ -70,7 +70,7 @@ def test_pytest_understands_the_options_of_phases_that_few_run(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_lines_of_dots_are_not_shown():
+def test_progress_dots_are_not_shown():
     assert suite.without_dots("..s.u..F [ 10%]\nE  assert 0\n....\n1 failed") == "E  assert 0\n1 failed"
 
 

@@ -48,14 +48,14 @@ def test_failures_and_errors_are_failed(tmp_path, capsys, outcome):
 
 
 @pytest.mark.parametrize("code", ["1", "2", "3", "124"])
-def test_a_phase_that_was_cut_short_is_failed(tmp_path, capsys, code):
+def test_interrupted_phase_is_failed(tmp_path, capsys, code):
     phase(tmp_path, "one", code)
 
     assert report(tmp_path, "one") == 1
     assert "1 passed, 1 failed, 1 skipped" in capsys.readouterr().out
 
 
-def test_a_phase_that_never_began_is_failed(tmp_path, capsys):
+def test_phase_without_results_is_failed(tmp_path, capsys):
     phase(tmp_path, "one", "0")
 
     assert report(tmp_path, "one", "two") == 1

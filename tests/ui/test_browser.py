@@ -159,7 +159,7 @@ def test_every_page_is_accessible_and_fits(visit: Visit, alice: User, scene: dic
 
 
 @pytest.mark.thorough("every page again; `make test` has the light theme")
-def test_every_page_has_its_contrast_in_the_dark_theme(
+def test_every_page_has_sufficient_contrast_in_the_dark_theme(
     visit: Visit, alice: User, scene: dict[str, str]
 ) -> None:
     page = visit(alice, color_scheme="dark")
@@ -209,7 +209,7 @@ def test_a_double_click_starts_one_workspace(visit: Visit, alice: User, team: Te
     assert Workspace.objects.count() == 1
 
 
-def test_the_form_follows_the_choice_by_keyboard(
+def test_form_updates_with_the_choice_by_keyboard(
     visit: Visit, alice: User, team: Team, local_pool: Pool
 ) -> None:
     page = visit(alice)
@@ -229,7 +229,7 @@ def test_the_form_follows_the_choice_by_keyboard(
     page.wait_for_function("document.activeElement.value === 'cpu-large'")
 
 
-def test_the_workspace_page_follows_by_itself_and_keeps_the_focus(
+def test_workspace_page_updates_and_keeps_the_focus(
     visit: Visit, alice: User, workspace_in: Make
 ) -> None:
     workspace = workspace_in("provisioning", alice)
@@ -378,7 +378,7 @@ def test_reduced_motion_is_respected(visit: Visit, alice: User, workspace_in: Ma
     assert page.evaluate(moving) == "none"
 
 
-def test_the_keyboard_reaches_the_content_first(visit: Visit, alice: User, team: Team) -> None:
+def test_first_tab_stop_skips_to_the_content(visit: Visit, alice: User, team: Team) -> None:
     page = visit(alice)
     page.goto("/teams/")
     page.keyboard.press("Tab")
@@ -449,7 +449,7 @@ def test_revoked_access_removes_the_open_page(
     assert "of-bob" not in page.content()
 
 
-def test_an_ended_session_leads_to_sign_in_from_a_live_page(
+def test_ended_session_redirects_a_live_page_to_sign_in(
     visit: Visit, alice: User, workspace_in: Make
 ) -> None:
     workspace = workspace_in("running", alice)

@@ -121,7 +121,7 @@ class TestOwnPackages(TestWorkspace):
     fixtures, rest, reset = ("team", "local_pool"), "", None
 
 
-class TestOwnPackagesThatGo(TestOwnPackages):
+class TestOwnPackagesToBeReset(TestOwnPackages):
     reset = 100  # type: ignore[assignment]
 
 
@@ -484,7 +484,7 @@ class TestArchivedHomes(TestDeleteHome):
         self.url = "/homes/archived/"
 
 
-class TestBeginAnew(TestHomes):
+class TestRecreateHome(TestHomes):
     @pytest.fixture(autouse=True)
     def _asked(self, _lost: None) -> None:
         self.url = f"/homes/lost/{self.lost.pk}/recreate/"

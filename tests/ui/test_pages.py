@@ -605,7 +605,7 @@ def test_hundred_nodes_are_paged(alice: User, as_user: Browse, catalog: None) ->
 # --- Errors -------------------------------------------------------------------------------------
 
 
-def test_error_pages_carry_code_request_id_and_one_next_action(client: Client, alice: User) -> None:
+def test_error_pages_have_code_request_id_and_one_next_action(client: Client, alice: User) -> None:
     client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
     page = client.get(
         "/workspaces/0b0b0b0b-0000-4000-8000-000000000000/", headers={"X-Request-Id": "abc12345"}

@@ -350,7 +350,7 @@ def test_delivery_ends_when_killed_in_the_last_attempt(hook, tell, there):
     assert there.requests == []
 
 
-def test_two_workers_race_for_one_delivery(hook, tell, there):
+def test_two_workers_do_not_send_the_same_delivery(hook, tell, there):
     endpoint = hook(there.url)
     tell()
     fan_out.run()
@@ -376,7 +376,7 @@ def test_audit_entry_makes_one_delivery(hook, tell, there):
         fan_out.run()
 
 
-def test_rotation_signs_with_both_for_a_day(hook, tell, there, team, alice, clock):
+def test_rotated_webhook_signs_with_both_secrets_for_a_day(hook, tell, there, team, alice, clock):
     made = services.create(actor=alice, team=team, name="Bot", url=there.url, types=["team.members_changed"])
     fan_out.run()
     again = services.rotate_secret(actor=alice, endpoint=made.endpoint)
@@ -393,7 +393,7 @@ def test_rotation_signs_with_both_for_a_day(hook, tell, there, team, alice, cloc
     assert request.headers["webhook-signature"] == signatures_of(again.secret, request)
 
 
-def test_changed_secret_key_of_the_portal(hook, tell, there, settings):
+def test_another_portal_secret_key_requires_the_old_one_as_fallback(hook, tell, there, settings):
     """The key from before is among the fallbacks: it goes on. It is not: it says so, and sends nothing."""
     hook(there.url)
     before, settings.SECRET_KEY = settings.SECRET_KEY, "another secret key for tests, of some length"

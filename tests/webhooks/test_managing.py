@@ -109,7 +109,7 @@ def test_members_and_outsiders_cannot_manage_webhooks(team, alice, bob, charlie,
     )
 
 
-def test_former_owner_manages_nothing(team, alice, bob):
+def test_former_owner_cannot_manage_webhooks(team, alice, bob):
     made = services.create(actor=alice, team=team, **BODY).endpoint
     Membership.objects.filter(user=bob).update(role=Role.OWNER)
     Membership.objects.filter(user=alice).update(role=Role.MEMBER)

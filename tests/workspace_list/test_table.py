@@ -100,7 +100,7 @@ def test_table_filters(running, audio, as_user, olga, local_pool):
     assert browser.get("/workspaces/csv/?state=bogus").status_code == 400
 
 
-def test_pages_in_every_order_hold_each_row_once(running, audio, olga, monkeypatch):
+def test_pages_in_every_order_contain_each_row_once(running, audio, olga, monkeypatch):
     monkeypatch.setattr("portal.web.workspace_list.selectors.ROWS_PER_PAGE", 3)
     many(range(4), running)
     Preemption.objects.create(workspace=running, preempt_at=timezone.now(), cause="reclaim")

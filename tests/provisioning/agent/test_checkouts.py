@@ -279,7 +279,7 @@ def test_destination_of_a_repository_address(url, place):
     assert checkouts.destination(url) == place
 
 
-def test_missing_repository_and_unknown_certificate(cloning, server):
+def test_missing_repository_and_unknown_certificate_are_distinguished(cloning, server):
     assert cloning.one("nothing")["code"] == "not_found"
     server.repository("lib", {"a.txt": "a"})
     env = cloning.env

@@ -127,7 +127,7 @@ def test_restarted_worker_uses_the_same_groups(unit):
     assert groups == [f"{unit}/{delegation.LEAF}"], "no leaf within the leaf"
 
 
-def test_without_delegation_no_parent_groups(unit):
+def test_no_parent_groups_without_delegation(unit):
     for path in (unit, unit / "cgroup.procs", unit / "cgroup.subtree_control"):
         os.chown(path, 0, 0)
     assert inside(unit, lambda: delegation.parent_groups(unit.parent)) == []

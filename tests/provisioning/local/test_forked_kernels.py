@@ -100,7 +100,7 @@ def test_kernels_do_not_inherit_descriptors_of_another(jupyter: Jupyter) -> None
     assert held[0] & held[1] <= {output}
 
 
-def test_restart_interrupt_and_shutdown(jupyter: Jupyter) -> None:
+def test_kernel_can_be_restarted_interrupted_and_shut_down(jupyter: Jupyter) -> None:
     kernel = jupyter.kernel()
     before = jupyter.value(kernel, "os.getpid()")
     assert jupyter.run(kernel, "kept = 1; print(kept)") == "1\n"

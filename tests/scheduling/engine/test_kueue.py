@@ -55,7 +55,7 @@ def test_random_sites_are_decided_like_the_kueue_model(start):
 
 
 @pytest.mark.parametrize("case", KUEUE["cases"], ids=lambda case: case["name"])
-def test_the_model_decides_kueues_own_table(case):
+def test_model_agrees_with_the_table_of_kueue(case):
     nodes = [(Node(KUEUE["base_cohort"], {}), "")]
     nodes += [
         (

@@ -24,7 +24,7 @@ def account(hours: int, **more) -> Account:
     return Account(hours * GPU_HOUR, 30 * DAY, 0, 0, **more)
 
 
-def test_an_hour_on_one_gpu_costs_a_gpu_hour_and_a_heavier_model_more():
+def test_gpu_hours_are_weighted_by_the_rate_of_the_model():
     assert tick(account(10), ONE_GPU, 3600, tick_s=60).account.balance == 9 * GPU_HOUR
     double = burn_rate([{"gpu:h100": 1000}], {"gpu:h100": 2000})
     assert tick(account(10), double, 3600, tick_s=60).account.balance == 8 * GPU_HOUR
@@ -45,7 +45,7 @@ def test_late_accounting_charges_one_tick_below_zero_and_records_the_rest():
     assert late.unbilled == 4 * GPU_HOUR - 60 * 1000
 
 
-def test_a_period_refills_keeps_credit_and_debt():
+def test_new_period_refills_and_keeps_credit_and_debt():
     spent = tick(account(10, credit=2 * GPU_HOUR), ONE_GPU, 11 * 3600, tick_s=60).account
     fresh = refilled(spent, 30 * DAY)
     assert (fresh.balance, fresh.credit, fresh.warned) == (11 * GPU_HOUR, GPU_HOUR, 0)

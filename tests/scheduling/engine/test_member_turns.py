@@ -89,7 +89,7 @@ def test_recent_and_current_usage_are_added():
     assert order(site(*queued, team=team, running=running)) == ["c", "a", "b"]
 
 
-def test_priority_nominations_and_long_waits_come_first():
+def test_priority_nominations_and_long_waits_precede_member_shares():
     team = replace(TEAM, member_avg={"ann": 9000})
     queued = (
         ask("usual", "bob", made_s=8 * DAY),
@@ -103,7 +103,7 @@ def test_priority_nominations_and_long_waits_come_first():
     assert order(scheduler) == ["nominated", "old", "urgent", "usual", "reserved"]
 
 
-def test_accelerators_count_by_rate_and_sixteen_cores_as_one():
+def test_usage_counts_accelerators_by_rate_and_sixteen_cores_as_one():
     assert weighted_use({GPU: 2000, "cpu_milli": 16000, "memory_mib": 9}, {}) == 3000
     assert weighted_use({GPU: 2000, "mig:1g.10gb": 1000, "gpu": 2000}, {"mig:1g.10gb": 140}) == 2140
     ann, bob = Running(ask("r", "ann"), 0), Running(ask("s", "bob", amounts={"gpu:b": 1000}), 0)
@@ -124,7 +124,7 @@ def test_order_change_is_reported_to_both_members():
     assert alone.member_order_of("a") is None
 
 
-def test_a_shape_that_does_not_fit_holds_up_no_other_member():
+def test_request_that_does_not_fit_does_not_block_other_members():
     queued = (ask("a", "ann", gpus=3), ask("b", "bob", made_s=60, gpus=3), ask("c", "cem", made_s=120))
     team = replace(TEAM, member_avg={"cem": 1}, limits={GPU: Limit(2000)}, cohort="")
     assert site(*queued, team=team).cycle(HOUR).starts == ("c",)

@@ -79,7 +79,7 @@ def test_borrowed_share_delays_by_days():
     assert order(older, ask("y", "c", made_s=2 * DAY + half_s + 60), running=running) == ["x", "y"]
 
 
-def test_the_scale_of_the_weights_does_not_matter():
+def test_order_does_not_depend_on_the_scale_of_weights():
     running = [Running(ask(f"r{number}", "b"), 0) for number in range(3)]
     queued = [ask("x", "b", made_s=2 * DAY)]
     queued += [ask(f"y{hours}", "c", made_s=2 * DAY + hours * HOUR) for hours in (6, 24, 48, 96)]

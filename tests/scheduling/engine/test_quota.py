@@ -29,7 +29,7 @@ def test_borrowing_limit_is_enforced_and_used_quota_cannot_be_borrowed():
     assert site.teams["a"].available(GPU) == 4
 
 
-def test_cohorts_in_cohorts_lend_through_their_own_limits():
+def test_nested_cohorts_lend_within_their_own_limits():
     site = QuotaTree(
         [Team("a", "left", {GPU: Limit(2)}), Team("b", "right", {GPU: Limit(8)})],
         [Cohort("top"), Cohort("left", "top", {GPU: Limit(0, borrowing=3)}), Cohort("right", "top")],

@@ -53,7 +53,7 @@ def test_new_home_never_changes_feasibility_or_locality(nodes, loads, requests, 
 
 @settings(max_examples=examples(200))
 @given(nodes_(most=6), LOADS, st.lists(requests_(), min_size=1, max_size=6), POLICIES)
-def test_other_requests_do_not_see_the_load_of_homes(nodes, loads, requests, policy):
+def test_other_requests_ignore_the_load_of_homes(nodes, loads, requests, policy):
     without, loaded = Cluster(nodes, policy=policy), Cluster(with_homes(nodes, loads), policy=policy)
     for request in requests:
         assert loaded.best(request) == without.best(request)
@@ -120,7 +120,7 @@ def test_mig_instances_count_as_gpus_for_home_load():
     assert arrays.home_load.tolist() == [1000 // 7]
 
 
-def test_a_new_home_packs_where_spreading_would_cost_more():
+def test_new_home_is_packed_if_spreading_costs_more():
     """One home on a machine that runs something: an untouched one stays whole for eight GPUs at once."""
     busy = node("busy", *gpus("b", *[0] * 2, *[1000] * 6), home_gpu_milli=1000)
     empty = node("empty", *gpus("e", *[1000] * 8))

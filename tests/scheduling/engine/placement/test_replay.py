@@ -37,7 +37,7 @@ def test_allocation_and_fragmentation_do_not_regress(mix, allocation, fragmentat
 
 
 @pytest.mark.thorough("a trace, as bench/placement has it")
-def test_the_mix_is_learnt_while_requests_arrive():
+def test_mix_is_learned_as_requests_arrive():
     nodes, workload = sample()
     curve = {
         mix: replay(nodes, workload, "fragmentation", measure=False, mix=mix).allocation for mix in MIXES
@@ -70,13 +70,13 @@ def test_fragmentation_beats_best_fit_and_best_fit_beats_spread():
 
 
 @pytest.mark.thorough("a trace, as bench/placement has it")
-def test_renaming_and_reordering_the_nodes_changes_nothing():
+def test_replay_does_not_depend_on_node_names_or_order():
     nodes, workload = sample()
     plain = replay(nodes, workload, "fragmentation", measure=False).allocation
     assert replay(renamed(nodes, 5), workload, "fragmentation", measure=False).allocation == plain
 
 
-def test_the_report_has_a_row_for_each_workload_and_seed(tmp_path, capsys):
+def test_report_has_a_row_for_each_workload_and_seed(tmp_path, capsys):
     data = tmp_path / "data"
     shutil.copytree(SAMPLE, data)
     (data / "published").mkdir()

@@ -51,7 +51,7 @@ def test_island_precedes_numa_node_and_numa_node_precedes_node():
     assert where([loose], wants(2)) == {"loose": ["l0", "l1"]}
 
 
-def test_without_an_island_large_enough_devices_of_one_numa_node_are_taken():
+def test_devices_of_one_numa_node_are_used_without_a_large_enough_island():
     mixed = node(
         "a",
         *(gpu(f"g{index}", island=f"pair{index // 2}", numa=index // 4) for index in range(8)),
@@ -95,7 +95,7 @@ def test_one_numa_node_within_an_island_is_preferred_if_sufficient():
     assert where([host], wants(4, within=Within.ISLAND)) == {"a": ["a0", "a1", "a4", "a5"]}
 
 
-def test_a_numa_node_comes_before_an_island_that_spans_several():
+def test_numa_node_precedes_an_island_across_numa_nodes():
     bridged = node(
         "a",
         *(
