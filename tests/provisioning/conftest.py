@@ -1,6 +1,6 @@
-"""Harnesses for the driver contract suite: what a test needs to know about each driver beside the contract.
+"""Harnesses of the driver contract suite.
 
-To put a new driver under the suite, write a subclass of `Harness` and add it to `HARNESSES`.
+To test a new driver, write a subclass of `Harness` and add it to `HARNESSES`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STUBBORN_STOP_TIMEOUT_S = 1
 
 
 class TimedDriver:
-    """Passes calls on and keeps how long each took and which errors it raised."""
+    """Forwards calls and records their duration and errors."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -82,7 +82,7 @@ class TimedDriver:
 
 @dataclass(frozen=True)
 class AgentCall:
-    """What an agent told the portal."""
+    """A call of an agent to the portal."""
 
     path: str
     token: str
@@ -90,7 +90,7 @@ class AgentCall:
 
 
 class StubPortal:
-    """Answers agents as the portal does, and keeps what they said."""
+    """Answers agents like the portal, and records their calls."""
 
     def __init__(self) -> None:
         self.calls: list[AgentCall] = []
@@ -111,7 +111,7 @@ class StubPortal:
                 self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
-                """Quiet."""
+                """Suppress request logging."""
 
         self.handler = Handler
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -121,7 +121,7 @@ class StubPortal:
         self.thread.start()
 
     def wait_for(self, path: str, ref: WorkspaceRef, *, timeout_s: float = 20) -> AgentCall:
-        """The first call to `path` about `ref`, as soon as it has come."""
+        """Wait for the first call to `path` about `ref`."""
 
         def found() -> list[AgentCall]:
             return [c for c in self.calls if c.path == path and c.body["workspace_id"] == ref.workspace_id]
@@ -137,10 +137,10 @@ class StubPortal:
 
 
 class Caller:
-    """A process that is about to call the driver; see `apps/call_driver.py`."""
+    """A process that is ready to call the driver; see `apps/call_driver.py`."""
 
     def __init__(self, fork: Callable[[tuple[int, ...]], None]) -> None:
-        """`fork` starts the process on its three standard streams and a pipe for its exit status."""
+        """`fork` starts the process with three standard streams and a pipe for the exit status."""
         theirs, self._input = os.pipe()
         ends = [os.pipe() for _ in range(3)]
         self._output, self._error, self._status = (os.fdopen(read, "rb") for read, _ in ends)
@@ -162,7 +162,7 @@ class Caller:
         return self._read_to_end()[self._error].decode()
 
     def answer(self) -> dict[str, Any] | None:
-        """What the call came to; `None` when the process was killed."""
+        """Return the result of the call, or `None` if the process was killed."""
         read = self._read_to_end()
         code = int(read[self._status])
         if code == -signal.SIGKILL:
@@ -171,7 +171,7 @@ class Caller:
         return dict(json.loads(read[self._output].decode().strip().splitlines()[-1]))
 
     def _read_to_end(self, timeout_s: float = 30) -> dict[BinaryIO, bytes]:
-        """The workspace may hold no pipe of ours: reading to the end proves that it does not."""
+        """Read to the end, which proves that the workspace holds none of our pipes."""
         os.close(self._input)
         deadline = time.monotonic() + timeout_s
         read = dict.fromkeys((self._output, self._error, self._status), b"")
@@ -192,7 +192,7 @@ class Caller:
 
 
 class Callers:
-    """Forks the processes of `Caller` from one that has imported the drivers."""
+    """Forks `Caller` processes from one that has imported the drivers."""
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -219,7 +219,7 @@ class Callers:
 
 @dataclass
 class Harness(ABC):
-    """One driver under test. `running` and `starts` look at the backend itself, never through the driver."""
+    """A driver under test. `running` and `starts` query the backend, never the driver."""
 
     tmp: Path
     portal: StubPortal
@@ -241,31 +241,31 @@ class Harness(ABC):
     def app(self, kind: str, tag: str) -> AppSpec: ...
 
     def ask(self, seen: Observation) -> str:
-        """What the running app answers, asked where it was seen; empty where nothing runs."""
+        """Return the response of the running app at its observed endpoint, or an empty text."""
         return ""
 
     @abstractmethod
     def running(self, spec: WorkspaceSpec) -> int:
-        """How many copies of the workspace's app are alive on the backend."""
+        """Return how many copies of the app run on the backend."""
 
     @abstractmethod
     def starts(self, spec: WorkspaceSpec) -> int:
-        """How often the workspace's app has been started, ever."""
+        """Return how often the app of the workspace has been started."""
 
     @abstractmethod
     def home_exists(self, spec: WorkspaceSpec) -> bool: ...
 
     @abstractmethod
     def leftovers(self, spec: WorkspaceSpec) -> list[str]:
-        """What is still there of a workspace, beside its home and the mark of its closed generation."""
+        """Return remains of a workspace, except its home and the mark of its closed generation."""
 
     @abstractmethod
     def places_of(self, secret: str) -> list[str]:
-        """Where others could read `secret`."""
+        """Return places where others could read `secret`."""
 
     @abstractmethod
     def broken(self) -> Any:
-        """A driver of this kind whose state cannot be written; making it may raise already."""
+        """Return a driver whose state cannot be written; the constructor may raise."""
 
     def spec(self, kind: str = "good", *, generation: int = 1, **changes: Any) -> WorkspaceSpec:
         workspace_id = str(uuid.uuid4())
@@ -285,7 +285,7 @@ class Harness(ABC):
         return spec
 
     def later(self, spec: WorkspaceSpec, *, by: int = 1) -> WorkspaceSpec:
-        """The same workspace's next incarnation, as the control plane asks for it: with new tokens."""
+        """Return the next incarnation of the workspace, with new tokens."""
         following = replace(
             spec,
             ref=replace(spec.ref, generation=spec.ref.generation + by),
@@ -306,7 +306,7 @@ class Harness(ABC):
     def wait(
         self, call: Callable[[], Observation], *states: ObservedState, timeout_s: float = 20
     ) -> Observation:
-        """Repeat a call, as the reconciler does, until it sees one of `states`."""
+        """Repeat a call, like the reconciler, until it returns one of `states`."""
         deadline = time.monotonic() + timeout_s
         while True:
             observation = call()
@@ -317,7 +317,7 @@ class Harness(ABC):
             time.sleep(POLL_S)
 
     def run(self, spec: WorkspaceSpec) -> Observation:
-        """Start and wait until it runs."""
+        """Start a workspace and wait until it runs."""
         self.start(spec)
         return self.wait(lambda: self.driver.observe(spec.ref), ObservedState.RUNNING)
 
@@ -328,7 +328,7 @@ class Harness(ABC):
         return self.wait(lambda: self.driver.ensure_deleted(ref), ObservedState.ABSENT)
 
     def retried(self, call: Callable[[], Observation], *, timeout_s: float = 20) -> Observation:
-        """Repeat a call while it fails in a way that says that trying again can help."""
+        """Repeat a call while its failure is retryable."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -339,7 +339,7 @@ class Harness(ABC):
                 time.sleep(POLL_S)
 
     def caller(self, op: str, spec: WorkspaceSpec, *, kill_at: int = 0) -> Caller:
-        """A process of its own that stands ready to make one call."""
+        """Return a process that is ready to make one call."""
         caller = self.callers.start()
         order = {
             "pool": messages.dump(self.pool),
@@ -353,7 +353,7 @@ class Harness(ABC):
         return caller
 
     def close(self) -> None:
-        """End all that the test has started, then hold the driver to what is true of every call."""
+        """Stop everything that the test started, then check the rules that apply to every call."""
         for spec in self.specs:
             highest = max(s.ref.generation for s in self.specs if s.ref.workspace_id == spec.ref.workspace_id)
             ref = replace(spec.ref, generation=highest + 100)
@@ -409,7 +409,7 @@ class SimulatedHarness(Harness):
         return spec.home_key in self.driver.homes()
 
     def leftovers(self, spec: WorkspaceSpec) -> list[str]:
-        # The next change sweeps what has gone by then.
+        # The next change removes what has ended by then.
         self.driver.ensure_deleted(WorkspaceRef(str(uuid.uuid4()), 1))
         name, found = spec.ref.external_name, []
         with self.database() as connection:
@@ -459,7 +459,7 @@ class LocalHarness(Harness):
         )
 
     def pids(self, spec: WorkspaceSpec) -> list[int]:
-        """The processes of the app itself, by the kernel's own list."""
+        """Return the processes of the app from /proc."""
         tag = spec.ref.workspace_id.encode()
         found = []
         for folder in Path("/proc").iterdir():
@@ -493,7 +493,7 @@ class LocalHarness(Harness):
     def leftovers(self, spec: WorkspaceSpec) -> list[str]:
         name = spec.ref.external_name
         found = [str(path) for path in (self.tmp / "berth" / "local").glob(f"{name}*")]
-        # os.walk passes over groups that other processes remove meanwhile.
+        # os.walk skips groups that other processes remove meanwhile.
         for parent, groups, _ in os.walk("/sys/fs/cgroup"):
             found += [f"{parent}/{group}" for group in groups if name in group]
         for folder in Path("/proc").iterdir():
@@ -541,7 +541,7 @@ HARNESSES = {"local": LocalHarness, "simulated": SimulatedHarness}
 
 @pytest.fixture(scope="session")
 def app_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bare virtual environment, apart from the one that the tests run in."""
+    """An empty virtual environment, separate from that of the tests."""
     folder = tmp_path_factory.mktemp("environment") / "env"
     venv.create(folder, symlinks=True, with_pip=False)
     return folder
@@ -557,7 +557,7 @@ def callers() -> Iterator[Callers]:
 
 @pytest.fixture
 def stub_portal() -> Iterator[StubPortal]:
-    """Where the agents of a test call back."""
+    """The portal that agents of a test call."""
     portal = StubPortal()
     yield portal
     portal.close()
@@ -571,7 +571,7 @@ def harness(
     callers: Callers,
     app_environment: Path,
 ) -> Iterator[SimulatedHarness | LocalHarness]:
-    """Each registered driver in turn. A driver without a harness fails here: none goes untested."""
+    """Each registered driver in turn. A driver without a harness fails here."""
     kind = HARNESSES[request.param]
     made = (
         LocalHarness(tmp_path, stub_portal, callers, app_environment)

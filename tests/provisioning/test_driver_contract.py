@@ -1,8 +1,8 @@
-"""The contract of `provisioning.driver`, sentence by sentence, over every registered driver.
+"""The contract of `provisioning.driver` for every registered driver.
 
-What a test needs to know about a driver beside the contract stands in its harness (`conftest.py`). When a
-test ends, its harness deletes what was started and checks that nothing outlived it, that every call
-returned promptly and that no secret stood in an answer or an error.
+Driver-specific knowledge is in the harnesses of `conftest.py`. At the end of a test, its harness deletes what
+was started and checks that nothing is left, that every call returned promptly, and that no secret was in an
+answer or error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.suite.choice import THOROUGH, quick_of
 ABSENT, FAILED = ObservedState.ABSENT, ObservedState.FAILED
 RUNNING, STARTING = ObservedState.RUNNING, ObservedState.STARTING
 STOPPED, STOPPING = ObservedState.STOPPED, ObservedState.STOPPING
-# How many points inside a call are tried as the moment of sudden death; more when hunting.
+# Number of points inside a call at which the process is killed.
 KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS") or (12 if os.environ.get(THOROUGH) else 3))
 
 
@@ -36,7 +36,7 @@ def check_error(error: ProvisioningError) -> None:
     assert "Traceback" not in error.message
 
 
-# What a driver is
+# Identity of a driver
 
 
 def test_is_registered_under_its_own_name(harness):
@@ -93,7 +93,7 @@ def test_validate_refuses_impossible_specifications_and_blames_the_user(harness,
         "no such model": replace(spec, resources=replace(spec.resources, accelerators=accelerators)),
     }[what]
     if what == "no such model" and not any(node.devices for node in harness.driver.inventory().nodes):
-        # Whether a host has accelerators is not known without I/O; placement refuses there.
+        # Accelerators of a host are unknown without I/O; placement refuses there.
         impossible = replace(spec, app=replace(spec.app, argv=()))
     with pytest.raises(InvalidSpec) as caught:
         harness.driver.validate(impossible)
@@ -227,7 +227,7 @@ def test_start_on_a_missing_node_fails_and_leaves_nothing(harness):
     assert harness.leftovers(spec) == []
 
 
-# Apps that misbehave
+# Misbehaving apps
 
 
 def test_late_app_is_ready_once_it_answers(harness):
@@ -426,7 +426,7 @@ def test_deletion_wins_over_a_pending_stop(harness):
     assert harness.leftovers(spec) == []
 
 
-# Old messages
+# Stale messages
 
 
 @pytest.mark.parametrize("op", ["ensure_stopped", "ensure_deleted"])
@@ -537,7 +537,7 @@ def test_secrets_are_readable_by_the_workspace_only(harness):
         assert harness.places_of(secret) == []
 
 
-# Races and sudden death
+# Races and killed processes
 
 
 def test_concurrent_starts_from_several_processes_start_one_workspace(harness):
@@ -579,9 +579,9 @@ def test_a_workspace_outlives_the_process_that_started_it(harness):
 
 
 def kill_points(harness, op, spec, *, between=False):
-    """Points spread over the whole length of a call, which is measured on a workspace of its own.
+    """Return points spread over the whole length of a call, measured on a separate workspace.
 
-    `between` gives those in the middle between the others.
+    `between` returns those halfway between the others.
     """
     caller = harness.caller(op, spec)
     caller.go()
@@ -618,7 +618,7 @@ def test_start_killed_at_any_point_can_be_deleted(harness):
         assert harness.running(spec) == 0, f"killed at step {point}"
         deleted.append(spec)
     assert died >= KILL_POINTS // 2
-    # Nothing that was under way when the deletion was confirmed may come up afterwards.
+    # Nothing in progress at the confirmed deletion may come up afterwards.
     harness.run(harness.spec())
     assert [harness.running(spec) for spec in deleted] == [0] * len(deleted)
     assert {harness.driver.observe(spec.ref).state for spec in deleted} == {ABSENT}

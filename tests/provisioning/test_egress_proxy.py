@@ -1,4 +1,4 @@
-"""The proxy that leads to hosts on a list: what it understands, where it goes, and what it refuses."""
+"""The egress proxy with a host list: parsing, forwarding and refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioning.egress_proxy import EgressProxy, ProxyRequestRefused, ProxyRul
 TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-# --- the list ------------------------------------------------------------------------------------
+# -- rules
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_public_and_opened_networks_are_permitted_but_never_this_machine() -> No
     assert not ProxyRules((), here=frozenset({"93.184.216.34"})).permits("93.184.216.34")
 
 
-# --- heads of requests ---------------------------------------------------------------------------
+# -- request heads
 
 
 def head(first: str, *fields: str) -> bytes:
@@ -147,12 +147,12 @@ def test_ambiguous_requests_are_refused(data: bytes) -> None:
         request_of(data)
 
 
-# --- at work -------------------------------------------------------------------------------------
+# -- forwarding
 
 
 @dataclass
 class Server:
-    """A server of this machine that keeps what it was sent and answers each connection once."""
+    """A server on this machine that records received data and answers each connection once."""
 
     answer: Callable[[socket.socket], None]
     seen: list[bytes] = field(default_factory=list)
@@ -179,7 +179,7 @@ class Server:
 
 @dataclass
 class Running:
-    """A proxy on a Unix socket, in a thread. Its names are resolved as `names` says."""
+    """A proxy on a Unix socket in a thread; `names` resolves host names."""
 
     path: Path
     names: dict[str, list[str]]
@@ -192,7 +192,7 @@ class Running:
         return client
 
     def say(self, data: bytes, *, end: bool = False) -> bytes:
-        """Everything that comes back until the proxy closes."""
+        """Send data. Returns everything received until the proxy closes."""
         with self.connect() as client:
             client.sendall(data)
             if end:
@@ -216,7 +216,7 @@ def read_all(client: socket.socket) -> bytes:
 def proxy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Running]:
-    """`request.param`: settings of the proxy."""
+    """`request.param` has settings of the proxy."""
     names: dict[str, list[str]] = {}
     asked: list[str] = []
 
@@ -257,7 +257,7 @@ def proxy(
 
 @pytest.fixture
 def to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers of tests listen on the loopback, which is closed otherwise."""
+    """Allow the loopback, which is blocked otherwise, for test servers."""
     monkeypatch.setattr(ProxyRules, "permits", lambda _self, address: address == "127.0.0.1")
 
 
@@ -286,7 +286,7 @@ def test_tunnel_carries_data_both_ways(proxy: Running) -> None:
 
 @pytest.mark.usefixtures("to_this_machine")
 def test_connection_is_closed_after_one_request(proxy: Running) -> None:
-    """A second request on the same connection, for whomever, does not leave."""
+    """A second request on the same connection is not forwarded."""
     seen: list[bytes] = []
 
     def answer(client: socket.socket) -> None:
@@ -336,7 +336,7 @@ def test_host_resolving_to_a_blocked_address_is_refused(proxy: Running, address:
 def test_host_is_resolved_once_and_the_checked_address_used(
     proxy: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rebinding: a server of names that says something else the second time is not asked a second time."""
+    """DNS rebinding: a name server with a different second answer is queried only once."""
     server = Server(echo)
     answers = [["203.0.113.5"], ["127.0.0.1"], ["127.0.0.1"]]
     asked = []
@@ -347,7 +347,7 @@ def test_host_is_resolved_once_and_the_checked_address_used(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(egress_proxy, "CONNECT_TIMEOUT_S", 0.2)
-    # A documentation address: nobody answers there, and the loopback of the second answer is never tried.
+    # A documentation address without a server; the loopback of the second answer is never tried.
     said = proxy.say(f"CONNECT good.example:{server.port} HTTP/1.1\r\n\r\n".encode())
     assert said.startswith(b"HTTP/1.1 502 ") and asked == ["good.example"] and server.connections == 0
 

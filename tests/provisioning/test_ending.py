@@ -1,4 +1,4 @@
-"""The program by which a node that is cut off ends its workspaces, over the real local driver."""
+"""The program by which a disconnected node stops its workspaces, with the real local driver."""
 
 from __future__ import annotations
 

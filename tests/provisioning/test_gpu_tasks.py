@@ -1,4 +1,4 @@
-"""Checks and scrubs on the node plane: beside other work, once, bounded, and answered whatever happens."""
+"""Checks and scrubs on the node plane: parallel to other work, once, limited, always answered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG = PoolConfig("trial", "scripted", {})
 
 
 class Scripted:
-    """A driver whose device does what the test says; `hold` keeps a check from its end."""
+    """A driver with a scripted device; `hold` blocks a check."""
 
     checks_at_once = False
 
@@ -245,7 +245,7 @@ def test_unusable_lock_folder_is_answered_as_a_failure(
 
 
 class Far(Driver):
-    """A pool whose devices are behind some engine's API."""
+    """A pool with devices behind the API of an engine."""
 
     name: ClassVar[str] = "far"
     plane: ClassVar[Plane] = Plane.ENGINE
@@ -281,7 +281,7 @@ def test_missing_vendor_tool_is_reported(
     assert told.verdict is ResetVerdict.REFUSED and "nvidia-smi is not in" in told.text
 
 
-# --- simulated devices -------------------------------------------------------------------------------
+# -- simulated devices
 
 ALL = {kind: f"sim-001:{n}" for n, kind in enumerate(("ecc", "xid79", "hang", "slow_memory", "leak"))}
 
@@ -298,7 +298,7 @@ def gpu(index: int, node: str = "sim-001") -> str:
 @pytest.mark.parametrize("model", ["H100", "A100", "T4", "L4", "V100", "B200", "RTX-4090", "MI300X"])
 def test_simulated_reports_follow_check_rules_and_never_pass(tmp_path: Path, model: str) -> None:
     driver = simulated(tmp_path, model=model, **{f"fault_{kind}": name for kind, name in ALL.items()})
-    # Some speeds of a V100 have no floor.
+    # Some V100 speeds have no floor.
     healthy = "degraded" if model == "V100" else "pass"
     expected = ["fail", "fail", "hung", "degraded", "fail", healthy]
     for level in ("quick", "standard"):
@@ -318,7 +318,9 @@ def test_simulated_reports_follow_check_rules_and_never_pass(tmp_path: Path, mod
     [("", "clean"), ("leak", "leak"), ("xid79", "failed"), ("hang", "hung"), ("vanish", "unavailable")],
 )
 @pytest.mark.parametrize("baseline", [None, 80_959])
-def test_simulated_devices_are_scrubbed(tmp_path: Path, fault: str, verdict: str, baseline: int | None) -> None:
+def test_simulated_devices_are_scrubbed(
+    tmp_path: Path, fault: str, verdict: str, baseline: int | None
+) -> None:
     driver = simulated(tmp_path, **({f"fault_{fault}": "sim-001:0"} if fault else {}))
     result = driver.scrub_device(gpu(0), baseline_mib=baseline)
     assert (result.verdict, result.simulated, result.ok) == (ScrubVerdict(verdict), True, False)

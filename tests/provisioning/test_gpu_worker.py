@@ -1,4 +1,4 @@
-"""A real worker of a node: a check of many seconds does not keep its only process from other commands."""
+"""A real node worker: a long check does not block other commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHECK_S = 8.0
 
 
 class Node:
-    """The worker, and what it has told the control plane so far."""
+    """The worker and its messages to the control plane."""
 
     def __init__(self, url: str, process: subprocess.Popen[bytes], tmp_path: Path) -> None:
         self.process, self._redis = process, Redis.from_url(url)
@@ -57,7 +57,7 @@ class Node:
         self.send("node.gpu_check", command=messages.dump(command))
 
     def until(self, task: str, *, limit_s: float = 60) -> dict[str, Any]:
-        """Wait until the worker has told this; what it told."""
+        """Wait for this message of the worker and return it."""
         until = time.monotonic() + limit_s
         while time.monotonic() < until:
             assert self.process.poll() is None, "the worker has ended"
@@ -77,7 +77,7 @@ class Node:
         self.told.clear()
 
     def child(self) -> int:
-        """Its only process for tasks."""
+        """Return the only task process of the worker."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         assert len(children) == 1, children
         return int(children[0])
@@ -117,7 +117,7 @@ def test_other_commands_are_served_during_a_check(redis_url: str, tmp_path: Path
         answer = node.until("control.apply_gpu_check")["answer"]
         assert answer["report"]["simulated"] is True
 
-        # The process for tasks dies with its check: the worker is well, and takes it when it is sent again.
+        # The task process dies with its check; the worker accepts the command when it is sent again.
         node.forget()
         node.check("b" * 32)
         node.until("control.gpu_check_progress")

@@ -1,4 +1,4 @@
-"""Deleting homes, as the contract of a driver says it, for every driver."""
+"""The contract of home deletion, for every driver."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from provisioning.errors import InvalidSpec, ProvisioningError
 from tests.suite.choice import THOROUGH
 
-# How many points inside a deletion are tried as the moment of sudden death.
+# Number of points inside a deletion at which the process is killed.
 KILL_POINTS = 6 if os.environ.get(THOROUGH) else 3
 
 
 def delete_home(harness, spec, *, calls: int = 200) -> None:
-    """Call until nothing is left."""
+    """Call until the home is deleted."""
     for _ in range(calls):
         if harness.driver.delete_home(team=spec.team, owner=spec.owner):
             return

@@ -1,4 +1,4 @@
-"""A log read on by position: whole lines, nothing twice, across rotations"""
+"""Reading a log by position: whole lines, none twice, across rotations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> WorkspaceDir:
 
 @pytest.fixture
 def agent_log(folder: WorkspaceDir) -> Log:
-    """The agent's own writer, whose files rotate at 1000 bytes."""
+    """The log writer of the agent, rotating at 1000 bytes."""
     return Log(str(folder.app_log), 1000, [])
 
 
@@ -64,7 +64,7 @@ def test_late_reader_gets_the_cut_off_marker(folder: WorkspaceDir, agent_log: Lo
 def test_reading_during_a_rotation_returns_nothing(folder: WorkspaceDir, agent_log: Log) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)
-    # The moment between the new file and its mark.
+    # Between the new file and its mark.
     agent_log._mark = lambda: None
     agent_log.max_bytes = 1
     agent_log.feed(b"next\n")

@@ -1,4 +1,4 @@
-"""What is prepared after a start: in a worker's process only, a while later, once for several starts."""
+"""Preparation after starts: in a worker process only, delayed, once for several starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POOL = PoolConfig("local", "local", {})
 
 
 class Prepared:
-    """A driver that notes who has it prepare, and may fail at that."""
+    """A driver that records preparations and may fail."""
 
     def __init__(self) -> None:
         self.owners: list[int] = []
@@ -37,7 +37,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Prepared:
     monkeypatch.setattr(preparing, "driver_for", lambda _: prepared)
     monkeypatch.setattr(preparing, "_due", {})
     monkeypatch.setattr(preparing, "_in_pool_process", True)
-    # Longer than any test takes.
+    # Longer than any test.
     monkeypatch.setattr(preparing, "AFTER_START_S", 3600)
     return prepared
 

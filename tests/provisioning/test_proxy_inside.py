@@ -1,4 +1,4 @@
-"""A proxy on the loopback of a network namespace that leads nowhere else."""
+"""A proxy on the loopback of a network namespace without any other route."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ticks(pid: int) -> int:
 
 @pytest.fixture
 def sandbox() -> Iterator[int]:
-    """A process in a user and a network namespace of its own, with its loopback up."""
+    """A process in its own user and network namespace, with loopback up."""
     argv = ["unshare", "-r", "-n", "sh", "-c", "ip link set lo up && echo up && exec sleep 120"]
     try:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
@@ -51,7 +51,7 @@ def lead_in(pid: int, folder: Path, **changes: object) -> subprocess.CompletedPr
 
 
 def ask(pid: int, text: str) -> bytes:
-    """What the proxy answers somebody inside."""
+    """Send a request from inside. Returns the answer of the proxy."""
     call = (
         f"import socket; s = socket.create_connection(('127.0.0.1', {PORT}), 10); "
         f"s.sendall({text.encode()!r}); print(s.makefile('rb').readline().decode())"

@@ -1,4 +1,4 @@
-"""Redis of another machine: over TLS, believed under its own name, and come back to after it was away."""
+"""Redis of another machine over TLS: verified by name, reconnected after an outage."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_client_and_heartbeat_connect_over_tls(
 def test_certificates_not_issued_by_the_portal_are_refused(
     tmp_path: Path, authority: Authority, redis_port: int
 ) -> None:
-    """Another node's certificate is of the same authority; the name is what tells them apart."""
+    """The certificate of another node has the same authority but another name."""
     other = TLSProxy(tmp_path / "a", authority, to=redis_port, name="a.node.berth.internal")
     stranger = TLSProxy(tmp_path / "x", Authority(), to=redis_port)
     for proxy, words in ((other, "Hostname mismatch"), (stranger, "certificate verify failed")):

@@ -1,4 +1,4 @@
-"""A worker whose acknowledgements are lost with the connection asks for more when Redis is back."""
+"""A worker whose acknowledgements were lost with the connection fetches messages once Redis is back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAGS = ("one", "two")
 
 @pytest.fixture
 def held(monkeypatch):
-    """What a worker holds that may hold two messages, and has two, while Redis is away."""
+    """A worker with a limit of two messages that holds two while Redis is unavailable."""
 
     def away(*args, **kwargs):
         raise RedisAway
@@ -56,7 +56,7 @@ def test_both_planes_use_the_redis_transport(app, scheme):
 
 @pytest.mark.engine
 def test_messages_of_a_dead_worker_are_delivered_again(redis, redis_url):  # noqa: F811
-    """Its successor's timer names no number of messages."""
+    """The timer of the next worker has no message count."""
     app = worker_app(redis_url)
     redis.lpush(QUEUE, json.dumps(envelope()))
     with app.connection_for_read() as dead, dead.channel() as channel:
@@ -66,7 +66,7 @@ def test_messages_of_a_dead_worker_are_delivered_again(redis, redis_url):  # noq
         (tag,) = redis.zrange(index, 0, -1)
         redis.zadd(index, {tag: 1})
         with app.connection_for_read() as alive, alive.channel() as other:
-            redis.delete(KEY_PREFIX + other.unacked_mutex_key)  # as it ends by itself
+            redis.delete(KEY_PREFIX + other.unacked_mutex_key)  # like a normal exit
             assert redis.llen(QUEUE) == 0
             other.qos.restore_visible(num=other.unacked_restore_limit)
             assert redis.llen(QUEUE) == 1

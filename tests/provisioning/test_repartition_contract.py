@@ -1,4 +1,4 @@
-"""Rule 8 of the driver contract: a change of a MIG layout is whole or did not happen, for every driver."""
+"""Rule 8 of the driver contract, for every driver: a MIG layout change is complete or did not happen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OLD, NEW = [("1g.10gb", 0), ("3g.40gb", 4)], [("2g.20gb", 0), ("3g.40gb", 4)]
 
 
 class Killed(BaseException):
-    """The worker is gone."""
+    """The worker is killed."""
 
 
 class Simulated:
@@ -71,7 +71,7 @@ class Simulated:
         def dying(*_: object) -> str:
             raise Killed
 
-        # In the midst of its transaction.
+        # Within its transaction.
         self.patch.setattr(mig, "_uuid", dying)
 
     def revive(self) -> None:
@@ -79,7 +79,7 @@ class Simulated:
 
 
 class Local:
-    """A local pool over a library that plays one GPU of the layout OLD."""
+    """A local pool over a fake library with one GPU of the layout OLD."""
 
     def __init__(self, tmp: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
         self.patch = monkeypatch
@@ -108,7 +108,7 @@ class Local:
         self.whole = whole
 
         def dying(gpu: Any, *, destroy: Any, create: Any) -> None:
-            # Between the destruction and the creation there is neither.
+            # Between destruction and creation, neither exists.
             whole(gpu, destroy=destroy, create=())
             raise Killed
 
@@ -139,7 +139,7 @@ def world(request, tmp_path, monkeypatch) -> Iterator[Any]:
 
 
 def layout(world: Any) -> list[tuple[str, int]]:
-    """What the inventory says stands, by place."""
+    """Return the layout in the inventory, by position."""
     (node,) = world.driver.inventory().nodes
     its = [device for device in node.devices if device.kind is DeviceKind.MIG]
     return sorted(((each.mig_profile, each.mig_start) for each in its), key=lambda piece: piece[1])
@@ -259,7 +259,7 @@ def test_driver_without_mig_support_refuses():
         )
 
 
-# -- the local driver alone ------------------------------------------------------------------
+# -- local driver only
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_inventory_during_a_change_shows_the_previous_layout(local, monkeypatch)
 
     monkeypatch.setattr(type(local.driver), "scrub_device", scrub)
     local.driver.repartition_device(repartition)
-    # Before the change and after it, when the new one stands but is not proven clean.
+    # Before the change and after it, when the new layout is not proven clean.
     assert seen == [OLD, OLD]
     assert layout(local) == NEW
 
@@ -318,7 +318,7 @@ def test_first_change_during_an_inventory_repeats_it(local, monkeypatch):
     assert len(scans) == 2
 
 
-# -- the simulated driver alone --------------------------------------------------------------
+# -- simulated driver only
 
 
 @pytest.mark.parametrize("text", ["1g.10gb@7", "1g.10gb", "9g.1gb@0", "3g.40gb@0, 2g.20gb@2", "4g.40gb@4"])

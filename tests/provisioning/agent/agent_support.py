@@ -1,4 +1,4 @@
-"""A portal for the agent to call, and a small app for it to run."""
+"""A test portal that the agent calls, and a small app for the agent to run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 class Portal:
-    """Answers the agent's calls; `status` is what it answers, `calls` what came."""
+    """Answers agent calls with `status` and records them in `calls`."""
 
     def __init__(self, port: int = 0) -> None:
         self.status = 204
@@ -75,7 +75,7 @@ class Portal:
         ).start()
 
     def next(self, name: str, timeout_s: float = 15) -> tuple[str, dict[str, Any]]:
-        """The next call of this name: its Authorization header and its body."""
+        """Return the Authorization header and body of the next call with this name."""
         while True:
             path, authorization, body = self.calls.get(timeout=timeout_s)
             if path == f"/agent/v1/{name}":

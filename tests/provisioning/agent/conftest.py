@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from agent_support import AGENT, AGENT_TOKEN, APP, APP_TOKEN, Portal, free_port
 
-# The agent may run under a workspace's own, older Python.
+# The agent may run under an older Python of the workspace.
 PYTHON = os.environ.get("BERTH_TEST_AGENT_PYTHON", sys.executable)
 
 
@@ -25,7 +25,7 @@ def portal() -> Iterator[Any]:
 
 @pytest.fixture
 def configuration(tmp_path: Path, portal: Any) -> Callable[..., dict[str, Any]]:
-    """Writes an agent's configuration; keywords change it."""
+    """Write an agent configuration; keyword arguments override values."""
 
     def make(mode: str = "good", **changes: Any) -> dict[str, Any]:
         config = {
@@ -54,7 +54,7 @@ def configuration(tmp_path: Path, portal: Any) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Starts the agent with the configuration written last; ends it after the test."""
+    """Start the agent with the last written configuration; stop it after the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run() -> subprocess.Popen[bytes]:
@@ -78,7 +78,7 @@ def state(tmp_path: Path) -> Callable[[], dict[str, Any]]:
 
 @pytest.fixture
 def app_pids(tmp_path: Path) -> Callable[[], list[int]]:
-    """Processes whose last argument is this test's folder name."""
+    """Return the processes whose last argument is the folder name of this test."""
 
     def find() -> list[int]:
         found = []

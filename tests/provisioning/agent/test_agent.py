@@ -1,4 +1,4 @@
-"""The agent as it is: a process of its own, a real app, a real portal's answers."""
+"""The agent as a real process, with a real app and a test portal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_heartbeat_reports_running_work_and_null_if_unknown(portal, configuratio
     start()
     portal.next("ready")
     with socket.create_connection(("127.0.0.1", config["ports"][0])):
-        # Those of before the connection may still be to be read.
+        # Skip heartbeats sent before the connection.
         for _ in range(300):
             last = portal.next("heartbeat")[1]["activity"]
             if last["connections"]:
@@ -175,10 +175,12 @@ def test_missing_free_port_has_its_own_exit_code(configuration, start, state, ap
     assert app_pids() == []
 
 
-def test_answer_of_another_process_on_the_port_is_not_readiness(portal, configuration, start, state, tmp_path):
-    """A process that takes the port in the last moment must not be given the workspace's requests."""
+def test_answer_of_another_process_on_the_port_is_not_readiness(
+    portal, configuration, start, state, tmp_path
+):
+    """Otherwise that process would receive the requests of the workspace."""
     port = free_port()
-    # The app never listens; the stranger does, as soon as the agent has found the port free.
+    # The app never listens; the other process does, once the agent has found the port free.
     configuration("good", ports=[port], argv=["sleep", "600"])
     process = start()
     deadline = time.monotonic() + 10
@@ -301,7 +303,7 @@ def test_a_kernel_in_transition_without_a_time_is_not_busy(monkeypatch, stamp):
 
 
 def test_few_modules_are_imported_before_the_app_starts():
-    """The start of a workspace waits for what is read until then, and later for its compiling."""
+    """Imported modules delay the start of a workspace and are compiled on first use."""
     code = (
         f"import sys; sys.argv=['agent.py']; there={{'__name__': 'agent', '__file__': {str(AGENT)!r}}}\n"
         f"before=list(sys.path); exec(compile(open({str(AGENT)!r}).read(), 'agent.py', 'exec'), there)\n"

@@ -1,4 +1,4 @@
-"""The agent has repositories cloned beside the app, with a credential of the portal, and says how it went."""
+"""The agent clones repositories beside the app with credentials from the portal and reports the result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[GitServer]:
 
 @pytest.fixture
 def portal() -> Iterator[Any]:
-    """Answers `secrets` by `git`, and keeps what it is told."""
+    """Answers `secrets` with `git`, and records reports."""
     told: list[tuple[str, dict[str, Any]]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The agent and secrets: asked for before the app begins, given as variables and files, out of every log."""
+"""Secrets in the agent: fetched before the app starts, passed as variables and files, redacted in logs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 
 
 class SecretPortal:
-    """Answers `secrets` by the answers in `answers`, the last one for ever; all else with 204."""
+    """Answers `secrets` with `answers` in turn, repeating the last one; everything else with 204."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, Any]] = []
@@ -108,7 +108,7 @@ def test_the_app_gets_variables_and_files(asked, configuration, start, state, tm
     run(asked, configuration, start, tmp_path)
     until(lambda: phase_of(state) == "ready")
     folder = tmp_path / "secrets"
-    # The placeholder in the value stays what it is: a value is nobody's template.
+    # Placeholders inside a value are not replaced.
     assert (tmp_path / "seen").read_text() == repr((ENV["value"], str(folder)))
     assert (folder / "DEPLOY_KEY").read_text() == FILE["value"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o500
@@ -167,7 +167,9 @@ def test_app_is_not_started_without_its_secrets(
     assert not (tmp_path / "seen").exists() and not (tmp_path / "x").exists()
 
 
-def test_stop_ends_the_wait_for_secrets_of_an_unreachable_portal(asked, configuration, start, state, tmp_path):
+def test_stop_ends_the_wait_for_secrets_of_an_unreachable_portal(
+    asked, configuration, start, state, tmp_path
+):
     asked.answers = [(503, None)]
     process = run(asked, configuration, start, tmp_path)
     until(lambda: len(asked.asked) > 1)
@@ -183,7 +185,7 @@ def test_secret_file_requires_a_sandbox(asked, configuration, start, state, tmp_
     assert state()["reason"] == "secrets_need_sandbox"
 
 
-# --- the log ----------------------------------------------------------------------------------------
+# -- the log
 
 
 def written(tmp_path: Path, hidden: list[str], pieces: list[bytes]) -> bytes:

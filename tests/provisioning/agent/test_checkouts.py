@@ -1,4 +1,4 @@
-"""Repositories are cloned whole or not at all, by a real Git from a real server; no credential is told."""
+"""Cloning with a real Git and a real server: complete or not at all, without leaking credentials."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Path:
 
 
 class Cloning:
-    """Runs the helper as the agent does and keeps what it said."""
+    """Runs the helper like the agent and records its reports."""
 
     def __init__(self, server: GitServer, home: Path) -> None:
         self.server, self.home = server, home
@@ -157,7 +157,7 @@ def test_token_clones_and_leaves_no_trace_in_files_or_processes(cloning, server,
     wrapper = tmp_path / "bin"
     wrapper.mkdir()
     real = shutil.which("git")
-    # Every Git that is started writes down how it was started, and with what around it.
+    # Record the command line and environment of every Git process.
     (wrapper / "git").write_text(
         f'#!/bin/sh\ntr "\\0" "\\n" < /proc/$$/cmdline >> {trace}\nenv >> {trace}\nexec {real} "$@"\n'
     )
@@ -181,7 +181,7 @@ def test_pull_and_push_in_a_terminal_use_the_same_credential(cloning, server, ho
     server.user, server.password = "oauth2", TOKEN
     cloning.configure(username="oauth2", password=TOKEN)
     cloning.one()
-    # As a shell of the workspace has it: with its own settings in the home, too.
+    # Use the environment of a shell in the workspace, with settings in the home.
     (home / ".gitconfig").write_text("[user]\n\tname = ada\n\temail = ada@example.org\n")
     env = cloning.env() | {"GIT_TERMINAL_PROMPT": "0"}
     (home / "lib/third").write_text("3")
@@ -241,7 +241,7 @@ def test_hooks_filters_and_submodules_do_not_run(cloning, server, home, tmp_path
     ],
 )
 def test_unreachable_repository_is_reported(cloning, url, egress, code):
-    """Addresses that are refused before are no way past Git's own list of protocols, either."""
+    """Addresses refused before do not bypass Git's own list of protocols."""
     cloning.egress = egress
     said = cloning({"url": url, "folder": "lib"})[-1]
     assert (said["state"], said["code"]) == ("failed", code)
@@ -322,7 +322,7 @@ def test_failed_clone_does_not_prevent_the_next(cloning, server, home):
     ]  # fmt: skip
 
 
-# --- dotfiles ---------------------------------------------------------------------------------------
+# -- dotfiles
 
 
 def dotfiles(cloning: Cloning, **item: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Editors: kernels that VS Code has started, its own processes, and what people save."""
+"""Editors: kernels started by VS Code, its own processes, and saved files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_connection_file_is_found_in_the_kernel_command_line(command, path):
 
 
 class Kernel:
-    """The shell channel of a kernel: a socket that speaks as much of ZMTP as a kernel's does here."""
+    """Shell channel of a kernel: a socket that implements the part of ZMTP needed here."""
 
     def __init__(self, folder: Path) -> None:
         self.idle = threading.Event()
@@ -84,7 +84,7 @@ def test_unresponsive_kernel_is_busy_and_queried_once(tmp_path, monkeypatch):
     assert pending is not None
     kernels.probes[7].read(20.0)
     assert kernels.sample([7]) == {"count": 1, "busy": 0, "last_activity": None}
-    # Not asked again at once; after a while, an idle kernel answers at once.
+    # Not queried again at once; later, an idle kernel answers at once.
     monkeypatch.setattr(kernel_probe, "PROBE_EVERY_S", 0.0)
     assert kernels.sample([7])["busy"] == 0
     assert len(kernel.requests) == 2

@@ -1,4 +1,4 @@
-"""Commands of shells, in the foreground, in the background and left behind; and shells that wait."""
+"""Jobs: foreground, background and orphaned commands of shells, and idle shells."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 def jobs_seen(portal, configuration, start, command: str, expected: int) -> int:
-    """The number of jobs in the heartbeats, as soon as it is `expected`; else the last one."""
+    """Return the number of jobs in heartbeats once it equals `expected`, else the last number."""
     configuration(argv=["python3", "-c", APP, "{port}", command])
     start()
     portal.next("ready")
@@ -97,7 +97,7 @@ KERNEL, MARIMO_KERNEL = b"python\0-m\0ipykernel_launcher\0", b"python\0-c\0from 
     [
         (b"sleep\x009999\0", 1),
         (b"python\0train.py\0", 1),
-        # Workers of a pool wait beside their kernel for as long as it lives.
+        # Pool workers wait beside their kernel as long as it lives.
         (None, 0),
         (b"sleep\0infinity\0", 0),
         (b"python\0-m\0joblib.externals.loky.backend\0", 0),
@@ -107,7 +107,7 @@ KERNEL, MARIMO_KERNEL = b"python\0-m\0ipykernel_launcher\0", b"python\0-c\0from 
 )
 @pytest.mark.parametrize("kernel", [KERNEL, MARIMO_KERNEL])
 def test_processes_of_a_kernel_are_counted_but_not_its_workers(monkeypatch, kernel, command, jobs):
-    """Jupyter's kernels lead a session; those of marimo are in that of their server."""
+    """Jupyter kernels lead a session; marimo kernels share the session of their server."""
     inside = 10 if kernel is KERNEL else APP_PID
     table = {
         AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
@@ -171,7 +171,7 @@ def test_monitoring_programs_are_not_jobs(monkeypatch, command, jobs, viewed):
     ],
 )
 def test_tmux_is_a_job_if_something_runs_in_it(monkeypatch, inside, jobs):
-    """Its server is an orphan of the agent. Each window is a session of its own."""
+    """The tmux server is an orphan of the agent. Each window is a session of its own."""
     table = {
         AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
         APP_PID: (AGENT_PID, "S", 0, 0, APP_PID, APP_PID, 0),
@@ -191,7 +191,7 @@ def test_tmux_is_a_job_if_something_runs_in_it(monkeypatch, inside, jobs):
 
 
 def test_a_script_on_the_input_of_a_shell_in_tmux_is_a_job(monkeypatch):
-    """Its commands are in the group of the shell, as those of a kernel are in the kernel's."""
+    """Commands share the process group of the shell, like those of a kernel."""
     table = {
         AGENT_PID: (1, "S", 0, 0, 2, 2, 0),
         20: (AGENT_PID, "S", 0, 0, 20, 20, 0),
@@ -214,7 +214,7 @@ def test_processes_of_watch_belong_to_the_monitor(monkeypatch):
     monkeypatch.setattr(jobs_module, "command_line", lambda pid: lines[pid])
     found = jobs_module.jobs_of([10, 11, 12, 13], table, AGENT_PID, APP_PID)
     assert (found.count, found.pids) == (0, {10})
-    # CPU time of what `watch` has started becomes its own once that ends.
+    # The CPU time of a child of `watch` is added to `watch` when the child ends.
     assert {11} <= found.monitor_pids <= {11, 13}
 
 
@@ -257,7 +257,7 @@ def test_cpu_usage_of_commands_never_decreases(monkeypatch):
     assert measure(7, 8) == (40, 1005)
     used[7] = (35, 1100)
     assert measure(7) == (45, 1105)
-    # The number of a process that has ended is taken by another.
+    # The PID of the ended process is reused.
     used[7] = (2, 10)
     assert measure(7, 8) == (57, 1120)
     assert meter.cpu_seconds() == round(57 / jobs_module.CLOCK_TICKS, 2)
@@ -268,7 +268,7 @@ def test_cpu_usage_of_commands_never_decreases(monkeypatch):
     monkeypatch.setattr(jobs_module, "io_bytes_of", refuse)
     assert measure(8) == (57, 1120)
     assert measure(7) == (59, None)
-    # Of the next, which can be read, nothing is missing.
+    # The next process is readable and fully counted.
     monkeypatch.setattr(jobs_module, "io_bytes_of", lambda pid: used[pid][1])
     assert measure(7) == (59, 1130)
 
@@ -307,7 +307,7 @@ def test_last_input_and_output_time_of_each_terminal_is_reported():
         ({}, [], {"count": 0, "busy": 0, "last_activity": None}),
         ({"s_1": {}, "s_2": {}}, ["running", "idle"], {"count": 2, "busy": 1, "last_activity": None}),
         ({"s_1": {}}, ["stopped"], {"count": 1, "busy": 0, "last_activity": None}),
-        # An older marimo, and one that says what nobody knows: not measured, which counts as work.
+        # An older marimo or an unknown state: not measured, which counts as work.
         ({"s_1": {}}, [None], None),
         ({"s_1": {}}, ["dreaming"], None),
         ([], [], None),

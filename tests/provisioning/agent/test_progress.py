@@ -1,4 +1,4 @@
-"""What a job tells of its progress: a rate, or nothing; and a look at it is always short."""
+"""Progress reported by a job: a rate or nothing, with bounded reading cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.suite.choice import examples
 
 
 class Clock:
-    """Both clocks of the agent's process, in seconds."""
+    """The wall clock and the monotonic clock of the agent, in seconds."""
 
     def __init__(self, monkeypatch) -> None:
         self.wall, self.steady = 1_800_000_000.0, 5_000.0
@@ -44,7 +44,7 @@ def write(folder: Path, name: str, text: str, at: float) -> None:
 
 
 def told(folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "tokens") -> ProgressCounters:
-    """A job that does `each` a second and says so once a minute; the agent looks four times as often."""
+    """Simulate a job with `each` steps per second, written once a minute and read four times as often."""
     seen = ProgressCounters(str(folder))
     for minute in range(minutes + 1):
         write(folder, name, f"{minute * 60 * each:.0f}\n", clock.wall)
@@ -62,7 +62,7 @@ def test_running_total_gives_a_ten_minute_rate(folder, clock):
         write(folder, "tokens", str(18_000 + minute * 600), clock.wall)
         seen.rates()
         clock.go(60)
-    # What was before that is not in it any more.
+    # Earlier samples are dropped.
     assert seen.rates() == {"tokens": 10}
 
 
@@ -216,7 +216,7 @@ os.utime(file, (then, then))
 
 
 def test_progress_files_are_reported_in_heartbeats(portal, configuration, start, tmp_path):
-    """The app finds the folder; what is in it comes with a heartbeat once it is a rate."""
+    """The app finds the folder; heartbeats contain rates of its files."""
     made = tmp_path / "run" / "progress"
     configuration(argv=["python3", "-c", JOB + APP, "{port}", "good", tmp_path.name], progress_dir=str(made))
     start()

@@ -1,4 +1,4 @@
-"""The relay of a workspace, between two real sockets: nothing lost, ends told, and no look without need."""
+"""The relay of a workspace between two real sockets: no data lost, ends forwarded, no needless polling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Joined:
     opened: list[socket.socket] = field(default_factory=list)
 
     def pair(self) -> tuple[socket.socket, socket.socket]:
-        """A connection: the client's end and the app's."""
+        """Return both ends of a connection: client and app."""
         client = self.client()
         client.sendall(b"?")
         inside, _ = self.app.accept()
@@ -61,7 +61,7 @@ def joined(tmp_path: Path) -> Iterator[Joined]:
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     os.close(lifeline)
-    # Its process would end here.
+    # The process of the app would end here.
     relay.poll.close()
     for each in (*(end.sock for end in relay.ends.values()), *found.opened, app, listener):
         each.close()
@@ -80,13 +80,13 @@ def test_reused_descriptor_gets_no_events_of_a_closed_connection(tmp_path: Path)
         relay.connect_one()
         near, far = relay.ends
         inside, _ = app.accept()
-        # Ended, and not closed: numbers that this process freed would be given out first.
+        # Shut down but not closed, since a freed descriptor would be reused first.
         first.shutdown(socket.SHUT_RDWR)
         inside.shutdown(socket.SHUT_RDWR)
         second.connect(str(tmp_path / "s"))
         second.sendall(b"?")
         hung_up = select.EPOLLIN | select.EPOLLHUP
-        # One batch: the first connection ends on both sides, the second arrives between the two events.
+        # One batch: the first connection ends on both sides; the second arrives between the two events.
         relay.handle([(near, hung_up), (listener.fileno(), select.EPOLLIN), (far, hung_up)])
         assert set(relay.ends) == {near, far}, "the descriptors of the first connection are used again"
         assert not relay.ends[near].out.ended
@@ -98,7 +98,7 @@ def test_reused_descriptor_gets_no_events_of_a_closed_connection(tmp_path: Path)
 
 
 def received(end: socket.socket, size: int = 1 << 30) -> bytes:
-    """What comes, up to so many bytes or the end of the stream."""
+    """Read up to `size` bytes or to the end of the stream."""
     found = bytearray()
     while len(found) < size and (part := end.recv(1 << 16)):
         found += part
@@ -115,7 +115,7 @@ def in_threads(*calls: Callable[[], object]) -> None:
 
 
 def test_data_sent_in_both_directions_at_once_arrives(joined: Joined) -> None:
-    """More than the sockets hold, so that each side has to wait for the other."""
+    """More data than the sockets buffer, so each side must wait for the other."""
     client, app = joined.pair()
     there, back = os.urandom(1 << 20) * 8, os.urandom(1 << 20) * 8
     found: dict[str, bytes] = {}
@@ -175,7 +175,7 @@ def test_connection_is_closed_without_an_app(joined: Joined) -> None:
 
 
 def test_request_and_answer_take_two_polls(joined: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at each end that has something, and the kernel is told nothing new about what it watches."""
+    """One poll per readable end, without changing the epoll registration."""
     client, app = joined.pair()
     looks: list[Flow] = []
     pump = Flow.pump
@@ -201,4 +201,4 @@ def test_forwarded_bytes_are_counted_both_ways(joined: Joined) -> None:
     assert len(received(inside, 300_000)) == 300_000
     inside.sendall(b"b" * 700_000)
     assert len(received(client, 700_000)) == 700_000
-    assert joined.relay.passed[0] == 1 + 300_000 + 700_000  # and the byte that `pair` has sent
+    assert joined.relay.passed[0] == 1 + 300_000 + 700_000  # includes the byte sent by `pair`

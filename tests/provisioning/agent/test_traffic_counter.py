@@ -1,4 +1,4 @@
-"""The number by which a relay outside of gVisor tells the agent inside what it has passed on."""
+"""The counter through which a relay outside gVisor reports its traffic to the agent inside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_additions_by_the_relay_are_visible_to_the_agent(tmp_path: Path) -> None
     assert inside.counts and inside.traffic_bytes() == 0
     passed[0] += (1 << 40) + 7
     assert inside.traffic_bytes() == (1 << 40) + 7
-    # What the workspace does with the name reaches no file of anybody's.
+    # Replacing the file name in the workspace does not affect the counter outside.
     victim = tmp_path / "victim"
     victim.write_bytes(b"as it was")
     (tmp_path / "traffic").unlink()

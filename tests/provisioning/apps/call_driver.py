@@ -38,7 +38,7 @@ def call() -> None:
         nonlocal steps
         if event in ("call", "c_call"):
             steps += 1
-            # A child that the driver forks inherits this hook; only the caller itself is to die.
+            # A child forked by the driver inherits this hook; only the caller itself must die.
             if steps == kill_at and os.getpid() == own_pid:
                 os.kill(own_pid, signal.SIGKILL)
 
@@ -111,7 +111,7 @@ def serve(requests: socket.socket) -> None:
         fork(json.loads(message), streams)
         for stream in streams:
             os.close(stream)
-    # Their processor time then counts for this process.
+    # Their processor time is then counted for this process.
     for _ in range(children):
         os.wait()
 

@@ -1,4 +1,4 @@
-"""Builds an environment and is killed at a moment: `build_and_die.py HOME MOMENT SOURCE`."""
+"""Build an environment and kill the process at a stage: `build_and_die.py HOME MOMENT SOURCE`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main() -> None:
     reported: list[BuildStage] = []
 
     def cancelled() -> bool:
-        # Called while a step of this stage goes on.
+        # Called while a step of this stage runs.
         if reported:
             die()
         return False

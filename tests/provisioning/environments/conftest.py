@@ -1,4 +1,4 @@
-"""An index of files, and builds in a folder of the test's own."""
+"""A local package index, and builds in a temporary folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.suite.choice import quick_of
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageFolder:
-    """The index of this node, with a package `pip` and nothing else."""
+    """The package index of this node, with the package `pip` only."""
     found = PackageFolder(tmp_path / "index")
     found.wheel("pip")
     for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS", "BERTH_NODE_PACKAGE_HOSTS", "BERTH_MULTIUSER"):
@@ -27,7 +27,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageFolder:
 
 @pytest.fixture
 def bench(tmp_path: Path, packages: PackageFolder) -> Bench:
-    """Builds as a node makes them here: in a sandbox."""
+    """Builds in a sandbox, as on a node."""
     if not isolation.probe().bwrap:
         pytest.skip("no sandbox works here")
     return Bench(Store(tmp_path / "berth" / "environments"), machine(tmp_path / "berth"))
@@ -35,7 +35,7 @@ def bench(tmp_path: Path, packages: PackageFolder) -> Bench:
 
 @pytest.fixture(params=quick_of(["sandbox", "none"], ["sandbox"], "the same builds without one"))
 def any_bench(request: pytest.FixtureRequest, tmp_path: Path, packages: PackageFolder) -> Bench:
-    """Builds with a sandbox and without."""
+    """Builds with and without a sandbox."""
     if request.param == "sandbox":
         found: Bench = request.getfixturevalue("bench")
         return found

@@ -1,4 +1,4 @@
-"""A package index of files in a folder: wheels and source distributions made on the spot."""
+"""A package index in a folder, with wheels and source distributions made by the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from provisioning.environments.store import EnvironmentStamp, Store
 
 PYTHON = f"3.{os.sys.version_info.minor}"  # type: ignore[attr-defined]
 
-# A PEP 517 backend that needs nothing: its `build_wheel` runs `attack` first.
+# A PEP 517 backend without dependencies: its `build_wheel` runs `attack` first.
 BACKEND = """
 import base64, hashlib, os, zipfile
 {attack}
@@ -60,7 +60,7 @@ class PackageFolder:
         files: Mapping[str, str | bytes] | None = None,
         needs: str = "",
     ) -> Path:
-        """A wheel with these files, and their RECORD."""
+        """Create a wheel with these files and a RECORD."""
         info = f"{name}-{version}.dist-info"
         content: dict[str, str | bytes] = {f"{name}.py": f"version = {version!r}\n", **(files or {})}
         requires = f"Requires-Dist: {needs}\n" if needs else ""
@@ -82,7 +82,7 @@ class PackageFolder:
         return self._listed(name, path)
 
     def source(self, name: str, attack: str, version: str = "1.0") -> Path:
-        """A source distribution; `attack` is Python that defines `attack()` and `SAID`."""
+        """Create a source distribution; `attack` is Python code that defines `attack()` and `SAID`."""
         files = {
             "PKG-INFO": f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n",
             "pyproject.toml": "[build-system]\nrequires = []\n"
@@ -116,7 +116,7 @@ class PackageFolder:
 
 @dataclass
 class Bench:
-    """Builds in a folder of the test's own, and what they said."""
+    """Builds in a temporary folder, with their messages."""
 
     store: Store
     machine: BuildMachine
@@ -126,7 +126,7 @@ class Bench:
     def build(
         self, source: str, *, cancelled: Callable[[], bool] = lambda: False, **changes: Any
     ) -> EnvironmentStamp:
-        """Build it. Raises `BuildError`."""
+        """Build the environment. Raises `BuildError`."""
 
         def report(stage: BuildStage, done: int, total: int) -> None:
             assert 0 <= done <= max(total, 0)

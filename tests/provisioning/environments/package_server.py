@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """One request of one connection: this is HTTP/1.0."""
+    """One HTTP/1.0 request."""
 
     folder: Path
 
@@ -31,7 +31,7 @@ class Handler(SimpleHTTPRequestHandler):
             if page is None:
                 self.send_error(404)
                 return
-            # As the large indexes have it: nobody takes a whole wheel to see what it needs.
+            # Large indexes serve metadata separately, so resolving needs no whole wheel.
             self._send(page.read_bytes().replace(b"<a ", b'<a data-core-metadata="true" '), "text/html")
         elif path.suffix == ".metadata":
             with zipfile.ZipFile(path.with_suffix("")) as wheel:

@@ -1,4 +1,4 @@
-"""Builds as a whole: what is made, found again, refused, and what is left of what failed."""
+"""Environment builds: content, reuse, refusals, and what remains after failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def failed(bench: Bench, source: str, **changes: object) -> BuildError:
 
 
 def left_nothing(store: Store) -> None:
-    """No environment, no folder of a build, no process."""
+    """Assert that no environment, build folder or process is left."""
     assert not list(store.building.iterdir())
     assert [path.name for path in store.staging.iterdir()] in ([], [".uv-cache"])
     for place in store.folder.glob("env-*"):
@@ -48,7 +48,9 @@ def python_of(place: str, code: str) -> str:
     return done.stdout.strip()
 
 
-def test_built_environment_is_complete_and_lists_its_packages(any_bench: Bench, packages: PackageFolder) -> None:
+def test_built_environment_is_complete_and_lists_its_packages(
+    any_bench: Bench, packages: PackageFolder
+) -> None:
     packages.wheel("alpha", "2.0", needs="beta>=1")
     packages.wheel(
         "beta",
@@ -70,7 +72,7 @@ def test_built_environment_is_complete_and_lists_its_packages(any_bench: Bench, 
     assert stamp.python_version.startswith(PYTHON) and stamp.size_mib >= 1
     place = any_bench.store.folder_of(stamp.digest)
     assert python_of(str(place), "import alpha, beta; print(alpha.version, beta.x)") == "2.0 1"
-    # A script names the folder in which it stands, and a module has its bytecode.
+    # A script contains its folder, and a module has bytecode.
     assert str(place) in (place / "bin" / "beta-tool").read_text()
     assert list(place.glob("lib/python3*/site-packages/beta/__pycache__/__init__.*.pyc"))
     assert [each.digest for each in any_bench.store.environments()] == [stamp.digest]
@@ -172,7 +174,7 @@ def test_index_without_a_listed_file_is_a_retryable_failure(bench: Bench, packag
     error = failed(bench, "alpha", lock=newer)
     assert error.code is BuildFailure.INDEX_UNREACHABLE and error.failure.retryable
     assert "alpha==9.0" in error.message and "alpha==9.0" in error.log_line
-    # One that somebody has given is theirs to correct.
+    # An explicitly given value must be corrected by its author.
     error = failed(bench, newer, lock=newer, source_kind=SourceKind.LOCK)
     assert error.code is BuildFailure.RESOLUTION_FAILED and error.failure.blame == "user"
 

@@ -1,4 +1,4 @@
-"""The digest of an environment: equal content has equal digests, whatever it looks like."""
+"""The digest of an environment: equal content has equal digests, regardless of formatting."""
 
 from __future__ import annotations
 

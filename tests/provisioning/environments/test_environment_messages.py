@@ -1,4 +1,4 @@
-"""Messages about environments: their bounds, and what a workspace's digest says of its environment."""
+"""Messages about environments: their limits, and the effect on the digest of a workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds on the node plane: beside other work, once, bounded, cancelled, and answered whatever happens."""
+"""Builds on the node plane: parallel to other work, once, limited, cancellable, always answered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STAMP = EnvironmentStamp("0" * 32, "/place", "lock", "3.12", "3.12.1", (), 7, pr
 
 
 class Scripted:
-    """Takes the place of a build: says `lines`, and does what `work` says."""
+    """Replaces a build: logs `lines` and runs `work`."""
 
     lines: tuple[str, ...] = ("one", "two")
     hold = threading.Event()
@@ -201,7 +201,7 @@ def test_built_environment_is_in_the_inventory_until_removed(
     assert [(held.digest, held.programs) for held in node.environments] == [(answer.digest, answer.programs)]
     place = driver.environments.folder_of(answer.digest)
     app.tasks["node.environment_remove"].run(command={"digest": answer.digest})
-    # Not until the folder is gone only: a sweep does nothing while a removal holds the store.
+    # Wait for more than the removed folder: a sweep does nothing while a removal holds the store.
     for thread in threading.enumerate():
         if thread.name == "environment-removal":
             done(thread)

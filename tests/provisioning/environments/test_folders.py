@@ -1,4 +1,4 @@
-"""Environments that are on a node already: which its own setting names, what is read of them, and no more."""
+"""Preinstalled environments on a node: named by its setting, read without running them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioning.types import PoolConfig
 
 
 def folder(place: Path, *packages: str, python: str = "3.11", programs: tuple[str, ...] = ()) -> Path:
-    """One as conda or venv leaves it, as far as it is looked at; its Python cannot be run."""
+    """Create a folder as left by conda or venv, as far as it is read; its Python cannot be run."""
     site = place / "lib" / f"python{python}" / "site-packages"
     site.mkdir(parents=True)
     (place / "bin").mkdir()

@@ -1,4 +1,4 @@
-"""Packages that mean harm: what their code can do while it is built, and what it can leave behind."""
+"""Hostile packages: what their code can do during a build, and what it can leave behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attack():
 
 
 def said(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
-    """What the code of a package could tell after trying these lines."""
+    """Return what the code of a package reported after running these lines."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     packages.source("hostile", TRY.format(body=lines))
     stamp = bench.build("hostile")
@@ -98,7 +98,7 @@ attempt("proxy to loopback", lambda: urllib.request.urlopen("http://127.0.0.1:{p
 def test_build_code_runs_as_a_user_without_files_of_others(
     bench: Bench, packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where root runs the node: neither cache nor other environments nor anybody's processes are its own."""
+    """With a node running as root, the build user owns no cache, environment or process."""
     numbers = bench.machine.sandbox.uids
     if numbers is None:
         pytest.skip("users of their own are root's to give")
@@ -107,7 +107,7 @@ def test_build_code_runs_as_a_user_without_files_of_others(
     leak, owners, chown = tmp_path / "leak", set(), cell._chown
 
     def taken(folder: Path, uid: int) -> None:
-        if uid == os.geteuid():  # as its code has left it
+        if uid == os.geteuid():  # as left by its code
             owners.update(path.lstat().st_uid for path in folder.rglob("*"))
         chown(folder, uid)
 
@@ -131,7 +131,7 @@ attempt("leak", lambda: open({str(leak)!r}, "w").write("x"))
     assert found["become root"].startswith(("PermissionError", "OSError")), found
     assert all(found[name].startswith(("ProcessLookup", "FileNotFound")) for name in ("kill", "see")), found
     assert not leak.exists()
-    # Nothing of what it has made stays its own: a later build is the same user.
+    # The build user keeps no ownership, since a later build runs as the same user.
     for held in bench.store.environments():
         for path in (bench.store.folder_of(held.digest), *bench.store.folder_of(held.digest).rglob("*")):
             assert path.lstat().st_uid == os.geteuid(), path
@@ -142,7 +142,7 @@ attempt("leak", lambda: open({str(leak)!r}, "w").write("x"))
 def test_build_user_reaches_no_cache_and_no_environment(
     bench: Bench, packages: PackageFolder, tmp_path: Path
 ) -> None:
-    """Out of its sandbox, with nothing in its way but the rights of users: the worst case."""
+    """The worst case: code outside its sandbox, limited only by user permissions."""
     numbers = bench.machine.sandbox.uids
     if numbers is None:
         pytest.skip("users of their own are root's to give")
@@ -194,7 +194,7 @@ for path in glob.glob({str(packages.folder)!r} + "/**/*", recursive=True):
     assert module.read_text() == "good = True\n"
     assert not Path("/usr/bad").exists() and not (Path(os.__file__).parent / "bad.py").exists()
     assert "bad" not in (packages.folder / "simple" / "alpha" / "index.html").read_text()
-    # What others get from now on is what the index has.
+    # Later builds get only the content of the index.
     later = bench.build("alpha\nbeta")
     (again,) = bench.store.folder_of(later.digest).glob("lib/python3*/site-packages/shared.py")
     assert again.read_text() == "good = True\n"
@@ -222,7 +222,9 @@ attempt("bomb", bomb)
     assert not any(path.exists() for path in cgroups.paths(bench.machine.host, "environment-build"))
 
 
-def test_wheel_with_outside_paths_writes_nothing_outside(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+def test_wheel_with_outside_paths_writes_nothing_outside(
+    bench: Bench, packages: PackageFolder, tmp_path: Path
+) -> None:
     packages.wheel(
         "alpha", files={"../../../../../../escaped.py": "bad\n", f"{tmp_path}/absolute.py": "bad\n"}
     )
@@ -252,7 +254,7 @@ def test_build_that_leaves_harmful_files_fails(bench: Bench, packages: PackageFo
     packages.source("leaves", TRY.format(body="    " + body))
     with pytest.raises(BuildError) as caught:
         bench.build("leaves", deadline_s=20)
-    # uv waits for what nobody writes, or what it has installed is refused.
+    # uv blocks on a pipe without a writer, or the installed files are refused.
     assert caught.value.code in (BuildFailure.BUILD_FAILED, BuildFailure.TIMED_OUT)
     assert not bench.store.environments()
 

@@ -1,4 +1,4 @@
-"""Programs of the npm registry in environments: real npm, a registry of the test's own."""
+"""npm programs in environments: real npm and a local registry."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Registry:
                 self.wfile.write(body or b"{}")
 
             def log_message(self, *_: object) -> None:
-                """Quiet."""
+                """Suppress request logging."""
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/"
@@ -73,7 +73,7 @@ class Registry:
 
 
 def packed(facts: dict[str, object], entry: str) -> bytes:
-    """The package's archive, with the folders in which code-server has packages of their own."""
+    """Return the package archive, with the folders in which code-server has its own packages."""
     inner = json.dumps({"name": "inner", "version": "1.0.0"})
     files = {"package.json": json.dumps(facts), "out/node/entry.js": entry}
     folders = ("lib/vscode", "lib/vscode/extensions")
@@ -92,7 +92,7 @@ def archive(files: dict[str, str]) -> bytes:
 
 @pytest.fixture
 def registry(packages: PackageFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    """Of this node, which has Node.js as a Python package: the system's."""
+    """The registry of this node; Node.js comes from the system."""
     node = shutil.which("node", path="/usr/bin:/usr/local/bin")
     if node is None or not NPM.exists():
         pytest.skip("Node.js with npm is not installed in /usr")
@@ -114,7 +114,7 @@ def registry(packages: PackageFolder, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture
 def npm_bench(tmp_path: Path, registry: Registry, packages: PackageFolder) -> tuple[Bench, Registry]:
-    """Without a sandbox: in one, no way leads to this machine, where the registry of the test is."""
+    """Builds without a sandbox, which could not reach the registry on this machine."""
     packages.wheel("alpha")
     return Bench(
         Store(tmp_path / "berth" / "environments"), machine(tmp_path / "berth", sandbox=False)
@@ -161,7 +161,7 @@ def test_npm_program_is_installed_beside_python_packages(npm_bench: tuple[Bench,
     )
     assert done.stdout == "code-server true\n"
     assert not list(Path(stamp.place).rglob("script-ran"))
-    # Another node makes it from the lock alone.
+    # Another node builds from the lock only.
     bench.store.remove(stamp.digest)
     again = bench.build("", lock=stamp.lock, digest=stamp.digest)
     assert (again.digest, again.programs) == (stamp.digest, stamp.programs)
@@ -181,7 +181,9 @@ def test_npm_archive_differing_from_the_lock_is_refused(npm_bench: tuple[Bench, 
 
 
 @pytest.mark.thorough("waits for retries")
-def test_missing_npm_version_and_unreachable_registry_are_distinguished(npm_bench: tuple[Bench, Registry]) -> None:
+def test_missing_npm_version_and_unreachable_registry_are_distinguished(
+    npm_bench: tuple[Bench, Registry],
+) -> None:
     bench, registry = npm_bench
     with pytest.raises(BuildError) as caught:
         bench.build("npm:code-server==9.9.9\n")

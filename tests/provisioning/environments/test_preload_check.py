@@ -1,4 +1,4 @@
-"""What of an environment's JupyterLab is imported ahead: found out by its build, or given up."""
+"""Which modules of an environment's JupyterLab are preloaded, as determined during the build."""
 
 from __future__ import annotations
 

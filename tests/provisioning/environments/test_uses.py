@@ -1,4 +1,4 @@
-"""A process that is just being started has no arguments yet: it is not taken for one that uses nothing."""
+"""Environments in use: a starting process without arguments yet does not count as unused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = Path("/srv/environments/env-1")
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """In place of /proc: nothing runs."""
+    """An empty replacement for /proc."""
     monkeypatch.setattr(uses, "PROC", tmp_path)
     return tmp_path
 
@@ -58,7 +58,7 @@ def test_starting_process_is_checked_again(proc: Path, monkeypatch: pytest.Monke
 def test_process_without_arguments_does_not_block(
     proc: Path, monkeypatch: pytest.MonkeyPatch, program: bool, looks: int
 ) -> None:
-    """A thread of the kernel has none, and no program either."""
+    """Kernel threads have no arguments and no program."""
     waited: list[float] = []
     process(proc, program=program)
     monkeypatch.setattr(uses, "sleep", waited.append)

@@ -27,14 +27,14 @@ def make_pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
 
 @pytest.fixture
 def sandbox() -> None:
-    """For tests that are about the sandbox itself."""
+    """Skip unless a sandbox works here."""
     if not probe().bwrap:
         pytest.skip(f"no working bubblewrap here: {probe().reason}")
 
 
 @pytest.fixture
 def notebook_pool(make_pool: Callable[..., Pool]) -> Iterator[Pool]:
-    """A pool with the notebooks' own environment; what it has made ready ends with it."""
+    """A pool with the notebook environment; prepared spares end with it."""
     if not (ENVIRONMENT / "bin" / "jupyter-lab").exists():
         pytest.skip(f"no jupyter-lab in {ENVIRONMENT}; run `make up` or set BERTH_TEST_NOTEBOOK_ENV")
     pool = make_pool(environment=str(ENVIRONMENT))

@@ -1,4 +1,4 @@
-"""A JupyterLab in a workspace of the local driver, asked as the gateway asks it."""
+"""A JupyterLab in a workspace of the local driver, called like the gateway does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGE = 48 << 20
 
 
 class Jupyter:
-    """One JupyterLab in a workspace, asked as the gateway asks it."""
+    """A JupyterLab in a workspace, called like the gateway does."""
 
     def __init__(self, pool: Pool, *, prepared: bool, heartbeat_s: int = 15) -> None:
         if prepared:
@@ -57,7 +57,7 @@ class Jupyter:
 
     @property
     def home(self) -> Path:
-        """Its user's home, outside."""
+        """The home of its user, outside the sandbox."""
         return self.pool.home / "homes" / self.spec.home_key
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
@@ -65,7 +65,7 @@ class Jupyter:
         return json.loads(data) if data else None
 
     def bytes(self, method: str, path: str, body: Any = None) -> bytes:
-        """What is answered, as it is; a refusal fails the test."""
+        """Return the response body; a refusal fails the test."""
         connection = SocketConnection(self.socket, timeout_s=LIMIT_S)
         headers = {"Authorization": f"Bearer {self.token}"}
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
@@ -76,7 +76,7 @@ class Jupyter:
         return data
 
     def activity(self) -> Any:
-        """What the agent finds out, found out where the agent is."""
+        """Return the activity that the agent determines, from inside the workspace."""
         folder = self.pool.driver._dir(self.spec.ref)
         record = folder.record()
         assert record is not None
@@ -106,7 +106,7 @@ class Jupyter:
             yield channel
 
     def run(self, kernel: str, code: str) -> str:
-        """What a cell printed, or the name of its exception."""
+        """Run a cell. Returns its output or the name of its exception."""
         with self.channel(kernel) as channel:
             return result(channel, send(channel, code))
 
@@ -115,7 +115,7 @@ class Jupyter:
 
 
 def send(channel: ClientConnection, code: str) -> str:
-    """Have a cell run. Returns the request's number, which `result` waits for."""
+    """Send a cell. Returns the request number for `result`."""
     number = uuid.uuid4().hex
     header = {"msg_id": number, "msg_type": "execute_request", "session": "s", "version": "5.3"}
     content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
@@ -125,7 +125,7 @@ def send(channel: ClientConnection, code: str) -> str:
 
 
 def result(channel: ClientConnection, request: str, limit_s: float = LIMIT_S) -> str:
-    """What a request printed, or the name of its exception. An answer to another request is passed over."""
+    """Return the output of a request or the name of its exception; other answers are skipped."""
     printed = ""
     while True:
         answer = json.loads(channel.recv(timeout=limit_s))
@@ -153,9 +153,10 @@ def until(condition: Callable[[], Any], *, what: str) -> None:
 
 @contextmanager
 def heartbeats(pool: Pool, figure: str) -> Iterator[queue.Queue[Any]]:
-    """In the place of the portal: one figure of each heartbeat of the pool's workspaces, as it comes.
+    """Replaces the portal:
 
-    An app that is busy at the moment may tell none: such a heartbeat is passed over.
+    yields one figure of each heartbeat of the pool's workspaces. A busy app may report none; such heartbeats
+    are skipped.
     """
     seen: queue.Queue[Any] = queue.Queue()
 
@@ -168,7 +169,7 @@ def heartbeats(pool: Pool, figure: str) -> Iterator[queue.Queue[Any]]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Suppress request logging."""
 
     portal = PortalSocket(pool.home, Portal)
     try:
@@ -178,7 +179,7 @@ def heartbeats(pool: Pool, figure: str) -> Iterator[queue.Queue[Any]]:
 
 
 def at_rest(seen: queue.Queue[Any], *, least: int = 0) -> int:
-    """The figure that two heartbeats after each other have told, `least` or more."""
+    """Return the figure once two consecutive heartbeats agree on it, at least `least`."""
     figures = [seen.get(timeout=LIMIT_S)]
 
     def rests() -> bool:
@@ -190,7 +191,7 @@ def at_rest(seen: queue.Queue[Any], *, least: int = 0) -> int:
 
 
 def counts_a_file(jupyter: Jupyter, traffic: queue.Queue[Any]) -> None:
-    """The heartbeats count the bytes of a large file that comes out by the socket, and little else."""
+    """Assert that heartbeats count the bytes of a large downloaded file, and little else."""
     before = at_rest(traffic, least=1)
     (jupyter.home / "large.bin").write_bytes(bytes(LARGE))
     connection = SocketConnection(jupyter.socket, timeout_s=LIMIT_S)

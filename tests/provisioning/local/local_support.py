@@ -1,4 +1,4 @@
-"""What the local driver's tests share: a pool in a temporary folder and specifications for it."""
+"""Shared by tests of the local driver: a pool in a temporary folder and specifications for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from provisioning.types import (
 )
 from tests.node_sockets import get_json, socket_path
 
-# Serves what an expression evaluates to: a way to look around from inside the workspace.
+# Serves the value of an expression, to inspect the workspace from inside.
 PROBE = """
 import http.server, json, os, sys, urllib.parse
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ HOMES: list[Path] = []
 
 
 class Pool:
-    """A local driver with all that it started; `close` ends it and holds it to leaving nothing."""
+    """A local driver with everything it started; `close` stops it and checks that nothing is left."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self.home = folder / "berth"
@@ -98,11 +98,11 @@ class Pool:
             time.sleep(0.02)
 
     def pids(self, ref: WorkspaceRef) -> list[int]:
-        """Processes that carry the workspace's name in their environment, by the kernel's own list."""
+        """Return the processes with the workspace name in their environment, from /proc."""
         return [pid for pid, _ in self._marked(ref)]
 
     def _marked(self, ref: WorkspaceRef) -> Iterator[tuple[int, list[bytes]]]:
-        """Its processes with their environments, read once: each may end at any moment."""
+        """Return its processes with their environments; each may end at any moment."""
         marker = f"BERTH_WORKSPACE={ref.external_name}".encode()
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
@@ -112,7 +112,7 @@ class Pool:
 
     def agent_pid(self, ref: WorkspaceRef) -> int:
         found = {pid for pid, environ in self._marked(ref) if b"BERTH_ROLE=agent" in environ}
-        # What it has forked, its relay, has its environment.
+        # A forked child, its relay, has the same environment.
         (pid,) = [pid for pid in found if parent_of(pid) not in {None, *found}]
         return pid
 
@@ -127,30 +127,30 @@ class Pool:
 
 
 def filters_of(pool: Pool, spec: WorkspaceSpec) -> dict[int, str]:
-    """The kernel's word on the filter of each process inside the workspace's sandbox: 2 where one holds."""
+    """Return the seccomp mode of each process in the sandbox: 2 if a filter applies."""
     folder = pool.driver._dir(spec.ref)
     launched = folder.launched()
     assert launched is not None
     found = {}
     for one in processes.scan(pool.driver.instance, folder.name, spares=folder.claimed()):
         if one.pid == launched.pid:
-            continue  # bubblewrap's own process on the outside
+            continue  # the outer bubblewrap process
         try:
             lines = Path(f"/proc/{one.pid}/status").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
+            continue  # ended meanwhile
         (found[one.pid],) = [line.split()[1] for line in lines if line.startswith("Seccomp:")]
     return found
 
 
 def socket_of(observation: Observation) -> Path:
-    """The socket of a running workspace of any pool."""
+    """Return the socket of a running workspace of any pool."""
     found = [socket_path(home, observation.endpoint) for home in HOMES]
     return next(path for path in found if path.exists())
 
 
 def ask(observation: Observation, expression: str, *, timeout_s: float = 20.0) -> Any:
-    """The value of a Python expression, evaluated inside the workspace."""
+    """Evaluate a Python expression inside the workspace."""
     return get_json(socket_of(observation), "/?" + quote(expression), timeout_s=timeout_s)
 
 

@@ -1,4 +1,4 @@
-"""What tests ask of processes through /proc."""
+"""Queries about processes through /proc."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def command(pid: int) -> bytes:
 
 
 def held(pid: int) -> set[str]:
-    """All that a process has open, by the kernel's names; not what it closes meanwhile."""
+    """Return all open descriptors of a process, by kernel names."""
     found = set()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -29,12 +29,12 @@ def held(pid: int) -> set[str]:
 
 
 def open_ends(pid: int) -> set[str]:
-    """The pipes and sockets that a process holds, by the kernel's names for them."""
+    """Return the pipes and sockets of a process, by kernel names."""
     return {target for target in held(pid) if target.startswith(("pipe:", "socket:"))}
 
 
 def contents(pid: int, *words: str) -> list[str]:
-    """Which of `words` are anywhere in the writable memory of a process."""
+    """Return which of `words` are in the writable memory of a process."""
     found = set()
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for line in maps:

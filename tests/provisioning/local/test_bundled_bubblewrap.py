@@ -1,4 +1,4 @@
-"""Where the distribution's bubblewrap is not installed, the one from the wheel makes the sandbox."""
+"""Bubblewrap from the wheel makes the sandbox if the distribution's is not installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioning.drivers.local import isolation
 
 @pytest.fixture
 def not_installed(monkeypatch):
-    """A machine on which no program `bwrap` is found."""
+    """A machine without a program `bwrap`."""
     which = shutil.which
 
     def without(name, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""Byte code of what runs in workspaces lies beside it, whoever starts it and whatever the umask is."""
+"""Bytecode of programs in workspaces lies beside them, whoever starts them and with any umask."""
 
 from __future__ import annotations
 

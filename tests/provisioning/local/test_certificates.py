@@ -1,4 +1,4 @@
-"""An authority that only the machine's system knows: what a workspace installs packages with believes it."""
+"""An authority known only to the system is trusted by package installers in a workspace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = ("UV_SYSTEM_CERTS", "PIP_CERT")
 
 
 class Index:
-    """A package index with the wheel `one` by HTTPS; its authority is in `authority`, a file."""
+    """A package index with the wheel `one` over HTTPS; the file `authority` has its authority."""
 
     def __init__(self, folder: Path) -> None:
         packages = PackageFolder(folder / "index")
@@ -65,7 +65,7 @@ def command(program: str, url: str, target: Path) -> list[str]:
 
 
 def pip_believes(bundle: str) -> bool:
-    """Whether pip goes by the system's authorities by itself: from 24.2 on, and Debian's always."""
+    """Whether pip uses system authorities by default: from 24.2 on, and always on Debian."""
     version = tuple(map(int, importlib.metadata.version("pip").split(".")[:2]))
     asked = [sys.executable, "-c", "from pip._vendor import certifi; print(certifi.where())"]
     own = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
@@ -82,7 +82,7 @@ def test_system_authority_is_trusted_in_a_workspace(
     pool = make_pool()
     seen = pool.run(pool.spec())
     given = ask(seen, f"{{name: os.environ[name] for name in {NAMES} if name in os.environ}}")
-    # A machine whose system knows the authority: its file stands where the system has its own.
+    # A system that knows the authority, in its usual file.
     bubblewrap = isolation.probe().bwrap
     system = [bubblewrap, "--bind", "/", "/", "--dev", "/dev", "--ro-bind", str(index.authority), bundle]
     plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}

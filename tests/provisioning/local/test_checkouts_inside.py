@@ -1,4 +1,4 @@
-"""A repository is cloned by the Git of the machine inside the workspace's own sandbox and network."""
+"""Repositories are cloned by the Git of the machine inside the sandbox and network of the workspace."""
 
 from __future__ import annotations
 

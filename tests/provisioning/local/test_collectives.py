@@ -37,7 +37,7 @@ def as_nccl():
     names = [name for _, name in socket.if_nameindex()]
     return address_of(next((name for name in names if name != "lo"), "lo"))
 """
-# The first listens and says where; the second writes there and into memory that both share.
+# The first process listens and prints its address; the second writes to it and to shared memory.
 PAIR = """
 import mmap, sys
 size = int(sys.argv[2]) << 20
@@ -86,7 +86,7 @@ ranks = [
 ]
 print(*(each.communicate()[0] for each in ranks))
 """
-# Rank 0 makes the id that it gives the others: where it listens, behind a number, as a socket's address.
+# Rank 0 makes the id for the others: its listening address, after a number, as a socket address.
 MEETS = """
 import ctypes, socket, subprocess, sys
 nccl = ctypes.CDLL(LIBRARY)
@@ -106,7 +106,7 @@ def egress(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def pool(egress: str, tmp_path: Path) -> Iterator[Pool]:
-    """Where something outside may be reached, and where nothing may."""
+    """Pools with and without a reachable network."""
     if probe().network is None:
         pytest.skip(probe().warning)
     named = os.environ.get(ENVIRONMENT)
@@ -117,7 +117,7 @@ def pool(egress: str, tmp_path: Path) -> Iterator[Pool]:
 
 @pytest.fixture
 def nccl_pool(egress: str, tmp_path: Path) -> Iterator[Pool]:
-    """The same with NCCL's library in its environment."""
+    """The same pool with the NCCL library in its environment."""
     named = os.environ.get(NCCL_ENVIRONMENT)
     if not named:
         pytest.skip(f"no environment with NCCL's library: name one in {NCCL_ENVIRONMENT}")
@@ -129,7 +129,7 @@ def nccl_pool(egress: str, tmp_path: Path) -> Iterator[Pool]:
 
 
 def ran(pool: Pool, text: str, **names: str) -> str:
-    """What a program says that is run in a workspace, with these names and `ADDRESSES`."""
+    """Run a program in a workspace with these names and `ADDRESSES`. Returns its output."""
     seen = pool.run(pool.spec(resources=ResourceRequest(cpu_milli=2000, memory_mib=1536)))
     program = "\n".join([ADDRESSES, *(f"{name} = {value!r}" for name, value in names.items()), text])
     run = f"__import__('subprocess').run(['python3', '-c', {program!r}], capture_output=True, text=True)"

@@ -30,14 +30,14 @@ FILES = {"memory": "memory.max", "hugetlb": "hugetlb.2MB.max"}
 
 @pytest.fixture
 def unit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty group that belongs to `SOMEBODY`, as systemd gives it to a service with `Delegate=yes`."""
+    """An empty group owned by `SOMEBODY`, like a systemd service with `Delegate=yes`."""
     if os.geteuid() != 0:
         pytest.skip("only root can give a group away")
     root = next((each for each in ROOTS if (each / "cgroup.controllers").exists()), None)
     if root is None:
         pytest.skip("no control groups of version 2 here")
     with Path(tempfile.gettempdir(), f"berth-test-controller-{os.getuid()}").open("w") as turn:
-        # It is switched on and off for the whole machine: one test at a time, whichever process has it.
+        # The controller is enabled for the whole machine, so only one test in any process uses it at a time.
         fcntl.flock(turn, fcntl.LOCK_EX)
         yield from _unit(root, monkeypatch)
 
@@ -69,7 +69,7 @@ def _unit(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def inside(unit: Path, what: Callable[[], Any], *, in_group: Path | None = None, user: int = SOMEBODY) -> Any:
-    """What `what` returns in a process of `user` that stands in the unit, as JSON."""
+    """Run `what` in a process of `user` in the unit. Returns its result from JSON."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

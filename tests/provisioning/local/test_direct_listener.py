@@ -1,4 +1,4 @@
-"""A notebook that takes the connections of its workspace's socket itself, and what gets a relay instead."""
+"""Notebooks that accept the connections of the workspace socket themselves, and apps with a relay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sa
 
 
 def agents(jupyter: Jupyter) -> list[int]:
-    """The workspace's agent, and its relay where there is one: a fork of it, of the same command."""
+    """Return the agent of the workspace and its relay, a fork with the same command."""
     folder = jupyter.pool.driver._dir(jupyter.spec.ref)
     owned = processes.scan(jupyter.pool.driver.instance, folder.name, spares=folder.claimed())
     words = [b"-I", b"-S", AGENT_PROGRAM_PATH.encode()]
@@ -71,7 +71,7 @@ def test_heartbeats_count_connections_accepted_by_the_notebook(notebook_pool: Po
 @pytest.mark.thorough("waits for heartbeats; `make test` has connections")
 @pytest.mark.parametrize("prepared", [True, False])
 def test_heartbeats_count_socket_traffic(notebook_pool: Pool, prepared: bool) -> None:
-    """By the notebook itself, or by its relay; what its agent asks for is not counted."""
+    """Counted by the notebook or its relay; requests of the agent are not counted."""
     with heartbeats(notebook_pool, "traffic_bytes") as seen:
         jupyter = Jupyter(notebook_pool, prepared=prepared, heartbeat_s=1)
         assert jupyter.value(jupyter.kernel(), "6 * 7") == 42

@@ -1,4 +1,4 @@
-"""What is opened to a door of an account of its own, in what other accounts have left."""
+"""What the front door, with its own account, can access in folders owned by others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def listening(path: Path) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """The local driver's folder without a door: a workspace, a spare and a file server."""
+    """The folder of the local driver without a door: a workspace, a spare and a file server."""
     base = tmp_path / "local"
     gateway_folder(base)
     for name in ("ws-a", "files-b", ".spares/c", ".closed", ".uids"):

@@ -1,4 +1,4 @@
-"""The files of a home, served by a process in a sandbox: what it shows, takes, and does not let out."""
+"""The file server of a home, a process in a sandbox: listing, uploads, and confinement."""
 
 # ruff: noqa: PTH208 - names, which may be anything
 
@@ -34,7 +34,7 @@ LIMIT_S = 30
 
 
 class Files:
-    """The files of ada's home in the team t, asked as the node and the front door ask."""
+    """The files of ada's home in team t, requested like node and front door do."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -66,7 +66,7 @@ class Files:
         return connection.getresponse()
 
     def upload(self, token: str, *files: tuple[str, bytes]) -> str:
-        """The address that the form's browser is led to."""
+        """Return the address to which the browser is redirected."""
         parts = [
             f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n'
             f"Content-Type: text/plain\r\n\r\n".encode()
@@ -93,7 +93,7 @@ def files(make_pool: Callable[..., Pool], request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 def apart(make_pool: Callable[..., Pool], sandbox: None) -> Iterator[Files]:
-    """In a sandbox."""
+    """Files in a sandbox."""
     found = Files(make_pool())
     yield found
     found.pool.driver._file_servers().end(Home(found.team, found.owner))
@@ -114,7 +114,7 @@ def test_file_servers_end_with_their_installation(files: Files) -> None:
     assert not any(folder.alive() or folder.path.exists() for folder in folders)
     assert files.pool.driver.release_host(keep_workspaces=True) == 0
     assert file_server.end_all(base / "nowhere") == 0
-    # Whoever asks again begins another one.
+    # The next request starts another one.
     assert files.names() == []
 
 
@@ -241,7 +241,7 @@ def test_unusual_file_names_are_listed_and_found(files: Files) -> None:
 
 @pytest.mark.thorough("makes 100,000 files")
 def test_listing_of_100000_files_is_paged(apart: Files) -> None:
-    assert apart.names() == []  # the home has changed hands, where it has to
+    assert apart.names() == []  # the home has been handed over if necessary
     many = apart.home / "many"
     many.mkdir()
     for number in range(100_000):
@@ -393,7 +393,7 @@ def test_invalid_query_is_refused(files: Files) -> None:
 
 
 def test_only_pages_of_the_portal_may_upload(files: Files) -> None:
-    """A browser asks before it sends (CORS): that spends no ticket, and tells nothing without one."""
+    """A CORS preflight uses up no ticket and reveals nothing without one."""
     portal = "https://berth.example.org"
     token = files.grant("put", name="a", origin=portal)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A folder whose files change while Jupyter Server lists it."""
+"""Listing a folder in Jupyter Server while its files change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests import instance
 
 pytestmark = pytest.mark.engine
 CONFIG = ROOT / "provisioning" / "agent" / "jupyter" / "config"
-# The name is there when the folder is read, and gone when the file is asked for.
+# The name is in the folder listing but missing when the file is read.
 CODE = """
 import asyncio, os, sys
 from jupyter_server.serverapp import ServerApp

@@ -1,4 +1,4 @@
-"""Kernels of a JupyterLab that was imported ahead: forked, and otherwise like those that Jupyter starts."""
+"""Kernels of a preloaded JupyterLab: forked, otherwise like those that Jupyter starts."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_forked_kernel_equals_a_kernel_started_by_jupyter(jupyter: Jupyter, pool
     plain = plain_server.kernel()
     assert "app_host" in jupyter.value(forked, COMMAND)
     assert "ipykernel_launcher" in plain_server.value(plain, COMMAND)
-    # What the kernel server has imported ahead and kernels import only when they are used in some way.
+    # Modules preloaded by the kernel server that kernels otherwise import on first use.
     lazy = {"forked_kernels", "gc", "runpy", "_posixsubprocess"}
     ours, theirs = facts(jupyter, forked, lazy), facts(plain_server, plain, lazy)
     assert {"jupyter_server", "jupyterlab", "rfc3987_syntax", "app_host"}.isdisjoint(ours["modules"])
-    assert ours.pop("stdin") == "/dev/null" and theirs.pop("stdin") == "pipe"  # both are at their end
+    assert ours.pop("stdin") == "/dev/null" and theirs.pop("stdin") == "pipe"  # both have ended
     assert ours == theirs
     assert jupyter.value(forked, "os.environ['JPY_PARENT_PID'] == str(os.getppid())") is True
 
@@ -93,7 +93,7 @@ def test_kernels_do_not_inherit_descriptors_of_another(jupyter: Jupyter) -> None
     ends = """[t for t in (os.readlink("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd")
         if os.path.islink("/proc/self/fd/" + n)) if t.startswith(("socket:", "pipe:"))]"""
     kernels = [jupyter.kernel(), jupyter.kernel()]
-    # The app's output is what kernels have in common, as in any Jupyter.
+    # Kernels share the output of the app, as in any Jupyter.
     server = jupyter.value(kernels[0], "os.getppid()")
     output = jupyter.value(kernels[0], f"os.readlink('/proc/{server}/fd/1')")
     held = [set(jupyter.value(kernel, ends.replace("\n", " "))) for kernel in kernels]
@@ -126,7 +126,7 @@ def test_kernel_can_be_restarted_interrupted_and_shut_down(jupyter: Jupyter) -> 
 
 @pytest.mark.thorough("`make test` has restart, interrupt and shutdown")
 def test_kernel_accepts_connections_when_jupyter_lists_it(jupyter: Jupyter) -> None:
-    """Who has to try again may miss the kernel's first word, and Jupyter asks anew only after a while."""
+    """A retrying client may miss the first message of the kernel, and Jupyter retries only later."""
     folder = jupyter.pool.driver._dir(jupyter.spec.ref)
     first = processes.sandbox_init(folder.launched().pid)
     kernel = jupyter.kernel()
@@ -149,8 +149,7 @@ def test_dead_kernel_is_restarted(jupyter: Jupyter) -> None:
             state = json.loads(channel.recv(timeout=LIMIT_S))["content"].get("execution_state")
 
     def answered() -> str | None:
-        # What is sent while a kernel is being restarted may be lost, and so may what it prints: Jupyter
-        # subscribes anew to a kernel that has been started again, and nobody says when it has.
+        # Messages sent during a restart, and output, may be lost: Jupyter subscribes again without notice.
         with jupyter.channel(kernel) as channel:
             request = send(channel, "import os; print(os.getpid())")
             try:
@@ -190,7 +189,7 @@ def test_forked_kernel_gets_cwd_and_environment_of_jupyter(jupyter: Jupyter) -> 
         "FLAVOR",
     ]
     assert "app_host" in jupyter.value(kernel, COMMAND)
-    # A variable that the interpreter reads as it begins needs an interpreter that begins.
+    # A variable read at interpreter start needs a new interpreter.
     other = jupyter.kernel("other")
     assert "ipykernel_launcher" in jupyter.value(other, COMMAND)
     assert jupyter.value(other, "sys.dont_write_bytecode") is True

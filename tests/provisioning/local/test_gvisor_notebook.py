@@ -1,4 +1,4 @@
-"""A real JupyterLab in gVisor: started, reached through the workspace's socket, with a cell that is run."""
+"""A real JupyterLab in gVisor, reached through the workspace socket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_cell_runs_in_gvisor_and_writes_to_the_home(gvisor_pool: Pool) -> None:
 
 
 def test_heartbeats_from_gvisor_count_socket_traffic(gvisor_pool: Pool) -> None:
-    """The relay is outside of gVisor and the agent inside; a file on its way is work there, too."""
+    """The relay is outside gVisor and the agent inside; a file transfer counts as work too."""
     with heartbeats(gvisor_pool, "traffic_bytes") as seen:
         lab = Jupyter(gvisor_pool, prepared=False, heartbeat_s=1)
         assert "version" in lab.call("GET", "/api")

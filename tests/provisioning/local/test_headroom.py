@@ -1,4 +1,4 @@
-"""What a machine has left and what is waited for there, over the same minutes; nothing of it is guessed."""
+"""Free capacity and pressure of a machine over the same minutes, measured and never guessed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ full avg10=99.00 avg60=99.00 avg300={} total=1
 
 
 class Machine:
-    """A `/proc` of a machine of four cores, of which `busy` work."""
+    """A `/proc` of a machine with four cores, of which `busy` work."""
 
     def __init__(self, folder: Path, monkeypatch) -> None:
         self.proc, self.kept = folder / "proc", folder / "kept"
@@ -62,7 +62,7 @@ def test_headroom_covers_the_last_five_minutes(machine):
     machine.now += 1
     assert machine.go(1) == NOTHING
     machine.runnable, machine.available, machine.stalled = 13, 320_000, "25.50"
-    # The readings before are over.
+    # Earlier readings have expired.
     assert machine.go(12, busy=3.98) == {
         "watched_s": 300, "cores": 4, "runnable": 12, "cpu_idle": 0.5, "cpu_waited": 40.0,
         "memory_left": 2.0, "memory_stalled": 25.5,
@@ -95,7 +95,7 @@ def test_reboot_resets_headroom(machine):
 
 
 def test_readings_of_an_earlier_boot_are_ignored(machine):
-    """Its clock may stand where it stood then."""
+    """The clock may read the same as before the reboot."""
     machine.go(6)
     machine.work, machine.idle = 50_000, 50_000
     assert machine.look() == NOTHING

@@ -1,4 +1,4 @@
-"""Archives of a home, made and restored by its server in the sandbox: kills, full disks, hostile homes."""
+"""Home archives created and restored by the file server in its sandbox: kills, full disks, hostile homes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROOM = 1 << 40
 
 
 class Machine:
-    """A machine with ada's home, asked as the control plane asks."""
+    """A machine with ada's home, called like the control plane does."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -81,7 +81,7 @@ class Machine:
         return sorted(path.name for path in self.store.iterdir()) if self.store.exists() else []
 
     def age(self) -> None:
-        """The home has changed since."""
+        """Change the home."""
         (self.home / "data" / "large").unlink()
         (self.home / "later").write_text("later")
 
@@ -151,7 +151,7 @@ def test_home_is_archived_and_restored(machine: Machine) -> None:
 def test_file_server_killed_at_any_step_resumes(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, do: ArchiveCommand
 ) -> None:
-    """With SIGKILL after more and more of it: nothing half made is offered, and no home is half new."""
+    """SIGKILL at later and later points: no partial archive is offered, and no home is half restored."""
     before = fill(machine.home)
     later = before
     if do is ArchiveCommand.RESTORE:
@@ -172,7 +172,7 @@ def test_file_server_killed_at_any_step_resumes(
             killed += 1
             assert content(machine.home) == later
             if do is ArchiveCommand.MAKE and f"{FIRST}.home" in machine.kept():
-                break  # it came to its end between the last look and the kill
+                break  # completed between the last check and the kill
     assert killed
     answer = machine.to_the_end(do, job="j9")
     assert answer.done and not answer.refused and answer.failure is None
@@ -196,7 +196,7 @@ def test_worker_killed_during_the_swap_resumes(
     machine.age()
     changed = content(machine.home)
     if not exchanges:
-        monkeypatch.setattr(home_archives, "RENAME_EXCHANGE", 1 << 20)  # which no kernel knows
+        monkeypatch.setattr(home_archives, "RENAME_EXCHANGE", 1 << 20)  # unsupported by every kernel
     exchange = home_archives._exchange_folders
 
     def dies(new: Path, old: Path) -> None:
@@ -232,8 +232,10 @@ def test_cancelled_archive_is_discarded(machine: Machine, monkeypatch: pytest.Mo
 
 
 @pytest.mark.thorough("`make test` makes, damages and restores archives")
-def test_missing_disk_space_leaves_home_and_archives_unchanged(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither an archive that is too large nor a full disk leaves anything, or takes something."""
+def test_missing_disk_space_leaves_home_and_archives_unchanged(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an oversized archive nor a full disk leaves or removes files."""
     before = fill(machine.home)
     answer = machine.to_the_end(ArchiveCommand.MAKE, room=1 << 20)
     assert answer.refused == "archives_full" and machine.kept() == []
@@ -253,7 +255,7 @@ def test_missing_disk_space_leaves_home_and_archives_unchanged(machine: Machine,
 
 
 def test_hostile_home_is_archived_safely(machine: Machine, tmp_path: Path) -> None:
-    """What leads out, opens up or swells comes back as harmless as it can be, and nothing outside changes."""
+    """Outward links, special modes and sparse files are restored safely, and nothing outside changes."""
     home = machine.home
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -348,11 +350,11 @@ def test_invalid_archive_name_is_refused(machine: Machine) -> None:
     assert machine.kept() == []
 
 
-# --- a home that is put away -------------------------------------------------------------------------------
+# -- archived homes
 
 
 def put_away(machine: Machine) -> dict[str, bytes]:
-    """Archived and emptied; what was in it."""
+    """Archive and empty the home. Returns its previous content."""
     before = fill(machine.home)
     time.sleep(0.05)
     assert machine.to_the_end(ArchiveCommand.MAKE, empties=True).done
@@ -375,7 +377,7 @@ def test_archived_home_is_emptied_and_restored(machine: Machine) -> None:
 
 
 def test_concurrently_changed_home_is_not_emptied(machine: Machine) -> None:
-    """By whatever: a file that came, one that was written, a folder's name, a mode; times that users set."""
+    """Changed by a new file, a write, a renamed folder, a mode, or times set by users."""
     before = fill(machine.home)
     time.sleep(0.05)
     assert machine.to_the_end(ArchiveCommand.MAKE, empties=True).done
@@ -411,19 +413,19 @@ _added: list[bool] = []
 
 
 def ask(event: str, arguments: tuple[Any, ...], hooks: Any = _hooks) -> None:
-    # The list comes as a default: names of this module are gone while the interpreter ends.
+    # A default argument, since module names are gone while the interpreter ends.
     for hook in hooks:
         hook(event, arguments)
 
 
 class Cut(BaseException):
-    """As by SIGKILL: nobody catches it."""
+    """Like SIGKILL: not caught anywhere."""
 
 
 @contextlib.contextmanager
 def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Have the hook asked before each write of this thread."""
-    if not _added:  # one that was added stays for good
+    """Call the hook before each write of this thread."""
+    if not _added:  # audit hooks cannot be removed
         sys.addaudithook(ask)
         _added.append(True)
     exchange, thread = home_archives._exchange_folders, threading.get_ident()
@@ -450,7 +452,7 @@ def hooked(hook: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
 def test_home_or_archive_is_complete_when_killed_before_any_write(
     make_pool: Callable[..., Pool], then: ArchiveCommand
 ) -> None:
-    """The worker is killed before its first write of an order to empty a home, its second, and so on."""
+    """The worker is killed before its first write of the command, its second, and so on."""
     machine = Machine(make_pool("here", sandbox="none"))
     before = fill(machine.home)
     time.sleep(0.05)
@@ -486,7 +488,7 @@ def test_home_or_archive_is_complete_when_killed_before_any_write(
         later = time.time() + 3600
         since = machine.store / f"{FIRST}.since"
         since.touch()
-        os.utime(since, (later, later))  # the home was made anew since
+        os.utime(since, (later, later))  # the home was recreated meanwhile
     else:
         pytest.fail("it does not end")
     assert emptied and (left or then is ArchiveCommand.EMPTY)

@@ -1,4 +1,4 @@
-"""A home from one machine's folder to another's, by the servers of files in their sandboxes."""
+"""Moving a home between the folders of two machines by their sandboxed file servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOME = Home(TEAM, OWNER)
 
 
 class Machines:
-    """The old machine, the new one, and the way between, which the front door is otherwise."""
+    """The old machine, the new one, and the connection that the front door makes otherwise."""
 
     def __init__(self, old: Pool, new: Pool) -> None:
         self.old, self.new = old, new
@@ -153,7 +153,7 @@ def test_home_is_moved_to_another_machine(machines: Machines) -> None:
 def test_sender_and_receiver_killed_at_every_step(
     machines: Machines, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
-    """Every few parts, with SIGKILL: the home is whole in the end, and never half there."""
+    """SIGKILL every few parts: the home is complete at the end and never partially there."""
     before = fill(machines.home)
     monkeypatch.setattr(node, "STEP_S", 0.0)
     pieces, count = node._pieces, 0
@@ -230,7 +230,9 @@ def test_existing_target_home_is_unchanged(machines: Machines) -> None:
     assert machines.to_the_end().done, "an empty one is none"
 
 
-def test_missing_disk_space_is_reported_with_amounts(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_disk_space_is_reported_with_amounts(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(machines.home)
     machines.do(MoveCommand.OFFER)
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(1 << 30))
@@ -267,7 +269,7 @@ def test_transfer_requires_a_valid_ticket(machines: Machines) -> None:
     for ticket in ("", "x", "ticket2"):
         connection = http.client.HTTPConnection("home", timeout=10)
         connection.sock = plug(machines.old.home / "local" / name / "app.1.sock")
-        # It may answer, and close, before the body has been sent.
+        # The server may answer and close before the body has been sent.
         with contextlib.suppress(BrokenPipeError):
             connection.request("POST", f"/.berth/files/{ticket}", b'{"part": "manifest"}')
         with connection.getresponse() as answered:

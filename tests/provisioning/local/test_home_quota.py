@@ -1,4 +1,4 @@
-"""Homes as projects of their file system. The kernel is made up: `tests/kernel` has the real ones."""
+"""Project quotas of homes with a fake kernel; `tests/kernel` uses real ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = ProjectUse(0, 0, 0, 0)
 
 @dataclass
 class Kernel:
-    """What it knows: the project of each file by its inode, and what each project may take and takes."""
+    """A fake kernel: the project of each file by inode, with limit and usage per project."""
 
     projects: dict[int, int] = field(default_factory=dict)
     uses: dict[int, ProjectUse] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A home as a stream, and a home made of one: all that can be in it, and nothing that leads elsewhere."""
+"""A home as a stream, and a home restored from one: complete and confined to its folder."""
 
 # ruff: noqa: PTH208 - descriptors
 
@@ -29,7 +29,7 @@ OLD = 1_500_000_000_123_456_789
 
 
 def filled(home: Path) -> None:
-    """A bit of everything that people have."""
+    """A home with one of every kind of file."""
     home.mkdir()
     (home / "empty").mkdir()
     deep = home / "a" / "b" / "c"
@@ -80,7 +80,7 @@ def test_concurrent_readers_see_the_whole_home(tmp_path: Path) -> None:
 
 
 def seen(home: Path) -> dict[bytes, Any]:
-    """All that a copy has to keep."""
+    """Return everything that a copy must preserve."""
     found: dict[bytes, Any] = {}
     inodes: dict[int, bytes] = {}
     for folder, folders, files in os.walk(os.fsencode(home)):
@@ -209,14 +209,14 @@ def test_paths_outside_the_target_are_refused(tmp_path: Path, path: str) -> None
 
 
 def test_links_are_not_followed_when_writing(tmp_path: Path) -> None:
-    """Neither one of the stream's own nor one that is swapped in while it comes."""
+    """Neither a link in the stream nor one swapped in during the transfer."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("kept")
     link = {"t": "l", "p": "way", "mt": OLD, "to": base64.b64encode(os.fsencode(outside)).decode()}
     records = (link, {**FILE, "p": "way/file"}, {"t": "b", "o": 0}, {"t": "e"}, {"t": "end"})
     target = tmp_path / "in"
-    with pytest.raises(home_stream.BadStream):  # for the end that has no digest
+    with pytest.raises(home_stream.BadStream):  # for the end without a digest
         unpack(stream_of(*records, data=b"evil"), target)
     assert (outside / "file").read_text() == "kept" and not (target / "way").is_symlink()
     (target / "name").symlink_to(outside / "file")
@@ -278,11 +278,11 @@ def test_full_disk_reports_the_needed_space(home: Path, tmp_path: Path) -> None:
     assert refused.value.free == 0 and refused.value.needed > 0
 
 
-# --- in parts ------------------------------------------------------------------------------------------
+# -- in parts
 
 
 class Copy:
-    """A home that comes in parts, each of which may be cut off after so many bytes."""
+    """A home copied in parts, each of which may be cut off after some bytes."""
 
     def __init__(self, home: Path, target: Path) -> None:
         self.home, self.target = home, target
@@ -292,7 +292,7 @@ class Copy:
         self.sent = 0
 
     def recreate_receiver(self) -> None:
-        """As after a kill -9 of what receives."""
+        """Simulate SIGKILL of the receiver."""
         self.receiver = home_receive.Receiver(str(self.target), 0)
 
     def step(self, *, limit_s: float = 60.0, cut: int | None = None) -> str:
@@ -453,7 +453,7 @@ def test_link_in_place_of_the_target_is_not_followed(copy: Copy, tmp_path: Path)
 
 @pytest.mark.thorough("a large home")
 def test_memory_use_does_not_depend_on_home_size(tmp_path: Path) -> None:
-    """Half a gibibyte through processes with 150 MiB of memory."""
+    """Half a GiB through processes with 150 MiB of memory."""
     home = tmp_path / "home"
     home.mkdir()
     piece = os.urandom(1 << 20)

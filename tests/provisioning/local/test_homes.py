@@ -1,4 +1,4 @@
-"""Deleting home folders: whatever their user has made of them, and whatever leads out of them."""
+"""Deleting home folders with any content, without touching files outside."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def homes(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _others_stay(request, tmp_path):
-    """Whatever a test does: bob's home and what lies outside are as they were."""
+    """Bob's home and files outside are unchanged after every test."""
     yield
     if "homes" in request.fixturenames:
         bobs = tmp_path / "homes" / "vision" / "bob"
@@ -47,7 +47,7 @@ def left(homes: Path) -> list[str]:
 
 
 def deep(folder: Path, depth: int) -> None:
-    """Folders in folders, further than a path can be long; made from within as a user would."""
+    """Create folders nested deeper than a path can be long, as a user would."""
     place = os.open(folder, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("deeper", dir_fd=place)

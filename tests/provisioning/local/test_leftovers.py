@@ -1,4 +1,4 @@
-"""What nobody owns on a machine, as the local driver finds it; what somebody has is never touched."""
+"""Leftovers on a machine as found by the local driver; nothing in use is touched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_live_workspace_is_never_listed_as_a_leftover(pool):
     spec = pool.spec()
     folder = pool.driver._dir(spec.ref)
     with folder.operation():
-        folder.prepare()  # a start that has no record yet
+        folder.prepare()  # a start without a record yet
         assert there(pool) == set()
     folder.remove()
     pool.run(spec)

@@ -89,7 +89,7 @@ def test_out_of_memory_on_the_machine_is_not_blamed_on_the_workspace(make_pool):
         pytest.skip(host.reason)
     spec = pool.spec()
     seen = pool.run(spec)
-    # What all workspaces of this pool are in stands for the machine.
+    # The parent group of all workspaces of this pool stands for the machine.
     around = next(
         parent / name
         for parent in host.parents
@@ -98,7 +98,7 @@ def test_out_of_memory_on_the_machine_is_not_blamed_on_the_workspace(make_pool):
     )
     around.write_text(str(64 << 20))
     assert cgroups.memory_around_mib(replace(host, parents=(around.parent,))) == 64
-    with pytest.raises((OSError, ValueError)):  # no answer, or an empty one
+    with pytest.raises((OSError, ValueError)):  # missing or empty answer
         ask(seen, "len(bytearray(b'x' * (100 << 20)))")
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)
     assert seen.code == "machine_out_of_memory" and "limit of 256 MiB" in seen.message
@@ -112,9 +112,7 @@ def test_out_of_memory_on_the_machine_is_not_blamed_on_the_workspace(make_pool):
     ("number", "words"),
     [(errno.EAGAIN, "its process limit. "), (errno.ENOMEM, "its memory limit. ")],
 )
-def test_failed_fork_is_not_reported_as_a_folder_error(
-    make_pool, monkeypatch, number, words
-):
+def test_failed_fork_is_not_reported_as_a_folder_error(make_pool, monkeypatch, number, words):
     def none(*_, **__):
         raise OSError(number, os.strerror(number))
 
@@ -281,7 +279,7 @@ def test_driver_does_not_follow_links_of_a_workspace(make_pool):
     folder.state_file.write_text('{"phase": "ready", "generation": 1, "port": 6379}')
     assert pool.driver.observe(spec.ref).endpoint == ""
     folder.state_file.write_text('{"phase": "exited", "generation": 1, "reason": "app_exit"}')
-    # A lie about its end does not free what it holds: it ends in truth, or is seen to live.
+    # A forged report of its end does not free its devices.
     seen = pool.driver.observe(spec.ref)
     assert seen.state is ObservedState.STOPPING or pool.pids(spec.ref) == []
 
@@ -330,7 +328,7 @@ def test_full_disk_fails_the_start_and_leaves_no_files(make_pool, monkeypatch):
 
 def test_start_interrupted_before_launch_is_absent_and_repeatable(make_pool, monkeypatch):
     class Death(BaseException):
-        """The worker's end: nothing is tidied up."""
+        """The worker dies without cleaning up."""
 
     def die(*arguments: object) -> None:
         raise Death

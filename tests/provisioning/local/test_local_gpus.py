@@ -1,4 +1,4 @@
-"""The GPUs of this machine as devices of the local pool, over a library that plays them."""
+"""GPUs of this machine as devices of the local pool, over a fake library."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_gpu_requiring_a_reset_is_unhealthy(root):
 
 
 def test_local_driver_reports_gpus_and_refuses_whole_grants_of_partitioned_ones(make_pool, monkeypatch):
-    # What this machine itself has on PCI is not what the library plays.
+    # Ignore the real PCI devices of this machine.
     monkeypatch.setattr(inventory, "not_shown", lambda *_: ())
     driver = make_pool().driver
     with installed(FakeLibrary([h100_mig()])):

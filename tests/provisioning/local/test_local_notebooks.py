@@ -71,7 +71,7 @@ def call(seen, method, path, token="", body=None):
 
 
 def websocket(seen, path, token=""):
-    """A WebSocket as the gateway passes it on: public Host and Origin, and the token added."""
+    """Open a WebSocket like the gateway: public Host and Origin, with the token added."""
     return connect(
         f"ws://{HOST}{path}",
         sock=plug(socket_of(seen)),

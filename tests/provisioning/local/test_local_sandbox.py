@@ -1,4 +1,4 @@
-"""The sandbox: its whole argument vector, and what a workspace really sees from inside."""
+"""The sandbox: its argument vector, and what is visible inside."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_workspace_sees_only_its_own_files_and_processes(make_pool, sandbox, mon
     assert ask(seen, "os.environ['HOME']") == "/home/ada"
     assert ask(seen, "os.getuid()") == 1000
     assert ask(seen, "os.uname().nodename") == "my-notebook"
-    # Its own processes and no other: bubblewrap, the agent, its relay, the app.
+    # Only its own processes: bubblewrap, the agent, its relay, the app.
     assert ask(seen, "sorted(p for p in os.listdir('/proc') if p.isdigit())[:2]") == ["1", "2"]
     assert ask(seen, "len([p for p in os.listdir('/proc') if p.isdigit()])") == 4
     files = "('/proc/%s/environ' % p for p in os.listdir('/proc') if p.isdigit())"
@@ -123,7 +123,7 @@ def test_workspace_sees_only_its_own_files_and_processes(make_pool, sandbox, mon
     assert ask(seen, f"b'postgresql' in {everything}") is False
     assert ask(seen, "open('/usr/berth-was-here', 'w')") in ("OSError", "PermissionError")
     assert ask(seen, "open('/etc/passwd').read().count('ada')") >= 2
-    # The kernel's own settings: the workspace's user may be the machine's root without capabilities.
+    # Kernel settings: the workspace user may be root of the machine without capabilities.
     for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/kcore"):
         refused = ask(seen, f"open({path!r}, 'r+b').fileno() and None")
         assert refused in ("OSError", "PermissionError", "FileNotFoundError"), path
@@ -132,5 +132,5 @@ def test_workspace_sees_only_its_own_files_and_processes(make_pool, sandbox, mon
     assert (pool.home / "homes" / "analysts" / "ada" / "kept").read_text() == "x"
     assert (pool.home / "homes" / "analysts" / "ada").stat().st_mode & 0o077 == 0
     assert ask(seen, "os.environ['CUDA_VISIBLE_DEVICES']") == ""
-    # JAX with CUDA's packages prints a traceback where it looks for a device in vain.
+    # JAX with CUDA packages prints a traceback if it finds no device.
     assert ask(seen, "os.environ['JAX_PLATFORMS']") == "cpu"

@@ -1,4 +1,4 @@
-"""Programs that the kernel ends for lack of memory in a running workspace: counted, named, reported once."""
+"""Programs killed for lack of memory in a running workspace: counted, named, reported once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINE = (
 
 
 class Watched:
-    """A watch of a pool's workspaces whose reports are kept."""
+    """A watch of a pool's workspaces that records reports."""
 
     def __init__(self, base: Path, lines: Callable[[], list[str]] = list) -> None:
         self.reports: list[MemoryKill] = []
@@ -37,7 +37,7 @@ class Watched:
         self.reports += kills
 
     def rounds(self, number: int = 1) -> list[MemoryKill]:
-        """Return the reports of these rounds."""
+        """Run these rounds. Returns their reports."""
         before = len(self.reports)
         for _ in range(number):
             self.watch.round()
@@ -59,7 +59,7 @@ def limited(pool: Pool) -> Pool:
 
 
 def eat(seen) -> int:
-    """Let a program of the workspace take more than its memory; return how it ended."""
+    """Let a program exceed the memory of its workspace. Returns its exit status."""
     return ask(seen, f"__import__('subprocess').run([sys.executable, '-c', \"{EAT}\"]).returncode")
 
 
@@ -77,7 +77,7 @@ def test_killed_program_is_reported_once_with_its_name(limited):
     if os.access("/dev/kmsg", os.R_OK):
         assert kill.process.startswith("python3")
     assert watched.rounds(2) == []
-    # A restarted worker repeats nothing, and reports what it missed.
+    # A restarted worker repeats no report and sends missed ones.
     assert Watched(limited.driver.base).rounds(2) == []
     assert eat(seen) == -9
     (again,) = Watched(limited.driver.base).rounds(2)
@@ -86,7 +86,7 @@ def test_killed_program_is_reported_once_with_its_name(limited):
 
 @pytest.fixture
 def fake(pool: Pool) -> Iterator[tuple[Pool, Path]]:
-    """A living workspace whose control group, of version 2, is a folder of the test."""
+    """A running workspace whose cgroup v2 folder is made by the test."""
     spec = pool.spec()
     pool.run(spec)
     folder = pool.driver._dir(spec.ref)

@@ -1,4 +1,4 @@
-"""What users install on top of an environment, with pip, uv and %pip: kept, listed, removed when asked."""
+"""Packages that users install on top of an environment with pip, uv and %pip."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pool(notebook_pool: Pool) -> Pool:
 
 
 def wheels_in(home: Path) -> str:
-    """The folder, inside, of wheels that lie in a home."""
+    """Return the folder of wheels in a home, as seen inside."""
     index = PackageFolder(home / "index")
     for name, _ in WAYS:
         path = index.wheel(name)
@@ -49,7 +49,7 @@ def test_pip_uv_and_notebook_pip_install_packages(pool: Pool, prepared: bool) ->
         said = jupyter.run(kernel, way.format(folder=folder))
         file = jupyter.value(kernel, f"__import__({name!r}).__file__")
         assert file.startswith(f"{home}/.local/share/berth"), said
-    # All of the environment is there, too, and pip knows of it.
+    # The whole environment is visible, and pip knows its packages.
     assert jupyter.value(kernel, "__import__('ipykernel').__file__").startswith(
         str(pool.driver.environment_path.resolve())
     )
@@ -62,7 +62,7 @@ def test_pip_uv_and_notebook_pip_install_packages(pool: Pool, prepared: bool) ->
 
 @pytest.mark.thorough("starts three notebooks")
 def test_kernel_logo_is_written_to_homes_with_links(pool: Pool) -> None:
-    """A link leads out of the kernel's folder, and Jupyter serves nothing there."""
+    """A link leads out of the kernel folder, where Jupyter serves no files."""
     jupyter = Jupyter(pool, prepared=False)
     logos = pool.driver.environment_path / "share" / "jupyter" / "kernels" / "python3"
     pictures = {path.name: path.read_bytes() for path in logos.glob("logo-*")}
@@ -70,7 +70,7 @@ def test_kernel_logo_is_written_to_homes_with_links(pool: Pool) -> None:
     found = jupyter.call("GET", "/api/kernelspecs")["kernelspecs"]["python3"]["resources"]
     for name, data in pictures.items():
         assert jupyter.bytes("GET", found[name.partition(".")[0]]) == data
-    # A home from before.
+    # A home with the links of earlier versions.
     (overlay,) = jupyter.home.glob(".local/share/berth/packages/*")
     for name in pictures:
         kept = overlay / packages_overlay.KERNEL / name
@@ -90,7 +90,7 @@ def test_packages_are_kept_per_environment_and_removed_on_request(pool: Pool) ->
     folder = ask(seen, "os.environ['VIRTUAL_ENV']")
     assert folder == f"/home/ada/.local/share/berth/packages/analysis-{Path(folder).name.rpartition('-')[2]}"
     assert ask(seen, "os.environ['PATH'].split(':')[0]") == f"{folder}/bin"
-    # The server itself is the environment's own, whatever is on top of it.
+    # The server itself is that of the environment, whatever is installed on top.
     assert ask(seen, "sys.prefix") == str(pool.driver.environment_path.resolve())
     inside = pool.home / "homes" / spec.home_key / Path(folder).relative_to("/home/ada")
     (site,) = inside.glob("lib/python3*/site-packages")

@@ -1,4 +1,7 @@
-"""Changing a GPU's MIG layout: only idle instances go; a kill leaves the old layout or the new one."""
+"""Changing the MIG layout of a GPU:
+
+only idle instances are destroyed; a kill leaves the old or new layout.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ CHANGE = MigRepartition(GPU, (SMALL,), (MigSlice("2g.20gb", 0),))
 
 
 class Killed(BaseException):
-    """The worker is gone."""
+    """The worker is killed."""
 
 
 class Scrubs:
-    """Notes what is scrubbed; `dirty` names what is not clean then."""
+    """Records scrubs; instances in `dirty` are not clean afterwards."""
 
     def __init__(self, *dirty: str) -> None:
         self.done: list[str] = []
@@ -37,7 +40,7 @@ class Scrubs:
 
 
 class Dying(FakeLibrary):
-    """Kills the worker before, or after, its call of this number."""
+    """Kills the worker before or after the call with this number."""
 
     def __init__(self, gpu: FakeGpu, *, at: int, after: bool) -> None:
         super().__init__([gpu])
@@ -67,7 +70,7 @@ class Dying(FakeLibrary):
 
 
 def layout(gpu: FakeGpu) -> list[tuple[str, int]]:
-    """What tenants may get of it: profile and place."""
+    """Return profiles and positions available to tenants."""
     names = {profile.id: profile.name for profile in gpu.profiles}
     return [
         (names[instance.profile_id], instance.start) for instance in gpu.instances if instance.compute_id >= 0
@@ -150,7 +153,7 @@ def test_unclean_new_instances_are_not_allocated(tmp_path):
 
 def test_refused_layout_keeps_the_old_one(tmp_path):
     gpu = h100_mig()
-    # Slots 0 and 1 are needed, and only 0 is made free.
+    # Slots 0 and 1 are needed, and only 0 is freed.
     gpu.instances.append(_copy(gpu, start=1))
     with installed(FakeLibrary([gpu])), pytest.raises(NoCapacity, match="rejected"):
         repartition(tmp_path, CHANGE, Scrubs())
@@ -195,19 +198,19 @@ def test_killed_at_any_call_leaves_the_old_or_new_layout(tmp_path, at, after):
         try:
             repartition(tmp_path, CHANGE, Scrubs())
         except Killed:
-            # The next worker takes stock.
+            # The next worker recovers.
             assert recover(tmp_path)
         library.dead = True
         assert layout(gpu) in (OLD, NEW)
         assert [instance for instance in gpu.instances if instance.compute_id < 0] == []
         assert journal(tmp_path) == []
-        # The command comes again, and is carried out.
+        # The repeated command is carried out.
         found = repartition(tmp_path, CHANGE, Scrubs())
         assert layout(gpu) == NEW and len(found) == 1
 
 
 def test_kill_points_cover_the_whole_change(tmp_path):
-    """There are fewer calls than numbers above, and the last number kills nobody."""
+    """There are fewer calls than numbers above, so the last number kills no process."""
     library = Dying(h100_mig(), at=59, after=True)
     with installed(library):
         repartition(tmp_path, CHANGE, Scrubs())

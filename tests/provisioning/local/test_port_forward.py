@@ -1,4 +1,4 @@
-"""Ports inside a workspace, by the extension of its Jupyter, asked as the gateway asks it."""
+"""Forwarding of ports inside a workspace by its Jupyter extension, called like the gateway does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.node_sockets import SocketConnection, plug
 
 pytestmark = [pytest.mark.apart, pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
-# A server that answers when its client has sent all, one that only sends, and one that resets.
+# Three servers: one answers after its client has finished sending, one only sends, one resets.
 SERVERS = """
 import json, socket, struct, threading
 def serve(answer):
@@ -78,7 +78,7 @@ def test_bytes_pass_both_ways_and_foreign_requests_are_refused(jupyter: Jupyter)
     assert jupyter.call("GET", "/berth/forward") == {"version": 1}
     kernel = jupyter.kernel()
     count, much, reset, elsewhere = json.loads(jupyter.run(kernel, SERVERS))
-    # Many at once; each end is told by itself, and the answer comes after it.
+    # Many at once; each end is signalled separately, and the answer follows.
     with ExitStack() as held:
         channels = [held.enter_context(forward(jupyter, count)) for _ in range(20)]
         for size, channel in enumerate(channels):
@@ -111,7 +111,7 @@ def own_port(jupyter: Jupyter) -> int:
 
 
 def attacks(jupyter: Jupyter, count: int, own: int, elsewhere: int) -> None:
-    # What listens on another address only, and on none.
+    # Listening on another address only, or not at all.
     for port in (elsewhere, 1):
         with forward(jupyter, port) as channel:
             assert close_code(channel) == 4001
@@ -120,7 +120,7 @@ def attacks(jupyter: Jupyter, count: int, own: int, elsewhere: int) -> None:
         assert refused(jupyter, port) == 404, port
     assert refused(jupyter, count, Authorization="Bearer wrong") == 403
     assert refused(jupyter, count, Authorization="") == 403
-    # A page, of whatever origin, with the token that the gateway adds.
+    # A page of any origin, with the token added by the gateway.
     for origin in ("http://evil.example", "http://127.0.0.1", "null"):
         assert refused(jupyter, count, Origin=origin) == 403
     assert refused(jupyter, count, **{"Sec-Fetch-Site": "same-origin"}) == 403

@@ -1,4 +1,4 @@
-"""What the kernel says of a machine on which work waits: told as it is, or not at all."""
+"""Pressure values of the kernel, reported unchanged or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scan of /proc says of processes between a fork and the program that they become."""
+"""Scans of /proc between the fork of a process and its exec."""
 
 from __future__ import annotations
 

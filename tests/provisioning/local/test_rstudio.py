@@ -70,7 +70,7 @@ def test_rstudio_runs_as_a_single_user_server_behind_the_gateway(pool: Pool) -> 
         "www-root-path": "/",
     }
     state = given["server-data-dir"]
-    # Its sockets lie there, and the kernel takes some hundred bytes.
+    # Its sockets lie there, and the kernel limits the path length.
     assert len(state) < 60
     assert ask(seen, f"oct(os.stat({state!r}).st_mode & 0o777)") == "0o700"
     files = {given[name] for name in ("database-config-file", "secure-cookie-key-file")}
@@ -100,7 +100,7 @@ def test_node_finds_rstudio_in_its_package_folder(monkeypatch, tmp_path):
     (tmp_path / "rserver").write_text("#!/bin/sh\n")
     (tmp_path / "rserver").chmod(0o755)
     assert found.programs()["rserver"] == (before or str(tmp_path / "rserver"))
-    # Its folder is no other program's.
+    # No other program has a folder of that name.
     (tmp_path / "anything").write_text("#!/bin/sh\n")
     (tmp_path / "anything").chmod(0o755)
     assert found.which("anything") == ""

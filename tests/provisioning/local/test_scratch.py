@@ -1,4 +1,4 @@
-"""What killed processes leave behind of probes, ways out and control groups goes, and nothing else does."""
+"""Remains of killed processes (probes, egress processes, control groups) are removed, and nothing else."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_next_probe_of_a_worker_removes_leftovers(base, monkeypatch):
 
 
 def test_egress_process_started_after_folder_removal_is_ended(base):
-    """The child that makes it may be slower than the sweep of the worker that was started again."""
+    """Its child process may be slower than the sweep of the restarted worker."""
     killed, left = probing(base)
     end(killed)
     for path in left.iterdir():
@@ -123,7 +123,7 @@ def test_egress_process_is_kept_while_the_workspace_runs_and_ended_once_killed(b
         assert network.complete(folder.path, EgressPolicy())
         processes.kill(processes.scan(pool.driver.instance, spec.ref.external_name))
         eventually(lambda: not folder.alive())
-        with folder.operation():  # somebody works on it: nobody else touches it
+        with folder.operation():  # in use by another process
             assert scratch.sweep(pool.driver.base).processes == ()
         assert len(scratch.sweep(pool.driver.base).processes) == 1
         eventually(lambda: not network.egress_processes(folder.path))
@@ -189,7 +189,7 @@ def test_default_scratch_folder_is_per_user(tmp_path, monkeypatch):
 
 
 def test_control_groups_of_killed_probes_are_removed_and_others_kept(tmp_path):
-    """In a folder that stands for the control groups: `rmdir` is all that both know."""
+    """In a folder that replaces control groups: `rmdir` is all that both support."""
     parent = tmp_path / "berth-one"
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -216,7 +216,7 @@ cgroups.detect("{instance}")
 
 
 def groups_below(name: str) -> list[Path]:
-    """The control groups called `name` and those in them; groups of others may go while this looks."""
+    """Return the control groups called `name` and those below; groups of others may vanish meanwhile."""
     walked = ((Path(folder), children) for folder, children, _ in os.walk(cgroups.ROOT))
     return [
         folder / child for folder, children in walked for child in children if name in (folder.name, child)

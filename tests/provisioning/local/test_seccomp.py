@@ -1,4 +1,4 @@
-"""The filter of system calls: its program is run by an interpreter, for each architecture and every call."""
+"""The seccomp filter, run by an interpreter for each architecture and every call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GARBAGE = 1 << 32
 
 
 def run(program: bytes, architecture: int, number: int, *arguments: int) -> int:
-    """What the kernel would answer: classic BPF over a struct seccomp_data."""
+    """Return the verdict of the kernel: classic BPF over a struct seccomp_data."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, architecture, 0, *padded)
     code = list(struct.iter_unpack("<HBBI", program))
@@ -63,7 +63,7 @@ def machine(request: pytest.FixtureRequest) -> str:
 
 
 class Kernel:
-    """Asks the program by names of calls."""
+    """Runs the filter for calls by name."""
 
     def __init__(self, machine: str, release: str = MODERN) -> None:
         self.program, self.architecture = program_for(machine, release), AUDIT[machine]
@@ -140,13 +140,13 @@ def test_clone_allows_processes_and_threads_but_no_namespaces(kernel: Kernel) ->
         for namespace in NEW_NAMESPACES:
             assert kernel("clone", flags | namespace) == EPERM
             assert kernel("clone", flags | namespace | GARBAGE) == EPERM
-    assert kernel("clone3") == ENOSYS  # the C library asks by `clone` then
+    assert kernel("clone3") == ENOSYS  # the C library falls back to `clone`
 
 
 def test_blocked_socket_families_ignore_upper_bits(kernel: Kernel) -> None:
     for family in (1, 2, 10, 16, 17, 37, 39, 41, 45):
         assert kernel("socket", family) == ALLOW
-        assert kernel("socket", family | GARBAGE) == ALLOW  # the kernel reads 32 bits of it
+        assert kernel("socket", family | GARBAGE) == ALLOW  # the kernel reads 32 bits
     for family in (38, 40):  # AF_ALG, AF_VSOCK
         assert kernel("socket", family) == EPERM
         assert kernel("socket", family | GARBAGE) == EPERM
@@ -169,7 +169,7 @@ def test_other_calling_conventions_are_refused(machine: str, kernel: Kernel) -> 
 
 
 def test_unknown_newer_calls_return_enosys(machine: str, kernel: Kernel) -> None:
-    """A C library that tries them uses older ones then; EPERM would be an error to it."""
+    """The C library then falls back to older calls; EPERM would be an error."""
     newest = kernel.numbers["removexattrat"]
     assert run(kernel.program, AUDIT[machine], newest) == ALLOW
     assert {run(kernel.program, AUDIT[machine], number) for number in range(newest + 1, 1000)} == {ENOSYS}
@@ -264,12 +264,12 @@ def test_unknown_parts_of_a_newer_profile_are_refused(
         profile.rules(MACHINES["x86_64"], MODERN)
 
 
-# -- what a node does with it -------------------------------------------------------------------
+# -- use on a node
 
 
 @pytest.fixture
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is remembered of this machine, before or after."""
+    """Cached values of this machine are cleared before and after."""
     monkeypatch.setattr(isolation, "_known", {})
     made = filters.machine_filter
     made.cache_clear()
@@ -312,7 +312,7 @@ def test_missing_filter_is_refused_in_multi_user_mode_and_warned_of_otherwise(
 
 
 def test_kernel_refusing_the_filter_is_reported(sandbox: None, afresh: None, monkeypatch: Any) -> None:
-    broken = filters.Filter(b"\x06\0\0\0\0\0\0\0" * 4097, "0" * 64)  # longer than any kernel takes
+    broken = filters.Filter(b"\x06\0\0\0\0\0\0\0" * 4097, "0" * 64)  # longer than any kernel accepts
     monkeypatch.setattr(filters, "machine_filter", lambda: broken)
     found = isolation.probe()
     assert found.bwrap and not found.seccomp

@@ -1,6 +1,7 @@
-"""Parts of GPUs on this machine: who has one, whose a process is, and what becomes of who takes more.
+"""GPU shares on this machine:
 
-What the driver says of memory is made up; workspaces, their sandboxes and their processes are real.
+holders, attribution of processes, and enforcement. Memory reported by the driver is fake; workspaces,
+sandboxes and processes are real.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.suite.choice import quick_of
 
 GPU = "GPU-4d8f3f33-0000-0000-0000-000000000000"
 SIZE = 80_000
-# Holds on until it is killed, as a kernel does that is in the midst of something.
+# Ignores SIGTERM, like a busy kernel.
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 
 
@@ -55,7 +56,7 @@ def sample(
 
 @pytest.fixture
 def pool(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> Pool:
-    """A node with one GPU of 80,000 MiB that can be shared."""
+    """A node with one shareable GPU of 80,000 MiB."""
     found = make_pool()
     scan = gpus.GpuScan((DeviceInfo(GPU, 0, "NVIDIA Test", SIZE, nodes=()),))
     monkeypatch.setattr(gpus, "scan", lambda: scan)
@@ -63,7 +64,7 @@ def pool(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> Poo
 
 
 def half(pool: Pool, *, memory_mib: int = 0, milli: int = 500) -> tuple[WorkspaceSpec, Observation]:
-    """A workspace with a part of the GPU, running."""
+    """Run a workspace with a share of the GPU."""
     request = ResourceRequest(500, 256, accelerators=AcceleratorRequest(count=1, share_milli=milli))
     spec = pool.spec(resources=request)
     pool.started.append(spec.ref)
@@ -73,7 +74,7 @@ def half(pool: Pool, *, memory_mib: int = 0, milli: int = 500) -> tuple[Workspac
 
 
 def child_of(pool: Pool, spec: WorkspaceSpec, seen: Observation, program: str = STUBBORN) -> int:
-    """A process that the workspace's app has started, by its number on the machine; a stubborn one is so."""
+    """Start a child of the app. Returns its PID on the host; a stubborn one ignores SIGTERM."""
     before = set(pool.pids(spec.ref)) | {0}
     code = f"__import__('subprocess').Popen([sys.executable, '-c', {program!r}]).pid"
     inside = ask(seen, code)
@@ -103,14 +104,14 @@ def until_gone(pid: int) -> None:
         time.sleep(0.01)
 
 
-# -- who has a part ---------------------------------------------------------------------------------
+# -- holders
 
 
 def test_share_holders_are_read_from_disk_after_the_worker_was_killed(pool: Pool) -> None:
     spec, _ = half(pool)
     half(pool, milli=1000)
     asked, _ = half(pool, memory_mib=10_000, milli=200)
-    # Nothing but what lies on the disk.
+    # Only the files on disk.
     shares = Shares(pool.driver.base, pool.driver.instance)
     found = {holder.workspace_id: holder.share for holder in shares.holders()}
     assert found == {
@@ -141,7 +142,7 @@ def test_process_is_attributed_to_its_workspace(pool: Pool, sandbox: None) -> No
 
 
 def test_markers_set_by_users_are_ignored(pool: Pool, sandbox: None) -> None:
-    """A process that calls itself a neighbour's would have the neighbour's work ended."""
+    """Otherwise a process could have the work of a neighbour ended."""
     spec, seen = half(pool)
     victim, _ = half(pool)
     program = (
@@ -160,10 +161,8 @@ def test_markers_set_by_users_are_ignored(pool: Pool, sandbox: None) -> None:
     assert [process.pid for process in found[spec.ref.external_name].processes] == [liar]
 
 
-def test_process_attribution_is_cached(
-    pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look through all processes of the machine, each second and for each device, would cost a core."""
+def test_process_attribution_is_cached(pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scanning all processes each second for each device would cost a core."""
     spec, seen = half(pool)
     first, second = child_of(pool, spec, seen), child_of(pool, spec, seen)
     shares, looks, scan = pool.driver.shares(), [], processes.scan
@@ -190,7 +189,7 @@ def test_full_gpu_is_urgent_if_a_holder_has_less_than_its_share(pool: Pool, sand
     assert urgent(79_000) == {spec.ref.external_name: True, other.ref.external_name: False}
 
 
-# -- what is done -----------------------------------------------------------------------------------
+# -- enforcement
 
 
 def guard_of(pool: Pool, latest: Callable[[], Mapping[str, Sample]]) -> Guard:
@@ -232,7 +231,7 @@ def test_neighbours_and_whole_gpus_are_not_limited(pool: Pool, sandbox: None) ->
 
 
 def test_stale_sample_ends_no_process(pool: Pool, sandbox: None) -> None:
-    """The sampler hangs in the driver, or has let go of NVML for a reset."""
+    """The sampler hangs in the driver, or has released NVML for a reset."""
     spec, seen = half(pool)
     greedy = child_of(pool, spec, seen)
     at_s = time.time() - 4
@@ -271,7 +270,7 @@ def test_continued_overuse_is_reported_each_minute(pool: Pool, sandbox: None) ->
 
 
 def test_recovery_is_reported_after_a_killed_process(pool: Pool, sandbox: None) -> None:
-    """Also where it was not told once more that it was over, as that was a moment ago."""
+    """Also if overuse was not reported again because of the rate limit."""
     spec, seen = half(pool)
     greedy = child_of(pool, spec, seen)
     uses: dict[int, int | None] = {greedy: 45_000}
@@ -283,8 +282,10 @@ def test_recovery_is_reported_after_a_killed_process(pool: Pool, sandbox: None) 
     assert told == ["over", "back", "asked", "back"]
 
 
-def test_guard_continues_after_read_errors(pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what cannot be told now is told later, oldest first."""
+def test_guard_continues_after_read_errors(
+    pool: Pool, sandbox: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports that fail are sent later, oldest first."""
     spec, seen = half(pool)
     work = child_of(pool, spec, seen)
     monkeypatch.setattr("provisioning.node.guarding.ROUND_S", 0.01)
@@ -328,10 +329,12 @@ def test_overuse_message_to_the_portal(pool: Pool) -> None:
     assert messages.load(kwargs["report"], ShareNotes) == ShareNotes("lab", "gpu-01", (note,))
 
 
-# -- where there is none ----------------------------------------------------------------------------
+# -- unsupported machines
 
 
-def test_shares_are_offered_only_where_enforceable(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_are_offered_only_where_enforceable(
+    make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("provisioning.gpu.inventory.not_shown", lambda *_: ())
     driver = make_pool().driver
     with installed(FakeLibrary([h200()])):
@@ -351,7 +354,7 @@ def test_shares_are_offered_only_where_enforceable(make_pool: Callable[..., Pool
 
 
 def test_processes_cannot_be_attributed_in_a_container(tmp_path: Path, pool: Pool) -> None:
-    """NVML numbers processes as the machine does; in a namespace of its own the same number is another's."""
+    """NVML reports PIDs of the host; in another namespace the same number is another process."""
     scan = gpus.scan()
     assert share_guard.refusal(scan) == ""
     (tmp_path / "self/ns").mkdir(parents=True)
@@ -365,7 +368,7 @@ def test_processes_cannot_be_attributed_in_a_container(tmp_path: Path, pool: Poo
 def test_share_is_refused_where_it_cannot_be_enforced(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, milli: int, why: str
 ) -> None:
-    """Whatever the portal sends: nothing here would hold two workspaces to their parts."""
+    """Whatever the portal sends, this node could not enforce the shares."""
     scan = gpus.scan()
     if why == "switched off":
         monkeypatch.setenv(share_guard.VARIABLE, "off")
@@ -392,7 +395,7 @@ def test_changed_holders_are_read_again(tmp_path: Path) -> None:
     assert shares.holders() == [ShareHolder("ws-1", "1", 1, record.shares[0])]
     folder.write_record(replace(record, generation=2))
     assert shares.holders() == [ShareHolder("ws-1", "1", 2, record.shares[0])]
-    # Closed on a full disk: noted beside it alone.
+    # Closed on a full disk: recorded only beside it.
     folder.reserve_closing()
     folder.close_generation(2)
     assert shares.holders() == []

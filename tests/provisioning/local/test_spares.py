@@ -1,4 +1,4 @@
-"""Workspaces started in spares: the same as any other, apart from all others, and never two in one."""
+"""Workspaces started from spares: equal to plain starts, isolated, and used once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECIPE = Recipe(
     command=("python3", "-c", PROBE),
     modules=("http.server", "random", "secrets", "ssl", "tempfile", "uuid"),
 )
-# What a program can tell of itself and its surroundings, as an expression for `ask`.
+# Facts about a program and its surroundings, as an expression for `ask`.
 FACTS = """{
     "environ": dict(os.environ),
     "argv": sys.argv,
@@ -93,7 +93,7 @@ def folders(pool: Pool) -> list[Path]:
 
 
 def marks(pool: Pool) -> set[int]:
-    """The processes of all spares that were never taken over."""
+    """Return the processes of all spares that are still unused."""
     found = set()
     for folder in folders(pool):
         found |= {process.pid for process in pool.driver.spares.processes(folder.name)}
@@ -137,7 +137,7 @@ def pids_of(pool: Pool, spec: WorkspaceSpec) -> list[int]:
     return [one.pid for one in found]
 
 
-# -- the same as any other ------------------------------------------------------------------------
+# -- equal to a plain start
 
 
 def test_workspace_from_a_spare_equals_a_plain_start(pool: Pool) -> None:
@@ -151,7 +151,7 @@ def test_workspace_from_a_spare_equals_a_plain_start(pool: Pool) -> None:
     for facts, one in ((first, plain), (second, spec)):
         facts["argv"].pop()  # the port
         assert facts["environ"].pop("BERTH_WORKSPACE") == one.ref.external_name
-    # The programs that make spares ready are shown as well, read-only.
+    # The programs that prepare spares are mounted as well, read-only.
     apps = [entry for entry in second["mounts"] if entry not in first["mounts"]]
     assert [entry[0] for entry in apps] == ["/run/berth/apps"] and "ro" in apps[0][1].split(",")
     second["mounts"] = first["mounts"]
@@ -171,7 +171,7 @@ def test_files_are_in_the_home_and_the_workspace_ends_normally(pool: Pool) -> No
     assert len(pids) >= 4
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
     assert pids_of(pool, spec) == [] and not any(alive(pid) for pid in pids)
-    # The next generation takes over another spare, and its folder.
+    # The next generation uses another spare and its folder.
     ready_spares(pool)
     again = replace(spec, ref=replace(spec.ref, generation=2))
     assert ask(pool.run(again), "open(os.environ['HOME'] + '/kept').read()") == "x"
@@ -216,7 +216,7 @@ def test_resource_limits_apply_in_a_spare(pool: Pool) -> None:
         if (group / name).exists()
     }
     assert set(limits.values()) <= {str(256 << 20), "50000", "50000 100000"} and len(limits) >= 2
-    with pytest.raises((OSError, ValueError)):  # no answer, or an empty one
+    with pytest.raises((OSError, ValueError)):  # missing or empty answer
         ask(seen, "len(bytearray(os.urandom(1 << 20) * 400))")
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), ObservedState.FAILED)
     assert seen.code == "out_of_memory"
@@ -227,7 +227,7 @@ def test_resource_limits_apply_in_a_spare(pool: Pool) -> None:
 LIMIT_FILES = ("memory.limit_in_bytes", "memory.max", "cpu.cfs_quota_us", "cpu.max")
 
 
-# -- apart from all others ------------------------------------------------------------------------
+# -- isolation
 
 
 def test_spare_holds_no_user_data(pool: Pool) -> None:
@@ -258,14 +258,14 @@ def test_spare_exposes_nothing_of_another_tenant(pool: Pool) -> None:
         "b''.join(open('/proc/%s/environ' % p, 'rb').read() for p in os.listdir('/proc') if p.isdigit())"
     )
     words = (ada.app_token, ada.agent.token, ada.ref.external_name, "analysts", "the-secret-of-ada")
-    # Each process of ben's, agent and app, by all of its memory.
+    # All memory of each process of ben, agent and app.
     for pid in pids_of(pool, ben):
         assert contents(pid, *words) == [], command(pid)
     for word in words:
         assert ask(seen, f"{word.encode()!r} in {environs}") is False
     assert ask(seen, f"os.path.exists({str(of_ada)!r})") is False
     assert ask(seen, f"os.path.exists({str(pool.home)!r})") is False
-    # And no process of one side holds a pipe or a socket of the other, or of this one.
+    # No process of one side holds a pipe or socket of the other or of this test.
     mine, theirs = ({item for pid in pids_of(pool, one) for item in open_ends(pid)} for one in (ada, ben))
     assert mine and theirs
     assert not mine & theirs
@@ -291,7 +291,7 @@ def test_seccomp_filter_applies_before_and_after_takeover(pool: Pool) -> None:
 
 
 def test_spare_with_another_filter_is_ended(pool: Pool, monkeypatch: Any) -> None:
-    """As after an update of Berth, or where the filter did not work a minute ago."""
+    """After an update of Berth, or if the filter failed a minute ago."""
     old = ready_spares(pool)
     real = isolation.probe()
     unfiltered = replace(real, seccomp="", seccomp_reason="No filter.")
@@ -332,9 +332,9 @@ def test_app_holds_no_descriptor_of_its_starter(pool: Pool) -> None:
             if kind.startswith("/")
             and kind not in ("/dev/null", "/dev/urandom")
             and not kind.endswith(("/alive.lock", "/launch.log"))
-            and not kind.startswith(sys.base_prefix)  # a module that it is importing
+            and not kind.startswith(sys.base_prefix)  # a module being imported
         ]
-    # Nothing listens but the app itself, and the sandbox's rights over its namespaces are none.
+    # Only the app listens, and the sandbox has no rights over its namespaces.
     assert ask(seen, "open('/proc/self/setgroups').read().strip()") in ("deny", "allow")
     code = "__import__('ctypes').CDLL(None).mount(b'none', b'/home', b'tmpfs', 0, None)"
     assert ask(seen, code) == -1
@@ -342,7 +342,7 @@ def test_app_holds_no_descriptor_of_its_starter(pool: Pool) -> None:
     assert ask(seen, "__import__('ctypes').CDLL(None).sethostname(b'x', 1)") == -1
 
 
-# -- never two in one, and never left behind ------------------------------------------------------
+# -- used once, never left behind
 
 
 def test_spare_is_used_by_only_one_of_concurrent_starts(pool: Pool) -> None:
@@ -394,7 +394,7 @@ def test_worker_killed_during_takeover_leaves_no_partial_state(pool: Pool, momen
     assert child.exitcode == -signal.SIGKILL
     has_ended = lambda: not pool.driver.spares.processes(spare)  # noqa: E731
     until(has_ended, what="the spare of a dead worker lives")
-    # What is sent again starts it, once, as the very generation that was asked for.
+    # The repeated command starts it once, with the requested generation.
     seen = pool.wait(lambda: start_again(pool, spec), ObservedState.RUNNING)
     assert seen.ref == spec.ref and not in_spare(pool, spec)
     assert ask(seen, "os.listdir('/home')") == ["ada"]
@@ -414,7 +414,7 @@ def test_spares_end_with_their_worker(pool: Pool) -> None:
         assert pids
         worker.kill()
     until(lambda: not any(alive(pid) for pid in pids), what="a spare outlives its worker")
-    # Whoever comes next takes none of them, clears them away, and makes its own.
+    # The next worker removes them and makes its own.
     spec = probe(pool)
     pool.run(spec)
     assert not in_spare(pool, spec)

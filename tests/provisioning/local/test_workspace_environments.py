@@ -1,4 +1,4 @@
-"""Workspaces in software environments of their own choice."""
+"""Workspaces in chosen software environments."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_workspace_runs_in_its_read_only_environment(pool: Pool, digest: str) ->
     assert ask(seen, f"open({str(site / 'alpha.py')!r}, 'w')") in ("OSError", "PermissionError")
     assert ask(seen, f"os.listdir({str(pool.driver.environments.folder)!r})") == [place.name]
     assert (site / "alpha.py").read_text() == "version = '1.0'\n"
-    # Nothing that a started workspace runs in is taken away.
+    # An environment in use by a workspace is not removed.
     assert not pool.driver.remove_environment(digest)
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref, grace_s=0), ObservedState.STOPPED)
     assert pool.driver.remove_environment(digest) and not place.exists()
@@ -131,7 +131,7 @@ def test_environment_is_in_the_inventory(pool: Pool, digest: str) -> None:
 
 @pytest.mark.thorough("two builds")
 def test_installed_packages_become_a_shared_environment(pool: Pool, digest: str, tmp_path: Path) -> None:
-    """As the portal does it: the list of the node, the list of the new environment, a build, a start."""
+    """As in the portal: the list of the node, the list of the new environment, a build, a start."""
     spec = pool.spec(environment=digest, environment_name="analysis")
     seen = pool.run(spec)
     folder = ask(seen, "os.environ['VIRTUAL_ENV']")

@@ -1,4 +1,4 @@
-"""A simulated pool whose time the test moves on."""
+"""A simulated pool with a controllable clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START = 1_800_000_000.0
 
 
 class Clock:
-    """Seconds that pass only when told to."""
+    """Seconds that advance only on request."""
 
     def __init__(self) -> None:
         self.now = START
@@ -70,7 +70,7 @@ def make_spec(
 
 
 def place(driver: SimulatedDriver, spec: WorkspaceSpec, *, first: int = 0, node: int = 0) -> Placement:
-    """The spec's devices from number `first` on, on each of its nodes from number `node` on."""
+    """Place the spec on devices from number `first` of nodes from number `node` on."""
     want = spec.resources
     return Placement(
         tuple(
@@ -98,7 +98,7 @@ def slept() -> list[float]:
 
 @pytest.fixture
 def pool(tmp_path: Path, clock: Clock, slept: list[float]) -> Callable[..., SimulatedDriver]:
-    """Makes a driver of one and the same pool, scripted anew each time."""
+    """Create a driver of the same pool with a new script."""
 
     def make(**config: JsonScalar) -> SimulatedDriver:
         settings = {"state": str(tmp_path / "state"), "nodes": 2, "gpus": 4} | config

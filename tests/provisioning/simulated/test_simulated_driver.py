@@ -1,4 +1,4 @@
-"""What the simulated driver adds to the contract: scripted time, failures and a checked capacity."""
+"""The simulated driver beyond the contract: scripted time, failures and checked capacity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a simulated pool: what is taken, and what is refused by its name."""
+"""Settings of a simulated pool: valid values, and refusals that name the setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the order of calls: no device is granted twice, and nothing is left after a deletion."""
+"""Any order of calls: no device is granted twice, and nothing is left after a deletion."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ generations = st.integers(1, 4)
 
 
 class Calls(RuleBasedStateMachine):
-    """Calls in any order, early, late, doubled and lost, beside a model that keeps its own books."""
+    """Early, late, duplicate and lost calls in any order, compared with a model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,13 +122,13 @@ class Calls(RuleBasedStateMachine):
         self.driver.ensure_deleted(ref)
         self.now += 3
         assert self.driver.ensure_deleted(ref).state is ObservedState.ABSENT
-        # Another workspace's call sweeps what has gone.
+        # The call for another workspace removes ended ones.
         self.driver.ensure_deleted(WorkspaceRef(str(uuid.UUID(int=99, version=4)), 1))
         with closing(sqlite3.connect(self.folder / "state.sqlite3")) as connection:
             for table in ("workspaces", "parts", "grants"):
                 query = f"SELECT count(*) FROM {table} WHERE name = ?"
                 assert connection.execute(query, (ref.external_name,)).fetchone() == (0,)
-            # Begin anew under the same name, as after the week in which closed generations are kept.
+            # Start again under the same name, as after closed generations have expired.
             connection.execute("DELETE FROM marks WHERE name = ?", (ref.external_name,))
             connection.commit()
         self.closed.pop(workspace, None)
