@@ -1,4 +1,4 @@
-"""A workspace that runs."""
+"""A running workspace."""
 
 from __future__ import annotations
 

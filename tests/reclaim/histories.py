@@ -36,7 +36,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class History:
-    """`reports` are (seconds since the first, figures); it was recorded for `lasted_s`."""
+    """`reports` are (seconds since the first, figures); recorded for `lasted_s`."""
 
     name: str
     done: str
@@ -86,7 +86,7 @@ class History:
         return cls(reports=reports, **known)
 
     def prolonged(self, until_s: float) -> Iterator[tuple[float, Figures]]:
-        """The reports, and their last minute again until then: counters and times go on as they did in it."""
+        """Return the reports, with the last minute repeated until then: counters and times continue."""
         yield from self.reports
         last_s = self.reports[-1][0]
         if self.lasted_s - last_s > SILENT_S:
@@ -105,7 +105,7 @@ class History:
 
 
 def _grown(name: str, before: Figures, after: Figures) -> float:
-    """By how much a counter has grown; nothing where it was not measured."""
+    """Return the growth of a counter, or nothing if it was not measured."""
     first, last = before.get(name), after.get(name)
     return 0 if first is None or last is None else last - first
 
@@ -118,9 +118,10 @@ def _shifted(
     fresh: datetime,
     stamps: dict[str, str | None],
 ) -> Figures:
-    """Figures so many times that much later. A time that lies in what is repeated moves on with it.
+    """Return the figures shifted by that many repetitions.
 
-    An older one is that of the repetition before, if there is any (`stamps`, at the end), and else stays.
+    Times within the repeated minute move on with it; older ones are those of the previous repetition
+    (`stamps`, at the end) or stay.
     """
     found = dict(figures)
     for name, grown in used.items():

@@ -1,8 +1,7 @@
-"""What rebalancing proposes, as it is defined: slow, and easy to believe.
+"""A slow reference implementation of rebalancing proposals.
 
-Nothing is kept from one question to the next and nothing is taken back: a site is what there was and the list
-of what has happened since, and each question is asked of a cluster that is made of these anew. Every way to
-make room is looked at, and the cheapest taken.
+Every question is answered by a new cluster made from the site and the steps since; every way to make room is
+tried and the cheapest is returned.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Way = tuple[list[Movable], list[Move]]
 
 @dataclass(frozen=True)
 class Site:
-    """`steps` are what has happened to the pools since: pool, place, amounts, and whether it was taken."""
+    """`steps` are the changes of the pools since: pool, place, amounts, and whether they were taken."""
 
     pools: Pools
     steps: tuple[tuple[str, Placement, ResourceRequest, bool], ...] = ()
@@ -53,7 +52,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked, beside the site, which changes with each proposal."""
+    """The other input of the search, which changes with each proposal."""
 
     past: Sequence[PastMove]
     now_s: int
@@ -104,7 +103,7 @@ def propose(
 
 
 def keeps_waiting(site: Site, asks: BlockedRequest, case: Case) -> bool:
-    """It has waited for long enough, does not start soon anyhow, and nothing but its place keeps it."""
+    """Return whether the request has waited long enough, does not start soon anyway, and lacks only a place."""
     soon = asks.eta_s is not None and asks.eta_s <= case.now_s + case.rules.patience_s
     return (
         not soon
@@ -116,8 +115,10 @@ def keeps_waiting(site: Site, asks: BlockedRequest, case: Case) -> bool:
 def makes_room(
     site: Site, asks: BlockedRequest, there: Sequence[Movable], case: Case
 ) -> tuple[Proposal, Site] | None:
-    """Of its first pool in which that can be done, the cheapest: the fewest, then the least lost, then the
-    smallest; of equal ones the first."""
+    """Return the cheapest moves in the first pool where moves can make room:
+
+    fewest, then least lost work, then smallest; the first of equal ones.
+    """
     for pool, request in asks.requests:
         may_go = [each for each in there if each.pool == pool and each.preemptible]
         ways = [
@@ -144,7 +145,7 @@ def makes_room(
 
 
 def first_to_go(there: Iterable[Movable], case: Case) -> list[Movable]:
-    """Those first that cost nothing, of these the largest."""
+    """Return candidates ordered by cost, the largest first among equals."""
     return sorted(
         there,
         key=lambda each: (
@@ -160,7 +161,7 @@ def first_to_go(there: Iterable[Movable], case: Case) -> list[Movable]:
 def nearest(
     site: Site, pool: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
 ) -> list[str]:
-    """The nodes on which those that may go hold what is short, those first where the least is."""
+    """Return the nodes on which movable work holds the short resource, by the smallest shortfall."""
     accelerators, found = request.accelerators, []
     for name in {each.node for each in may_go}:
         node = site.cluster(pool).node(name)
@@ -183,7 +184,10 @@ def nearest(
 def ways_on(
     site: Site, pool: str, name: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
 ) -> list[Way]:
-    """Who goes from that node and where to: a few large ones, or the smallest that do."""
+    """Return alternatives of moves from that node:
+
+    a few large workspaces, or the smallest sufficient ones.
+    """
     crew = first_to_go((each for each in may_go if each.node == name), case)
     smallest = sorted(crew, key=lambda each: (case.lost([each]), each.milli, each.id))
     of_one_size = len({each.milli for each in crew}) == 1
@@ -199,7 +203,10 @@ def ways_on(
 def who_goes(
     site: Site, pool: str, name: str, request: ResourceRequest, order: Sequence[Movable], case: Case
 ) -> list[Movable]:
-    """As many from the front as it takes, without those that were not in the way; none if too many."""
+    """Return the shortest sufficient prefix, without workspaces that do not help;
+
+    none if there are too many.
+    """
     count = 0
     while count < len(order) and not site.without(order[:count]).fits_on(pool, name, request):
         count += 1
@@ -216,7 +223,10 @@ def who_goes(
 def where_to(
     site: Site, pool: str, request: ResourceRequest, removed: Sequence[Movable], case: Case
 ) -> list[Move]:
-    """Places for all of them once the request has its own, the largest first; none if one finds none."""
+    """Return targets for all moves once the request is placed, the largest first;
+
+    none if one has no target.
+    """
     site = site.without(removed)
     place = site.find(pool, request)
     if place is None:
@@ -234,7 +244,10 @@ def where_to(
 
 
 def better_place(site: Site, each: Movable, case: Case) -> Placement | None:
-    """The first of the best few free places that gains it enough. Who shares a GPU wants one for itself."""
+    """Return the first of the best free places with sufficient gain.
+
+    A sharing workspace gets a GPU of its own.
+    """
     accelerators = each.request.accelerators
     shares = bool(accelerators.count) and accelerators.share_milli < 1000
     asked = (
@@ -262,7 +275,7 @@ def with_share(place: Placement, request: ResourceRequest) -> Placement:
 
 
 def leaves(each: Movable, target: Placement) -> bool:
-    """It goes to another node, or to other devices of its own if it is not the node that is wrong."""
+    """Return whether the move leaves the node, or changes devices if only devices are the problem."""
     if target.nodes[0].node != each.node:
         return True
     node_is_wrong = any(speaks_against_node(reason) for reason in each.reasons)

@@ -1,4 +1,4 @@
-"""Workspaces that stop for other devices and run again, in tests of releases and of other sizes."""
+"""Restarts of workspaces with other devices, for tests of releases and resizes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tests.workspaces.helpers import answer, run_until_ready
 
 
 def held() -> int:
-    """How many devices are allocated."""
+    """Return the number of allocated devices."""
     return AllocatedDevice.objects.filter(active=True).count()
 
 
 def free_it(holder: Workspace, sent: Broker) -> None:
-    """Stop the workspace; its devices are free."""
+    """Stop the workspace, which frees its devices."""
     services.stop(actor=holder.owner, workspace_id=holder.pk)
     assert answer(sent, "stop", "absent")
-    # Scrubs after it have tests of their own.
+    # Scrubs afterwards have their own tests.
     Device.objects.update(checking=False)
     snapshot_cache.forget()
 
 
 def restarted(workspace: Workspace, sent: Broker) -> Workspace:
-    """It has stopped, and runs again as it was decided."""
+    """Complete the stop and the start that were decided."""
     assert answer(sent, "stop", "absent")
-    # Checks before hand-out and scrubs after it have tests of their own.
+    # Checks before hand-out and scrubs have their own tests.
     Device.objects.update(checking=False)
     snapshot_cache.forget()
     sweep()

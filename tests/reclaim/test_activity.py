@@ -1,4 +1,4 @@
-"""What counts as activity: recorded and made-up reports, one after another, and the clock they move."""
+"""Activity signals: recorded and synthetic reports in sequence, and the idle clock they move."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ON_GPU = replace(QUIET, has_gpus=True, gpu_percent=0, gpu_idle_since_s=10.0)
 
 
 def after(report: AgentReport, by_s: float = 60.0, **changes: object) -> AgentReport:
-    """The next report; its app has used what an idle JupyterLab uses, and an open tab has asked for lists."""
+    """Return the next report of an idle JupyterLab with an open tab that polls lists."""
     later = {
         "at_s": report.at_s + by_s,
         "cpu_seconds": (report.cpu_seconds or 0) + 0.01 * by_s,
@@ -69,7 +69,7 @@ def walk(reports: list[AgentReport]) -> IdleClock:
 
 
 def followed(report: AgentReport, changes: list[dict[str, object]]) -> list[AgentReport]:
-    """The report, and those that follow it."""
+    """Return the report and those that follow it."""
     reports = [report]
     for change in changes:
         reports.append(after(reports[-1], **change))
@@ -129,13 +129,13 @@ def test_unused_open_tab_is_idle():
         ({"kernels_stamp": "2026-11-23T10:01:00Z"}, {"kernels"}),
         ({"terminals_stamp": "2026-11-23T10:01:00Z"}, {"terminals"}),
         ({"jobs": 1}, {"jobs"}),
-        # Files go up or come down: 50 kB/s for a minute.
+        # An upload or download of 50 kB/s for a minute.
         ({"traffic_bytes": 5_000_000 + 60 * 29_000 + 60 * 50_000}, {"traffic"}),
         ({"cpu_seconds": 53.0}, {"cpu"}),
         ({"cpu_seconds": 53.0, "gpu_percent": 0}, {"cpu"}),
         ({"gpu_percent": 100}, {"gpu"}),
         ({"gpu_percent": 1}, {"gpu"}),
-        # Between two looks it was used, as a heartbeat in between has seen.
+        # It was used between two observations, as a heartbeat in between shows.
         ({"gpu_idle_since_s": 1030.0}, {"gpu"}),
         ({"gpu_idle_since_s": None}, {"gpu"}),
     ],
@@ -158,7 +158,7 @@ def test_each_kind_of_work_resets_the_idle_clock(changes, kinds):
     ],
 )
 def test_incomplete_report_counts_as_missing(missing):
-    """Its time is idle once the next report shows that nothing was done; until then it does not count."""
+    """Its time counts as idle only once the next report shows no activity."""
     assert idle_after(ON_GPU, missing) == 0
     assert idle_after(ON_GPU, {}, {}, missing) == 120
     measured = {
@@ -203,7 +203,7 @@ def test_apps_without_kernels_or_gpus_have_no_such_signals():
     ],
 )
 def test_each_app_has_the_signals_of_its_agent(app, seen, kinds):
-    """What is not there although it should be counts as work: an older agent's report, for one."""
+    """A missing signal counts as work, for example in the report of an older agent."""
     now = datetime(2026, 11, 23, tzinfo=UTC)
     report = report_of(False, app, now, seen, None)
     found = signals_of(report, report)
@@ -216,7 +216,7 @@ def test_background_thread_or_task_of_a_finished_cell_is_work():
     assert active(kernel) == set()
     assert active(kernel, kernels_cpu_seconds=1.05) == set()
     assert active(kernel, kernels_cpu_seconds=1.3) == active(kernel, kernels_io_bytes=15_000) == {"kernels"}
-    # One that was restarted has used less, and its stamp has changed.
+    # A restarted process has used less, and its start time has changed.
     assert active(kernel, kernels_cpu_seconds=0.5) == active(kernel, kernels_io_bytes=None) == set()
     assert active(kernel, kernels_cpu_seconds=1.3, kernels_io_bytes=None) == {"kernels"}
     assert active(kernel, kernels=0, kernels_cpu_seconds=1.3) == set()
@@ -254,7 +254,7 @@ def test_missing_signals_are_not_assumed_idle_without_cpu_and_gpus(missing):
 
 
 def test_stored_clock_equals_the_continuous_one():
-    """What the clock knows of earlier reports is in the row: filled gaps, waiting and unmeasured times."""
+    """The row has the whole clock: filled gaps, waiting and unmeasured times."""
     changes = [{}] * 20 + [{"by_s": 300.0}, {"jobs": 1}] + [{"jobs": 1, "kernels": None}] * 35
     row, clock = None, None
     for report in followed(WAITS, changes):
@@ -295,7 +295,7 @@ def test_gap_between_idle_reports_is_idle():
         {"jobs": 1},
         {"gpu_percent": 1},
         {"gpu_percent": None},
-        # A process has computed for 20 s in it.
+        # A process computed for 20 s in the gap.
         {"cpu_seconds": 50.0 + 36 + 20},
         {"traffic_bytes": 2**40},
     ],
@@ -315,7 +315,7 @@ def test_filled_gaps_are_limited_in_length_and_share():
     assert idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}) == 1500
     assert idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}, {"by_s": 300.0}) == 0
     assert idle_after(ON_GPU, *HOUR, *[{"by_s": 300.0}, *[{}] * 20] * 10) == 3600 + 10 * 1500
-    # After work its share is counted from zero.
+    # After work, the share of filled gaps is counted from zero.
     assert (
         idle_after(ON_GPU, *[{}] * 20, {"by_s": 300.0}, {"jobs": 1}, {"jobs": 0}, *[{}] * 19, {"by_s": 300.0})
         == 1500
@@ -358,7 +358,7 @@ def test_activity_of_a_command_restarts_its_waiting_time(changes):
     waits = [{}] * (WAITING_MINUTES + 5)
     assert idle_after(WAITS, *waits) == 360
     assert idle_after(WAITS, *waits, changes) == 0
-    # Nor does it become idle soon afterwards, if it still waits.
+    # Waiting on does not make it idle soon afterwards.
     reports = followed(WAITS, [*waits, changes])
     reports += followed(reports[-1], [{"gpu_percent": 0, "gpu_idle_since_s": reports[-1].at_s}] * 30)[1:]
     assert walk(reports).idle_s == 0

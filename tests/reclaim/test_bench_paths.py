@@ -1,4 +1,4 @@
-"""The benchmark of verdicts takes production's path: the agent's report, the observation, the pass."""
+"""The verdict benchmark uses production code: report, observation, pass."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENTRIES = {"activity_of", "agent_heartbeat"}
 
 @contextmanager
 def recording() -> Iterator[list[tuple[str, str]]]:
-    """Yield a list of the calls of the portal's functions: file and name, and the file of the caller."""
+    """Yield a list of calls of portal functions: file and name, and the file of the caller."""
     calls: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Recorded sessions get the verdict that is right, by the default policy and by a strict one."""
+"""Recorded sessions get the expected verdict under the default and a strict policy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_only_waiting_commands_stop_after_hours_without_other_work(policy: str) 
             stopped.add(history.name)
         if history.expected == WAITS and "jobs_cpu_seconds" in history.reports[-1][1]:
             waiting.add(history.name)
-    # Older agents did not measure what commands use.
+    # Older agents did not measure the usage of commands.
     assert stopped == waiting
     assert len(waiting) >= (10 if THOROUGH in os.environ else 3)
 
@@ -81,7 +81,7 @@ def test_only_waiting_commands_stop_after_hours_without_other_work(policy: str) 
     ),
 )
 def test_hourly_pauses_of_a_node_change_no_verdict(pause_s: int, stops: bool) -> None:
-    """The node is silent before the 50th minute of each hour. What works is kept, however long that is."""
+    """The node is silent before the 50th minute of each hour. Active work is kept in any case."""
     rules = POLICIES["default"]
     verdicts: dict[str, set[bool]] = {}
     for history in WALKED_FOR_LONG:
@@ -118,7 +118,7 @@ def test_file_transfer_shows_only_as_traffic(name: str) -> None:
     (history,) = (each for each in HISTORIES if each.name == name)
     found = walk(history, POLICIES["strict"], until_s=HOUR)
     assert found.signals == {"traffic"}
-    # So without that figure, as of an agent that cannot count it, nobody would know of it.
+    # Without that figure, for example from an older agent, this would not be detected.
     uncounted = replace(
         history,
         reports=[

@@ -1,4 +1,4 @@
-"""Pages and REST of homes that are not used, or archived."""
+"""Pages and REST of unused and archived homes."""
 
 from __future__ import annotations
 

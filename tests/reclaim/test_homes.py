@@ -1,4 +1,4 @@
-"""Homes that nobody uses: announced, archived and emptied, restored by a start, deleted by an act alone."""
+"""Unused homes: announced, archived and emptied, restored by a start, deleted only explicitly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pool(catalog):
 
 @pytest.fixture
 def workspace(make, bob, pool, sent, settings) -> Workspace:
-    """Bob's, stopped; homes are archived after 90 days, and can be deleted after 300."""
+    """Bob's stopped workspace; homes are archived after 90 days and can be deleted after 300."""
     settings.BERTH_HOME_ARCHIVE_DAYS, settings.BERTH_HOME_DELETE_DAYS = 90, 300
     settings.BERTH_HOME_NOTICE_DAYS = 14
     found: Workspace = make(bob, name="mine")
@@ -67,7 +67,7 @@ def place(workspace) -> HomePlace:
 
 
 def unused(place: HomePlace, days: float, *, told_days: float | None = None) -> None:
-    """It was watched not to be used for so long."""
+    """Set the observed unused time of the home."""
     warned_s = None if told_days is None else told_days * DAY
     used_at = timezone.now() - timedelta(days=days)
     HomePlace.objects.update(used_at=used_at)
@@ -87,7 +87,7 @@ def answer(given: HomeArchiveOrder, **said: Any) -> bool:
 
 
 def put_away(place: HomePlace, sent) -> HomeArchive:
-    """Due, archived, emptied and cleared."""
+    """Archive the due home and empty it."""
     unused(place, 91, told_days=15)
     assert homes.run().begun == 1
     assert answer(order(sent), **DONE) and answer(order(sent), done=True, placed=True)
@@ -231,7 +231,7 @@ def test_home_kept_during_archiving_is_restored(workspace, place, bob, sent, mom
     if moment == "making":
         assert archive.state == "deleting"
         return
-    # Which of both is in its place the node alone knows: until then it is held.
+    # Only the node knows which of both is in place, so the archive is kept until then.
     assert archive.state == "emptying" and archive.left
     home_archives.sweep()
     assert not sent.take("node.archive_home"), "while the other order may be carried out"
@@ -277,7 +277,7 @@ def test_failed_archive_is_announced_again(place, sent):
 
 
 def test_home_taken_into_use_is_not_archived(workspace, place, bob, sent):
-    """Placed by a transaction that did not know of the archive yet."""
+    """The workspace was placed by a transaction that did not see the archive yet."""
     unused(place, 91, told_days=15)
     workspaces.start(actor=bob, workspace_id=workspace.pk)
     run_until_ready(sent, workspace)
@@ -287,7 +287,7 @@ def test_home_taken_into_use_is_not_archived(workspace, place, bob, sent):
 
 
 def test_node_of_an_older_version_gets_no_archive_command(place):
-    """It would not understand the last step."""
+    """It does not know the last step."""
     machine = MachineFactory(pool=place.pool, name=place.node.name, version="0.0.1")
     unused(place, 91, told_days=15)
     assert homes.run().begun == 0
@@ -391,7 +391,7 @@ def test_home_policies_and_their_preview(place, alice, pool, settings):
         assert set(caught.value.field_errors) == set(given)
 
 
-# --- a process is killed before each of its writes ---------------------------------------------------------
+# -- killed before each write
 
 
 def standing() -> tuple[Any, ...]:

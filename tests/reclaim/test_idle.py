@@ -1,4 +1,4 @@
-"""Idleness from heartbeats to the stop: what is kept, who is told, and what keeps a workspace."""
+"""Idleness from heartbeats to the stop: records, notices, and keeping a workspace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _site(settings):
 
 @pytest.fixture
 def lives(running, clock):
-    """Live for some minutes, with a heartbeat and a look in each: `lives(10, jobs=1)`."""
+    """Advance by some minutes with one heartbeat and one observation each: `lives(10, jobs=1)`."""
     Workspace.objects.filter(pk=running.pk).update(ends_at=None, lifetime_s=None)
 
     def live(minutes: int, **changes: object) -> passes.PassReport:
@@ -118,7 +118,7 @@ def test_incomplete_reports_withdraw_the_notice_after_three_minutes(running, liv
     assert row.idle_s == 39 * 60
     assert lives(1, **missing).withdrawn == 1
     assert not ReclaimNotice.objects.exists()
-    # What comes then shows that nothing was done: the time is idle, and the notice a new one.
+    # The next report shows no activity: the time is idle, and the notice is a new one.
     assert lives(1).warned == 1
     assert WorkspaceActivity.objects.get().idle_s == 44 * 60
 
@@ -136,7 +136,7 @@ def test_long_waiting_command_is_shown_as_such(running, alice, lives, as_user):
 
 
 def test_gateway_traffic_counts_as_work_above_a_threshold(running, alice, lives, as_user, with_token):
-    """An open tab asks for lists; files that go up or come down are more."""
+    """An open tab polls lists; uploads and downloads are larger."""
     bytes_seen = 0
     for _ in range(40):
         bytes_seen += 60 * 29_000
@@ -308,7 +308,7 @@ def test_queries_of_observing_do_not_grow_with_workspaces(running, alice, django
         other = WorkspaceFactory(team=running.team, owner=alice, state=State.RUNNING, pool=running.pool)
         other.status.activity, other.status.heartbeat_at = QUIET, timezone.now()
         other.status.save()
-    # Two of them begin and end the transaction in which it is written.
+    # Two of them begin and end its transaction.
     with django_assert_max_num_queries(8):
         assert observing.run() == 41
 

@@ -1,4 +1,4 @@
-"""The bench of notebooks that are left open: what is stopped in it, and that no work ever is."""
+"""The benchmark of notebooks left open: what is stopped, and that no work is."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ JOB = Job("j1", "red", 2, 0, 3 * HOUR_S)
 @pytest.mark.parametrize(
     ("turns", "held"),
     [
-        # Left open for a night: two hours of it are left.
+        # Left open for a night: two hours remain.
         ((3, 10), [(5, 3, 0)]),
-        # Closed in time, and a gap that is no longer than the limit.
+        # Closed in time, and a gap within the limit.
         ((1, 1, 2, 1), [(5, 3, 0)]),
-        # Stopped in a gap; its user comes back after it, and leaves it open again.
+        # Stopped in a gap; its user returns and leaves it open again.
         ((1, 6, 2, 10), [(3, 1, 4), (4, 2, 0)]),
         ((1, 6, 2, 1), [(3, 1, 4), (3, 2, 0)]),
     ],

@@ -1,10 +1,9 @@
-"""A process is killed before each of its writes, in each step of the ladder: nothing is half done.
+"""A process is killed before each of its writes in every reclaim step:
 
-What a kill -9 leaves of a process is what it had committed, and no message that it was about to send. Here a
-step is cut off before its first write, before its second, and so on, with its transactions rolled back.
-Which process does it makes no other difference: the worker walks the ladder and looks, web keeps, extends,
-releases and attaches. Without beat nothing walks, which is an outage (`test_passes`); what a killed node
-leaves of a stop is that of every stop (`tests/crash`).
+no step is half done. SIGKILL leaves committed writes and no unsent message. Here a step is cut off before its
+first write, its second, and so on, with its transactions rolled back. Which process is killed makes no other
+difference: the worker runs passes and observes; web keeps, extends, releases and attaches. Without beat no
+pass runs, which is an outage (`test_passes`); killed nodes are tested in `tests/crash`.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ HOUR = 3600
 
 
 class Killed(BaseException):
-    """As by SIGKILL: nobody catches it."""
+    """Like SIGKILL: not caught anywhere."""
 
 
 @contextmanager
 def killed_before(statement: int) -> Iterator[list[str]]:
-    """Killed before it writes for that time, counted from 1; the list says what it was, if it came so far."""
+    """Kill before the write with this number, from 1; the list gets the statement if it was reached."""
     count, hit = 0, []
 
     def execute(call: Callable[..., Any], sql: str, *rest: Any) -> Any:
         nonlocal count
-        # Between two of them it makes no difference when.
+        # Between two writes the moment makes no difference.
         if not hit and sql.startswith(("INSERT", "UPDATE", "DELETE")):
             count += 1
             if count == statement:
@@ -61,7 +60,7 @@ def killed_before(statement: int) -> Iterator[list[str]]:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """All that is written within is taken back."""
+    """Roll back all writes of the block."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -69,7 +68,7 @@ def undone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _transactions(monkeypatch) -> None:
-    """Each is a savepoint in that of the test, those too that would else be a part of what is around them."""
+    """Make every transaction a savepoint in that of the test, nested ones too."""
     real = transaction.Atomic.__enter__
 
     def enter(self: transaction.Atomic) -> None:
@@ -81,7 +80,7 @@ def _transactions(monkeypatch) -> None:
 
 @pytest.fixture
 def accelerated(catalog, make, alice, sent, settings) -> Workspace:
-    """One that runs on a GPU, releases it after an hour and stops after two, with half an hour's notice."""
+    """A workspace on a GPU: released after one hour, stopped after two, with half an hour's notice."""
     settings.BERTH_LIFETIME_HOURS = settings.BERTH_MAX_LIFETIME_HOURS = 72
     settings.BERTH_IDLE_MINUTES, settings.BERTH_IDLE_GPU_MINUTES = 0, 120
     FlavorFactory(slug="one-gpu", accelerator_count=1)
@@ -94,7 +93,7 @@ def accelerated(catalog, make, alice, sent, settings) -> Workspace:
 
 
 def idle(workspace: Workspace, minutes: float) -> None:
-    """It was seen to do nothing for so long."""
+    """Record idle time of this length."""
     now = timezone.now()
     WorkspaceActivity.objects.update_or_create(
         workspace=workspace,
@@ -111,7 +110,7 @@ def idle(workspace: Workspace, minutes: float) -> None:
 
 
 def standing(workspace: Workspace) -> tuple[Any, ...]:
-    """All of it that people can see: its states, notices, what was told, what is in the audit log."""
+    """Return everything visible: states, notices, notifications, audit log."""
     row = Workspace.objects.get(pk=workspace.pk)
     activity = WorkspaceActivity.objects.filter(workspace=workspace)
     return (
@@ -154,7 +153,7 @@ def stop(workspace, clock, alice):
 
 
 def outage(workspace, clock, alice):
-    """The notice and the end move by the time in which nobody looked, once."""
+    """Notice and end move once by the length of the outage."""
     idle(workspace, 0)
     Workspace.objects.update(ends_at=timezone.now() + timedelta(minutes=20))
     passes.run()
@@ -177,7 +176,7 @@ def resize_by_hand(workspace, clock, alice):
 
 
 def look(workspace, clock, alice):
-    """What follows on a look is the same, whenever it was cut off."""
+    """The effects of an observation do not depend on when it was cut off."""
     idle(workspace, 45)
     type(workspace.status).objects.filter(workspace=workspace).update(heartbeat_at=timezone.now())
     return observing.run
@@ -220,7 +219,7 @@ def test_kill_before_any_write_completes_or_undoes_the_step(accelerated, clock, 
 
 
 def test_killed_extension_is_applied_once_when_repeated(accelerated, alice):
-    """By its idempotency key a request is answered once; without, each word adds its hours."""
+    """An idempotency key is answered once; without one, each request adds its hours."""
     before = standing(accelerated)
     for statement in range(1, 100):
         with undone():

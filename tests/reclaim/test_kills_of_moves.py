@@ -1,4 +1,4 @@
-"""Killed before each write while a move of running work is asked for: all of it is done or nothing."""
+"""A process is killed before each write of a requested move: all of it is done or nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _transactions = test_kills._transactions
 
 
 def standing() -> list[object]:
-    """What there is of the move, for the portal and for people."""
+    """Return the state of the move for portal and people."""
     return [
         list(RebalanceProposal.objects.values_list("pk", "state", "decided_by")),
         list(Preemption.objects.order_by("workspace").values_list("workspace", "cause")),

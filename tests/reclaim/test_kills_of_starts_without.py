@@ -1,8 +1,8 @@
-"""Killed before each write of a start without GPUs, and of all that follows it: all is done or nothing.
+"""A process is killed before each write of a start without GPUs and its follow-ups:
 
-As in `test_kills`. Web starts it, attaches its GPUs, and releases them again where that takes too long; the
-worker tells its user that they are free. What its node does of it is any start and stop
-(`tests/crash/test_node_worker.py` kills the node in each stage of this one, too).
+all or nothing. As in `test_kills`. Web starts it, attaches its GPUs, and releases them again if that takes
+too long; the worker notifies its user that they are free. For its node these are ordinary starts and stops
+(`tests/crash/test_node_worker.py` kills the node in each stage).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLAVOR = "one-gpu"
 
 @pytest.fixture(autouse=True)
 def _node(catalog, settings):
-    """One node with one GPU, of the local driver; nothing real stands behind it."""
+    """One node with one GPU of the local driver; no real hardware."""
     settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
     local_pool_with(node_info(gpus=1))
@@ -44,14 +44,14 @@ def _node(catalog, settings):
 
 @pytest.fixture
 def holder(make, bob, sent) -> Workspace:
-    """Who has the only GPU."""
+    """The workspace that holds the only GPU."""
     workspace: Workspace = make(bob, FLAVOR)
     run_until_ready(sent, workspace)
     return workspace
 
 
 def standing() -> list[object]:
-    """All that there is of it, for the portal and for people, but for keys that are drawn."""
+    """Return its whole state for portal and people, without random keys."""
     return [
         list(
             Workspace.objects.order_by("requested_at", "pk").values_list(
@@ -90,7 +90,7 @@ def attach(holder, make, alice, sent):
 
 
 def go_on_without(holder, make, alice, sent):
-    """Its GPU is another's again, and who would not wait for it releases it."""
+    """Its GPU is used by another workspace again, and its user releases it instead of waiting."""
     runs = started(make, alice, sent)
     gpus.attach(actor=alice, workspace_id=runs.pk)
     assert answer(sent, "stop", "absent")
@@ -124,7 +124,7 @@ def test_kill_before_any_write_completes_or_undoes_the_step(holder, make, alice,
             sent.clear()
             assert standing() in (before, after), hit
             check_invariants()
-            # Whoever does it again has it once: by the key of the request, or since it is done.
+            # A repetition happens once, by the key of the request or since it is done.
             act()
             assert standing() == after, hit
     else:

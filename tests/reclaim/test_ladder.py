@@ -1,4 +1,4 @@
-"""The ladder as a pure function: what holds of every walk over it, whatever happens on the way."""
+"""The reclaim decision as a pure function: invariants of every sequence of passes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ any_week = st.builds(
 
 
 class Ladder(RuleBasedStateMachine):
-    """Any history of use, silence, extensions, keeps, crashes and other policies, walked by `decide`."""
+    """Any history of use, silence, extensions, keeps, crashes and policy changes, decided by `decide`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Ladder(RuleBasedStateMachine):
 
     @rule(by=st.integers(min_value=1, max_value=20_000), gpu=st.booleans(), other=st.booleans())
     def passes(self, by: int, gpu: bool, other: bool) -> None:
-        """Time goes by, seen to be idle or not."""
+        """Time passes, observed as idle or not."""
         self.now += by
         was = self.run_state
         self.run_state = replace(
@@ -177,7 +177,7 @@ class Ladder(RuleBasedStateMachine):
 
     @rule(by=st.integers(min_value=-500_000, max_value=500_000))
     def clock_is_set(self, by: int) -> None:
-        """As `passes._extend_for_outage` does it: what was left is left."""
+        """As in `passes._extend_for_outage`: the remaining time is kept."""
         self.now += by
         assert self.run_state.ends_at_s is not None
         began_s = (self.run_state.began_s or 0.0) + by
@@ -194,7 +194,7 @@ class Ladder(RuleBasedStateMachine):
     def walk(self, crashes: bool) -> None:
         verdict = decide(self.run_state, self.rules, self.notice, self.now)
         if crashes:
-            return  # nothing of it was written
+            return  # no write of it was committed
         if verdict.step is Step.WARN:
             assert self.notice is None
             assert verdict.cause is not None and verdict.due_at_s is not None
@@ -206,13 +206,13 @@ class Ladder(RuleBasedStateMachine):
             self.check_stop(verdict.cause)
             self.goes_on_without()
         elif verdict.step is Step.STOP:
-            # No step is skipped: what releases its GPUs is not stopped for idleness while it has them.
+            # No step is skipped: a workspace with a GPU release is not stopped for idleness before it.
             assert self.rules.release_s is None or verdict.cause not in (Cause.IDLE, Cause.GPU_IDLE)
             self.check_stop(verdict.cause)
             self.stopped = True
 
     def goes_on_without(self) -> None:
-        """Its app starts anew without GPUs, for which `terms.merge` has neither limit."""
+        """The app restarts without GPUs, for which `terms.merge` has neither limit."""
         self.released += 1
         self.rules = replace(self.rules, release_s=None, gpu_idle_s=None)
         self.notice = None
@@ -223,7 +223,7 @@ class Ladder(RuleBasedStateMachine):
     @precondition(lambda self: self.rules.release_s is not None)
     @rule()
     def nothing_is_released_twice(self) -> None:
-        """What a notice was given for is done once: the next look, at once or after a crash, does nothing."""
+        """A step with notice is applied once: the next pass, at once or after a crash, does nothing."""
         verdict = decide(self.run_state, self.rules, None, self.now)
         assert verdict.step in (Step.NONE, Step.WARN)
 

@@ -1,4 +1,4 @@
-"""When workspaces end: what is given, what may be asked for, and who may move it how far."""
+"""The end of workspaces: defaults, requested lifetimes, extensions and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast work goes on against elsewhere: only of the same work's own telling, and only for long enough."""
+"""Pace of work compared with other places: only reports of the same work, and only over a sufficient time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = 1_800_000_000.0
 
 
 def walk(steps, before=None, at_s=START) -> tuple[dict[str, Pace], float]:
-    """Minutes of (place, rates), one after the other."""
+    """Apply minutes of (place, rates) in sequence."""
     kept = dict(before or {})
     for place, told in steps:
         kept = update_paces(kept, told, place, at_s)
@@ -41,7 +41,7 @@ def test_ten_minutes_slower_than_elsewhere_is_slow():
     assert (name, found.percent, found.rate, found.elsewhere.rate, found.elsewhere.node) == (
         "tokens", 60, 60, 100, "n0"
     )  # fmt: skip
-    # What is not told any more is not known.
+    # A rate no longer reported is unknown.
     assert slow_work(kept, at_s + 2 * pace.MAX_GAP_S + 1) is None
     assert slow_work(kept, at_s - 1) is None
 
@@ -49,18 +49,18 @@ def test_ten_minutes_slower_than_elsewhere_is_slow():
 @pytest.mark.parametrize(
     "steps",
     [
-        # At the same place, at another time: the job does something else.
+        # At the same place at another time: the job does something else.
         [*minutes(3, HERE, tokens=100), *minutes(20, HERE, tokens=10)],
-        # By another name, or with other amounts of everything.
+        # Another name, or other amounts of resources.
         [*minutes(3, HERE, tokens=100), *minutes(20, THERE, steps=10)],
         [*minutes(3, replace(HERE, kind="twice"), tokens=100), *minutes(20, THERE, tokens=10)],
-        # Not by enough.
+        # Too small a difference.
         [*minutes(3, HERE, tokens=100), *minutes(20, THERE, tokens=80)],
-        # One of two counts goes on as it did.
+        # One of two counters continues as before.
         [*minutes(3, HERE, tokens=100, steps=5), *minutes(20, THERE, tokens=10, steps=5)],
-        # Back where it was best.
+        # Back at the best place.
         [*minutes(3, HERE, tokens=100), *minutes(3, THERE, tokens=90), *minutes(20, HERE, tokens=91)],
-        # Now and then only.
+        # Only sporadically.
         [*minutes(3, HERE, tokens=100), *(minutes(9, THERE, tokens=50) + minutes(1, THERE, tokens=99)) * 3],
     ],
 )
@@ -151,7 +151,7 @@ def test_equal_pace_everywhere_is_never_slow(steps, rate):
 @settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(walks, walks)
 def test_paces_of_different_names_are_independent(steps, others):
-    """What is told of one name is not changed by others, but that they may keep it from being slow."""
+    """Paces are independent, except that one normal pace keeps the work from being slow."""
     alone: dict[str, Pace] = {}
     together: dict[str, Pace] = {}
     at_s = START

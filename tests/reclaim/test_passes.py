@@ -1,4 +1,4 @@
-"""Passes over the ladder: notices, stops, races, crashes, absences and set clocks."""
+"""Passes: notices, stops, races, crashes, outages and clock changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _site(settings):
 
 
 def at(clock, moment) -> passes.PassReport:
-    """A pass at this moment, and one a little before, so that nobody counts as away."""
+    """Run a pass at this time, and one shortly before, so that no outage is assumed."""
     clock.move_to(moment - timedelta(seconds=30))
     passes.LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now()})
     clock.move_to(moment)
@@ -83,7 +83,7 @@ def test_stopped_workspace_shows_the_rule_and_time(running, alice, team, clock, 
     assert listed["stopped"] == cause
     page = browser.get(f"/workspaces/{running.pk}/").content.decode()
     assert "Berth stopped the workspace" in page and f"Rule longest_s, set by team:{team.slug}." in page
-    # The next start forgets it, and a stop by a person has no cause.
+    # The next start clears it, and a stop by a person has no cause.
     Workspace.objects.filter(pk=running.pk).update(state=State.STOPPED)
     services.start(actor=alice, workspace_id=running.pk)
     assert browser.get(f"/api/v1/workspaces/{running.pk}").json()["stopped"] is None
@@ -208,9 +208,7 @@ def test_invalid_row_does_not_prevent_other_stops(make, running, alice, clock, m
     assert again(running).state == State.STOPPING
 
 
-def test_queries_of_a_pass_do_not_grow_with_workspaces(
-    running, alice, clock, django_assert_max_num_queries
-):
+def test_queries_of_a_pass_do_not_grow_with_workspaces(running, alice, clock, django_assert_max_num_queries):
     ends = timezone.now() + timedelta(hours=60)
     for _ in range(60):
         WorkspaceFactory(

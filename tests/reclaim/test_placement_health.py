@@ -1,4 +1,4 @@
-"""How content a workspace is: what was measured counts, what was not is content."""
+"""Placement health of a workspace: only measured values lower the score."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_slight_throttling_gives_a_good_score_without_reasons():
 
 def test_active_neighbours_on_a_full_gpu_lower_the_score():
     found = placement_health(PlacementView((SHARED,)))
-    # A third of the time, of the half that it was given.
+    # A third of the time, of its half.
     assert (found.score, codes(found)) == (66, [RebalanceCode.CROWDED])
 
 
@@ -259,7 +259,7 @@ def test_scores_of_nodes_and_work_are_percentages_with_reasons_as_text(seen, hea
     assert all(message_of(each) for each in found.reasons)
     quiet = placement_health(replace(view, work=replace(work, percent=None)))
     assert found.score >= min(quiet.score, 100 if work.percent is None else work.percent)
-    # Of a node of which nothing may be said nobody has to be read, but for who is slower than elsewhere.
+    # Only workspaces slower than elsewhere need their node to be read here.
     if not has_shortage(headroom):
         assert quiet == placement_health(PlacementView(tuple(seen), "n"))
 
@@ -286,7 +286,7 @@ def test_every_score_is_a_percentage_and_a_low_one_has_a_reason(seen, has, given
 @settings(max_examples=examples(500), deadline=None, derandomize=True)
 @given(st.lists(devices, max_size=4), maybe(0, 100), maybe(0, 200))
 def test_place_without_suspects_has_full_score(seen, has, given_out):
-    """So nobody who runs there has to be looked at."""
+    """So workspaces there need not be examined."""
     suspect = is_overcommitted(has, given_out) or any(
         not is_good_for_any(each, shared=each.share_milli < 1000) for each in seen
     )

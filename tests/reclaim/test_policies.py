@@ -1,4 +1,4 @@
-"""Policies as rows: who makes them, what holds for a workspace, what they stop, and what they would have."""
+"""Reclaim policies: permissions, effective limits, stops and previews."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_policy(target: str, **given: object) -> ReclaimPolicy:
 
 
 def idle(workspace: Workspace, seconds: float) -> None:
-    """It was seen to do nothing for so long, until now."""
+    """Record idle time of this length until now."""
     WorkspaceActivity.objects.update_or_create(
         workspace=workspace,
         defaults={
@@ -227,7 +227,7 @@ def test_preview_replays_recorded_activity_without_saving(running, olga, with_to
     body["longest_hours"] = 7
     found = preview()
     assert (found["stops"], found["interrupted"], found["gpu_hours"]) == (1, 0, 0.0)
-    # Stopped while idle, started anew when it was used, and stopped once more in the midst of work.
+    # Stopped while idle, restarted on use, and stopped again during work.
     body |= {"longest_hours": 2, "idle_minutes": None}
     found = preview()
     assert (found["stops"], found["interrupted"], found["interruptions"][0]["cause"]) == (2, 1, "longest")

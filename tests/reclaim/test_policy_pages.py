@@ -1,4 +1,4 @@
-"""Pages of reclaim policies: who may change which, the preview, versions, what is not seen."""
+"""Pages of reclaim policies: permissions, preview, versions, visibility."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_policy(target: str, **given: object) -> ReclaimPolicy:
 
 
 def typed(page: Any, **changed: Any) -> dict[str, Any]:
-    """What a browser sends of the form of a page as it stands."""
+    """Return the form data of a page as a browser sends it."""
     found = {}
     for bound in page.context["form"]:
         value = bound.field.prepare_value(bound.value())
@@ -150,7 +150,7 @@ def test_team_page_links_to_its_policy_or_to_creating_one(as_user, alice, team):
 
 
 def record(workspace: Any, clock: Any) -> None:
-    """It did nothing from the first to the fifth of ten hours."""
+    """Record idle time from the first to the fifth of ten hours."""
     began = timezone.now()
     LastPass.objects.update_or_create(pk=1, defaults={"at": began, "recorded_since": began})
     IdlePeriod.objects.create(

@@ -1,4 +1,4 @@
-"""What a job tells of its progress, from heartbeats to a proposal: kept small, held against few places."""
+"""Progress of a job from heartbeats to a proposal: stored compactly, compared with few places."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tell(row: Workspace, cores: float = 2.0, **rates: float) -> None:
 
 @pytest.fixture
 def live(clock):
-    """Tells these rates for some minutes, with a look in each."""
+    """Report these rates for some minutes, with an observation in each."""
 
     def walk(row: Workspace, count: int, cores: float = 2.0, **rates: float) -> None:
         for _ in range(count):
@@ -58,7 +58,7 @@ def live(clock):
 
 
 def was_elsewhere(row: Workspace, **rates: float) -> None:
-    """As if it had run on another GPU of its kind before this start."""
+    """Record an earlier run on another GPU of the same kind."""
     kept = WorkPace.objects.get(workspace=row)
     paces = pacing.parse_paces(kept.paces)
     (pace,) = paces.values()
@@ -69,7 +69,7 @@ def was_elsewhere(row: Workspace, **rates: float) -> None:
 
 @pytest.fixture
 def slow(row, live):
-    """Its work goes on at 60 % of what it did on another GPU, and has for a while."""
+    """A workspace at 60 % of its pace on another GPU, for a while."""
     tell(row, tokens=100.0)
     was_elsewhere(row, tokens=100.0)
     live(row, 12, tokens=60.0)
@@ -77,7 +77,7 @@ def slow(row, live):
 
 
 def a_little_hot(row: Workspace) -> None:
-    """Its GPU was held down for a fifth of the time, which alone is no reason."""
+    """Throttle its GPU for a fifth of the time, which alone is no reason."""
     minutes(devices_of(row), 1900, 12)
 
 
@@ -112,7 +112,7 @@ def test_move_with_checkpoint_is_proposed_without_asking(slow, alice, with_token
 
 
 def test_workspace_is_not_moved_again_during_cooldown(slow, olga, settle, live):
-    """The job may have been another one all along: it is not sent from place to place."""
+    """It may have been another job, so it is not moved again soon."""
     a_little_hot(slow)
     proposing.run()
     before = devices_of(slow)
@@ -146,7 +146,7 @@ def test_work_must_be_slow_for_a_while_and_still_be(slow, live, clock):
     DeviceMinute.objects.all().delete()
     a_little_hot(slow)
     assert proposing.run().discontent == 1
-    # The job has ended, or says no more.
+    # The job has ended, or reports no more.
     clock.shift(400)
     DeviceMinute.objects.all().delete()
     a_little_hot(slow)
@@ -157,7 +157,7 @@ def test_active_neighbours_are_a_cause(slow, make, alice, settle, live):
     other = make(alice, "sim-h100-x1", name="neighbour")
     settle(90, resting=lambda: again(other).state == State.RUNNING)
     (device,) = devices_of(slow)
-    # Together they leave some of it free, so that alone it would be no reason.
+    # Together they leave some of it free, which alone would be no reason.
     minutes([device], 1980, 0)
     held = AllocatedDevice.objects.filter(active=True)
     held.filter(allocation__workspace=slow).update(milli=500)
@@ -221,7 +221,7 @@ def test_queries_do_not_grow_with_past_notices(slow):
     assert len(many) == len(few)
 
 
-# --- a node that has nothing left ------------------------------------------------------------------------
+# -- nodes short of CPU
 
 SHORT = {
     "watched_s": 300, "cores": 32, "runnable": 64, "cpu_idle": 0.3, "cpu_waited": 97.0, "memory_left": 40.0,

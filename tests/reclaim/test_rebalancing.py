@@ -1,4 +1,4 @@
-"""Proposals in the portal: what a pass proposes, and what becomes of it when it is carried out."""
+"""Rebalancing proposals in the portal: passes, application and cancellation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def proposals(state: str = ProposalState.OPEN) -> list[RebalanceProposal]:
 
 @pytest.fixture
 def fragmented(make, alice, pool, settle, clock):
-    """One of four GPUs is taken on each of two nodes, and a request for four has waited for two minutes."""
+    """One of four GPUs is used on each of two nodes; a request for four has waited for two minutes."""
     rows = [make(alice, "sim-h100-x1", name=f"one-{number}") for number in range(5)]
     settle(90, resting=lambda: all(again(row).state == State.RUNNING for row in rows))
     alone = next(row for row in rows if list(map(node_of, rows)).count(node_of(row)) == 1)
@@ -72,7 +72,7 @@ def fragmented(make, alice, pool, settle, clock):
     return [again(alone), again(others[0]), again(waits)]
 
 
-# --- room for who waits ----------------------------------------------------------------------------------
+# -- room for waiting requests
 
 
 def test_pass_proposes_moves_without_asking(fragmented):
@@ -96,7 +96,7 @@ def test_unchanged_open_proposal_is_not_simulated_again(fragmented, monkeypatch,
     assert proposing.run().proposed == 1
     (row,) = proposals()
     assert (row.pk, row.proposed_at, asked) == (before.pk, before.proposed_at, [])
-    # Other moves of the same workspaces are.
+    # Other moves of the same workspaces are proposed.
     moves_other_way = [{**each, "generation": 7} for each in row.moves]
     RebalanceProposal.objects.update(moves=moves_other_way)
     assert proposing.run().proposed == 0
@@ -149,7 +149,7 @@ def test_neighbours_on_a_saturated_shared_gpu_are_scored(make, alice, pool, sett
 
 @pytest.mark.parametrize("scrubbed", [False, True])
 def test_workspace_on_a_shared_gpu_that_needs_a_scrub_is_not_moved(make, alice, pool, settle, scrubbed):
-    """Nobody would get its part before the neighbour has left, too."""
+    """It could not use the GPU before the neighbour has left, too."""
     Pool.objects.update(scrub_required=scrubbed)
     row, other = make(alice, "sim-h100-x1", name="shares"), make(alice, "sim-h100-x1", name="neighbour")
     settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
@@ -262,7 +262,7 @@ def test_move_is_cancelled_when_its_target_is_taken(fragmented, olga, clock):
     services.apply(actor=olga, proposal_id=row.pk)
     (planned,) = services.planned_moves(row)
     target = Node.objects.get(name=planned.target.nodes[0].node)
-    # In the database alone: nothing that listens has heard of it.
+    # Only in the database, without domain events.
     Node.objects.filter(pk=target.pk).update(cordoned=True)
     clock.shift(121)
     sweep()
@@ -356,7 +356,7 @@ def test_drain_replaces_a_move_from_the_same_node(fragmented, olga, clock, settl
     check_invariants()
 
 
-# --- without an operator -------------------------------------------------------------------------------
+# -- without an operator
 
 
 def test_proposals_need_an_operator_by_default(fragmented, clock):
@@ -382,7 +382,7 @@ def test_automatic_policy_moves_preemptible_workspaces_after_the_minimum_age(fra
 @pytest.mark.thorough("`make test` has proposal, decision and move")
 def test_rebalancing_policy_is_set_per_pool(fragmented, pool, olga, settings, clock, as_user):
     assert proposing.run().proposed == 1
-    # Switched off: what was proposed cannot be carried out any more, and goes.
+    # Disabled: open proposals cannot be applied any more and are withdrawn.
     pools.change(actor=olga, pool=pool, fields={"rebalancing": "off"})
     (row,) = proposals()
     with pytest.raises(StateConflict):
@@ -390,13 +390,13 @@ def test_rebalancing_policy_is_set_per_pool(fragmented, pool, olga, settings, cl
     settings.BERTH_MOVE_AUTOMATICALLY = True
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     assert not proposals() and f"Disabled in {pool.name}." in page(as_user, olga)
-    # Proposed, whatever the site does by itself.
+    # Proposed, whatever the site automates.
     pools.change(actor=olga, pool=pool, fields={"rebalancing": "propose"})
     assert proposing.run().proposed == 1
     clock.shift(301)
     assert proposing.run() == proposing.RebalancePassReport(0, 1, 0)
     assert "Workspaces move only if an operator applies a proposal." in page(as_user, olga)
-    # Without an operator, whatever the site does.
+    # Without an operator, whatever the site setting.
     settings.BERTH_MOVE_AUTOMATICALLY = False
     pools.change(actor=olga, pool=pool, fields={"rebalancing": "automatic"})
     assert f"moved automatically in {pool.name} after" in page(as_user, olga)
@@ -408,7 +408,7 @@ def page(as_user, reader) -> str:
 
 
 def hot(row: Workspace, clock_mhz: int = 1000) -> None:
-    """Its GPUs were busy for ten minutes and held down by heat, and one elsewhere was not."""
+    """Its GPUs were busy and throttled by heat for ten minutes; another one was not."""
     minutes(devices_of(row), clock_mhz, 60)
 
 
@@ -436,7 +436,7 @@ def minutes(devices: list[Device], clock_mhz: int, thermal_s: int) -> None:
 
 @pytest.fixture
 def slowed(make, alice, pool, settle):
-    """A workspace whose GPU is too hot, beside one that is as it should be."""
+    """A workspace on a hot GPU, beside one on a normal GPU."""
     row = make(alice, "sim-h100-x1", name="hot")
     other = make(alice, "sim-h100-x1", name="cool")
     settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
@@ -471,7 +471,7 @@ def test_workspace_that_is_not_preemptible_moves_only_by_an_operator(slowed, set
     assert proposing.run().proposed == 1
     RebalanceProposal.objects.update(proposed_at=timezone.now() - dt.timedelta(hours=1))
     assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
-    # Nor where it has become so in between.
+    # Nor if that has changed meanwhile.
     (row,) = proposals()
     with pytest.raises(StateConflict):
         services.apply(actor=SYSTEM, proposal_id=row.pk, preemptible_only=True)
@@ -485,7 +485,7 @@ def test_discontent_record_ends_when_the_score_recovers(slowed, clock):
 
 
 def test_workspace_with_a_home_on_its_node_is_not_moved(slowed, monkeypatch):
-    """As in a pool whose nodes keep homes each for itself."""
+    """As in a pool with separate homes per node."""
     monkeypatch.setattr(home_places, "has_separate_homes", lambda _pool: True)
     monkeypatch.setattr(placement_request, "has_separate_homes", lambda _pool: True)
     HomePlace.objects.create(

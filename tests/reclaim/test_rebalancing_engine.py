@@ -1,4 +1,4 @@
-"""What is proposed: it works out, it gains something, and it never goes back and forth."""
+"""Proposed moves: feasible, useful, and without oscillation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = Rules()
 
 
 class World:
-    """Nodes of some GPUs with what runs on them, and what time does to it."""
+    """Nodes with GPUs and running workspaces, advanced by time."""
 
     def __init__(self, *sizes: int, prefix: str = "n") -> None:
         self.prefix = prefix
@@ -53,7 +53,7 @@ class World:
         )
 
     def anew(self) -> Cluster:
-        """Another cluster with the same on it."""
+        """Return a new cluster with the same content."""
         made = self._empty()
         for each in self.running.values():
             made.commit(each.placement, each.allocated)
@@ -75,7 +75,7 @@ class World:
 
     def propose(self, waiting: Sequence[BlockedRequest] = (), rules: Rules = RULES) -> list[Proposal]:
         before = self.cluster.snapshot()
-        # In any order: it must not matter.
+        # Any order gives the same result.
         found = propose(
             {POOL: self.cluster},
             sorted(self.running.values(), key=lambda each: each.id[::-1]),
@@ -89,7 +89,10 @@ class World:
         return found
 
     def carry_out(self, proposals: Sequence[Proposal], requests: dict[str, ResourceRequest]) -> None:
-        """One after the other, as the queue would: who moves leaves, who waits starts, who left is back."""
+        """Apply proposals in sequence like the queue:
+
+        moved work leaves, waiting work starts, moved work returns.
+        """
         for proposal in proposals:
             for move in proposal.moves:
                 each = self.running[move.workspace]
@@ -104,7 +107,7 @@ class World:
                 self._arrive(self.running[move.workspace], move.target)
 
     def _arrive(self, each: Movable, target: Placement) -> None:
-        # Raises where it is not free.
+        # Raises unless it is free.
         self.cluster.commit(target, each.allocated)
         devices = [grant.uuid for grant in target.nodes[0].devices]
         score = min((self.scores.get(uuid, 100) for uuid in devices), default=100)
@@ -128,7 +131,7 @@ def where(proposal: Proposal) -> dict[str, str]:
     return {move.workspace: move.target.nodes[0].node for move in proposal.moves}
 
 
-# --- who is not content ----------------------------------------------------------------------------
+# -- workspaces with low scores
 
 
 def test_slowed_workspace_moves_to_a_free_gpu():
@@ -202,11 +205,11 @@ def test_proposal_for_own_gain_includes_workspaces_not_preemptible():
     assert len(world.propose()) == 1
 
 
-# --- room for who waits --------------------------------------------------------------------------------
+# -- room for waiting requests
 
 
 def fragmented() -> World:
-    """Two GPUs are free, on two nodes of two."""
+    """Two free GPUs on two nodes with two each."""
     world = World(2, 2)
     world.run("a", 0, [0])
     world.run("b", 1, [0])
@@ -321,7 +324,7 @@ def test_shortfall_of_a_node_is_computed_again_after_a_placement():
         world.run(name, at, [device])
     for at in (2, 3, 4):
         world.run(f"kept-{at}", at, [0], preemptible=False)
-    # One GPU was short on the first node; once it has the first request, two are, and one of these may move.
+    # The first node lacked one GPU; after the first request it lacks two, and one of these may move.
     with mock.patch.object(rebalancing, "MAX_NODES_TRIED", 1):
         found = world.propose([asks(2, "w1"), asks(2, "w2")])
     assert [(each.waiting, len(each.moves)) for each in found] == [("w1", 1), ("w2", 2)]
@@ -346,7 +349,7 @@ def test_failed_search_is_repeated_after_other_moves():
     a, b = world.run("a", 0, [0], cpu=20_000), world.run("b", 1, [0], cpu=50_000)
     world.running["a"] = replace(a, request=replace(a.request, labels=(zone,)))
     assert b.request.labels == ()
-    # Of the CPU beside b too little is left for a, until b has made room for one that takes less.
+    # The CPU beside b does not suffice for a until b has made room for a smaller workspace.
     pair = at_home(wants(2, model="H100"), "n0")
     one = at_home(wants(1, cpu=40_000, model="H100"), "n1")
     first, last = (replace(asks(2, name), requests=((POOL, pair),)) for name in ("first", "last"))
@@ -383,12 +386,12 @@ def test_only_workspaces_on_the_closest_nodes_are_read():
 
     found = proposed(1)
     assert (len(found), sorted(asked)) == (1, ["n0", "n1"])
-    # A few more are asked for at once, each once, and nothing else comes of it.
+    # Several requests are read at once, each once.
     assert proposed(3) == found
     assert len(asked) == len(set(asked)) == 3
 
 
-# --- always ---------------------------------------------------------------------------------------------
+# -- invariants
 
 
 @st.composite
@@ -427,7 +430,7 @@ def worlds(draw, prefix: str = "n"):
 @settings(max_examples=examples(250), deadline=None, derandomize=True)
 @given(worlds())
 def test_all_proposals_of_a_pass_are_feasible_together(given_world):
-    """Never over-allocated, everything moved has its place, each request starts, nobody moves twice."""
+    """No over-allocation, a place for each moved workspace, each request starts, none moves twice."""
     world, waiting = given_world
     found = world.propose(waiting)
     moved = [move.workspace for each in found for move in each.moves]
@@ -448,7 +451,7 @@ def test_all_proposals_of_a_pass_are_feasible_together(given_world):
 @settings(max_examples=examples(120), deadline=None, derandomize=True)
 @given(worlds(), st.sampled_from([60, 86_400, 7 * 86_400]))
 def test_repeated_passes_converge_without_oscillation(given_world, step_s):
-    """With nothing new, each step carried out, in steps of a minute and of whole rests: it ends."""
+    """Without new requests, applying each step by minutes and cooldowns converges."""
     world, waiting = given_world
     requests = {each.id: each.requests[0][1] for each in waiting}
     been: dict[str, list[tuple[int, Placement]]] = {}

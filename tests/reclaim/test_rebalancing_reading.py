@@ -1,4 +1,4 @@
-"""Of what runs, those are read who are asked for."""
+"""Only requested workspaces are read from the database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def running(make, alice, pool, settle) -> list[Workspace]:
 def test_requested_workspaces_are_read_once(running, monkeypatch):
     one, two = (str(row.pk) for row in running)
     for few in (reading.MAX_FILTERED_BY_KEY, 0):
-        # Of many all are read at once.
+        # Many are read in one query.
         monkeypatch.setattr(reading, "MAX_FILTERED_BY_KEY", few)
         with (
             reading.read_snapshot(timezone.now()) as (_snapshot, people),
@@ -54,7 +54,7 @@ def test_workspaces_using_a_suspect_are_returned(running):
 
 
 def test_workspaces_placed_after_the_snapshot_are_ignored(running):
-    """What the snapshot says of it is of a life before."""
+    """The snapshot describes an earlier start."""
     names = [str(row.pk) for row in running]
     later = min(row.placed_at for row in running) - dt.timedelta(seconds=1)
     with reading.read_snapshot(later) as (_snapshot, people):

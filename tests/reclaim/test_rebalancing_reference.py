@@ -1,4 +1,4 @@
-"""The search is fast: it decides as the plain one does, over generated clusters."""
+"""The optimised search agrees with the reference search on generated clusters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAY = 86_400
 
 
 def world_of(chance: Random, prefix: str, pool: str) -> World:
-    """A few nodes, half of whose GPUs are held, by all kinds that the search tells apart."""
+    """A few nodes with half of the GPUs in use, covering all cases of the search."""
     sizes = [chance.choice([2, 4, 4]) for _ in range(chance.randint(3, 6))]
     world = World(*sizes, prefix=prefix)
     full = chance.choice([0.4, 0.6, 0.8])

@@ -1,4 +1,4 @@
-"""GPUs released and attached again: by their user, by the ladder, in races, refused, and killed half-way."""
+"""Releasing and attaching GPUs: by users, by reclaim, in races, refused, and interrupted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _site(settings):
 
 @pytest.fixture
 def node(catalog):
-    """One node with one GPU, of the local driver; nothing real stands behind it."""
+    """One node with one GPU of the local driver; no real hardware."""
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
     made = local_pool_with(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_hours=0)
@@ -52,7 +52,7 @@ def node(catalog):
 
 @pytest.fixture
 def accelerated(node, make, alice, sent) -> Workspace:
-    """One that runs on the only GPU."""
+    """A workspace on the only GPU."""
     workspace = make(alice, FLAVOR)
     run_until_ready(sent, workspace)
     return again(workspace)
@@ -63,7 +63,7 @@ def test_released_gpus_are_freed_while_the_workspace_keeps_running(accelerated, 
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     leaving = again(accelerated)
     assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
-    # Still its own: nothing has been seen to end yet.
+    # Still allocated: no end has been observed.
     assert held() == 1
     assert leaving.amounts["gpu"] == 1000
     check_invariants()
@@ -77,7 +77,7 @@ def test_released_gpus_are_freed_while_the_workspace_keeps_running(accelerated, 
     check_invariants()
     entry = Event.objects.get(kind="workspace.gpu_released")
     assert (entry.actor, entry.cause) == (alice, {})
-    # Done twice, it is done.
+    # Idempotent.
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     assert again(accelerated).state == State.RUNNING
 
@@ -97,7 +97,7 @@ def test_attached_workspace_queues_and_gets_its_gpus_again(accelerated, alice, m
     assert waits.queue_entry.position == 1
     assert waits.queue_entry.reason
     assert waits.requested_at > other.requested_at
-    # Who would not wait for it goes on without.
+    # A user who does not want to wait continues without GPUs.
     gpus.release(actor=alice, workspace_id=runs.pk)
     assert again(runs).state == State.PROVISIONING
     assert held() == 1
@@ -171,7 +171,7 @@ def test_refused_attach_keeps_the_workspace_running(accelerated, alice, sent, mo
 
 
 def test_release_killed_between_its_steps_is_completed_by_the_sweep(accelerated, alice, sent):
-    """The command is lost with the process: its lease runs out, and it is sent again."""
+    """The command is lost with its process and sent again after its lease."""
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     sent.clear()
     Workspace.objects.update(lease_expires_at=timezone.now(), next_reconcile_at=timezone.now())
@@ -179,7 +179,7 @@ def test_release_killed_between_its_steps_is_completed_by_the_sweep(accelerated,
     assert restarted(accelerated, sent).resources["accelerators"]["count"] == 0
 
 
-# --- by the ladder -----------------------------------------------------------------------------
+# -- by reclaim
 
 
 def policy(target: str = "site", **given: object) -> ReclaimPolicy:
@@ -187,7 +187,7 @@ def policy(target: str = "site", **given: object) -> ReclaimPolicy:
 
 
 def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> passes.PassReport:
-    """A pass after it was seen to do nothing for so long."""
+    """Run a pass after idle time of this length."""
     WorkspaceActivity.objects.update_or_create(
         workspace=workspace,
         defaults={
@@ -215,7 +215,7 @@ def test_gpus_are_released_once_after_the_notice(accelerated, alice, clock, sent
     page = as_user(alice).get(f"/workspaces/{accelerated.pk}/").content.decode()
     assert "GPUs are released in" in page
     assert "Kernels lose their variables" in page
-    # As the gateway says it, which has no pages of policies.
+    # As sent to the gateway, which has no policy pages.
     with override_settings(ROOT_URLCONF="portal.stream_urls"):
         messages = bar.describe(accelerated.external_name)["messages"]
     (said,) = [each for each in messages if each["tone"] == "bad"]
@@ -227,7 +227,7 @@ def test_gpus_are_released_once_after_the_notice(accelerated, alice, clock, sent
     told = Notification.objects.filter(user=alice, kind="workspace.gpu_released").get()
     assert "GPUs of" in told.title and "released" in told.title
     runs = restarted(accelerated, sent)
-    # Held to the limits of what has no GPUs: there is none.
+    # A workspace without GPUs has no such limit.
     assert idle(runs, 600) == passes.PassReport()
     assert runs.gpu_released
 
@@ -243,7 +243,7 @@ def test_keeping_or_a_policy_change_withdraws_the_release_notice(accelerated, al
         policy_services.change(
             actor=SYSTEM, policy_id=made.pk, values={"release_gpu_minutes": 0, "idle_gpu_minutes": 60}
         )
-        # The stop is another matter: it gets a notice of its own.
+        # The stop has its own notice.
         assert idle(accelerated, 61).withdrawn == 1
         assert idle(accelerated, 61).warned == 1
         assert ReclaimNotice.objects.get().cause == "idle"

@@ -1,4 +1,4 @@
-"""Another flavor for a workspace: running, waiting, stopped, released, refused, killed; and its sums."""
+"""Resizing a workspace: running, queued, stopped, released, refused, interrupted; and accounting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _site(settings):
 
 @pytest.fixture
 def sizes(catalog):
-    """Flavors, and one node with two GPUs, 8 cores and 16 GiB; nothing real stands behind it."""
+    """Flavors, and one node with two GPUs, 8 cores and 16 GiB; no real hardware."""
     made = {
         "one": FlavorFactory(slug="one", accelerator_count=1, cpu_milli=3000, default_lifetime_hours=10),
         "two": FlavorFactory(
@@ -58,15 +58,15 @@ def test_running_workspace_restarts_with_the_new_size_through_the_queue(runs, si
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
     leaving = again(runs)
     assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
-    # What it holds is its own until it has been seen to end.
+    # Its allocation is kept until its end is observed.
     assert (held(), leaving.amounts["gpu"]) == (1, 1000)
     check_invariants()
-    # Said again on the way, it is done.
+    # Repeated during the restart: idempotent.
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
     after = restarted(runs, sent)
     assert (after.flavor.slug, held(), after.amounts["gpu"]) == ("two", 2, 2000)
     assert (after.resources["cpu_milli"], after.resources["accelerators"]["count"]) == (6000, 2)
-    # Its terms are those of the new flavor.
+    # Its times are those of the new flavor.
     assert (after.preemptible, after.lifetime_s) == (False, 20 * 3600)
     check_invariants()
     entry = Event.objects.get(kind="workspace.resized")
@@ -107,7 +107,7 @@ def test_resize_of_a_released_workspace_applies_when_gpus_are_attached(runs, siz
     gpus.release(actor=alice, workspace_id=runs.pk)
     small = restarted(runs, sent)
     before = small.generation
-    # What it has of the new size is what it has already: nothing restarts.
+    # Equal resources: no restart.
     resizing.resize(actor=alice, workspace_id=small.pk, flavor=sizes["two"])
     same = again(small)
     assert (same.state, same.generation, same.gpu_released) == (State.RUNNING, before, True)
@@ -133,7 +133,7 @@ def test_resize_to_a_size_without_gpus_ends_the_release(runs, sizes, alice, sent
 def test_refused_resize_changes_nothing(runs, sizes, alice, bob):
     with pytest.raises(NotAllowed):
         resizing.resize(actor=bob, workspace_id=runs.pk, flavor=sizes["two"])
-    # No node has three.
+    # No node has three GPUs.
     with pytest.raises(NotPossible):
         resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["three"])
     reserved = FlavorFactory(slug="theirs", restricted=True)
@@ -159,7 +159,7 @@ def test_resize_to_another_pool_is_refused(runs, sizes, alice, tmp_path):
 
 
 def test_resize_killed_between_its_steps_is_completed_by_the_sweep(runs, sizes, alice, sent):
-    """The command is lost with the process: its lease runs out, and it is sent again."""
+    """The command is lost with its process and sent again after its lease."""
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
     sent.clear()
     Workspace.objects.update(lease_expires_at=timezone.now(), next_reconcile_at=timezone.now())
@@ -176,11 +176,11 @@ def test_stop_wins_over_a_resize_and_next_start_has_the_new_size(runs, sizes, al
     assert (again(runs).state, held()) == (State.PROVISIONING, 0)
 
 
-# --- when it would start ---------------------------------------------------------------------------
+# -- expected start
 
 
 def test_resize_verdict_counts_own_allocation_as_free(runs, sizes, make, bob):
-    """Two GPUs are free for who gives one back; for anybody else they are not."""
+    """Two GPUs are free for the workspace that returns one, not for others."""
     for _ in range(2):
         two, three, plain = admission.assess_resize(
             again(runs), [sizes["two"], sizes["three"], sizes["plain"]]
@@ -189,7 +189,7 @@ def test_resize_verdict_counts_own_allocation_as_free(runs, sizes, make, bob):
         assert plain.outcome is Outcome.FITS_NOW
     other = admission.assess(template=runs.template, flavor=sizes["two"], team=runs.team, actor=bob)
     assert other.outcome is Outcome.QUEUED
-    # The other GPU is somebody's: now it would wait.
+    # The other GPU is in use, so it would wait now.
     make(bob, "one")
     (two,) = admission.assess_resize(again(runs), [sizes["two"]])
     assert two.outcome is Outcome.QUEUED
@@ -204,7 +204,7 @@ def test_pending_request_does_not_block_its_own_resize(sizes, make, alice, bob, 
     assert (verdict.outcome, verdict.position) == (Outcome.QUEUED, 1)
 
 
-# --- sums ------------------------------------------------------------------------------------------
+# -- accounting
 
 
 def test_usage_before_a_resize_counts_for_the_old_flavor(runs, sizes, alice, sent, clock):
@@ -227,10 +227,12 @@ def test_usage_before_a_resize_counts_for_the_old_flavor(runs, sizes, alice, sen
     assert found == {"one": (2 * 3_600_000, 200_000), "two": (2 * 3_600_000, 1_000_000)}
 
 
-# --- pages and REST --------------------------------------------------------------------------------
+# -- pages and REST
 
 
-def test_resize_page_shows_effects_and_expected_start_and_resizes(runs, sizes, alice, bob, as_user, make, sent):
+def test_resize_page_shows_effects_and_expected_start_and_resizes(
+    runs, sizes, alice, bob, as_user, make, sent
+):
     web, page = as_user(alice), f"/workspaces/{runs.pk}/"
     assert "act-resize" in web.get(page).content.decode()
     asked = web.get(f"{page}resize/").content.decode()

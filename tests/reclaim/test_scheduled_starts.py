@@ -1,4 +1,4 @@
-"""What a schedule has stopped is started in the morning: only that, once, as its user and admission allow."""
+"""Scheduled starts after scheduled stops: once, if the user and admission allow it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _site(settings):
 
 
 def at(clock, day: int, hour: int, minute: int = 0) -> passes.PassReport:
-    """A pass at that time of November 2027 (Monday is the 1st), with a pass shortly before."""
+    """Run a pass at that time of November 2027 (Monday is the 1st), with one shortly before."""
     clock.move_to(datetime(2027, 11, day, hour, minute, tzinfo=UTC))
     LastPass.objects.update_or_create(pk=1, defaults={"at": timezone.now() - timedelta(seconds=30)})
     return passes.run()
@@ -43,7 +43,7 @@ def at(clock, day: int, hour: int, minute: int = 0) -> passes.PassReport:
 
 @pytest.fixture
 def stopped(make, alice, local_pool, sent, clock) -> Workspace:
-    """One that a schedule has stopped on Monday evening."""
+    """A workspace stopped by a schedule on Monday evening."""
     policy_services.create(actor=SYSTEM, target="team:vision", values=WEEK)
     clock.move_to(datetime(2027, 11, 1, 15, tzinfo=UTC))
     workspace = make(alice)

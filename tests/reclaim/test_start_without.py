@@ -1,4 +1,4 @@
-"""Started without GPUs where none is free: by service, page and REST; and told once when they are."""
+"""Starts without GPUs while none is free, by service, page and REST; and the notice once one is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAVOR = "one-gpu"
 
 @pytest.fixture(autouse=True)
 def _node(catalog, settings):
-    """One node with one GPU, of the local driver; nothing real stands behind it."""
+    """One node with one GPU of the local driver; no real hardware."""
     settings.BERTH_RELEASED_CORES, settings.BERTH_RELEASED_MEMORY_GIB = 2, 32
     FlavorFactory(slug=FLAVOR, accelerator_count=1, cpu_milli=3000)
     FlavorFactory(slug="all-cores", cpu_milli=5000)
@@ -31,7 +31,7 @@ def _node(catalog, settings):
 
 @pytest.fixture
 def holder(make, bob, sent) -> Workspace:
-    """Who has the only GPU."""
+    """The workspace that holds the only GPU."""
     workspace = make(bob, FLAVOR)
     run_until_ready(sent, workspace)
     return workspace
@@ -76,7 +76,7 @@ def test_option_is_ignored_for_flavors_without_gpus(make, alice):
     assert (made.gpu_released, made.gpu_awaited) == (False, False)
 
 
-# --- told when they are free -----------------------------------------------------------------------
+# -- notice of free GPUs
 
 
 def told(user) -> int:
@@ -114,7 +114,7 @@ def test_no_notice_of_a_free_gpu_after_the_user_has_acted(holder, make, alice, s
     assert (free_gpus.run(), told(alice)) == (0, 0)
 
 
-# --- pages and REST --------------------------------------------------------------------------------
+# -- pages and REST
 
 
 def test_form_offers_and_applies_the_option(holder, team, alice, as_user):

@@ -1,4 +1,4 @@
-"""The engine of unused homes: nothing early, nothing without notice, nothing for time nobody watched."""
+"""The engine of unused homes: never early, never without notice, never for unobserved time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ LOOKS = st.lists(
 
 @given(LOOKS, st.integers(1, 20_000), st.integers(1, 8_000))
 def test_home_is_never_archived_early(looks, archive_s, notice_s):
-    """Arbitrary looks, uses, outages and clocks: only after limit and notice were watched since a use."""
+    """Random observations, uses, outages and clocks:
+
+    only after limit and notice were observed since the last use.
+    """
     held = HomeRules(archive_s=archive_s, notice_s=notice_s)
     standing = HomeIdleState()
     watched = told = 0.0

@@ -1,4 +1,4 @@
-"""GPUs that a workspace holds unused while it works on others: counted, shown, and told once."""
+"""GPUs that a workspace leaves unused while it works on others: counted, shown, and notified once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def since(percents, before, at_s=60.0, before_s=0.0):
 def test_each_gpu_has_its_own_idle_time():
     assert since((0, 5, None), ()) == (60.0, None, None)
     assert since((0, 0, 0), (10.0, None, 20.0)) == (10.0, 60.0, 20.0)
-    # Time without observation, and another number of GPUs, restart it.
+    # Unobserved time, or another number of GPUs, restarts it.
     assert since((0, 0), (10.0, 20.0), at_s=200.0) == (200.0, 200.0)
     assert since((0,), (10.0, 20.0)) == (60.0,)
     assert since((0,), (10.0,), at_s=60.0, before_s=60.0) == (60.0,)
@@ -76,7 +76,7 @@ def test_owner_is_notified_once_of_seven_unused_gpus(running, alice, clock, sett
     assert browser.get(f"/api/v1/workspaces/{running.pk}/activity").json()["unused_gpus"] == 7
     page = browser.get(f"/workspaces/{running.pk}/").content.decode()
     assert "7 of 8 GPUs unused for 23 min" in page
-    # It goes on: the work on one GPU is nobody's to end.
+    # The workspace continues: its work on one GPU is not stopped.
     assert again(running).state == State.RUNNING
     live(1, 90, *[50] * 7)
     assert "GPUs unused" not in browser.get(f"/workspaces/{running.pk}/").content.decode()

@@ -1,4 +1,4 @@
-"""Hours of work and of stopping, in their own time zones and over changes of the clock."""
+"""Working and stop hours in their time zones and across clock changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BERLIN = Week("Europe/Berlin", WORKDAYS, time(8), time(18), 1800, time(19))
 
 
 def at(text: str, zone: str = "Europe/Berlin") -> float:
-    """`2026-11-23 19:00`, in that zone."""
+    """Parse `2026-11-23 19:00` in that zone."""
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
 
 
@@ -211,7 +211,7 @@ periods = st.lists(st.tuples(st.integers(0, 400_000), st.integers(600, 100_000))
 
 
 def _apart(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those that overlap none before them, in order."""
+    """Return those that overlap none before them, in order."""
     kept: list[tuple[int, int]] = []
     for begin, length in sorted(found):
         if not kept or begin > sum(kept[-1]) + 60:
@@ -287,14 +287,14 @@ def test_start_is_at_the_same_local_hour_in_summer_and_winter(day):
     looks=st.lists(st.integers(-3 * HOUR, 2 * 86_400), min_size=1, max_size=40),
 )
 def test_no_start_is_early_on_a_holiday_or_twice(zone, days, start, stop, holidays, stopped, looks):
-    """Looks at any time, hours apart, days late, and with a clock that is put back."""
+    """Passes at any time, hours apart, days late, and with a clock set back."""
     week = Week(zone, days, stop_at=stop, start_at=start, holidays=holidays)
     stopped_s = datetime(2026, 3, 1, tzinfo=UTC).timestamp() + stopped
     now_s, starts = stopped_s, 0
     for by in looks:
         now_s += by
         if by < 0:
-            stopped_s += by  # as `passes._extend_for_outage` does it
+            stopped_s += by  # as in `passes._extend_for_outage`
         if week.start_due(stopped_s, now_s):
             starts += 1
             moments = week.starts(stopped_s, now_s + 1)
@@ -302,7 +302,7 @@ def test_no_start_is_early_on_a_holiday_or_twice(zone, days, start, stop, holida
             local = datetime.fromtimestamp(moments[-1], ZoneInfo(zone))
             assert DAYS[local.weekday()] in days and local.date() not in holidays
             assert not week.stops(moments[-1] + 1, now_s + 1)
-            break  # the row is gone with the start
+            break  # the row is deleted by the start
         assert not any(
             moment <= now_s < moment + 60 and moment > stopped_s
             for moment in week.starts(stopped_s + 1, now_s + 1)

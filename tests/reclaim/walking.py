@@ -34,10 +34,10 @@ WORKSPACE = UUID(int=1)
 
 @dataclass
 class Outcome:
-    """Seconds since the first report, as they went by: not as a clock that was set tells them.
+    """Seconds since the first report in real time, not by a changed clock.
 
-    `active_s` is when a signal was active last, or nobody watched; `signals` are those that were active in
-    the second half of the walk.
+    `active_s` is the last time a signal was active or unobserved; `signals` are those active in the second
+    half of the walk.
     """
 
     warned_s: list[float] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass
 class Portal:
-    """What the portal has of one workspace."""
+    """The portal's state of one workspace."""
 
     heartbeat_at: datetime | None = None
     gpu_idle_since: datetime | None = None
@@ -56,14 +56,14 @@ class Portal:
     row: ObservedActivity | None = None
 
     def receive(self, figures: Figures, now: datetime) -> None:
-        """As `results.agent_heartbeat` keeps it."""
+        """As in `results.agent_heartbeat`."""
         self.heartbeat_at = now
         self.seen = msgspec.json.decode(json.dumps(figures), type=HeartbeatFigures)
         since = self.gpu_idle_since
         self.gpu_idle_since = (min(since or now, now)) if gpus_idle(figures) else None
 
     def look(self, activity: str) -> None:
-        """As `observing.run` does it."""
+        """As in `observing.run`."""
         if self.heartbeat_at is None:
             return
         kept = None
@@ -74,7 +74,7 @@ class Portal:
         self.row = next_activity(WORKSPACE, 1, kept, report) or self.row
 
     def run_state(self, now: datetime) -> RunState:
-        """As `passes.run_state_of` makes it, of one without an end."""
+        """As in `passes.run_state_of`, for a workspace without an end."""
         row = self.row
         if row is None or not is_fresh(row.observed_at, now):
             return RunState()
@@ -84,9 +84,9 @@ class Portal:
 def walk(
     history: History, policy: Policy, *, until_s: float, lost: Callable[[float], bool] = lambda _at_s: False
 ) -> Outcome:
-    """What the portal does with a workspace of that history in that time, with one GPU.
+    """Return the portal's decisions on a workspace with that history and one GPU.
 
-    `lost` says which reports do not arrive, by their time.
+    `lost` selects reports that do not arrive, by time.
     """
     found, portal, notice = Outcome(), Portal(), None
     reports = (report for report in with_gpu(history, until_s) if not lost(report[0]))
@@ -125,13 +125,13 @@ def walk(
 
 
 def with_gpu(history: History, until_s: float) -> Iterator[tuple[float, Figures]]:
-    """The reports with a GPU whose utilisation is stood in. A report without figures stays one."""
+    """Return the reports with the utilisation of a simulated GPU. A report without figures is unchanged."""
     gpus = [{"uuid": "GPU-simulated", "utilization_percent": history.gpu_percent}]
     for at_s, figures in history.prolonged(until_s):
         yield at_s, {**figures, "gpus": gpus} if figures else figures
 
 
 def _clock(history: History, elapsed_s: float, jump_at_s: float) -> datetime:
-    """What the portal's clock shows."""
+    """Return the time shown by the portal clock."""
     jump_s = history.jump_s if elapsed_s >= jump_at_s else 0
     return history.began_at.astimezone(UTC) + timedelta(seconds=elapsed_s + jump_s)

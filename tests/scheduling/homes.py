@@ -1,4 +1,4 @@
-"""Homes of a pool whose machines keep them apart, and the moves between these machines."""
+"""Homes in a pool with separate homes per machine, and moves between its machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.snapshots import rows_changed
 
 
 def put_home(place: HomePlace, node: str, size_mib: int) -> None:
-    """The home is on this node and has this size, as measured there."""
+    """Put the home on this node with this measured size."""
     place.node = Node.objects.get(pool=place.pool, name=node)
     place.save(update_fields=["node"])
     measure(place, size_mib)
@@ -34,13 +34,13 @@ def measure(place: HomePlace, size_mib: int) -> None:
 
 
 def orders(sent: Broker) -> list[HomeMoveOrder]:
-    """What nodes are asked about homes now."""
+    """Return the current home commands for nodes."""
     home_moves.sweep()
     return [messages.load(message.kwargs["order"], HomeMoveOrder) for message in sent.take("node.move_home")]
 
 
 def answer(given: HomeMoveOrder, *, mib: int = 100, failure: Failure | None = None) -> bool:
-    """The node has done at once what it was asked, or could not."""
+    """Answer a command as completed at once, or as failed."""
     fetched = {"phase": MovePhase.PLACED, "bytes_done": mib << 20, "bytes_total": mib << 20}
     said = fetched if given.do is MoveCommand.FETCH and failure is None else {}
     return home_moves.apply(
@@ -49,7 +49,7 @@ def answer(given: HomeMoveOrder, *, mib: int = 100, failure: Failure | None = No
 
 
 def finish_moves(sent: Broker) -> None:
-    """All moves go through to their end, old copies included, and what waited for them starts."""
+    """Complete all moves, including removal of old copies, and start what waited for them."""
     while given := orders(sent):
         for order in given:
             answer(order)
@@ -57,7 +57,7 @@ def finish_moves(sent: Broker) -> None:
 
 
 def reconcile_waiting() -> None:
-    """What the sweep does for starts that wait for their home and are due."""
+    """Run the sweep for starts that wait for their home and are due."""
     waiting = Workspace.objects.filter(
         state=State.PROVISIONING, home_move_began_at__isnull=False, home_move_ended_at=None
     )
@@ -66,6 +66,6 @@ def reconcile_waiting() -> None:
 
 
 def lose_all(sent: Broker) -> None:
-    """Nothing that was sent arrives, and the time of all commands is over."""
+    """Lose all sent messages and let all commands expire."""
     sent.take()
     HomeMove.objects.exclude(lease="").update(lease_expires_at=timezone.now(), next_at=timezone.now())

@@ -1,4 +1,4 @@
-"""The verdict: fits now, queued, impossible; every sentence, and never into a simulated pool by chance."""
+"""Admission verdicts (fits now, queued, impossible) and their messages; simulated pools only on request."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_unhealthy_or_absent_device_is_not_granted(pool):
     Device.objects.filter(pk=devices[0].pk).update(healthy=False)
     Device.objects.filter(pk=devices[4].pk).update(present=False)
     verdict = assess(template=jupyter(), flavor=four)
-    # The unhealthy one may pass a check again; the absent one is not there.
+    # The unhealthy one may pass a check later; the absent one is missing.
     assert verdict.outcome is Outcome.QUEUED
     assert "3 of 4 × Simulated H100 free, needs 4 on one node (1 out of service)" in verdict.message
     Device.objects.filter(pk=devices[0].pk).update(present=False)

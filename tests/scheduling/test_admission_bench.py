@@ -1,4 +1,4 @@
-"""A small form of `bench.admission`: requests through the database, with homes apart and shared."""
+"""A small run of `bench.admission`: requests through the database, with separate and shared homes."""
 
 from __future__ import annotations
 

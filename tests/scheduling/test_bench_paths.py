@@ -1,4 +1,4 @@
-"""Benchmarks take the way of a request: the same functions, and no call of the engine by themselves."""
+"""Benchmarks use the functions of real requests and do not call the engine directly."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def names(functions: tuple[Callable[..., Any], ...]) -> set[str]:
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[str, str]]]:
-    """Yield a list of the calls within the scheduler: the function, and the file of its caller."""
+    """Yield a list of calls within the scheduler: the function, and the file of its caller."""
     calls: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -86,7 +86,7 @@ def recorded() -> Iterator[list[tuple[str, str]]]:
 
 
 def of_bench(calls: list[tuple[str, str]]) -> set[str]:
-    """Return what a benchmark has called by itself."""
+    """Return the calls made by a benchmark itself."""
     return {name for name, caller in calls if "/bench/" in caller}
 
 
@@ -134,7 +134,7 @@ def test_queue_replay_and_creation_call_the_same_functions(make, alice, team, ca
     assert outcome.waits == {"a": 0, "b": 540, "c": 600}
     assert outcome.previews == 2
     assert names((*QUEUE, admission.assess_on)) <= {name for name, _ in calls}
-    # Work that ends gives its place back itself: in the portal, its node is read again.
+    # Ended work returns its capacity directly; in the portal, its node is read again.
     by_itself = {name for name in of_bench(calls) if name.split(".")[0] in {kind.__name__ for kind in ENGINE}}
     assert by_itself == {
         "PoolPlacer.__init__",

@@ -1,4 +1,7 @@
-"""The scheduling cycle: quota, order, preemption, bookings, GPU-hours; on a simulated pool of 2 × 4 H100."""
+"""The scheduling cycle:
+
+quota, order, preemption, reservations, GPU-hours; on a simulated pool of 2 × 4 H100.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ H100 = "gpu:simulated-h100"
 
 @pytest.fixture
 def other(db):
-    """A second team, with dora in it."""
+    """A second team with dora as a member."""
     team = TeamFactory(slug="speech", name="Speech")
     dora = UserFactory(username="dora")
     MembershipFactory(team=team, user=dora, role=Role.OWNER)
@@ -55,7 +58,7 @@ def states(*workspaces):
 
 
 def in_cohort(*shares, borrowing=None):
-    """One cohort; each team with its quota of H100s."""
+    """Create one cohort and a quota of H100s for each team."""
     cohort = Cohort.objects.create(slug="all", name="All")
     for team, gpus in shares:
         TeamShare.objects.create(team=team, cohort=cohort)
@@ -63,7 +66,7 @@ def in_cohort(*shares, borrowing=None):
     return cohort
 
 
-# --- quota -----------------------------------------------------------------------------------------
+# -- quota
 
 
 def test_pool_is_the_limit_without_a_quota(make, alice, pool):
@@ -217,7 +220,7 @@ def test_request_for_any_model_is_charged_to_the_granted_model(make, alice, team
     assert states(make(alice, "any"), make(alice, "any")) == ["provisioning", "pending"]
 
 
-# --- order, and what was promised --------------------------------------------------------------------
+# -- order and reservations
 
 
 def test_equal_requests_start_by_age_as_capacity_frees(make, alice, bob, pool, settle, clock):
@@ -251,7 +254,7 @@ def test_backfill_is_allowed_only_without_delaying_the_head(make, alice, pool):
     assert again(head).queue_entry.reservation_seq == 1
     late, short = make(alice, "forever"), make(alice, "short")
     assert states(short) == ["provisioning"]
-    # It fits now, but would still be there when the head's turn comes.
+    # It fits now, but would still run when the head is due.
     assert states(late) == ["pending"]
 
 
@@ -273,12 +276,12 @@ def test_reservation_keeps_its_capacity_free(make, alice, dora, team, other, poo
     assert states(blocked) == ["provisioning"]
 
 
-# --- preemption --------------------------------------------------------------------------------------
+# -- preemption
 
 
 @pytest.fixture
 def borrowed(make, alice, dora, team, other, pool, clock, settle, settings):
-    """Vision owns 2 and runs on all 8 in two pieces, both older than the least run time."""
+    """Vision owns 2 and uses all 8 with two workspaces, both past the minimum run time."""
     settings.BERTH_MIN_RUN_S, settings.BERTH_PREEMPTION_GRACE_S = 900, 120
     in_cohort((team, 4), (other, 4))
     rows = [make(alice, "sim-h100-x4", name=name) for name in ("one", "two")]
@@ -313,7 +316,7 @@ def test_owner_reclaims_its_quota_and_the_borrower_is_requeued(
 
 
 def test_overcommitted_nodes_can_be_freed_by_preemption(borrowed, make, dora, other):
-    """As a machine that came back with fewer cores: the queue goes on, and asks who has to go."""
+    """A machine came back with fewer cores: the queue continues and preempts."""
     assert set(Node.objects.values_list("cpu_milli", flat=True)) == {128_000}
     Node.objects.update(cpu_milli=100_000)
     rows_changed()
@@ -338,7 +341,7 @@ def test_overcommitted_nodes_can_be_freed_by_preemption(borrowed, make, dora, ot
 def test_cheaper_wait_replaces_preemption_of_lost_work(
     make, alice, dora, team, other, pool, clock, settle, checkpointed, on_template, on_flavor, leaves
 ):
-    """Two have run for five of their eight hours: to wait for three is less than to lose five."""
+    """Two have run for five of their eight hours: waiting three hours costs less than losing five."""
     Template.objects.update(work_lost=on_template)
     Flavor.objects.update(work_lost=on_flavor)
     in_cohort((team, 4), (other, 4))
@@ -372,7 +375,9 @@ def test_preemption_is_cancelled_when_its_beneficiary_gives_up(borrowed, make, d
     assert Event.objects.filter(kind="workspace.may_stay").count() == 1
 
 
-def test_preempted_workspace_stopped_by_its_user_stays_stopped(borrowed, make, alice, dora, other, settle, clock):
+def test_preempted_workspace_stopped_by_its_user_stays_stopped(
+    borrowed, make, alice, dora, other, settle, clock
+):
     owner = make(dora, "sim-h100-x4", team=other)
     victim = Preemption.objects.get().workspace
     clock.shift(121)
@@ -397,13 +402,13 @@ def test_higher_priority_preempts_within_the_team(make, alice, team, pool, settl
     assert states(high) == ["running"]
 
 
-# --- the cycle itself --------------------------------------------------------------------------------
+# -- the cycle itself
 
 
 def test_cycle_is_skipped_without_changes(make, alice, pool, clock):
     for _ in range(3):
         make(alice, "sim-h100-x4")
-    # The last cycle has kept the place of the one that waits: the next one looks at that.
+    # The last cycle reserved the start of the waiting one, so the next one runs.
     assert cycle.run_if_due() is not None
     assert cycle.run_if_due() is None
     clock.shift(21)
@@ -418,7 +423,7 @@ def test_cycle_is_skipped_without_changes(make, alice, pool, clock):
 def test_change_during_a_cycle_is_handled_by_the_next_sweep(make, alice, pool, clock, monkeypatch):
     for _ in range(3):
         make(alice, "sim-h100-x4")
-    # The last cycle has kept the place of the one that waits: the next one looks at that.
+    # The last cycle reserved the start of the waiting one, so the next one runs.
     assert cycle.run_if_due() is not None
     assert cycle.run_if_due() is None
     update = queue_status.update

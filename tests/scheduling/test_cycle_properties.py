@@ -1,4 +1,4 @@
-"""Whatever people and limits do: no device over-allocated, no quota over-run, preview and creation agree."""
+"""Any actions and limits: no device over-allocated, no quota exceeded, preview equals creation."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def limits(chance: random.Random, teams: list[Team], resource: str = H100) -> No
 
 @pytest.fixture
 def worlds(db, catalog, pool, sent):
-    """A pool, two teams with two people each, and a broker that delivers at once."""
+    """A pool, two teams with two users each, and a broker that delivers at once."""
     FlavorFactory(
         slug="third",
         accelerator_count=1,
@@ -140,7 +140,7 @@ def step(chance: random.Random, teams: list[Team], sent) -> None:
 def create(
     chance: random.Random, teams: list[Team], slugs: Sequence[str] = FLAVORS, *, lists: bool = False
 ) -> None:
-    """Ask, then do: what the preview said is what happens, to place, time, reason and who makes room."""
+    """Preview, then create: state, place, time, reason and victims agree."""
     team = chance.choice(teams)
     actor = chance.choice(list(team.members.order_by("username")))
     asked = {
@@ -186,7 +186,7 @@ def create(
     )
 
 
-# Snapshots are kept between steps, as in production, so that following what changes is tested too.
+# Snapshots are kept between steps, as in production, which also tests their updates.
 @pytest.mark.slow("whole histories for each example")
 @examples(
     max_examples=choice.examples(15, quick=1),
@@ -196,14 +196,14 @@ def create(
 @given(seed=SEEDS)
 def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch, clock, settings):
     settings.BERTH_MIN_RUN_S = 600
-    # The transaction is the test's.
+    # The test holds the transaction.
     monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
     snapshot_cache.forget()
     chance = random.Random(seed)
     with transaction.atomic():
         limits(chance, worlds)
         for _ in range(25):
-            # Time goes on between any two requests, so that none are of equal age.
+            # Time advances between requests, so that none have equal age.
             clock.shift(chance.choice((1, 1, 30, 900, 7200)))
             step(chance, worlds, sent)
             check()
@@ -237,7 +237,7 @@ def test_cached_snapshot_follows_limits_and_reloads_on_node_changes(make, alice,
 
 
 def test_cordoned_device_in_use_does_not_reduce_free_devices(make, alice, team, pool):
-    """Six whole devices held, of which two go out of use: the other two are still to be had."""
+    """Six devices allocated, two of them cordoned: the other two are still available."""
     held = [make(alice, "sim-h100-x1") for _ in range(6)]
     for item in AllocatedDevice.objects.filter(allocation__workspace__in=held[:2], active=True):
         cordons.cordon_device(actor=SYSTEM, device_id=item.device_id, reason="test")

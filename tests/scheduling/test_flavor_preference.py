@@ -1,4 +1,4 @@
-"""A request that lists flavors starts on the first that is free; it waits for any of them."""
+"""A request with several flavors starts on the first free one and waits for any of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def flavors(*slugs: str) -> list[Flavor]:
 
 
 def asked(make, team: Team, actor, *slugs: str, within_s: int = 0, **more: Any) -> Workspace:
-    """Preview, then create: what the preview says is what the workspace gets."""
+    """Preview, then create: both agree."""
     said = preview(team, actor, *slugs, within_s=within_s, **more)
     workspace = make(
         actor,
@@ -86,7 +86,7 @@ def preview(team, actor, *slugs: str, within_s: int = 0, **more: Any) -> Verdict
 
 
 def release(flavor: str) -> None:
-    """Release what workspaces hold on the flavor, as if they had ended."""
+    """Release the allocations of this flavor, as if the workspaces had ended."""
     Allocation.objects.filter(flavor=flavor).update(released_at=timezone.now())
     AllocatedDevice.objects.filter(allocation__flavor=flavor).update(active=False)
     rows_changed()
@@ -157,9 +157,7 @@ def test_each_flavor_is_checked_against_its_quota(two_models, make, alice, team)
 
 
 @pytest.mark.parametrize(("borrow_first", "expected"), [(True, "big"), (False, "small")])
-def test_cohort_sets_borrowing_before_the_next_flavor(
-    two_models, make, alice, team, borrow_first, expected
-):
+def test_cohort_sets_borrowing_before_the_next_flavor(two_models, make, alice, team, borrow_first, expected):
     cohort = Cohort.objects.create(slug="all", name="All", borrow_first=borrow_first)
     lender = TeamFactory(slug="lender")
     for member, amounts in ((team, (0, 2000)), (lender, (1000, 0))):
@@ -195,7 +193,7 @@ def test_deleted_flavor_is_no_longer_a_choice(two_models, make, alice, bob, team
     for slug in ("big", "small", "small"):
         asked(make, team, bob, slug)
     waiting = asked(make, team, alice, "big", "small")
-    # As if deleted: it has no row of this name any more.
+    # Simulate a deletion: no row has this name any more.
     Flavor.objects.filter(slug="small").update(slug="gone")
     release("small")
     cycle.run()

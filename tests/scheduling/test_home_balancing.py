@@ -31,14 +31,14 @@ NIGHT = datetime(2026, 1, 5, 2, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _tickets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The front door knows no tickets: no node reads here."""
+    """No tickets at the front door: no node reads here."""
     monkeypatch.setattr(file_tickets, "store_home_ticket", lambda *_, **__: None)
     monkeypatch.setattr(file_tickets, "end_home", lambda *_: None)
 
 
 @pytest.fixture
 def pool(team: Team, settings: object) -> Pool:
-    """Two machines with 4 GPUs; the homes of six people, who use a GPU each, are on the first."""
+    """Two machines with 4 GPUs; the first has the homes of six users with one GPU each."""
     settings.BERTH_BALANCE_HOMES_HOURS = frozenset({1, 2})  # type: ignore[attr-defined]
     pool = local_pool_with(*(node_info(name, gpus=4, cpu_milli=64_000) for name in ("gpu-1", "gpu-2")))
     for number in range(6):
@@ -63,7 +63,7 @@ def homes() -> dict[str, int]:
 
 
 def balance_fully(sent: Broker) -> int:
-    """Return how many homes moved until none was worth it."""
+    """Balance until nothing moves. Returns the number of moved homes."""
     for count in range(20):
         if not balancing.sweep(NIGHT):
             return count
@@ -81,7 +81,7 @@ def test_home_loads_become_equal_and_stable(pool: Pool, sent: Broker) -> None:
 
 
 def test_home_loads_equal_those_of_the_engine(pool: Pool, team: Team) -> None:
-    """Also where a GPU is split: its instances count instead of it."""
+    """Also for partitioned GPUs: their instances are counted instead."""
     node = Node.objects.get(name="gpu-1")
     split = node.devices.first()
     for number in range(3):

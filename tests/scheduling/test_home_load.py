@@ -1,4 +1,4 @@
-"""First starts spread homes over the machines of a pool by the load that they bring."""
+"""First starts spread homes over the machines of a pool by expected load."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def node_of(workspace: Workspace) -> str:
 
 
 def previewed(user: User, team: Team) -> str:
-    """Return the node that a preview names, or an empty string if it would wait."""
+    """Return the node named by a preview, or an empty string if it would wait."""
     verdict = admission.assess(
         template=Template.objects.get(slug="jupyterlab"),
         flavor=Flavor.objects.get(slug="one-gpu"),
@@ -82,12 +82,12 @@ def previewed(user: User, team: Team) -> str:
 
 
 def homes() -> list[int]:
-    """Return how many homes the machines with homes have, ascending."""
+    """Return the number of homes per machine with homes, ascending."""
     return sorted(Counter(HomePlace.objects.values_list("node__name", flat=True)).values())
 
 
 def end(workspace: Workspace) -> None:
-    """It has stopped, and its node has said so before anything ran on its GPU."""
+    """Stop the workspace, with the node reporting before its GPU is reused."""
     services.stop(actor=workspace.owner, workspace_id=workspace.pk)
     workspace.refresh_from_db()
     end_workspace(workspace)
@@ -105,7 +105,7 @@ def free_gpus() -> int:
 
 
 def kept_as_read(pool: Pool) -> None:
-    """The snapshot that previews keep has the same nodes and homes as one that is read now."""
+    """Assert that the cached preview snapshot equals a newly read one."""
     fresh = capacity.load()[pool.pk].cluster.snapshot()
     with snapshot_cache.preview_cache.use() as kept:
         assert kept.pools[pool.pk].cluster.snapshot() == fresh
@@ -136,7 +136,7 @@ def test_first_starts_of_one_cycle_are_spread(one_gpu, people, make, sent):
 
 
 def test_first_start_uses_the_only_machine_with_capacity(one_gpu, people, team, make, sent):
-    """The load of homes never costs a place."""
+    """Home load never affects feasibility."""
     machines(2)
     first = node_of(make(people[0], "one-gpu"))
     other = Node.objects.exclude(name=first).get()
@@ -163,7 +163,7 @@ def test_homes_of_inactive_users_weigh_less(one_gpu, people, team, make, sent, c
         end(make(user, "one-gpu"))
     busy, left = (HomePlace.objects.get(owner=user) for user in people[:2])
     assert busy.node_id != left.node_id
-    # One works all day, one has left.
+    # One user works all day, one has left.
     running = make(people[0], "one-gpu")
     clock.shift(14 * 86_400)
     assert home_load.measure() == 2
@@ -230,7 +230,7 @@ def test_cached_snapshot_has_the_homes_of_a_new_one(one_gpu, people, team, make,
 
 @pytest.mark.parametrize("seed", quick_of(range(4), (0, 2), MORE))
 def test_preview_equals_creation_for_home_load(one_gpu, people, team, make, sent, clock, seed):
-    """People start, stop and pause; a first start waits only where no machine has a free GPU."""
+    """Users start, stop and pause; a first start waits only if no machine has a free GPU."""
     chance = random.Random(seed)
     pool = machines(3, gpus=chance.choice((1, 2)))
     running: list[Workspace] = []
@@ -258,7 +258,7 @@ def test_preview_equals_creation_for_home_load(one_gpu, people, team, make, sent
 
 @pytest.mark.parametrize("seed", quick_of(range(6), range(3), MORE))
 def test_first_starts_are_not_special_if_homes_are_shared(one_gpu, team, make, sent, seed):
-    """People who start for the first time, and one who has started before: the same nodes."""
+    """First starts and later starts use the same nodes."""
     chance = random.Random(seed)
     machines(3, homes_shared=True, homes="/homes")
     veteran = UserFactory()

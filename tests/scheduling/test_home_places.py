@@ -1,4 +1,4 @@
-"""A workspace goes to the node that has its user's home; the preview and the queue say the same."""
+"""A workspace is placed on the node with its user's home; preview and queue agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def pool(catalog: None) -> Pool:
-    """Two machines of the same size, of which none has a home yet."""
+    """Two machines of equal size without homes."""
     return local_pool_with(node_info("gpu-a"), node_info("gpu-b"))
 
 
@@ -33,7 +33,7 @@ def place_of(workspace: Workspace) -> str:
 
 
 def fill(pool: Pool, name: str) -> None:
-    """Nothing else fits there."""
+    """Fill the node completely."""
     Node.objects.filter(pool=pool, name=name).update(cpu_milli=0)
     inventory.emit(inventory.CapacityChanged())
 
@@ -74,9 +74,7 @@ def test_each_user_and_team_has_its_own_home(pool, make, alice, bob, team, sent)
         ({"cordoned": True}, "node_cordoned"),
     ],
 )
-def test_start_waits_while_the_home_node_is_unavailable(
-    pool, make, alice, team, sent, trouble, code
-):
+def test_start_waits_while_the_home_node_is_unavailable(pool, make, alice, team, sent, trouble, code):
     home = place_of(make(alice))
     Node.objects.filter(pool=pool, name=home).update(**trouble)
     inventory.emit(inventory.CapacityChanged())
@@ -136,7 +134,7 @@ def test_machines_with_shared_homes_accept_all_users(pool, make, alice, team, se
 
 
 def test_two_first_starts_in_one_cycle_use_one_home(pool, make, alice, sent, monkeypatch):
-    """Both wait without a home, each for a machine of its own; one decision places them."""
+    """Both wait without a home, each for another machine; one cycle places them."""
     Node.objects.filter(pool=pool).update(cordoned=True)
     inventory.emit(inventory.CapacityChanged())
     pair = [make(alice), make(alice)]
@@ -163,9 +161,7 @@ def test_node_that_claims_homes_attracts_no_starts(pool, make, alice, team, sent
     assert waiting.state == State.PENDING
 
 
-def test_homes_of_a_removed_machine_are_recreated_only_on_request(
-    pool, make, alice, bob, team, sent
-):
+def test_homes_of_a_removed_machine_are_recreated_only_on_request(pool, make, alice, bob, team, sent):
     home = place_of(make(alice))
     other = ({"gpu-a", "gpu-b"} - {home}).pop()
     Node.objects.filter(pool=pool, name=other).update(cordoned=True)

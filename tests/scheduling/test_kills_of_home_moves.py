@@ -1,7 +1,8 @@
-"""The control plane is killed before each write of a home move: no step loses a byte, and the move completes.
+"""The control plane is killed before each write of a home move:
 
-The nodes are stood in by `Disks`, which holds one home in full or not at all; `tests/provisioning/local`
-kills real ones while they copy. The move is requested by a person, or comes with a start.
+no byte is lost and the move completes. Nodes are replaced by `Disks`, which hold a home completely or not at
+all; `tests/provisioning/local` kills real nodes while they copy. The move is requested by a user or comes
+with a start.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MAX_ROUNDS = 30
 
 @dataclass
 class Disks:
-    """What the nodes hold of the home."""
+    """The copies of the home on the nodes."""
 
     of: dict[str, bytes] = field(default_factory=lambda: {"gpu-1": FILES})
 
@@ -56,7 +57,7 @@ class Disks:
         self.check()
 
     def check(self) -> None:
-        """The node that the portal names holds all of the home."""
+        """Assert that the node named by the portal has the whole home."""
         assert self.of[HomePlace.objects.get(owner__username="alice").node.name] == FILES
 
 
@@ -75,7 +76,7 @@ class Flow:
             for order in homes.orders(self.sent):
                 self.disks.execute(order)
                 homes.answer(order)
-            # A start that was not woken is looked at within 30 s.
+            # A start that was not woken is checked within 30 s.
             Workspace.objects.filter(state=State.PROVISIONING).update(next_reconcile_at=timezone.now())
             homes.reconcile_waiting()
             self._count_starts()
@@ -93,7 +94,7 @@ class Flow:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """All that is written within is taken back; commits within have their effects."""
+    """Roll back all writes of the block; its commits have their effects."""
     block = transaction.Atomic(using=None, savepoint=True, durable=False)
     block._from_testcase = True  # type: ignore[attr-defined]
     with block:
@@ -109,7 +110,7 @@ def on_request(make, alice, team) -> Callable[[], object]:
     place = HomePlace.objects.select_related("pool").get(owner=alice)
 
     def ask() -> None:
-        # Refused once it is there, or while the old copy is being removed.
+        # Refused once it has arrived, or while the old copy is being removed.
         with suppress(StateConflict):
             home_moves.move_home(actor=alice, owner=alice, team=team, pool=place.pool, node="gpu-2")
 

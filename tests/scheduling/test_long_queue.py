@@ -1,4 +1,4 @@
-"""Many wait: what a request pays does not grow with them, and nothing is written that has not changed."""
+"""Long queues: the cost of a request does not grow, and unchanged statuses are not written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATUS = ("position", "eta_at", "eta_basis", "outcome", "reason", "blocker")
 
 @pytest.fixture
 def long_queue(make, alice, pool, clock, monkeypatch):
-    """A function that makes `count` more wait for what two others hold; a queue is long with one in it."""
+    """Return a function that queues `count` more requests; one waiting request already counts as long."""
     monkeypatch.setattr(cycle, "MAX_STATUSES_AT_ONCE", 0)
     for _ in range(2):
         make(alice, BIG)
@@ -158,7 +158,7 @@ def test_distant_eta_is_rewritten_only_beyond_its_precision():
 
 @pytest.fixture
 def readings(monkeypatch, long_queue):
-    """The times at which all is read anew, with a reading that takes 3 s."""
+    """Record when everything is read again, with a reading time of 3 s."""
     found = []
 
     def load(now):

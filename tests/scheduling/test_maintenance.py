@@ -1,4 +1,4 @@
-"""Maintenance: new work is refused as its preview says, queued work waits, and time alone ends it."""
+"""Maintenance: new work is refused as previewed, queued work waits, and the end needs no task."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_queued_work_starts_at_the_planned_end(local_pool, make, alice, clock):
     assert waiting.state == State.PENDING
     assert entry.reason["code"] == AdmissionCode.POOL_MAINTENANCE
     assert (entry.eta_at, entry.eta_basis["code"]) == (row.ends_at, WaitBasis.MAINTENANCE_ENDS)
-    # The caches know when it ends: no task runs, and no row changes.
+    # Caches expire at its end: no task runs and no row changes.
     clock.move_to(row.ends_at + timedelta(seconds=1), tick=False)
     cycle.run()
     waiting.refresh_from_db()

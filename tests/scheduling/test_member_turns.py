@@ -1,4 +1,4 @@
-"""Turns of a team's members in the queue: who comes next, who turns them off, and what everybody reads."""
+"""Member shares in the queue: order, disabling, and explanations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ H100 = "gpu:simulated-h100"
 
 @pytest.fixture
 def backlog(make, alice, bob, pool, clock):
-    """Alice holds both nodes, and queued three more before bob queued two."""
+    """Alice uses both nodes, and queued three more before bob queued two."""
     for name in ("a", "b"):
         make(alice, "sim-h100-x4", name=name)
     rows = {}

@@ -1,4 +1,4 @@
-"""What placement reads of GPUs in MIG mode."""
+"""Capacity read for GPUs in MIG mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that several models satisfy gets the best of all pools: by score, waiting requests and price."""
+"""A request satisfied by several models gets the best of all pools: by score, demand and price."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def machine(name: str, *models: str) -> NodeInfo:
 
 @pytest.fixture
 def machines(catalog):
-    """Create a pool of machines that share their homes, and a flavor for 8 GiB of any model."""
+    """Create a pool of machines with shared homes, and a flavor for 8 GiB of any model."""
 
     def create(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
         pool = local_pool_with(*nodes, slug=slug)
@@ -62,7 +62,7 @@ def model_of(workspace: Workspace) -> str:
 
 
 def created(make, team, actor, slug: str = "any") -> tuple[str, str]:
-    """Return what the preview says, and the model that a creation then gets: on the previewed node."""
+    """Return the previewed result and the model of the creation, on the previewed node."""
     verdict = preview(team, actor, slug)
     workspace = make(actor, slug)
     if verdict.outcome is Outcome.FITS_NOW:

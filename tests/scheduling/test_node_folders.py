@@ -1,4 +1,4 @@
-"""Folders of the node that a template names: who may name them, and where its workspaces go."""
+"""Node folders of a template: who may name them, and where its workspaces are placed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def nodes(catalog):
-    """One that shows ImageNet, one that lets it be written to, too, and one without."""
+    """One node with ImageNet, one with write access to it, and one without."""
     shown = ("mount:imagenet",)
     return local_pool_with(
         node_info("none"),

@@ -1,4 +1,4 @@
-"""Full collections come at rest, never within a decision."""
+"""Full garbage collections run at rest, never within a decision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from portal.scheduling import pauses
 
 @pytest.fixture(autouse=True)
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that has kept nothing yet; afterwards the test's own collects as before."""
+    """Start without frozen objects; afterwards collection works as before."""
     for name, value in (("frozen", False), ("young_collections", 0), ("next_full_at", 0.0)):
         monkeypatch.setattr(pauses._Process, name, value)
     before = gc.get_threshold()
@@ -25,7 +25,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many objects were frozen at each full collection."""
+    """Record the number of frozen objects at each full collection."""
     seen: list[int] = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ class Knot:
 
 
 def work(count: int) -> list[Any]:
-    """Objects that stay, so many that the young are collected `count` times."""
+    """Create lasting objects, so many that the young generation is collected `count` times."""
     return [[] for _ in range(count * pauses.THRESHOLDS[0] * (pauses.THRESHOLDS[1] + 1))]
 
 
@@ -74,7 +74,7 @@ def test_due_collection_runs_at_rest_and_freezes_survivors(full: list[int]) -> N
     assert pauses.collect_if_due()
     assert len(full) == 1 and full[0] >= frozen * 0.9
     assert gc.get_freeze_count() > frozen + len(kept) * 0.9
-    # Nothing is due again before there is more.
+    # Not due again before more objects exist.
     assert not pauses.collect_if_due()
 
 
@@ -101,7 +101,7 @@ def test_frozen_objects_are_collected_after_the_full_interval(full: list[int]) -
     assert full == [0]
     gc.unfreeze()
     assert not any(type(each) is Knot for each in gc.get_objects())
-    # The next such one is some time away, whatever this one took.
+    # The next one is some time away, whatever this one took.
     gc.freeze()
     kept.append(work(pauses.COLLECT_AFTER + 1))
     full.clear()

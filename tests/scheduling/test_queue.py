@@ -1,4 +1,4 @@
-"""The queue's page and REST, and what a waiting or leaving workspace shows."""
+"""Queue page and REST, and what waiting and preempted workspaces show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ H100 = "gpu:simulated-h100"
 
 @pytest.fixture
 def crowd(make, alice, bob, pool, clock):
-    """Two hold all; three wait: bob's, alice's, bob's."""
+    """Two workspaces use everything; three wait: bob's, alice's, bob's."""
     for name in ("a", "b"):
         make(alice, "sim-h100-x4", name=name)
     rows = []
@@ -51,7 +51,7 @@ def test_queue_page_shows_an_empty_state_and_filters_by_team(crowd, as_user, bob
 
 def test_queue_is_listed_over_rest(crowd, with_token, bob, charlie):
     rows = with_token(bob, "quotas:read").get("/api/v1/queue").json()["results"]
-    # Oldest first. Alice holds everything, so both of Bob's start before hers.
+    # Oldest first. Alice uses everything, so both of Bob's start before hers.
     assert [(row["position"], row["name"], row["own"]) for row in rows] == [
         (1, "wait-a", True),
         (3, None, False),

@@ -1,4 +1,4 @@
-"""The queue's page by reason: one heading for equal reasons, a line for each request."""
+"""The queue page by reason: one heading for equal reasons, a line for each request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ H100 = "gpu:h100"
 
 
 def blocked(rule: Rule, team: Any, wanted: int = 1000, **params: Any) -> dict[str, Any]:
-    """The columns of a queue entry that waits for this."""
+    """Columns of a queue entry that waits for this reason."""
     amounts = {"resource": H100, "wanted": wanted, "free": 0, "limit": 2000}
     reason = Reason(rule, {**amounts, "team": team.name, "holders": [], "outcome": "queued", **params})
     return {
@@ -55,7 +55,7 @@ TEMPLATE: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def first(team: Any, bob: Any) -> Any:
-    """One request of bob's, whose flavor and template the others share."""
+    """A request of bob, whose flavor and template the others share."""
     row = WorkspaceFactory(name="wait-0", owner=bob, team=team)
     QueueEntry.objects.filter(pk=row.pk).update(position=0, **blocked(Rule.TEAM_LIMIT, team))
     TEMPLATE[:] = [row.template]
@@ -63,7 +63,7 @@ def first(team: Any, bob: Any) -> Any:
 
 
 def sections(page: Any) -> dict[str, tuple[int, int]]:
-    """The number and the lines shown of each group, by its heading, in order."""
+    """Return number and shown lines of each group, by heading, in order."""
     found = {}
     for part in unescape(page.content.decode()).split('<section class="card"')[1:]:
         heading = re.search(r'<h2 id="reason-\d+">(.*?) <span class="badge plain">(\d+)<', part)
@@ -96,13 +96,13 @@ def test_equal_reasons_have_one_heading(first, team, alice, bob, olga, as_user):
     body = unescape(page.content.decode())
     assert body.count("The limit of Vision is 2 × H100") == 5, "for the group, and for 4 of another size"
     assert "47 workspaces wait" in body
-    # The group alone, with all its rows in pages.
+    # Only the group, with all its rows in pages.
     link = re.search(r'id="all-1" href="([^"]+)"', body)
     assert link is not None
     alone = as_user(alice).get(f"/queue/{link[1]}")
     assert sections(alone) == {"Team quota in use: Vision, H100": (40, 40)}
     assert "All reasons" in alone.content.decode()
-    # Own ones are shown wherever they stand.
+    # Own requests are shown at any position.
     own = sections(as_user(bob).get("/queue/"))["Team quota in use: Vision, H100"]
     assert own == (40, queue_groups.ROWS_PER_GROUP + queue_groups.OWN_PER_GROUP)
     assert list(sections(as_user(olga).get("/queue/?team=audio"))) == [

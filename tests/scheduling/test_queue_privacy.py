@@ -1,4 +1,4 @@
-"""What the queue says to those whose workspace it is not: no name of what is for other teams alone."""
+"""The queue hides names of private flavors and templates from other teams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def hidden(team, bob, make, local_pool) -> Workspace:
-    """Vision's request that waits, of a size and with software that only vision sees."""
+    """A waiting request of vision, with a flavor and a template visible only to vision."""
     flavor = FlavorFactory(slug="vision-secret-size", cpu_milli=4000, restricted=True)
     flavor.teams.add(team)
     row = make(bob, "vision-secret-size")

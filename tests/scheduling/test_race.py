@@ -1,4 +1,4 @@
-"""Fifty people want the last GPU at the same moment, on whichever database the tests run."""
+"""Fifty concurrent requests for the last GPU, on either database."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_of_many_concurrent_requests_gets_the_last_gpu(alice, team, make, po
     with ThreadPoolExecutor(THREADS) as pool_of_threads:
         found = list(pool_of_threads.map(ask, people))
     assert found.count(State.PROVISIONING) <= 1
-    # Whoever met a cycle that was under way is looked at by the next one.
+    # A request that met a running cycle is decided by the next one.
     cycle.run()
     rows = Workspace.objects.filter(owner__in=people)
     assert rows.filter(state=State.PROVISIONING).count() == 1

@@ -1,4 +1,4 @@
-"""Shares of real GPUs: given only where a node holds workspaces to their part of the memory."""
+"""Shares of real GPUs: granted only on nodes that enforce their memory limits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WORLD = sites.with_catalog
 
 @pytest.fixture
 def half(catalog):
-    """The size of half a GPU."""
+    """A flavor of half a GPU."""
     return FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
 
 
 @pytest.fixture
 def nodes(half):
-    """One whose guard holds workspaces to their part, and one without."""
+    """One node that enforces shares, and one that does not."""
     pool = local_pool_with(
         node_info("none", gpus=2), node_info("guards", gpus=1, provides=(PROVIDES_SHARES,))
     )
@@ -84,7 +84,7 @@ def test_simulated_shares_need_no_enforcement(half, team, alice, pool):
 
 @pytest.mark.parametrize("scrubbed", [False, True])
 def test_scrubbed_shared_gpu_is_free_only_after_all_users_left(nodes, make, alice, bob, scrubbed):
-    """Nobody is asked to leave for what nobody would get."""
+    """No preemption for capacity that stays unavailable."""
     Pool.objects.update(scrub_required=scrubbed)
     rows_changed()
     first, second = make(alice, "half"), make(alice, "half")
@@ -105,12 +105,12 @@ def test_scrubbed_shared_gpu_is_free_only_after_all_users_left(nodes, make, alic
         assert not placer.fits(workload, [])
 
 
-# --- memory that sizes ask for, beside sizes that ask for none ---
+# -- memory of flavors with and without an amount
 
 
 @pytest.fixture
 def one_gpu(half):
-    """A node with one GPU of 80,000 MiB; a size of 400 milli with an amount of its own, more than is left."""
+    """A node with one GPU of 80,000 MiB; a flavor of 400 milli with a larger amount than is left."""
     FlavorFactory(slug="large", accelerator_count=1, accelerator_milli=400, accelerator_memory_mib=50_000)
     node = node_info("guards", gpus=1, memory_mib=262_144, provides=(PROVIDES_SHARES,))
     pool = local_pool_with(node)
@@ -126,7 +126,7 @@ def running(*workspaces) -> list[bool]:
 
 @pytest.mark.parametrize("sizes", [("half", "large"), ("large", "half")])
 def test_shares_do_not_exceed_gpu_memory(one_gpu, make, alice, bob, sizes):
-    """Half of it is 40,000, whether its size says so or not."""
+    """Half of it is 40,000, whether or not the flavor names an amount."""
     first, second = make(alice, sizes[0]), make(bob, sizes[1])
     assert running(first, second) == [True, False]
     held = AllocatedDevice.objects.get(active=True)
@@ -135,7 +135,7 @@ def test_shares_do_not_exceed_gpu_memory(one_gpu, make, alice, bob, sizes):
 
 
 def test_grant_without_memory_amount_is_counted(one_gpu, make, alice, bob):
-    """Of before this was written down."""
+    """Grants from before amounts were stored."""
     make(alice, "half")
     AllocatedDevice.objects.update(memory_mib=0)
     rows_changed()

@@ -1,4 +1,4 @@
-"""The requests that a pool expects: the catalog at first, then what has been asked for; alike everywhere."""
+"""The expected requests of a pool: the catalog at first, then past requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAVY = ResourceRequest(48_000, 1024, accelerators=AcceleratorRequest(1))
 
 
 def shapes(mix: RequestMix) -> dict[int, int]:
-    """Weight by CPU."""
+    """Return the weight by CPU."""
     return {shape.cpu_milli: weight for shape, weight in mix.shapes}
 
 
@@ -64,7 +64,7 @@ def test_previews_and_cycles_learn_from_the_requests(pool, make, alice):
     assert mix != before
     popular, weight = mix.shapes[0]
     assert (popular.count, weight) == (1, max(weight for _, weight in mix.shapes))
-    # What is kept outlives every process.
+    # The stored mix survives every process.
     rows_changed()
     assert expected(snapshot_cache.cycle_cache, pool) == mix
 
@@ -128,11 +128,11 @@ def test_unreadable_request_is_skipped(pool, make, alice):
 
 @pytest.mark.parametrize(("usual", "spared"), [(HEAVY, True), (LIGHT, False)])
 def test_placement_depends_on_the_expected_requests(pool, usual, spared):
-    """A light request goes where heavy ones lack cores, but only where heavy ones are to be expected."""
+    """A light request is placed where cores for heavy ones are missing, but only if heavy ones are expected."""
     with snapshot_cache.preview_cache.use() as snapshot:
         nodes = snapshot.pools[pool.pk]
         cluster = nodes.cluster
-        # One node has few cores left and all its GPUs, the other one GPU less and its cores.
+        # One node has few cores and all its GPUs, the other one GPU less and all cores.
         cores = ResourceRequest(nodes.nodes[0].cpu_milli - 40_000, 1024)
         poor = cluster.find(cores)
         cluster.commit(poor, cores)

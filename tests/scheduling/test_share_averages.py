@@ -1,4 +1,4 @@
-"""A team that borrowed much is remembered for a while, and less and less."""
+"""Recent borrowing of a team is remembered with decay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without contact nobody knows when capacity returns: estimates say so, with the silent pool or node."""
+"""Without contact there are no estimates: previews and queue name the silent pool or node."""
 
 from __future__ import annotations
 
@@ -32,15 +32,13 @@ def ask(team, actor, slug: str = "sim-h100-x4") -> Verdict:
 
 @pytest.fixture
 def waiting(make, alice, bob, pool):
-    """Two workspaces hold all of the pool; a third waits for the first that ends."""
+    """Two workspaces use the whole pool; a third waits for the first end."""
     for name in ("a", "b"):
         make(alice, "sim-h100-x4", name=name)
     return make(bob, "sim-h100-x4", name="third")
 
 
-def test_silent_pool_has_no_estimate_in_any_interface(
-    waiting, pool, team, bob, as_user, with_token
-):
+def test_silent_pool_has_no_estimate_in_any_interface(waiting, pool, team, bob, as_user, with_token):
     assert waiting.queue_entry.eta_at is not None
     inventory.apply_inventory_failure(pool=pool, failure=SILENCE)
     pool.refresh_from_db()
@@ -74,7 +72,7 @@ def test_estimate_returns_when_the_pool_reports(waiting, pool, team, bob):
 
 
 def test_silent_nodes_do_not_shorten_the_estimate(make, alice, bob, pool, team, clock):
-    """The work on the silent node would end first, but what it frees cannot be used."""
+    """The work on the silent node would end first, but its capacity could not be used."""
     first = make(alice, "sim-h100-x4", name="first")
     clock.shift(3600)
     make(alice, "sim-h100-x4", name="second")

@@ -1,4 +1,4 @@
-"""What a template needs of driver and device: refused with the reason, never placed where it cannot run."""
+"""Driver and device requirements of a template: refused with the reason, never placed where it cannot run."""
 
 from __future__ import annotations
 

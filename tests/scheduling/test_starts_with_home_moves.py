@@ -1,4 +1,4 @@
-"""A start whose home's machine is full goes elsewhere with the home, where that is quicker than waiting."""
+"""A start whose home node is full moves elsewhere with its home, if that is faster than waiting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL_MIB = 2150
 
 @pytest.fixture(autouse=True)
 def tickets(monkeypatch) -> None:
-    """The front door knows no tickets: no node reads here."""
+    """No tickets at the front door: no node reads here."""
     monkeypatch.setattr(file_tickets, "store_home_ticket", lambda *_, **__: None)
     monkeypatch.setattr(file_tickets, "end_home", lambda *_: None)
 
@@ -64,7 +64,7 @@ def mate(team: Team) -> User:
 
 @pytest.fixture
 def blocked(one_gpu: Flavor, alice: User, mate: User, make, sent: Broker) -> HomePlace:
-    """Alice's home is on gpu-1, whose only GPU her mate uses for hours; gpu-2 is free."""
+    """Alice's home is on gpu-1, whose only GPU is used for hours; gpu-2 is free."""
     end(make(alice, "one-gpu"))
     place = HomePlace.objects.get(owner=alice)
     homes.put_home(place, "gpu-1", SMALL_MIB)
@@ -88,7 +88,7 @@ def preview(user: User, team: Team, **asked: object) -> Verdict:
 
 
 def starts(sent: Broker) -> list[str]:
-    """The workspaces whose start is sent now."""
+    """Return the workspaces with a sent start command."""
     commands = [message.command for message in sent.take("node.execute")]
     return [command.ref.workspace_id for command in commands if command.op is Op.START]
 
@@ -282,7 +282,7 @@ def test_ending_a_start_cancels_its_move(blocked, alice, make, sent, way):
     homes.answer(discard)
     assert HomePlace.objects.get(owner=alice).node.name == "gpu-1"
     assert not starts(sent)
-    # Nobody has said that the home should stay: the next start may move it at once.
+    # The home was not asked to stay: the next start may move it at once.
     Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
     reconcile.release(workspace, used=False)
     rows_changed()
@@ -290,7 +290,7 @@ def test_ending_a_start_cancels_its_move(blocked, alice, make, sent, way):
 
 
 def test_start_ended_by_another_rule_cancels_its_move(blocked, alice, make, sent):
-    """As when the place is withdrawn after a check: nobody calls the services."""
+    """As when the allocation is withdrawn after a check, without a call of the services."""
     workspace = make(alice, "one-gpu")
     Workspace.objects.filter(pk=workspace.pk).update(state=State.PENDING, home_move_began_at=None)
     assert not homes.orders(sent)
@@ -332,7 +332,7 @@ def test_start_with_a_home_move_survives_any_single_lost_message(blocked, alice,
 
 
 def test_estimate_includes_the_home_move(blocked, alice, bob, team, make, sent, clock):
-    """The other machine is free first: the start is expected there, once the home has moved."""
+    """The other machine is free first: the start is expected there after the home move."""
     assert node_of(make(bob, "one-gpu", expected_s=600)) == "gpu-2"
     said = preview(alice, team)
     assert said.outcome is Outcome.QUEUED and said.eta_at is not None
@@ -372,7 +372,7 @@ def test_homes_move_from_cordoned_but_not_unreachable_machines(blocked, alice, t
 @pytest.mark.slow("whole histories for each seed")
 @pytest.mark.parametrize("seed", quick_of(range(4), (), "test_home_load has histories in `make test`"))
 def test_preview_equals_creation_for_home_moves(one_gpu, team, make, sent, clock, seed, settings):
-    """People start, stop and change their files; homes move, fail to move, and are large."""
+    """Users start, stop and change their files; homes move, fail to move, and are large."""
     settings.BERTH_MOVE_HOME_LIMIT_MIB = 5000
     chance = random.Random(seed)
     Pool.objects.all().delete()
@@ -423,7 +423,7 @@ def step(chance: random.Random, running: list[Workspace], sent: Broker) -> None:
 
 
 def as_read(pool: Pool) -> None:
-    """The kept snapshot is as if it were read now."""
+    """Assert that the cached snapshot equals a newly read one."""
     kept_as_read(pool)
     fresh = load()
     with snapshot_cache.preview_cache.use() as kept:

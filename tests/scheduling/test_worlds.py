@@ -1,8 +1,8 @@
-"""A preview is what a creation gets, with everything switched on.
+"""Preview equals creation with all features enabled.
 
-Several pools, one with homes on its nodes and first starts that spread over them; requests for any model and
-for several flavors in order; members that take turns; quotas, cohorts and preemption. `BERTH_TEST_WORLDS`
-selects the worlds, such as `1000:500` for 500 of them.
+Several pools, one with separate homes and spread first starts; requests for any model and for several
+flavors; member shares; quotas, cohorts and preemption. `BERTH_TEST_WORLDS` selects the worlds, such as
+`1000:500` for 500 of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = 20
 
 @pytest.fixture
 def teams(catalog) -> list[Team]:
-    """Two pools and two teams with two people each, whose members take turns."""
+    """Two pools and two teams with two users each, with member shares."""
     apart = local_pool_with(machine("a", A100, A100), machine("b", T4, T4), machine("c", T4), slug="apart")
     shared = local_pool_with(machine("d", T4, L4), slug="shared")
     shared.config = {**shared.config, "homes_shared": True}
@@ -53,7 +53,7 @@ def teams(catalog) -> list[Team]:
 
 
 def step(chance: random.Random, teams: list[Team]) -> None:
-    """Ask for a workspace, decide, or let one become ready, end or be deleted."""
+    """Create a workspace, decide, or let one become ready, end or be deleted."""
     what = chance.choice(("create", "create", "create", "cycle", "averages", "ready", "end", "end", "delete"))
     rows = list(Workspace.objects.live().select_related("owner").order_by("created_at", "pk"))
     if what == "create":
@@ -79,7 +79,7 @@ def step(chance: random.Random, teams: list[Team]) -> None:
 @pytest.mark.thorough("whole histories")
 def test_previews_hold_with_all_features_enabled(teams, monkeypatch, clock, settings):
     settings.BERTH_MIN_RUN_S = 600
-    # The transaction is the test's.
+    # The test holds the transaction.
     monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
     for seed in choice.worlds(8):
         snapshot_cache.forget()

@@ -1,1 +1,1 @@
-"""Records what real sessions report: `python -m tests.reclaim.recording --help`."""
+"""Records reports of real sessions: `python -m tests.reclaim.recording --help`."""

@@ -1,9 +1,9 @@
-"""Records sessions in a running Berth: `BERTH_HOME=… BERTH_PORT=… python -m tests.reclaim.recording`.
+"""Records sessions in a running Berth:
 
-Berth has to run on this machine, by `make up` with BERTH_HEARTBEAT_S=5 and no limits of requests, and this
-as its user (of the agent, as root). Each session has a workspace of its own, all of a batch at the same time.
-What is written to `--out` replaces what was recorded of the same name before. VS Code needs an environment
-with `npm:code-server`, named by `--code`.
+`BERTH_HOME=… BERTH_PORT=… python -m tests.reclaim.recording`. Berth must run on this machine, started by
+`make up` with BERTH_HEARTBEAT_S=5 and without request limits, and this program as its user (as root for the
+agent). Each session has its own workspace; a batch runs in parallel. A session written to `--out` replaces an
+earlier one of the same name. VS Code needs an environment with `npm:code-server`, given by `--code`.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ class Recorder:
         from portal.workspaces.tokens import agent_token
 
         token = agent_token(UUID(found["id"]), 1)
-        # As the agent does, whose way to the portal no browser has.
+        # Call the agent API directly, as the agent does.
         portal = f"http://127.0.0.1:{os.environ['BERTH_WEB_PORT']}"
         place = Place(found["id"], found["url"], self.token, portal, token)
         place.wait(READY[session.template])
         return place
 
     def record(self, session: Session, place: Place) -> None:
-        """Do what is done in it, and wait until enough has been reported."""
+        """Run the session and wait until enough has been reported."""
         began = time.time()
         session.act(place)
         left = self.arguments.seconds - (time.time() - began)
         time.sleep(0 if session.goes_on else max(left, QUIET_S))
 
     def browse(self, pairs: list[tuple[Session, Place]]) -> None:
-        """All pages are in one thread and one browser, which keeps them open until the end."""
+        """Keep all pages open in one browser and one thread until the end."""
         from playwright.sync_api import sync_playwright
 
         from tests.browser import CHROMIUM_ARGS, chromium_path
@@ -138,7 +138,7 @@ class Recorder:
         self.watcher.end()
 
     def follow(self, session: Session) -> None:
-        """One session from its workspace's start to its file."""
+        """Record one session from the start of its workspace to its file."""
         try:
             place = self.started(session)
         except Exception:
@@ -196,11 +196,11 @@ class Recorder:
 
 
 def lift(workspace: str) -> None:
-    """Let it use a whole core: its flavor is small so that all of them fit, and nobody's use is cut off."""
+    """Raise the CPU limit to a whole core; the flavor is small so that all workspaces fit."""
     name = "ws-" + workspace.replace("-", "")
     root = Path("/sys/fs/cgroup")
     for group in (*root.glob(f"cpu/berth-*/{name}"), *root.glob(f"berth-*/{name}/cpu.max")):
-        with contextlib.suppress(OSError):  # just made, or just gone
+        with contextlib.suppress(OSError):  # just created or just removed
             if group.is_dir():
                 (group / "cpu.cfs_quota_us").write_text("100000")
             else:
@@ -208,7 +208,7 @@ def lift(workspace: str) -> None:
 
 
 def prepare() -> str:
-    """Flavors that are small enough for all of them, and a token of the administrator."""
+    """Create small flavors and a token of the administrator."""
     from portal.embedded.environment import Instance
 
     os.environ.update(Instance.from_environ(dict(os.environ)).variables())

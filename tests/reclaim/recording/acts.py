@@ -1,4 +1,4 @@
-"""What people and programs do in a workspace that is recorded."""
+"""Actions of people and programs in a recorded workspace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.reclaim.recording.places import Kernel, Marimo, Place, Terminal
 
 
 def nothing(_place: Place) -> None:
-    """Nobody comes."""
+    """Do nothing."""
 
 
 def cell(code: str) -> Callable[[Place], None]:
@@ -61,7 +61,7 @@ def abandoned_kernel(place: Place) -> None:
 
 
 def edits_a_notebook(place: Place) -> None:
-    """A notebook has a kernel; its text changes and is saved, as JupyterLab does."""
+    """Edit and save a notebook with a kernel, as JupyterLab does."""
     with place.http as connection:
         for number in range(8):
             cell = {"cell_type": "markdown", "metadata": {}, "source": f"Draft {number}"}
@@ -85,7 +85,7 @@ def stands_at_a_breakpoint(place: Place) -> None:
 
 
 def debugged(place: Place) -> Kernel:
-    """A kernel to which JupyterLab's debugger is attached, with a breakpoint in the cell to come."""
+    """Attach the debugger of JupyterLab to a kernel, with a breakpoint in the next cell."""
     kernel = Kernel(place)
     kernel.finish("1")
     code = "x = 1\ny = x + 1\nprint(y)"
@@ -127,7 +127,7 @@ def marimo_terminal(*lines: str) -> Callable[[Place], None]:
 
 
 def agent_is_lost(then: Callable[[Place], None]) -> Callable[[Place], None]:
-    """The agent's process is held for good, as one that has died: nothing more comes."""
+    """Suspend the agent for good, so that no more reports arrive."""
 
     def act(place: Place) -> None:
         then(place)
@@ -153,7 +153,7 @@ IDLE_FIGURES = {
 
 
 def forged(figures: object, status: int, **more: str) -> Callable[[Place], None]:
-    """Somebody in the workspace sends heartbeats of his own, beside those of the agent."""
+    """Send forged heartbeats from inside the workspace, besides those of the agent."""
 
     def act(place: Place) -> None:
         Terminal(place).type("sleep 3600")
@@ -176,7 +176,7 @@ def vscode_terminal(*lines: str) -> Callable[..., None]:
         page.keyboard.press("Control+Backquote")
         page.locator(".xterm-helper-textarea").first.wait_for(state="attached", timeout=120_000)
         page.wait_for_timeout(8_000)
-        page.locator(".xterm-screen").first.click()  # another panel may have taken the keyboard meanwhile
+        page.locator(".xterm-screen").first.click()  # another panel may have taken the focus meanwhile
         for line in lines:
             page.keyboard.type(line)
             page.keyboard.press("Enter")
@@ -186,4 +186,4 @@ def vscode_terminal(*lines: str) -> Callable[..., None]:
 
 
 def only_a_tab(_place: Place, _page: Any) -> None:
-    """The page is open, and nobody touches it."""
+    """Keep the page open without using it."""

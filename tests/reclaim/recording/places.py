@@ -1,4 +1,4 @@
-"""A workspace that is recorded, and what a person or a program does in it, through the gateway."""
+"""A recorded workspace and actions in it through the gateway."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 240.0
 
 @dataclass
 class Place:
-    """One workspace; what is kept open stays open until the recording is over."""
+    """One workspace; open connections stay open until the recording ends."""
 
     id: str
     origin: str
@@ -45,7 +45,7 @@ class Place:
             additional_headers=target.headers,
             max_size=None,
             open_timeout=LIMIT_S,
-            # Nobody reads what a tab is sent: it stays open all the same.
+            # The connection stays open although its messages are not read.
             max_queue=None,
             ping_interval=None,
         )
@@ -53,7 +53,7 @@ class Place:
         return channel
 
     def wait(self, path: str) -> None:
-        """Until the app answers there."""
+        """Wait until the app answers."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             with self.http as connection:
@@ -66,7 +66,7 @@ class Place:
         raise TimeoutError(f"{path} does not answer")
 
     def agent_pids(self) -> list[int]:
-        """The agent's processes, by the control group that they are in."""
+        """Return the processes of the agent, by control group."""
         name = "ws-" + self.id.replace("-", "")
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -86,7 +86,7 @@ class Place:
             os.kill(pid, number)
 
     def forge(self, figures: object, *, token: str = "", workspace: str = "") -> int:
-        """Send a heartbeat as the agent would; the status of the answer."""
+        """Send a heartbeat like the agent. Returns the response status."""
         return httpx.post(
             f"{self.portal}/agent/v1/heartbeat",
             json={"workspace_id": workspace or self.id, "generation": 1, "activity": figures},
@@ -96,7 +96,7 @@ class Place:
 
 
 class Kernel:
-    """A kernel of Jupyter's with somebody connected to it."""
+    """A Jupyter kernel with a connected client."""
 
     def __init__(self, place: Place) -> None:
         with place.http as connection:
@@ -129,7 +129,7 @@ class Kernel:
         return message
 
     def run(self, code: str) -> str:
-        """Send a cell; it goes on by itself."""
+        """Send a cell without waiting."""
         return self.send(
             "execute_request",
             {
@@ -142,7 +142,7 @@ class Kernel:
         )
 
     def until(self, message: str, kind: str) -> dict[str, Any]:
-        """The content of the first answer of that kind."""
+        """Return the content of the first message of that kind."""
         while True:
             answer = json.loads(self.channel.recv(timeout=LIMIT_S))
             if answer["parent_header"].get("msg_id") == message and answer["msg_type"] == kind:
@@ -157,7 +157,7 @@ class Kernel:
 
 
 class Terminal:
-    """A terminal of Jupyter's, open in somebody's tab."""
+    """A Jupyter terminal in an open tab."""
 
     def __init__(self, place: Place) -> None:
         with place.http as connection:
@@ -172,7 +172,7 @@ class Terminal:
 
 
 class Marimo:
-    """A notebook of marimo's, open in somebody's tab: a session on its WebSocket."""
+    """A marimo notebook in an open tab: a session on its WebSocket."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.session = place, "s_" + uuid.uuid4().hex[:6]

@@ -1,4 +1,4 @@
-"""What is done in a workspace that is recorded, and the verdict that is right."""
+"""A recorded session and its expected verdict."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FALSELY_KEPT = "falsely_kept"
 
 @dataclass(frozen=True)
 class Session:
-    """`act` is called with a workspace that runs; `gpu` is the utilisation that is stood in, in percent.
+    """`act` is called with a running workspace;
 
-    `browser`: `act` gets a page of a real browser on the workspace's origin as well. `goes_on`: the recording
-    ends with what is done.
+    `gpu` is the simulated utilisation in percent. With `browser`, `act` also gets a page of a real browser.
+    With `goes_on`, the recording ends together with the action.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What is recorded: each a session of a real program, what is done in it, and the verdict that is right."""
+"""The recorded sessions: each a real program, its actions and the expected verdict."""
 
 from __future__ import annotations
 
@@ -456,7 +456,7 @@ SESSIONS = (*JUPYTER, *TERMINALS, *TROUBLE, *MARIMO, *VSCODE, *traffic.SESSIONS)
 
 @dataclass(frozen=True)
 class Variant:
-    """The reports of a recorded session, received by a portal whose clock was set by `jump_s` meanwhile."""
+    """The reports of a recorded session, received by a portal whose clock was changed by `jump_s` meanwhile."""
 
     name: str
     base: str

@@ -1,4 +1,4 @@
-"""Sessions in which bytes come and go through the gateway, or a connection is open on which they do not."""
+"""Sessions with traffic through the gateway, or with open connections without traffic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BYTES_S = 250_000
 
 
 def upload(place: Place) -> None:
-    """A large file goes up in pieces, as JupyterLab sends it."""
+    """Upload a large file in chunks, as JupyterLab does."""
     piece = base64.b64encode(os.urandom(CHUNK)).decode()
     body = {"name": "data.bin", "path": "data.bin", "type": "file", "format": "base64", "content": piece}
     began = time.monotonic()
@@ -34,9 +34,9 @@ def upload(place: Place) -> None:
 
 
 def download(place: Place) -> None:
-    """A large file comes down over a slow line."""
+    """Download a large file over a slow connection."""
     Kernel(place).finish("open('data.bin', 'wb').truncate(400_000_000)")
-    # Its last cell is old when the download is looked at.
+    # The last cell is old when the download is observed.
     time.sleep(5)
     began, got = time.monotonic(), 0
     with place.http as connection, connection.http.stream("GET", "/files/data.bin") as answer:
@@ -49,7 +49,7 @@ def download(place: Place) -> None:
 
 
 def listen(path: str) -> Callable[[Place], None]:
-    """A stream is open on which nothing comes."""
+    """Keep a stream open without data."""
 
     def act(place: Place) -> None:
         place.websocket(path)
@@ -58,7 +58,7 @@ def listen(path: str) -> Callable[[Place], None]:
 
 
 def idle_notebook(_place: Place, page: Any) -> None:
-    """A notebook is open beside its kernel, a cell has run, and nobody touches it any more."""
+    """Run a cell in an open notebook, then leave it."""
     page.locator('[data-category="Notebook"]').first.click(timeout=120_000)
     page.locator(".jp-Notebook .cm-content").first.click(timeout=120_000)
     page.keyboard.type("1 + 1")

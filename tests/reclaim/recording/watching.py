@@ -1,4 +1,4 @@
-"""Notes each report of each workspace as the portal has stored it, out of the instance's database."""
+"""Reads each stored report of each workspace from the database of the instance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY = (
 
 
 class Watcher:
-    """A thread that reads; `reports[workspace]` are (unix time, figures), one for each report."""
+    """A reading thread; `reports[workspace]` has (unix time, figures) of each report."""
 
     def __init__(self, database: Path) -> None:
         self.database = database
@@ -31,7 +31,7 @@ class Watcher:
     def _watch(self) -> None:
         seen: dict[str, str] = {}
         while not self.ended.wait(POLL_S):
-            # Locked for a moment by who writes: the next look finds it.
+            # Briefly locked by a writer: the next read gets it.
             with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(self._open()) as database:
                 for workspace, at, activity in database.execute(QUERY).fetchall():
                     if seen.get(workspace) != at:

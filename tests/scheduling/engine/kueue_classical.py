@@ -1,6 +1,7 @@
-"""Kueue's classical preemption, beside `kueue_model`: `pkg/scheduler/preemption/classical`.
+"""Kueue's classical preemption, beside `kueue_model`:
 
-Berth has fair sharing only; where nobody else has borrowed, or one other queue alone, both are the same.
+`pkg/scheduler/preemption/classical`. Berth has fair sharing only; both agree if no other queue has borrowed,
+or one only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.scheduling.engine.kueue_model import (
 
 
 def classical(model: Model, incoming: Info) -> Targets:
-    """Whom classical preemption evicts."""
+    """Return the victims of classical preemption."""
     short = model.needs_preemption(incoming)
     if not short or not model.may_preempt(incoming, short, fair_sharing=False):
         return frozenset()

@@ -160,9 +160,9 @@ class Share:
 
 
 class Ties:
-    """Kueue meets cohorts of equal share in the order of a map: any of them may come first.
+    """Kueue iterates cohorts of equal share in map order, so any may be first.
 
-    A run takes the choices written down so far and then the first, and `next_run` moves on to the next.
+    A run uses the recorded choices and then the first, and `next_run` advances to the next.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ Targets = frozenset[tuple[str, str]]
 
 
 class Model:
-    """A cohort tree with what is admitted. Nodes are given parents first; `parent` is empty for roots."""
+    """A cohort tree with admitted workloads. Parents are given first; `parent` is empty for roots."""
 
     def __init__(self, nodes: list[tuple[Node, str]], admitted: list[Info]) -> None:
         self.nodes: dict[tuple[bool, str], Node] = {}
@@ -220,7 +220,7 @@ class Model:
     # --- flavorassigner -------------------------------------------------------------------------------
 
     def needs_preemption(self, incoming: Info) -> set[str] | None:
-        """The resources that are short; None where quota could never hold the request."""
+        """Return the short resources, or None if quota could never fit the request."""
         queue = self.queue(incoming.queue)
         asked = {name: amount for name, amount in incoming.requests.items() if amount > 0}
         if any(amount > queue.potential_available(name) for name, amount in asked.items()):
@@ -228,7 +228,7 @@ class Model:
         return {name for name, amount in asked.items() if amount > max(0, queue.available(name))}
 
     def may_preempt(self, incoming: Info, short: set[str], *, fair_sharing: bool) -> bool:
-        """Whether the flavor is not given up before anybody is looked for (`fitsResourceQuota`)."""
+        """Return whether victims are searched at all (`fitsResourceQuota`)."""
         queue = self.queue(incoming.queue)
         return all(
             queue.quotas.get(name, Quota()).nominal >= incoming.requests[name]
@@ -284,9 +284,9 @@ class Model:
     # --- preemption/fairsharing -------------------------------------------------------------------------
 
     def fair(self, incoming: Info, *, gated: bool = True) -> list[Targets]:
-        """Whom fair sharing evicts: each outcome that the order of a map may give.
+        """Return the victims of fair sharing, for each outcome of map order.
 
-        Without `gated` victims are looked for even where the flavor would be given up before.
+        Without `gated`, victims are searched even if the flavor would be skipped before.
         """
         short = self.needs_preemption(incoming)
         if not short or (gated and not self.may_preempt(incoming, short, fair_sharing=True)):
@@ -384,7 +384,7 @@ class Model:
 
 
 class Ordering:
-    """`TargetClusterQueueOrdering`: which queue has to give next."""
+    """`TargetClusterQueueOrdering`: the order of queues to preempt."""
 
     def __init__(self, model: Model, queue: Node, candidates: list[Info], ties: Ties) -> None:
         self.model, self.queue, self.ties = model, queue, ties

@@ -1,4 +1,4 @@
-"""Random small sites, as the engine sees them and as the model of Kueue does, and what both decide."""
+"""Random small sites for the engine and the Kueue model, with the decisions of both."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def random_world(seed: int) -> World:
         Team(
             f"t{number}",
             chance.choice([each.name for each in cohorts]) if chance.random() < 0.95 else "",
-            # A ClusterQueue has a quota for whatever its workloads may ask for, if only of nothing.
+            # A ClusterQueue has a quota for every resource its workloads may request, possibly 0.
             {name: _limit(chance, most, bounded) for name in resources},
             weight_milli=chance.choice(weights),
             reclaim=chance.random() < 0.9,
@@ -110,7 +110,7 @@ def random_world(seed: int) -> World:
     for number in range(chance.randint(0, 24)):
         workload = _workload(chance, f"w{number}", teams, resources, max(1, most // 2))
         info = _info(workload, 0)
-        # Now and then a site holds more than its quota, because limits were lowered.
+        # Sometimes usage exceeds quota, because limits were lowered.
         if model.fits(info) or (over and chance.random() < 0.3):
             model.add(info)
             running.append(Running(workload, chance.randrange(6) * 100))
@@ -142,9 +142,9 @@ def _workload(
 
 @dataclass(frozen=True)
 class Decided:
-    """What the engine and the model decide, and in what they differ (empty: in nothing).
+    """The decisions of engine and model, and their difference (empty if equal).
 
-    `choice` is true where the model gives the flavor up before it looks for victims, and Berth does not.
+    `choice` is true if only the model skips the flavor before searching victims.
     """
 
     engine: Targets
@@ -155,7 +155,7 @@ class Decided:
 
 
 def decide(world: World) -> Decided:
-    """One request by the engine's own cycle and by the model, with fair sharing and classically."""
+    """Decide one request by the engine's own cycle and by the model, with fair sharing and classically."""
     cycle = schedule(world.snapshot())
     engine = frozenset((each.workload, REASONS[each.reason]) for each in cycle.victims)
     model, asked = world.model(), world.asked()
@@ -178,11 +178,11 @@ def decide(world: World) -> Decided:
 def _beside_classical(
     world: World, model: Model, asked: Info, short: set[str], engine: Targets
 ) -> tuple[bool, str]:
-    """Whether classical preemption has to decide the same here, and in what it does not.
+    """Return whether classical preemption must agree here, and the difference.
 
-    Both take the same while nobody else borrows, and where an owner has one borrower to take from; of
-    several borrowers each has an order of its own, but an owner gets what it wants by both or by neither.
-    That is so with one resource: with more, fair sharing counts also what is borrowed of another.
+    Both agree while no other team borrows, and for an owner with one borrower; several borrowers are ordered
+    differently, but the owner succeeds in both or neither. This holds for one resource: fair sharing also
+    counts borrowing of others.
     """
     queue = model.queue(asked.queue)
     borrowers = [

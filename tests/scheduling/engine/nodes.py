@@ -1,4 +1,4 @@
-"""A placer over the real placement engine, and a clock that runs a site for days."""
+"""A placer with the real placement engine, and a clock that runs a site for days."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GPU = "gpu:h100"
 
 
 class NodePlacer:
-    """Places on nodes of some GPUs each, and keeps what is reserved there (`backfill.SimulatingPlacer`)."""
+    """Places on nodes with some GPUs each, and keeps reservations there (`backfill.SimulatingPlacer`)."""
 
     def __init__(self, *sizes: int) -> None:
         self.cluster = Cluster(
@@ -68,7 +68,7 @@ class NodePlacer:
 
 @dataclass(slots=True)
 class Diary:
-    """What happened: when each began last, how often each had to leave, and who took from whom."""
+    """The history: last start of each workload, number of preemptions, and who preempted whom."""
 
     began_s: dict[str, int] = field(default_factory=dict)
     preempted: dict[str, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Diary:
 
 
 def live(scheduler: Scheduler, arrivals: Sequence[Workload], *, cycles: int = 2000) -> Diary:
-    """Run the site until all is done. Durations are kept; who had to leave comes back from its beginning."""
+    """Run the site until all work is done. Durations are kept; preempted work restarts from its beginning."""
     diary = Diary()
     coming = sorted(arrivals, key=lambda each: (each.created_s, each.id))
     placer = scheduler.placer if isinstance(scheduler.placer, NodePlacer) else None

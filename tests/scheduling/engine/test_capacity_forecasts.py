@@ -1,4 +1,4 @@
-"""When nodes will have room is asked once of requests that are alike: the answer is the one of each alone."""
+"""Capacity forecasts of nodes are shared by equal requests, with the same results."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_equal_requests_are_queried_once():
         scheduler.submit(replace(three, id=team, team=team))
     scheduler.apply(scheduler.cycle(10), 10)
     for team in "ab":
-        # Enough is free in all, and on no node.
+        # Sufficient in total, but on no node.
         scheduler.submit(replace(three, id=f"w{team}", team=team, amounts={"gpu:h100": 2000}))
     with mock.patch("portal.scheduling.engine.scheduler.forecast_capacity") as room:
         room.side_effect = lambda workload, ends, placer: asked.append(workload.id)
         scheduler.cycle(20)
         assert asked == ["wa"]
-        # Another cycle asks anew.
+        # Another cycle computes it again.
         scheduler.cycle(21)
         assert asked == ["wa", "wa"]
 
@@ -69,7 +69,7 @@ def test_equal_requests_are_queried_once():
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(st.data())
 def test_stepwise_forecasts_equal_separate_ones(data):
-    """In any order, and whatever was imagined gone is back afterwards."""
+    """In any order; simulated releases are undone afterwards."""
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     names = [f"n{at}" for at in range(len(sizes))]
     nodes = [node(name, *gpus(f"{name}-", *[1000] * size)) for name, size in zip(names, sizes, strict=True)]
@@ -103,7 +103,7 @@ def test_stepwise_forecasts_equal_separate_ones(data):
 
 
 def test_simulated_release_on_an_overcommitted_node_is_undone():
-    """Whoever asks for its place is answered, in one go and step by step; nothing has changed then."""
+    """Every request is answered, at once and stepwise, without changing the state."""
     small = node("n1", *gpus("a", 0), cpu=-1000, memory=0)
     pool = PoolNodes(Pool(name="p", slug="p"), (small,))
     placer, request = PoolPlacer({pool.pool.pk: pool}), wants(1, cpu=2000, model="H100")

@@ -1,4 +1,4 @@
-"""Single decisions, as their owners read them."""
+"""Single decisions as shown to their owners."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_reserved_capacity_is_lent_to_preemptible_work_only():
 
 
 class OneSlot:
-    """Two GPUs on each node: nothing larger is ever placed."""
+    """Two GPUs per node: larger requests are never placed."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -171,7 +171,7 @@ def test_eta_basis_has_a_text(basis, text):
 
 
 class Models:
-    """A placer that compares the ways of a request, and has room for none."""
+    """A placer that compares variants of a request and has capacity for none."""
 
     def fits(self, workload: Workload, excluded) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Cases of Kueue and KAI, decided by the engine's own cycle and division."""
+"""Recorded cases of Kueue and KAI, decided by the engine's own cycle and division."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preemption as Kueue decides it: single cases, and random ones beside a model of Kueue's algorithm."""
+"""Preemption as in Kueue: single cases, and random ones compared with a model of its algorithm."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def team(name: str, *, weight_milli: int = 1000, borrowing: int | None = None, *
 
 
 def victims(teams: tuple[Team, ...], running: tuple[Running, ...], *queued: Workload) -> dict[str, str]:
-    """Who has to leave for whom."""
+    """Return victims and their preemptors."""
     cycle = schedule(Snapshot(0, teams, COHORTS, running, queued))
     return {each.workload: each.beneficiary for each in cycle.victims}
 
 
 @pytest.mark.parametrize("start", range(0, CASES, 50))
 def test_random_sites_are_decided_like_the_kueue_model(start):
-    """The same cases each time; `python -m bench.scheduling.kueue` has as many as one likes."""
+    """The same cases each time; `python -m bench.scheduling.kueue` runs any number."""
     decided = {seed: decide(random_world(seed)) for seed in range(start, start + 50)}
     assert {seed: each.difference for seed, each in decided.items() if each.difference} == {}
 
@@ -78,21 +78,21 @@ def test_model_agrees_with_the_table_of_kueue(case):
 
 
 def test_owner_reclaims_quota_even_while_borrowing_other_resources():
-    """It borrows five of Y, and of X it has lent one of three."""
+    """It borrows five of Y and has lent one of its three of X."""
     teams = (team("a", x=3, y=0), team("b", x=0, y=5))
     running = (held("mine", "a", x=2, y=5), held("theirs", "b", x=1))
     assert victims(teams, running, ask("new", "a", x=1)) == {"theirs": "new"}
 
 
 def test_limit_of_a_team_does_not_stop_the_search_in_its_cohort():
-    """The team may hold four: what has a lower priority leaves, and a borrower as well."""
+    """The team may use four: lower priorities are preempted, and a borrower as well."""
     teams = (team("a", x=2, borrowing=2, weight_milli=3000), team("b", x=1), team("c", x=1))
     running = (held("low", "a", x=1), held("lent", "b", x=3))
     assert victims(teams, running, ask("new", "a", x=4, priority=1)) == {"low": "new", "lent": "new"}
 
 
 def test_only_holders_of_the_short_resource_are_preempted():
-    """X is short and a's own; that it borrows of Y, which is free, does not matter, nor who borrows Y."""
+    """X is short and belongs to a; borrowing of Y, which is free, does not matter."""
     teams = (team("a", x=2, y=0), team("b", x=0, y=0), team("c", x=0, y=4))
     running = (held("much", "b", y=2), held("little", "c", x=1))
     cycle = schedule(Snapshot(0, teams, COHORTS, running, (ask("new", "a", x=2, y=2),)))
@@ -101,7 +101,7 @@ def test_only_holders_of_the_short_resource_are_preempted():
 
 @pytest.mark.parametrize(("amount", "gives"), [(4, {"low", "b0"}), (5, set())])
 def test_second_strategy_preempts_a_team_once(amount, gives):
-    """Once a's own has left, its share is below b's: one of b's may leave for it, and not a second one."""
+    """Once a's own has left, its share is below b's: one of b's may be preempted for it, not two."""
     teams = (team("own", x=8), team("a", x=0, weight_milli=2000), team("b", x=0))
     running = tuple(held(f"b{number}", "b", x=1, age_s=HOUR + number) for number in range(4))
     running = (held("low", "a", x=3), held("owns", "own", x=1), *running)
@@ -115,7 +115,7 @@ def test_larger_of_two_borrowers_without_weight_is_preempted():
 
 
 def test_pending_start_does_not_count_as_borrowing():
-    """Of t1 runs one, which is its own; what it was promised is not held against that."""
+    """t1 runs one, within its quota; its pending start is not counted."""
     teams = (team("t0", x=2), team("t1", x=1), team("t2", x=2))
     snapshot = Snapshot(0, teams, COHORTS, policy=Policy())
     old, promised, mine = held("old", "t1", x=1), ask("big", "t1", x=4), ask("mine", "t0", x=1)
@@ -131,7 +131,7 @@ def test_pending_start_does_not_count_as_borrowing():
 
 
 def test_nomination_in_the_same_cycle_does_not_count_as_borrowing():
-    """t1 holds its own one and claims what t2 borrowed; then an owner wants one."""
+    """t1 uses its own one and claims what t2 borrowed; then an owner requests one."""
     teams = (team("t0", x=2), team("t1", x=1, weight_milli=3000), team("t2", x=2))
     running = (held("old", "t1", x=1), held("lent", "t2", x=4))
     big, mine = ask("big", "t1", x=4, priority=1), ask("mine", "t0", x=1)
@@ -139,7 +139,7 @@ def test_nomination_in_the_same_cycle_does_not_count_as_borrowing():
 
 
 def test_protected_new_start_does_not_expose_older_work_of_its_team():
-    """Until it may be asked to leave itself, an older one of its team does not leave in its place."""
+    """While it is protected, an older workload of its team is not preempted instead."""
     teams = (team("t0", x=2), team("t1", x=1))
     for age_s, leaves in ((600, {}), (900, {"young": "mine"})):
         running = (held("old", "t1", x=1), held("young", "t1", x=2, age_s=age_s))

@@ -1,4 +1,4 @@
-"""Members of a team take turns by use: the one with the least use comes first."""
+"""Member shares: the member of a team with the least usage is first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def site(*queued: Workload, now_s: int = HOUR, team: Team = TEAM, gpus: int = 4,
 
 
 def order(scheduler: Scheduler) -> list[str]:
-    """Return the queue, by every way to read it."""
+    """Return the queue, read in every way."""
     pending, usage = scheduler.pending, scheduler.usage
     found = [workload.id for workload in pending.pick(usage, set())]
     places = pending.positions(usage)
@@ -133,7 +133,7 @@ def test_request_that_does_not_fit_does_not_block_other_members():
 @FEW
 @given(sites(reservations=True, queued=12))
 def test_member_turns_keep_the_positions_of_the_team(snapshot):
-    """Other teams neither gain nor lose a place."""
+    """Other teams neither gain nor lose a position."""
     without = replace(snapshot, teams=tuple(replace(team, member_shares=False) for team in snapshot.teams))
     queues = []
     for world in (snapshot, without):
@@ -146,7 +146,7 @@ def test_member_turns_keep_the_positions_of_the_team(snapshot):
 @FEW
 @given(sites(reservations=True, queued=12))
 def test_single_member_is_not_delayed_by_member_turns(snapshot):
-    """Neither to other teams, nor for what it has used."""
+    """Neither behind other teams nor for its own usage."""
     queued = tuple(replace(workload, user=workload.team) for workload in snapshot.queued)
     teams = tuple(replace(team, member_avg={team.name: 9}) for team in snapshot.teams)
     alone = replace(snapshot, queued=queued, teams=teams)
@@ -195,7 +195,7 @@ def backlogs(draw):
 @FEW
 @given(backlogs())
 def test_member_gets_at_least_half_its_share(backlog):
-    """A member with a backlog has at least half of an equal part, once running work has ended."""
+    """A backlogged member has at least half of an equal share once running work has ended."""
     gpus, members, queued = backlog
     scheduler = site(gpus=gpus, now_s=0)
     arriving = sorted(queued, key=lambda workload: workload.created_s)
@@ -226,7 +226,7 @@ def test_member_gets_at_least_half_its_share(backlog):
 
 
 def test_member_turns_do_not_affect_other_teams():
-    """Bob of one team comes before Ann of the same, not before those of another team who are due before."""
+    """Bob precedes Ann of his own team, but not earlier requests of another team."""
     teams = (replace(TEAM, cohort="c"), Team("audio", "c"))
     ann = [ask(f"ann{number}", "ann") for number in range(2)]
     other = [replace(ask(f"eve{number}", "eve", made_s=30), team="audio") for number in range(2)]

@@ -1,4 +1,4 @@
-"""The order of the queue: who is due first, and what a team's share counts for."""
+"""The order of the queue: due time, and the effect of a team's share."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_borrowing_team_is_later_among_equal_requests():
 
 
 def test_borrowed_share_delays_by_days():
-    """b borrows one of the six that are lent, half of its third: a delay of half of `share_delay_s`."""
+    """b borrows one of six, half of its third: a delay of half of `share_delay_s`."""
     running = [Running(ask(f"r{number}", "b"), 0) for number in range(3)]
     older = ask("x", "b", made_s=2 * DAY)
     half_s = Policy().share_delay_s // 2
@@ -85,7 +85,7 @@ def test_order_does_not_depend_on_the_scale_of_weights():
     queued += [ask(f"y{hours}", "c", made_s=2 * DAY + hours * HOUR) for hours in (6, 24, 48, 96)]
     heavy = tuple(replace(team, weight_milli=50_000) for team in TEAMS)
     assert order(*queued, running=running) == order(*queued, running=running, teams=heavy)
-    # One that brings more in has a larger fair part, and comes sooner.
+    # A team contributing more has a larger fair share and is earlier.
     favoured = tuple(replace(team, weight_milli=9000 if team.name == "b" else 1000) for team in TEAMS)
     assert order(*queued, running=running).index("x") > order(*queued, running=running, teams=favoured).index(
         "x"
@@ -113,7 +113,7 @@ def test_small_request_precedes_a_large_one_but_not_a_reserved_start():
 @FEW
 @given(sites(reservations=True, queued=12))
 def test_the_plan_begins_with_the_order_of_the_queue(snapshot):
-    """Both say who comes first by the same rule, also with cohorts in cohorts."""
+    """Both use the same order, also with nested cohorts."""
     scheduler = Scheduler(snapshot)
     scheduler.apply(scheduler.cycle(scheduler.now_s), scheduler.now_s)
     expected = [each.id for each in scheduler.pending.pick(scheduler.usage, set())]

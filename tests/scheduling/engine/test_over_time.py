@@ -1,4 +1,4 @@
-"""What must hold when a site runs for weeks, with nodes and without: nobody is sent to and fro."""
+"""Invariants of a site running for weeks, with and without nodes: no repeated preemption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR, DAY = 3600, 86400
 TEAMS = tuple(
     Team(name, "c", {GPU: Limit(nominal)}) for name, nominal in (("a", 4000), ("b", 4000), ("c", 0))
 )
-# Two weeks take long to make smaller: a failing example is shown as it was found.
+# Shrinking two weeks takes long, so a failing example is shown unchanged.
 FEW = settings(
     max_examples=examples(25), deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
 )
@@ -38,7 +38,7 @@ def ask(name: str, team: str, gpus: int, created_s: int = 0, **more) -> Workload
 
 @st.composite
 def arrivals(draw, most=60):
-    """Two weeks of requests, more than there is room for."""
+    """Two weeks of requests that exceed the capacity."""
     return [
         ask(
             f"w{number}",
@@ -56,7 +56,7 @@ def arrivals(draw, most=60):
 def check(diary: Diary, workloads: list[Workload]) -> None:
     assert diary.ended == {each.id for each in workloads}
     assert max(diary.preempted.values(), default=0) <= MOST
-    # Owners may take back from each other as they come and go; borrowers never take turns.
+    # Owners may reclaim from each other over time; borrowers never alternate.
     turns = {(taker, victim) for taker, victim, reason in diary.taken if reason is PreemptionCode.FAIR_SHARE}
     assert not any((victim, taker) in turns for taker, victim in turns)
 
@@ -72,12 +72,12 @@ def test_preemptions_per_workload_are_bounded_and_all_finish(workloads):
 def test_preemptions_are_bounded_and_nominations_kept_on_real_nodes(workloads):
     diary = live(Scheduler(site(), NodePlacer(4, 4)), workloads)
     check(diary, workloads)
-    # Whoever others left for has started: nobody has left in vain.
+    # Every beneficiary has started, so no preemption was in vain.
     assert diary.lapsed == []
 
 
 def test_borrowers_do_not_preempt_each_other_repeatedly():
-    """Both want all of it for days: who had to leave does not come back at the other's cost."""
+    """Both want all of it for days; a victim does not preempt its preemptor."""
     teams = (Team("own", "c", {GPU: Limit(8000)}), Team("x", "c"), Team("y", "c"))
     policy = Policy(min_run_s=0, patience_s=0, grace_s=1)
     scheduler = Scheduler(Snapshot(0, teams, (Cohort("c"),), capacity={GPU: 8000}, policy=policy))
@@ -113,7 +113,7 @@ def test_no_preemption_when_capacity_is_freed_soon():
     late = Running(ask("stays", "c", 4, duration_s=DAY), -HOUR)
     snapshot = site(running=(soon, late), queued=(ask("mine", "a", 4, -10),))
     assert schedule(snapshot).victims == ()
-    # What should have ended long ago is not waited for.
+    # Overdue work is not waited for.
     overdue = Running(ask("ends", "c", 4, duration_s=HOUR), -2 * HOUR)
     assert len(schedule(site(running=(overdue, late), queued=snapshot.queued)).victims) == 1
 
@@ -129,7 +129,7 @@ def test_lost_work_is_weighed_against_the_waiting_time(loses_work, asked):
     [(0, 0, True, 1), (1, 1, True, 0), (1, 2, True, 1), (20, 48, True, 0), (20, 0, False, 1)],
 )
 def test_lost_work_is_weighed_against_the_wait_of_all_requests(others, waited_h, loses_work, asked):
-    """Half of the site for two hours would be lost: with one more that waits, an hour for it, and growing."""
+    """Half of the site would lose two hours; one more waiting request adds an hour, and growing."""
     running = tuple(
         Running(ask(f"batch{at}", "c", 4, duration_s=9 * DAY, loses_work=loses_work), -2 * HOUR)
         for at in range(2)
@@ -142,7 +142,7 @@ def test_lost_work_is_weighed_against_the_wait_of_all_requests(others, waited_h,
 
 @pytest.mark.parametrize(("loses_work", "ran_h", "asked"), [(True, 3, 0), (True, 9, 1), (False, 3, 1)])
 def test_overdue_workload_is_expected_to_end_any_moment(loses_work, ran_h, asked):
-    """It is expected to go on for as long as it has run: no work is lost for a wait no longer than it."""
+    """Expected to run on as long as it has run: no work is lost for a shorter wait."""
     stays = Running(ask("stays", "c", 4, duration_s=DAY, loses_work=loses_work), -5 * HOUR)
     late = Running(ask("late", "c", 4, duration_s=HOUR, loses_work=loses_work), -ran_h * HOUR)
     snapshot = site(running=(stays, late), queued=(ask("mine", "a", 4),))
@@ -155,10 +155,8 @@ def test_overdue_workload_is_expected_to_end_any_moment(loses_work, ran_h, asked
     ("wants_h", "waited_h", "loses_work", "asked"),
     [(8, 0, True, 1), (12, 0, True, 1), (72, 0, True, 0), (72, 7 * 24, True, 1), (72, 0, False, 1)],
 )
-def test_accepted_lost_work_of_a_borrower_grows_with_its_share(
-    wants_h, waited_h, loses_work, asked
-):
-    """Two hours would be lost, ten are left. The share puts it nine days behind: eleven hours of run."""
+def test_accepted_lost_work_of_a_borrower_grows_with_its_share(wants_h, waited_h, loses_work, asked):
+    """Two hours would be lost, ten remain. The share puts it nine days behind: eleven hours of run."""
     held = [
         Running(ask(f"v{at}", "c", 4, duration_s=12 * HOUR, loses_work=loses_work), -2 * HOUR)
         for at in range(2)
@@ -171,7 +169,7 @@ def test_accepted_lost_work_of_a_borrower_grows_with_its_share(
     ("lasts_h", "loses_work", "asked"), [(9 * 24, True, 1), (20, True, 0), (20, False, 1)]
 )
 def test_preemption_between_borrowers_must_outweigh_the_lost_work(lasts_h, loses_work, asked):
-    """The taker wants a day and an hour would be lost: only who has longer to go than both leaves for it."""
+    """The requester wants a day and one hour would be lost: only longer remaining work is preempted."""
     teams = (Team("own", "c", {GPU: Limit(8000)}), Team("x", "c"), Team("y", "c"))
     running = tuple(
         Running(ask(f"x{at}", "x", 2, duration_s=lasts_h * HOUR, loses_work=loses_work), -HOUR)
@@ -183,7 +181,7 @@ def test_preemption_between_borrowers_must_outweigh_the_lost_work(lasts_h, loses
 
 
 def test_second_nomination_does_not_use_capacity_of_the_first():
-    """Two are free; each of the two owners needs four: one victim of two each would not do for both."""
+    """Two are free; both owners need four, and one victim of two does not suffice for both."""
     running = tuple(Running(ask(f"v{at}", "c", 2, duration_s=9 * DAY), -DAY) for at in range(3))
     owners = (ask("first", "a", 4, -2, duration_s=DAY), ask("second", "b", 4, -1, duration_s=DAY))
     cycle = schedule(site(running=running, queued=owners))
@@ -192,12 +190,12 @@ def test_second_nomination_does_not_use_capacity_of_the_first():
 
 
 def test_wide_request_is_not_starved_on_fragmented_nodes():
-    """Enough is free in all, but on no node: the node whose work ends first is kept for it."""
+    """Sufficient in total, but on no node: the node that frees first is reserved for it."""
     placer = NodePlacer(4, 4)
     scheduler = Scheduler(site(policy=Policy(preemption=False)), placer)
     narrow = [ask(f"n{at}", "ab"[at % 2], 1, at * 600, duration_s=5 * HOUR) for at in range(120)]
     diary = live(scheduler, [*narrow, ask("wide", "a", 4, 3 * HOUR, duration_s=HOUR)])
-    # Nine of its team are older and have four at once; b's quota goes to b's own.
+    # Nine older ones of its team get four at once; b's quota serves b's own requests.
     assert diary.began_s["wide"] <= 3 * HOUR + 3 * 5 * HOUR
 
 
@@ -235,7 +233,7 @@ def test_blocker_reports_the_idle_amount():
 
 @pytest.mark.parametrize(("average", "asked"), [({}, 1), ({GPU: 9000}, 0)])
 def test_recent_borrowing_counts_between_borrowers(average, asked):
-    """The taker holds nothing now, but had more than the other for days."""
+    """The requester uses nothing now, but used more than the other for days."""
     teams = (
         Team("own", "c", {GPU: Limit(8000)}),
         Team("x", "c"),

@@ -1,4 +1,4 @@
-"""Owners, who stay within their quota, and heads that would borrow for theirs."""
+"""Owners within their quota, and queue heads of their teams that would borrow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEAMS = tuple(Team(name, "all", {GPU: Limit(nominal)}) for name, nominal in (("a
 
 
 def ask(name: str, gpus: int, created_s: int, hours: int = 1, **more) -> Workload:
-    """A request of the team that its name begins with."""
+    """A request of the team named by its first letter."""
     return Workload(name, name[0], {GPU: gpus}, created_s=created_s, duration_s=hours * HOUR, **more)
 
 
@@ -34,7 +34,7 @@ def heads(cycle: Cycle) -> dict[str, int]:
 
 
 def test_owner_overtakes_a_borrowing_head():
-    """One of two is free. b wants both, which is one more than its own; a wants its own for longer."""
+    """One of two is free. b wants both, one above its quota; a wants its own for longer."""
     cycle = schedule(site(ask("b", 2, 1), ask("a", 1, 2, hours=30), running=LENT))
     assert cycle.starts == ("a",)
     assert cycle.backfilled == frozenset()
@@ -54,14 +54,14 @@ def test_requests_of_one_team_do_not_overtake_its_head():
 
 
 def test_blocked_head_of_a_team_does_not_hide_its_owner_request_behind_another_team():
-    """b1 waits for more than there will be soon; c's reserved start does not keep b2 from what is b's."""
+    """b1 waits for more than is free soon; the reserved start of c does not block b2 within b's quota."""
     teams = (*TEAMS, Team("d", "all", {"cpu_milli": Limit(1)}))
     running = (*LENT, Running(replace(ask("d-runs", 0, 0, hours=9), amounts={"cpu_milli": 1}), 100))
     b1 = replace(ask("b1", 1, 2), amounts={GPU: 1, "cpu_milli": 1})
     cycle = schedule(site(ask("c", 2, 1), b1, ask("b2", 1, 3, hours=2), running=running, teams=teams))
     assert cycle.starts == ("b2",)
     cycle = schedule(site(ask("c", 2, 1), b1, ask("b2", 1, 3, hours=30), running=running, teams=teams))
-    # It would delay b1, which stands before it in its own team.
+    # It would delay b1, which precedes it in its own team.
     assert cycle.starts == ()
 
 
@@ -78,7 +78,7 @@ def test_owners_overtake_even_without_backfill():
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(sites(preemption=False))
 def test_owner_never_waits_for_free_nominal_quota(snapshot):
-    """But behind what is older, or more urgent, of its own team."""
+    """Except behind older or more urgent requests of its own team."""
     scheduler = Scheduler(snapshot)
     now_s = snapshot.now_s
     for _ in range(30):

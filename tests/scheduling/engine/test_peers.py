@@ -1,4 +1,4 @@
-"""The policies that the benchmark compares with, by hand; and that the order keeps what it was made for."""
+"""Policies compared in the benchmark, checked by hand, and the benefit of the due order."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def job(name: str, gpus: int, submit_s: int, duration_s: int) -> Job:
 
 
 def test_srsf_preempts_for_less_remaining_service():
-    """Two GPUs: the long one gives way to the short one, and runs on where it was."""
+    """Two GPUs: the long job is preempted for the short one and resumes."""
     found = srsf([job("long", 2, 0, 1000), job("short", 2, 100, 200), job("longer", 2, 150, 2000)], 2)
     assert found.waits == {"long": 200, "short": 0, "longer": 1200 - 150}
     assert found.preempted == 1
 
 
 def test_tiresias_demotes_by_attained_service():
-    """After 1,000 GPU seconds the first goes down a queue: the second, which came later, runs at once."""
+    """After 1,000 GPU seconds the first is demoted: the second, which came later, runs at once."""
     found = tiresias([job("first", 2, 0, 1000), job("second", 2, 100, 300)], 2, limits=(1000,))
     assert found.waits == {"first": 300, "second": 400}
-    # In the queue below nobody is preempted for another of it: the second runs to its end.
+    # Within the lower queue there is no preemption: the second runs to its end.
     found = tiresias([job("first", 2, 0, 1000), job("second", 2, 600, 900)], 2, limits=(1000,))
     assert found.waits == {"first": 900, "second": 0}
 
@@ -40,7 +40,7 @@ def test_trace_samples_differ_by_seed():
     drawn = [thinned(jobs, seed, 12) for seed in (1, 2)]
     assert drawn[0] == thinned(jobs, 1, 12) != drawn[1]
     for some in drawn:
-        # A half asks for at most a third of twelve; a fourth of those is 250.
+        # Half of the jobs request at most a third of twelve; a fourth of those is 250.
         assert {each.gpus for each in some} == {1, 2, 3, 4}
         assert 200 < len(some) < 300
 
@@ -60,25 +60,25 @@ def test_water_filling_level(demand, capacity, most):
 
 
 def test_gavel_alternates_jobs_by_their_due_share():
-    """One GPU for two of two rounds each: in turns. One wants two GPUs: it is due half as many rounds."""
+    """Two jobs of two rounds alternate on one GPU. A job of two GPUs is due half as many rounds."""
     found = gavel([job("a", 1, 0, 720), job("b", 1, 0, 720)], 1)
     assert found.waits == {"a": 360, "b": 720}
     assert found.preempted == 2
     wide, narrow = job("wide", 2, 0, 720), [job(f"n{at}", 1, 0, 1440) for at in range(2)]
     found = gavel([wide, *narrow], 2)
-    # Of six rounds it has two, the first and the fourth.
+    # It has two of six rounds, the first and the fourth.
     assert found.waits == {"wide": 720, "n0": 720, "n1": 720}
 
 
 def test_themis_runs_the_job_with_the_worst_slowdown():
-    """With half of one GPU alone both take twice their time; after one round the short one is worse off."""
+    """With half a GPU each, both take twice as long; after one round the short one is worse off."""
     found = themis([job("long", 1, 0, 3600), job("short", 1, 0, 360)], 1)
     assert found.waits == {"long": 360, "short": 360}
     assert found.preempted == 1
 
 
 def test_restart_cost_is_added():
-    """The first comes back once for a round of 360 s, of which 60 are lost, and so once more."""
+    """The first resumes for a round of 360 s, of which 60 are lost, and so once more."""
     found = gavel([job("a", 1, 0, 720), job("b", 1, 0, 360)], 1, restart_s=60)
     assert found.waits == {"a": 360 + 60, "b": 360}
     assert found.lost_gpu_s == 60
@@ -87,7 +87,7 @@ def test_restart_cost_is_added():
 @pytest.mark.thorough("three replays of 1,000 jobs; bench/scheduling compares them")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_due_order_reduces_waits_without_harming_large_jobs(seed):
-    """Against age alone and against EASY, with work that no trace has, with and without preemption."""
+    """Compared with age only and with EASY, on synthetic work, with and without preemption."""
     jobs = synthetic(seed, 1000, 64)
     teams = quotas(jobs, 64)
     off = Policy(preemption=False)

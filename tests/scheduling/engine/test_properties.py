@@ -1,4 +1,4 @@
-"""What must hold on every site: no over-run, no starvation, no cycles, preview is the decision."""
+"""Invariants of every site: limits, no starvation, no cycles, previews equal decisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW = settings(max_examples=examples(150), deadline=None, derandomize=True)
 
 
 def run_on(scheduler: Scheduler, now_s: int, steps: int) -> dict[str, int]:
-    """Let time pass: what is expected to end does, victims come back. When each started last."""
+    """Advance time: expected ends happen and victims return. Returns the last start of each."""
     started: dict[str, int] = {}
     for _ in range(steps):
         cycle = scheduler.cycle(now_s)
@@ -75,9 +75,9 @@ def test_every_feasible_workload_starts(snapshot):
 @FEW
 @given(sites(preemption=False, turns=False))
 def test_backfill_does_not_delay_a_reserved_head(snapshot):
-    """Event by event, and at the start itself, when durations are kept.
+    """At every event and at the start itself, if durations are kept.
 
-    Where members take turns, a colleague may go ahead (`test_member_turns`).
+    With member shares, a team member may overtake (`test_member_turns`).
     """
     scheduler = Scheduler(snapshot)
     now_s = snapshot.now_s
@@ -94,11 +94,11 @@ def test_backfill_does_not_delay_a_reserved_head(snapshot):
         after = {head.workload: head.start_s for head in scheduler.cycle(now_s).backfill_reservations}
         for head in cycle.backfill_reservations[:1]:
             shortfall = scheduler.usage.shortfall(scheduler.pending.items[head.workload], now_s)
-            # A start of its own team may leave it to the limit of that team alone: nothing is reserved then.
+            # A start of its own team may leave it limited by that team only; then nothing is reserved.
             if shortfall is None or shortfall[0] not in OWN_RULES:
                 assert after[head.workload] <= head.start_s
-        # Only what comes first by the order, such as a higher priority whose own limit kept it so far,
-        # may move a promise; then it is made anew.
+        # Only requests earlier in the order, such as a higher priority limited so far, may move a
+        # reservation, which is then recreated.
         if len(cycle.starts) > len(cycle.backfilled):
             promised.clear()
         for head in cycle.backfill_reservations[:1]:
@@ -120,7 +120,7 @@ def _no_backfill(scheduler: Scheduler) -> Scheduler:
 @FEW
 @given(sites(preemption=True, queued=10), st.integers(0, 10))
 def test_preemption_always_converges(snapshot, later):
-    """With no protection by run time at all, and every victim back in the queue at once."""
+    """Without run time protection, and with every victim requeued at once."""
     snapshot = replace(snapshot, policy=Policy(min_run_s=0, grace_s=1))
     early = tuple(each for each in snapshot.queued if each.created_s < later)
     scheduler = Scheduler(replace(snapshot, queued=early))
@@ -145,7 +145,7 @@ def test_preview_equals_the_decision(snapshot):
 
 
 def assert_created_as(said, scheduler, request):
-    """Make the request: it gets what was said."""
+    """Create the request and assert that it gets the previewed result."""
     if said.outcome in (Outcome.IMPOSSIBLE, Outcome.NEEDS_APPROVAL):
         assert request.id not in submitted(scheduler, request).starts
         return
@@ -177,7 +177,7 @@ def submitted(scheduler, request):
 @FEW
 @given(snapshot=sites(reservations=True, queued=12))
 def test_additional_request_in_a_plan_equals_a_new_plan(depth, snapshot):
-    """Whether its slot is looked for, or it stands behind all slots."""
+    """Whether its slot is searched or it is behind all slots."""
     *others, request = snapshot.queued
     scheduler = Scheduler(replace(snapshot, queued=tuple(others)))
     scheduler.apply(scheduler.cycle(scheduler.now_s), scheduler.now_s)
@@ -210,7 +210,7 @@ def test_etas_and_positions_are_equal_in_bulk_and_one_by_one(depth, snapshot):
 @FEW
 @given(sites(reservations=True))
 def test_decision_without_changes_is_repeated(snapshot):
-    """So the outlook takes it over instead of making it again."""
+    """So the outlook reuses the decision."""
     scheduler = Scheduler(snapshot)
     for _ in range(6):
         decided = decision.decide(mock.Mock(scheduler=scheduler, now_s=snapshot.now_s, pending_workloads={}))
@@ -228,5 +228,5 @@ def test_eta_holds_if_all_work_ends_as_expected(snapshot):
     started = run_on(Scheduler(snapshot), snapshot.now_s, 400)
     assert verdict.eta_s is not None
     wait = started[request.id] - snapshot.now_s
-    # A look ahead goes in steps of a twentieth.
+    # Look-ahead uses steps of a twentieth.
     assert abs(verdict.eta_s - started[request.id]) <= 2 + wait // 5

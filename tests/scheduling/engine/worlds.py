@@ -1,4 +1,4 @@
-"""Random small sites for the property tests, and a clock that runs them."""
+"""Random small sites for property tests, and a clock that runs them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sites(draw, *, preemption=None, reservations=False, queued=8, weights=(1000,
 
 
 def settle(scheduler: Scheduler, now_s: int) -> list[str]:
-    """Run cycles at one moment, victims gone at once and back in the queue, until nothing changes."""
+    """Run cycles at one moment, with victims ended and requeued at once, until nothing changes."""
     log = []
     for _ in range(200):
         cycle = scheduler.cycle(now_s)

@@ -1,4 +1,4 @@
-"""Short ways to say what a cluster looks like, and generators of small random ones."""
+"""Builders of clusters, and generators of small random ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gpu(uuid: str, free: int = 1000, model: str = H100, **fields) -> DeviceCapac
 
 
 def gpus(name: str, *free: int, **fields) -> tuple[DeviceCapacity, ...]:
-    """One device for each number, with so much free."""
+    """Create one device per number, with that much free."""
     return tuple(gpu(f"{name}{index}", each, **fields) for index, each in enumerate(free))
 
 
@@ -58,7 +58,7 @@ def placement_of(nodes, request, **options) -> Placement:
 
 
 def where(nodes, request, **options) -> dict[str, list[str]]:
-    """Devices by node."""
+    """Return the chosen devices by node."""
     parts = placement_of(nodes, request, **options).nodes
     return {part.node: [grant.uuid for grant in part.devices] for part in parts}
 
@@ -109,7 +109,7 @@ def _node(draw, name: str, *, bonds: bool, instances: bool) -> NodeCapacity:
 
 
 def _memory_left(model: str, free: int) -> list[int]:
-    """What may be free of a device's memory where it is tracked: all of it, where nobody has a part."""
+    """Possible free memory of a device with tracked memory: all of it if it is unused."""
     whole = MEMORY[model]
     return [whole] if free == 1000 else [0, 10_000, whole * free // 1000, whole // 2]
 
@@ -130,7 +130,7 @@ def _carrier(draw, uuid: str) -> list[DeviceCapacity]:
 
 
 def carrier(uuid: str, *instances: tuple[str, int, bool], **fields) -> list[DeviceCapacity]:
-    """A GPU in MIG mode and its instances: profile, start, and whether it is free."""
+    """Create a GPU in MIG mode and its instances: profile, start, and whether it is free."""
     parent = DeviceCapacity(uuid, H100, 80_000, 1000, mig_mode=True, **fields)
     return [
         parent,

@@ -1,4 +1,4 @@
-"""The scores as they are defined, node by node and shape by shape: slow, and easy to believe."""
+"""Slow reference implementation of the scores, node by node and shape by shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Devices = list[tuple[str, int]]
 
 
 def plain(node: NodeCapacity) -> Devices:
-    """Model and free milli-GPU of each device that is handed out as such."""
+    """Return model and free milli-GPU of each device offered as a whole."""
     parents = mig_parents(node)
     return [
         (device.model, 0 if device.unusable else device.free_milli)
@@ -28,7 +28,7 @@ def suits(shape: Shape, model: str) -> bool:
 
 
 def fragmentation(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
-    """Σ weight × what the shape cannot use. Shapes of several devices look at each model by itself."""
+    """Σ weight × capacity unusable for the shape. Shapes of several devices are counted per model."""
     total = 0
     for shape, weight in mix.fragmentation_weights()[0]:
         enough = cpu >= shape.cpu_milli and memory >= shape.memory_mib
@@ -47,7 +47,7 @@ def fragmentation(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> i
 
 
 def room(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
-    """Σ weight × GPU of the shape × how often it fits."""
+    """Σ weight × GPUs of the shape × how often it fits."""
     total = 0
     for shape, weight in mix.room_weights()[0]:
         slots = sum(free // shape.share_milli for model, free in devices if suits(shape, model))
@@ -57,7 +57,7 @@ def room(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
 
 
 def level(mix: RequestMix, node: NodeCapacity, request: ResourceRequest, after: Devices) -> int:
-    """The level of a placement that leaves `after` on the devices."""
+    """Return the level of a placement that leaves `after` on the devices."""
     if not request.accelerators.count and not node.devices:
         return LEVELS
     cpu, memory = node.free_cpu_milli, node.free_memory_mib

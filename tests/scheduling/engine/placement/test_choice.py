@@ -1,4 +1,4 @@
-"""Which node is taken: agrees with brute force, and does not depend on names or order."""
+"""The chosen node agrees with brute force and does not depend on names or order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
 
 
 def fits(state: NodeCapacity, request: ResourceRequest) -> bool:
-    """Tries every set of devices."""
+    """Try every set of devices."""
     accelerators = request.accelerators
     if state.unusable or not set(request.labels) <= set(state.labels):
         return False
@@ -101,7 +101,7 @@ def test_choice_agrees_with_brute_force_and_grants_only_free_devices(nodes, requ
 
 
 def disguised(nodes: list[NodeCapacity], seed: int) -> tuple[list[NodeCapacity], dict[str, str]]:
-    """The same nodes under other names and UUIDs, in another order; and the way back."""
+    """Return the same nodes with other names, UUIDs and order, and the reverse mapping."""
     chance = random.Random(seed)
     back: dict[str, str] = {}
 
@@ -125,7 +125,7 @@ def disguised(nodes: list[NodeCapacity], seed: int) -> tuple[list[NodeCapacity],
 
 
 def content(state: NodeCapacity) -> tuple[object, ...]:
-    """What a node is, without the names."""
+    """Return the content of a node without names."""
     devices = tuple(replace(device, uuid="", parent_uuid="") for device in state.devices)
     return tuple(getattr(replace(state, name="", devices=devices), name) for name in NodeCapacity.__slots__)
 
@@ -140,7 +140,7 @@ def test_node_names_and_order_do_not_affect_the_choice(nodes, request, seed, pol
     if isinstance(one, Placed) and isinstance(other, Placed):
         states = {state.name: state for state in nodes}
         first, second = one.placement.nodes[0], other.placement.nodes[0]
-        # Equal nodes are interchangeable: the same kind of node, and on it the same devices.
+        # Equal nodes are interchangeable: the same kind of node with the same devices.
         assert content(states[first.node]) == content(states[back[second.node]])
         places = {state.name: [device.uuid for device in state.devices] for state in (*nodes, *aliased)}
         assert [places[first.node].index(grant.uuid) for grant in first.devices] == [

@@ -1,4 +1,4 @@
-"""A cluster that is kept: what is taken and given back, and that it decides like a fresh one."""
+"""A cached cluster: commits, releases, and decisions equal to those of a new cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_decides_like_a_new_cluster_without_overcommit(nodes, steps, policy):
         now = cluster.snapshot()
         decision = cluster.decide(request)
         assert decision == place(now, request, policy=policy)
-        # Asked again and again: only nodes that have changed meanwhile are looked at.
+        # Asked repeatedly: only changed nodes are examined.
         assert cluster.explain(steps[0][0]) == Cluster(now, policy=policy).explain(steps[0][0])
         if isinstance(decision, Placed):
             cluster.commit(decision.placement, request)
@@ -60,10 +60,8 @@ def test_decides_like_a_new_cluster_without_overcommit(nodes, steps, policy):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(nodes_(most=4, bonds=False), st.lists(requests_(), min_size=1, max_size=12), st.data(), POLICIES)
-def test_shared_scores_of_equal_nodes_give_the_same_decisions(
-    monkeypatch, nodes, requests, data, policy
-):
-    """The same steps with each node scored for itself."""
+def test_shared_scores_of_equal_nodes_give_the_same_decisions(monkeypatch, nodes, requests, data, policy):
+    """The same steps with each node scored separately."""
     nodes = [
         replace(
             each,
@@ -133,7 +131,7 @@ def test_overcommitted_node_accepts_no_work_until_enough_is_released():
 
 
 def test_overcommitted_allocations_can_be_released_and_restored():
-    """It has become smaller since: 2 CPU cores and 1 GiB more are held there than it has."""
+    """It has shrunk: 2 CPU cores and 1 GiB above its capacity are allocated."""
     small = node("n1", *gpus("a", 0, 1000), cpu=-2000, memory=-1024, disk=-10)
     cluster = Cluster([small])
     request = wants(1, cpu=1000, memory=512)
@@ -146,7 +144,7 @@ def test_overcommitted_allocations_can_be_released_and_restored():
     assert cluster.snapshot() == [small]
     assert cluster.find(wants(cpu=1, memory=0)) is None
     with pytest.raises(ValueError):
-        # Its device is taken again.
+        # Its device is used again.
         cluster.restore(held, request)
     assert cluster.snapshot() == [small]
 
@@ -165,7 +163,7 @@ def test_memory_of_shares_is_counted_if_tracked():
 
 @pytest.mark.parametrize("amount_first", [True, False])
 def test_share_without_memory_amount_gets_its_fraction_of_memory(amount_first):
-    """40,000 of 80,000 are its own: beside it, or before it, nobody is promised more than the other half."""
+    """40,000 of 80,000 are its own; others can have at most the other half, in any order."""
     cluster = Cluster([node("a", gpu("g", free_memory_mib=80_000))])
     plain, large = wants(1, share_milli=500), wants(1, share_milli=400, memory_mib=40_001)
     first, second = (large, plain) if amount_first else (plain, large)
@@ -194,7 +192,7 @@ def test_device_memory_is_never_overcommitted(memory, sizes):
         placement = cluster.find(request)
         if placement is not None:
             (grant,) = placement.nodes[0].devices
-            # What its node will hold it to.
+            # The limit that its node enforces.
             assert (
                 grant.memory_mib
                 == part_mib(memory, milli, asked)
@@ -207,7 +205,7 @@ def test_device_memory_is_never_overcommitted(memory, sizes):
 
 
 def test_equal_shares_fill_a_device_of_any_memory_size():
-    """Thirds of what is no multiple of three, too."""
+    """Also thirds of sizes not divisible by three."""
     cluster = Cluster([node("a", gpu("g", memory_mib=81_559, free_memory_mib=81_559))])
     for milli in (333, 333, 334):
         placement = cluster.find(wants(1, share_milli=milli))
@@ -216,7 +214,7 @@ def test_equal_shares_fill_a_device_of_any_memory_size():
 
 
 def test_overcommitted_memory_can_be_released_and_restored():
-    """Nothing of the device is free, and those who are there leave it as one after the other."""
+    """No memory of the device is free, and its holders leave one after the other."""
     full = node("a", gpu("g", 100, free_memory_mib=0))
     cluster = Cluster([full])
     one, other = (Placement((NodePlacement("a", (DeviceGrant("g", 450, mib),)),)) for mib in (60_000, 40_000))
@@ -296,7 +294,7 @@ def test_mig_instances_are_committed_and_released():
 
 
 def test_rarely_queried_shape_sees_all_changes_since():
-    """More than the changes that are remembered one by one."""
+    """More changes than are remembered individually."""
     cluster = Cluster([node("a", gpu("a0"), cpu=64_000), node("b", gpu("b0"), cpu=32_000)])
     seldom, often = wants(1), wants(cpu=10)
     first = cluster.find(seldom)

@@ -1,4 +1,4 @@
-"""Each predicate: what it says of a node, and that its two faces agree."""
+"""Each predicate: its reasons, and agreement of its scalar and array forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A home that a request brings: it goes where the homes need least, and never costs a place."""
+"""The home of a first start: placed where load is lowest, without affecting feasibility."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_homes(nodes, loads):
 
 
 def home_of(cluster: Cluster, request) -> str:
-    """Return the node to which the request brings its home, which is counted there."""
+    """Return the node chosen for the request and its home, which is then counted there."""
     placement = cluster.find(request, new_home=True)
     (part,) = placement.nodes
     cluster.take_home(part.node, 1000, 1000)
@@ -46,7 +46,7 @@ def test_new_home_never_changes_feasibility_or_locality(nodes, loads, requests, 
             continue
         assert best.placement == new
         if not request.accelerators.mig_profile:
-            # Connection and warnings come first.
+            # Connections and warnings are compared first.
             assert best.rank[0] >> 22 == cluster.best(request).rank[0] >> 22
         cluster.commit(new, request)
 
@@ -121,7 +121,7 @@ def test_mig_instances_count_as_gpus_for_home_load():
 
 
 def test_new_home_is_packed_if_spreading_costs_more():
-    """One home on a machine that runs something: an untouched one stays whole for eight GPUs at once."""
+    """One home on a machine in use keeps an unused machine whole for eight GPUs at once."""
     busy = node("busy", *gpus("b", *[0] * 2, *[1000] * 6), home_gpu_milli=1000)
     empty = node("empty", *gpus("e", *[1000] * 8))
     assert Cluster([busy, empty]).find(wants(1), new_home=True).nodes[0].node == "busy"

@@ -1,4 +1,4 @@
-"""MIG: legal layouts, which instance is given, and planning another layout."""
+"""MIG: legal layouts, choice of instances, and planned repartitions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_model_without_mig_has_no_layout(model):
 
 
 def test_profile_names_exceed_real_memory_by_at_most_an_eighth():
-    """What is assumed of models of which only the profiles' names are known."""
+    """For models of which only profile names are known."""
     known = [("NVIDIA A30", 24_576), ("NVIDIA A100", 40_960), ("NVIDIA A100", 81_920),
              ("NVIDIA H100", 81_559), ("NVIDIA H200", 143_771), ("NVIDIA B200", 183_359)]  # fmt: skip
     for model, memory_mib in known:
@@ -131,7 +131,7 @@ ODD = [
 
 
 def test_layout_is_planned_from_driver_placements():
-    """A model that is not in the table, with placements in other units than any that is."""
+    """A model outside the table, with placements in other units."""
     layout = reported_geometry(ODD)
     assert layout is not None
     assert (layout.slots, [profile.name for profile in layout.profiles]) == (
@@ -231,7 +231,7 @@ def test_well_placed_idle_instance_precedes_a_new_one():
 
 
 def test_new_instance_in_a_better_slot_precedes_a_badly_placed_idle_one():
-    """The idle one at 0 would keep every 4g and 7g from this GPU, and the half from the 3g."""
+    """The idle one at 0 would keep every 4g and 7g from this GPU, and one half from the 3g."""
     state = node("a", *carrier("p", (SMALL, 0, True), (SMALL, 4, False)))
     asked = wants(1, mig_profile=SMALL)
     mix = RequestMix.of([wants(1, mig_profile="4g.40gb")])
@@ -239,7 +239,7 @@ def test_new_instance_in_a_better_slot_precedes_a_badly_placed_idle_one():
     assert part.devices == ()
     (change,) = part.repartitions
     assert change.destroy == () and change.create[0].start > 4
-    # Without the permission it is the idle one, or nothing.
+    # Without permission to repartition, only the idle instance can be used.
     assert where([state], asked, mix=mix) == {"a": [f"p/{SMALL}@0"]}
 
 
@@ -271,7 +271,7 @@ def test_chosen_slot_is_optimal_among_all_possible(pieces, profile):
         fragmentation(LAYOUT, free & ~bits, ()) - before for bits in profile.masks() if not bits & ~free
     ]
     if found is None:
-        # No room, or as many of the profile as a GPU may have are in use.
+        # No capacity, or the maximum number of this profile is in use.
         in_use = [device.mig_profile for device in state.devices if device.free_milli == 0]
         assert not reachable or in_use.count(profile.name) >= profile.most
     else:
@@ -351,7 +351,7 @@ def bits_of(profile: str, start: int) -> int:
 
 
 def legal(pieces) -> list[tuple[str, int, bool]]:
-    """Those of the instances that a GPU may have at once: profile, start, and whether it is free."""
+    """Return the instances that can coexist on a GPU: profile, start, and whether it is free."""
     used, found = 0, []
     for piece, start, free in pieces:
         names = [name for name, _, _ in found]
@@ -398,17 +398,17 @@ def test_counted_instances_include_possible_layouts():
     state = node("a", *used, *carrier("q"), *gpus("plain", 1000, 1000))
     accelerators = AcceleratorRequest(count=1, mig_profile=SMALL)
     assert devices_with_room(state, accelerators) == 1
-    # Of seven a GPU takes one is held.
+    # One of the seven of a GPU is in use.
     assert devices_with_room(state, accelerators, repartition=True) == 6 + 7
     assert devices_with_room(state, AcceleratorRequest(count=1, mig_profile=LARGE)) == 0
-    # Whole ones and parts of them are neither of GPUs in MIG mode.
+    # Whole GPUs and shares are not available from GPUs in MIG mode.
     assert devices_with_room(state, AcceleratorRequest(count=1)) == 2
     assert devices_with_room(state, AcceleratorRequest(count=1, model=A10)) == 0
 
 
 @given(state=nodes_(most=1, bonds=False), count=st.integers(1, 4), share=st.sampled_from([250, 1000]))
 def test_counted_devices_can_all_be_placed(state, count, share):
-    """Of whole and shared devices: one more than there are never fits."""
+    """Whole and shared devices: one more than counted never fits."""
     accelerators = AcceleratorRequest(count=1, share_milli=share)
     for each in state:
         free = devices_with_room(each, accelerators)

@@ -1,4 +1,4 @@
-"""Acceptance of MIG requests beside first fit, on a small scale of `python -m bench.placement.mig`."""
+"""Acceptance of MIG requests compared with first fit; a small run of `python -m bench.placement.mig`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark: a small replay whose result is kept, renaming that changes nothing, and its report."""
+"""The placement benchmark: a small replay with recorded results, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look-up tables and arrays give the scores that the definitions give."""
+"""Look-up tables and arrays agree with the score definitions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_levels_agree_with_the_definition(nodes, request, mix):
 
 
 def _rounding(mix, state, request, after) -> int:
-    """A gain that lies on the border between two levels may fall to either side of it in floating point."""
+    """Floating point may round a gain on the border of two levels either way."""
     exact = reference.level(mix, state, request, after)
     return 1 if exact in (LEVELS // 2, LEVELS // 2 - 1) else 0
 
@@ -107,7 +107,7 @@ def test_rare_shapes_are_left_out_of_the_mix():
 
 
 def test_shape_with_few_suitable_devices_is_scarce():
-    """Of 8 free devices one is an H100; two nodes have four free, but only one of them the cores."""
+    """Of 8 free devices one is an H100; two nodes have four free, but only one of them has the cores."""
     nodes = [
         node("a", *gpus("a", *[1000] * 4, model=A10)),
         node("b", *gpus("b", *[1000] * 3, model=A10), gpu("h"), cpu=0),
@@ -132,7 +132,7 @@ def test_shape_with_few_suitable_devices_is_scarce():
 
 
 def test_scarcity_counts_all_clusters_that_expect_a_shape():
-    """A request for any GPU has eight, one for an H100 has two, also in the cluster of H100s alone."""
+    """A request for any GPU has eight, one for an H100 has two, also in the cluster of H100s only."""
     many = Cluster([node("a", *gpus("a", *[1000] * 6, model=A10))])
     few = Cluster([node("b", *gpus("b", *[1000] * 2, model=H100))])
     any_one, an_h100, own = wants(1, cpu=0), wants(1, cpu=0, models=(H100,)), wants(2, cpu=0, models=(H100,))

@@ -1,4 +1,4 @@
-"""Devices of one request stay close on a node, and its nodes close in the room."""
+"""Devices of a request are close on a node, and its nodes close in the data centre."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.suite.choice import examples
 
 
 def islands(name: str, *sizes: int, busy: tuple[int, ...] = ()):
-    """One node with an NVLink island of each size; the devices in `busy` are in use."""
+    """A node with an NVLink island of each size; the devices in `busy` are in use."""
     devices = [(f"i{island}", index) for island, size in enumerate(sizes) for index in range(size)]
     return node(
         name,
@@ -70,7 +70,7 @@ def test_single_device_satisfies_any_locality():
 
 
 def nvswitch(name: str, *free: int):
-    """A host whose NVSwitch joins all its GPUs, half of them on each of two NUMA nodes."""
+    """A host whose NVSwitch connects all GPUs, half of them on each of two NUMA nodes."""
     half = len(free) // 2
     return node(
         name,
@@ -118,7 +118,7 @@ def numa_nodes(devices: list[DeviceCapacity]) -> set[int]:
 
 @st.composite
 def hosts(draw):
-    """A few hosts of two NUMA nodes, their GPUs joined by a switch, in pairs, anyhow or not at all."""
+    """Hosts of two NUMA nodes with GPUs connected by a switch, in pairs, randomly or not at all."""
     found = []
     for number in range(draw(st.integers(1, 3))):
         size = draw(st.sampled_from([4, 8]))
@@ -158,7 +158,7 @@ several = st.builds(
     st.sampled_from(["fragmentation", "best_fit", "spread"]),
 )
 def test_placement_crosses_numa_nodes_only_if_necessary(states, requests, policy):
-    """Over a life of a cluster: what has been placed stays, and the rest has to do."""
+    """Over the life of a cluster, with earlier placements unchanged."""
     cluster = Cluster(states, policy=policy)
     for request in requests:
         accelerators = request.accelerators
