@@ -1,4 +1,4 @@
-"""Words of tests about requests."""
+"""Helpers of quota request tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def in_hours(hours: float) -> datetime:
 
 
 def ask(actor: User, team: Team, **fields: Any) -> QuotaRequest:
-    """One H100 for a day, unless said otherwise."""
+    """Request one H100 for a day by default."""
     arguments: dict[str, Any] = {
         "kind": "quota",
         "resource": "gpu:h100",

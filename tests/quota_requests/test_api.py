@@ -1,4 +1,4 @@
-"""Requests, grants, rules and delegations for programs."""
+"""Quota requests, grants, rules and delegations over REST."""
 
 from __future__ import annotations
 

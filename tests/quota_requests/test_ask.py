@@ -1,4 +1,4 @@
-"""Asking for more: what can be asked, by whom, and what a rule approves at once."""
+"""Creating quota requests: valid values, permissions, and approval by rules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_only_members_can_request(charlie, olga, team, eight):
         ("resource", {"resource": "gpu:b200"}),
         ("resource", {"resource": "nonsense"}),
         ("kind", {"kind": "friendship"}),
-        ("kind", {"kind": "member_cap"}),  # nothing caps bob
+        ("kind", {"kind": "member_cap"}),  # bob has no cap
         ("kind", {"kind": "ledger", "resource": "gpu_hours", "until": None}),  # there is no budget
     ],
 )
@@ -105,13 +105,13 @@ def test_duplicate_request_is_refused(bob, alice, team, eight):
     with pytest.raises(StateConflict) as refused:
         ask(bob, team, amount=2000)
     assert refused.value.extra["url"] == f"/quotas/requests/{first.pk}/"
-    ask(alice, team)  # another member may
+    ask(alice, team)  # allowed for another member
     ask(bob, team, resource="cpu_milli", amount=4000)
     requests.cancel(actor=bob, request_id=first.pk)
     ask(bob, team)
 
 
-# --- Rules ------------------------------------------------------------------------------------------
+# -- rules
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_rule_limit_includes_earlier_grants_by_rules(bob, alice, team, petra, ru
     by_hand = ask(alice, team, amount=1500, until=in_hours(2))
     assert by_hand.state == RequestState.OPEN
     requests.approve(actor=petra, request_id=by_hand.pk)
-    # What a person granted does not count; a rule that was removed and made anew forgets nothing.
+    # Grants by a person do not count; recreating a rule keeps its usage.
     rules.delete_rule(actor=petra, rule_id=rule.pk)
     rules.create_rule(actor=petra, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
     assert ask(bob, team, amount=500, until=in_hours(2)).state == RequestState.APPROVED
@@ -180,7 +180,7 @@ def test_own_rule_does_not_approve_own_request_of_an_approver(bob, team, petra, 
     first = ask(petra, team, until=in_hours(1))
     assert first.state == RequestState.OPEN
     requests.cancel(actor=petra, request_id=first.pk)
-    # Somebody else's touch does not make it another's rule; nor does a touch of her own on another's.
+    # A change by another approver does not transfer a rule.
     rules.change_rule(actor=other, rule_id=rule.pk, hours_at_most=9)
     assert ask(petra, team, until=in_hours(1)).state == RequestState.OPEN
     others = rules.create_rule(

@@ -1,4 +1,4 @@
-"""Decisions: who may, who was faster, what comes of them, and how grants end."""
+"""Decisions: permissions, races, effects, and the end of grants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(user) -> list[str]:
     return [notice.title for notice in Notification.objects.filter(user=user).order_by("pk")]
 
 
-# --- What comes of it -------------------------------------------------------------------------------
+# -- effects
 
 
 def test_approval_creates_a_grant_and_notifies_the_requester(bob, petra, team, eight, sent):
@@ -129,7 +129,7 @@ def test_only_the_requester_cancels(bob, alice, petra, team, eight):
     assert Event.objects.filter(kind="quota.request_cancelled").count() == 1
 
 
-# --- Who may ----------------------------------------------------------------------------------------
+# -- permissions
 
 
 def test_only_approvers_and_administrators_decide(bob, alice, charlie, olga, petra, team, eight):
@@ -156,7 +156,7 @@ def test_own_request_cannot_be_decided(petra, team, eight):
     assert made not in QuotaRequest.objects.filter(policies.decidable_by(petra))
     second.is_active = False
     second.save()
-    # The only administrator there is: allowed, and said so in the audit log.
+    # The only administrator: allowed, with a note in the audit log.
     assert made in QuotaRequest.objects.filter(policies.decidable_by(petra))
     requests.approve(actor=petra, request_id=made.pk)
     event = Event.objects.get(kind="quota.request_approved")
@@ -203,7 +203,7 @@ def test_delegate_does_not_decide_requests_of_the_approver(olga, petra, bob, tea
     with pytest.raises(NotAllowed) as refused:
         requests.approve(actor=bob, request_id=made.pk)
     assert refused.value.reason.code == ReservationCode.DELEGATE_OF_REQUESTER
-    # By the word of another approver he does.
+    # Another approver's delegation allows it.
     rules.delegate(actor=UserFactory(is_approver=True), delegate="bob", ends_at=in_hours(2))
     assert made in QuotaRequest.objects.filter(policies.decidable_by(bob))
     requests.approve(actor=bob, request_id=made.pk)
@@ -232,7 +232,7 @@ def test_invalid_delegation_is_refused(olga, petra, given):
         rules.delegate(actor=petra, delegate=given.get("delegate", "olga"), ends_at=ends)
 
 
-# --- Grants end -------------------------------------------------------------------------------------
+# -- end of grants
 
 
 def test_revoked_grant_does_not_count(bob, alice, olga, petra, team, eight, sent):
@@ -276,12 +276,12 @@ def test_short_grant_gives_no_warning(bob, alice, petra, team, eight):
     assert not told(alice)
 
 
-# --- A workspace that waits -------------------------------------------------------------------------
+# -- waiting workspaces
 
 
 @pytest.fixture
 def waiting(bob, team, eight):
-    """bob's workspace of one GPU, of which the team has none, and the request that it waits for."""
+    """bob's workspace of one GPU, for which the team has no quota, and its request."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     workspace = create_workspace(
         unapproved=True,

@@ -1,4 +1,4 @@
-"""Pages of requests: ask, inbox with evidence, decide and undo, rules and delegates."""
+"""Pages of requests: form, inbox with evidence, decisions with undo, rules and delegates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def text_of(response) -> str:
 
 
 def held(team, owner, pool, *, days: float, ago: float = 0, devices: int = 1, active: bool = False, **fields):
-    """A workspace that held devices of the pool's node for so many days, until so many days ago."""
+    """Create a workspace with devices of the pool's node for that many days, ended that many days ago."""
     now = timezone.now()
     workspace = WorkspaceFactory(
         team=team,
@@ -70,7 +70,7 @@ def held(team, owner, pool, *, days: float, ago: float = 0, devices: int = 1, ac
     return workspace
 
 
-# --- Asking -----------------------------------------------------------------------------------------
+# -- request form
 
 
 def test_request_form_uses_readable_units(bob, team, petra, eight, as_user):
@@ -131,7 +131,7 @@ def test_user_without_a_team_sees_the_next_step(petra, as_user):
 
 
 def test_hours_and_checkpoints_are_kept_in_the_request(bob, team, eight, as_user):
-    """From the form for new workspaces over the one that asks to the workspace that waits."""
+    """From the workspace form through the request form to the waiting workspace."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     browser = as_user(bob)
     query = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "name": "big", "ask": "1"}
@@ -181,7 +181,7 @@ def test_invalid_hours_are_reported_in_the_form(bob, team, eight, as_user):
 
 
 def test_refused_workspace_runs_after_request_and_approval(bob, petra, team, eight, as_user, sent):
-    """From the refusal to a running workspace, in forms alone."""
+    """From the refusal to a running workspace, with forms only."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
     page = as_user(bob).get(
@@ -242,7 +242,7 @@ def test_refused_request_leaves_no_workspace(bob, team, eight, as_user):
     assert not Workspace.objects.exists()
 
 
-# --- The inbox --------------------------------------------------------------------------------------
+# -- inbox
 
 
 def test_inbox_shows_evidence_for_the_decision(bob, alice, petra, team, eight, as_user):
@@ -303,7 +303,9 @@ def test_gpu_use_is_shown_or_marked_as_not_measured(bob, petra, team, eight, as_
 
 
 @pytest.mark.thorough("fifty requests")
-def test_fifty_requests_take_as_many_queries_as_one(petra, team, eight, as_user, django_assert_max_num_queries):
+def test_fifty_requests_take_as_many_queries_as_one(
+    petra, team, eight, as_user, django_assert_max_num_queries
+):
     for number in range(50):
         some = TeamFactory()
         user = MembershipFactory(team=some, user=UserFactory()).user
@@ -398,7 +400,7 @@ def test_request_is_cancelled_on_the_page(bob, team, eight, as_user):
     assert made.state == RequestState.CANCELLED
 
 
-# --- Rules and delegates ----------------------------------------------------------------------------
+# -- rules and delegates
 
 
 def test_rules_are_created_disabled_and_deleted_on_the_page(petra, team, eight, as_user):

@@ -1,4 +1,4 @@
-"""Two at the same moment, each with a connection of its own: on SQLite's file and on PostgreSQL."""
+"""Concurrent requests and decisions with separate connections, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approving much asks again who approves, when the last proof is old."""
+"""Large approvals require recent authentication."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JSON = {"content_type": "application/json"}
 
 @pytest.fixture
 def made(bob, petra, team, eight, settings):
-    """Bob's request for three H100, where more than two ask for a proof."""
+    """Bob's request for three H100; approving more than two requires reauthentication."""
     settings.BERTH_STEP_UP_APPROVALS = {"gpu": 2}
     return ask(bob, team, amount=3000, until=in_hours(48))
 

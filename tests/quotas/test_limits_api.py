@@ -1,4 +1,4 @@
-"""Quotas, cohorts, shares, caps, limits of the site and rates over REST."""
+"""Quotas, cohorts, shares, caps, site limits and rates over REST."""
 
 from __future__ import annotations
 

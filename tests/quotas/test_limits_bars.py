@@ -1,4 +1,4 @@
-"""What a bar says of a team's part, and the tree that operators see."""
+"""Quota bars of a team, and the tree shown to operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ H100 = "gpu:h100"
 
 @pytest.fixture
 def hold(team, bob, local_pool):
-    """`hold(3000)`: a workspace of bob's that holds, or waits for, so much H100."""
+    """`hold(3000)`: a workspace of bob that uses, or waits for, that amount of H100."""
 
     def make(milli, *, owner=bob, of=team, state=State.RUNNING, **fields):
         fields["amounts"] = fields.get("amounts", {H100: milli})

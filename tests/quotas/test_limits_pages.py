@@ -1,4 +1,4 @@
-"""The operators' page of limits, and quota on a team's page and at home."""
+"""The limits page of operators, and quota on team page and home page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def words(response) -> str:
 
 @pytest.fixture
 def board(as_user, olga):
-    """The page as olga: `board(row="team:vision", quota="4")` saves, `board()` looks."""
+    """The page as olga: `board(row="team:vision", quota="4")` saves, `board()` reads."""
     client = as_user(olga)
 
     def send(htmx=False, **data):

@@ -1,4 +1,4 @@
-"""Setting quotas, cohorts, shares, caps, limits of the site and rates."""
+"""Setting quotas, cohorts, shares, caps, site limits and rates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ H100 = "gpu:h100"
 
 @pytest.fixture
 def running(team, bob, local_pool):
-    """`running(3000)`: a workspace of bob's that holds so much H100."""
+    """`running(3000)`: a workspace of bob that uses that amount of H100."""
 
     def hold(milli, owner=bob, of=team, **fields):
         fields = {"state": State.RUNNING, "pool": local_pool, **fields}

@@ -1,4 +1,4 @@
-"""Many quotas changed at once: effects first, all or none, nobody's change overwritten."""
+"""Bulk quota changes: preview, all or none, no concurrent change overwritten."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_preview_names_teams_above_quota_and_requests_that_then_fit(lent: Team, 
 
 
 def test_preview_equals_the_effect_of_the_change(lent: Team, lender: Team, olga: Any) -> None:
-    """Also with a grant, whose effect depends on whether anything in the cohort names the resource."""
+    """Also with a grant, whose effect depends on whether the cohort limits the resource."""
     from django.utils import timezone
 
     from portal.quota.limits.models import Grant

@@ -1,4 +1,4 @@
-"""The page of quotas as a matrix: cells, preview, save, and what others see."""
+"""The quota matrix: cells, preview, save and visibility."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PARTS = ("", "_bucket", "_count", "_sum")
 
 @dataclass
 class Metric:
-    """A family of the text format, with its samples as (name, labels) in writing."""
+    """A family of the text format, with raw samples as (name, labels)."""
 
     name: str
     kind: str = "untyped"

@@ -1,4 +1,4 @@
-"""The dashboard asks for what there is."""
+"""The dashboard uses exported metrics only."""
 
 from __future__ import annotations
 

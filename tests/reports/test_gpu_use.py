@@ -1,4 +1,4 @@
-"""The report of what GPUs did: sums by day, what was not measured, who may see whose, page, REST and CSV."""
+"""The GPU use report: daily sums, unmeasured time, visibility, page, REST and CSV."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def hold(
     milli: int = 1000,
     number: int = 1,
 ) -> None:
-    """From one hour of the day to another."""
+    """Allocate from one hour of the day to another."""
     allocation = Allocation.objects.create(
         workspace=workspace,
         node=device.node,
@@ -140,7 +140,7 @@ def test_shares_instances_and_simulated_devices_are_counted(gpus, bob, team, tmp
         hold(WorkspaceFactory(owner=bob, team=team), sim, 0, 24)
     days.write(DAY.date(), now=LATER)
     row = figures()
-    # A quarter of one, and half of the one that was cut in two, which itself counts no more.
+    # A quarter of one GPU, and half of the partitioned one, which itself is not counted.
     assert row.held == 0.5 * HOUR + HOUR
     assert (row.measured, row.capacity) == (0, 36 * HOUR)
 
@@ -172,7 +172,7 @@ def test_reclaimed_time_counts_until_the_next_start_up_to_a_day(gpus, bob, team,
     at(clock, 3.9, again, AuditKind.WORKSPACE_STOP, code)
     at(clock, 5, own, AuditKind.WORKSPACE_STOP)
     days.write(DAY.date(), now=LATER)
-    # Three hours until it was started again, and two that were left of a day.
+    # Three hours until its restart, and two until the end of the day.
     assert figures().reclaimed == 5 * HOUR
     assert figures(Dimension.TEAM, "vision").reclaimed == 5 * HOUR
     assert figures(Dimension.MODEL, gpus[0].model, "vision").reclaimed == 5 * HOUR
@@ -210,7 +210,7 @@ def test_daily_run_is_idempotent_fills_gaps_and_deletes_old_days(gpus, clock):
 
 @pytest.fixture
 def reported(gpus: list[Device], bob: Any, team: Any, clock: Any) -> None:
-    """bob held a GPU for four hours yesterday: two were used, one was not measured. No midnight comes."""
+    """bob used a GPU for four hours yesterday: two busy, one unmeasured. No midnight passes."""
     today = timezone.now().astimezone(UTC).date()
     figures_ = {
         "held": 4 * HOUR, "held_measured": 3 * HOUR, "held_used": 2 * HOUR, "reclaimed": HOUR,
@@ -340,7 +340,7 @@ def test_allocated_time_costs_the_flavor_price(gpus, bob, team, as_user, olga):
     workspace = WorkspaceFactory(owner=bob, team=team, flavor=flavor)
     for gpu in gpus:
         hold(workspace, gpu, 0, 3)
-    # What has no price costs nothing.
+    # Without a price the cost is 0.
     hold(WorkspaceFactory(owner=bob, team=team), gpus[0], 4, 10)
     days.write(DAY.date(), now=LATER)
     for key in (
@@ -350,7 +350,7 @@ def test_allocated_time_costs_the_flavor_price(gpus, bob, team, as_user, olga):
         {"dimension": Dimension.FLAVOR, "key": "two"},
     ):
         assert figures(**key).cost == 3 * 500 * 1000
-    # A later price changes nothing of days that have been added up.
+    # A later price does not change summed days.
     flavor.price_cents = 900
     flavor.save()
     found = gpu_use.report(actor=olga, since=DAY.date(), until=DAY.date(), by="flavor")

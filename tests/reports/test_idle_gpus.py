@@ -1,4 +1,4 @@
-"""The report of idle GPUs: kept and why, given back, what policies would free; page, REST and CSV."""
+"""The idle GPU report: kept with reasons, reclaimed, savings by policies; page, REST and CSV."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_idle_time_is_split_by_reason():
     )
     assert split(past) == {"kept": 2.0, "other_work": 1.5, "below_limit": 4.0}
     assert split(past, Policy(None, None, 1800)) == {"kept": 2.0, "other_work": 1.5, "no_limit": 4.0}
-    # A limit for the GPUs alone holds whatever else is at work.
+    # A GPU limit applies whatever other work runs.
     assert split(past, Policy(HOUR_S, None, 1800)) == {"kept": 2.0, "below_limit": 5.5}
     assert split(RecordedRun(0, HOUR_S)) == {}
     assert set(idle_seconds(past, LIMIT)) == set(KeptReason)
@@ -105,10 +105,10 @@ def test_report_of_a_team_shows_kept_and_reclaimed_time(gpus, bob, team, olga, a
     assert amounts == {"other_work": 4.0, "below_limit": 8.0}
     assert (line.amounts.held / HOUR, line.amounts.idle / HOUR) == (20.0, 12.0)
     assert {code: value / HOUR for code, value in line.amounts.given_back.items()} == {"ends_by_idle": 28.0}
-    # Present policies would have stopped it after two hours without work: two hours earlier, with two GPUs.
+    # Current policies would have stopped it two hours earlier, with two GPUs.
     assert line.amounts.would_give_back / HOUR == pytest.approx(4.0)
     assert found.total == line.amounts
-    # The same answer as the report of GPU use.
+    # The same result as the GPU use report.
     days.write(DAY.date())
     use = GpuDay.objects.get(day=DAY.date(), dimension=Dimension.ALL, key="", team="")
     assert use.reclaimed == found.total.returned

@@ -1,4 +1,4 @@
-"""The pages for Prometheus: their format, metrics, readers and cost."""
+"""Prometheus pages: format, metrics, permissions and cost."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Parsed = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def parse(text: str) -> Parsed:
-    """A strict reader of the text format: what it does not know fails."""
+    """Parse the text format strictly: unknown input fails."""
     found: Parsed = {}
     name = ""
     lines = text.split("\n")
@@ -80,12 +80,12 @@ def parse(text: str) -> Parsed:
 
 
 def value(parsed: Parsed, name: str, **labels: str) -> float:
-    """The value of the one sample that has these labels."""
+    """Return the value of the only sample with these labels."""
     (found,) = [value for known, value in parsed[name] if labels.items() <= known.items()]
     return found
 
 
-# --- the format -----------------------------------------------------------------------------------
+# -- format
 
 texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), max_size=20)
 
@@ -107,7 +107,7 @@ def test_metric_names_match_the_exporter():
     assert {name for name, _, _ in dcgm_names.readings(sample, info)} == set(dcgm_names.help_texts())
 
 
-# --- what it tells --------------------------------------------------------------------------------
+# -- content
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_increasing_metrics_are_counters_with_the_exporters_names(lab, client, b
     }
     assert kinds["DCGM_FI_DEV_XID_ERRORS"] == "gauge"
     assert value(parse(text), "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", UUID="GPU-gpu-01-1") == 5
-    # Prometheus' own reader knows them by that name as well.
+    # The reader of Prometheus uses that name as well.
     read = {family.name: family for family in text_string_to_metric_families(text)}
     energy = read["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"]
     assert (energy.type, [sample.value for sample in energy.samples]) == ("counter", [123.0])
@@ -228,7 +228,7 @@ def test_empty_site_exports_metrics(db, read):
 @pytest.mark.parametrize(("address", "limit"), [("/metrics", 11), ("/metrics/gpus", 4)])
 def test_queries_do_not_grow_with_devices(catalog, client, bob, address, limit):
     client.force_login(bob)
-    # Notes when the session was last seen, once in some minutes.
+    # Stores the last use of the session every few minutes.
     client.get(address)
 
     def queries() -> int:
@@ -243,7 +243,7 @@ def test_queries_do_not_grow_with_devices(catalog, client, bob, address, limit):
     assert queries() == few <= limit
 
 
-# --- promtool -------------------------------------------------------------------------------------
+# -- promtool
 
 
 @pytest.mark.parametrize(
@@ -275,12 +275,12 @@ def test_every_metric_passes_the_rules_of_promtool(lab, client, bob, team, count
     assert [family.name for family in text_string_to_metric_families(text)]
 
 
-# --- starts ---------------------------------------------------------------------------------------
+# -- starts
 
 
 @pytest.fixture
 def counted(bob, team, pool, django_capture_on_commit_callbacks) -> Workspace:
-    """A workspace whose request, start, ready time and failure are counted, the first two twice."""
+    """A workspace with counted request, start, ready time and failure, the first two twice."""
     workspace = WorkspaceFactory(owner=bob, team=team, pool=pool, state="provisioning")
     workspace.ready_at = workspace.requested_at + timedelta(seconds=10.5)
     lost = WorkspaceFailed(workspace, TerminationReason.LOST, Reason(WorkspaceCode.NOT_STARTABLE))
@@ -312,9 +312,7 @@ def test_start_of_several_days_is_in_the_last_bucket(read, counted, django_captu
     assert buckets["86400"] == 1 and buckets["+Inf"] == 2
 
 
-def test_creating_and_starting_count_as_requests(
-    pool, read, bob, team, django_capture_on_commit_callbacks
-):
+def test_creating_and_starting_count_as_requests(pool, read, bob, team, django_capture_on_commit_callbacks):
     with django_capture_on_commit_callbacks(execute=True):
         workspace = create_workspace(
             actor=bob,
@@ -343,7 +341,7 @@ def test_gpus_and_usage_of_a_team_are_exported(lab, read, bob, team, monkeypatch
     assert parsed["berth_team_gpus_used"] == [(labels, 0.8)]
 
 
-# --- who may --------------------------------------------------------------------------------------
+# -- permissions
 
 
 def test_metrics_require_a_token_with_permission(client, bob, settings):

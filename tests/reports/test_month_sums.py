@@ -1,4 +1,4 @@
-"""Whole months are added up once, and a report is always of the days that there are."""
+"""Whole months are summed once, and a report always equals its days."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = {
 
 
 def write(chance: Random, days: list[date]) -> None:
-    """These days anew, with other figures; not everybody has something on each."""
+    """Rewrite these days with other figures; not every user has some on each day."""
     GpuDay.objects.filter(day__in=days).delete()
     GpuDay.objects.bulk_create(
         GpuDay(
@@ -43,7 +43,7 @@ def write(chance: Random, days: list[date]) -> None:
 
 
 def plainly(team: str, by: str, since: date, until: date) -> list[gpu_use.GpuUseLine]:
-    """The lines, each row read and added up by itself."""
+    """Return the lines, summed directly from each row."""
     sums: dict[str, list[int]] = {}
     for row in GpuDay.objects.filter(team=team, dimension=by, day__range=(since, until)):
         there = sums.setdefault(row.key, [0] * len(FIGURES))
@@ -63,7 +63,7 @@ def days(clock) -> Random:
 
 def check(chance: Random, olga, spans: int = 6) -> None:
     for number in range(spans):
-        # The first one has every month, whole.
+        # The first of the month, complete.
         since, until = sorted(chance.sample(DAYS, 2)) if number else (DAYS[0], DAYS[-1])
         for team, by in (("", "user"), ("vision", "user"), ("", "team")):
             found = gpu_use.report(actor=olga, since=since, until=until, team=team, by=by)
@@ -79,14 +79,14 @@ def before(since: date, until: date) -> tuple[date, date]:
 
 def test_report_equals_the_sum_of_its_days(days, olga):
     check(days, olga, 1)
-    # The month under way and the first one, which is there in part, are added up as far as they go.
+    # The current month and the partial first one are summed as far as they go.
     assert month_sums.run(NOW) == [date(2026, month, 1) for month in (10, 9, 8)]
     check(days, olga)
     assert month_sums.run(NOW) == [date(2026, month, 1) for month in (7, 6)]
     check(days, olga)
     assert month_sums.run(NOW) == []
     for _ in range(3):
-        # Days come late, are made anew, or go.
+        # Days arrive late, are rewritten, or are deleted.
         write(days, days.sample(DAYS, 5))
         GpuDay.objects.filter(day__in=days.sample(DAYS, 2)).delete()
         check(days, olga, 2)
@@ -95,7 +95,7 @@ def test_report_equals_the_sum_of_its_days(days, olga):
 
 
 def test_report_of_a_year_uses_month_sums(days, olga):
-    """A figure that no day has shows from where it comes, and that it goes with a day that is made anew."""
+    """A sum that no day has reveals its source, and disappears when a day is rewritten."""
     month_sums.run(NOW)
     GpuMonth.objects.filter(month=date(2026, 9, 1), team="", key="user-1").update(held=10**17)
 
@@ -103,7 +103,7 @@ def test_report_of_a_year_uses_month_sums(days, olga):
         return gpu_use.report(actor=olga, since=DAYS[0], until=DAYS[-1], by="user").lines[0].amounts.held
 
     assert most() > 10**17
-    # Not where the month is there in part.
+    # Not for a partial month.
     found = gpu_use.report(actor=olga, since=date(2026, 9, 2), until=DAYS[-1], by="user")
     assert found.lines[0].amounts.held < 10**17
     found = gpu_use.report(actor=olga, since=DAYS[0], until=date(2026, 9, 29), by="user")
@@ -120,7 +120,7 @@ def test_no_sums_during_recalculation_and_old_ones_are_deleted(days, settings):
     month_sums.run(NOW)
     settings.BERTH_KEEP_HOURS_DAYS = 1
     later = datetime(2028, 8, 20, 1, tzinfo=UTC)
-    # From then on 731 days back are in August of 2026: that month goes day by day.
+    # From then on 731 days back are in August 2026: that month is read by day.
     assert month_sums.run(later) == []
     months = GpuMonth.objects.order_by("month").values_list("month", flat=True).distinct()
     assert list(months) == [date(2026, 9, 1), date(2026, 10, 1)]

@@ -1,4 +1,4 @@
-"""What owners are told of a month: once, with what was held, used and paid, and who left GPUs idle."""
+"""Monthly reports to owners: sent once, with allocated, used and charged time, and idle GPUs by user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MONTH = date(2026, 10, 1)
 
 @pytest.fixture
 def team() -> Team:
-    """One that held GPUs for 40 hours in October, and for many in September and November."""
+    """A team that used GPUs for 40 hours in October, and for many in September and November."""
     found = TeamFactory(slug="vision", name="Vision")
     for day, hours in ((date(2026, 9, 30), 500), (date(2026, 10, 31), 40), (date(2026, 11, 1), 500)):
         GpuDay.objects.create(
@@ -84,7 +84,7 @@ def test_report_lists_workspaces_with_most_idle_gpu_time(team, owner):
     began = datetime(2026, 10, 20, tzinfo=UTC)
     for name, flavor, hours in (("a", two, 10), ("b", one, 12), ("c", one, 1), ("d", one, 2)):
         idle(WorkspaceFactory(team=team, owner=owner, name=name, flavor=flavor), began, hours)
-    # Of another month, or partly so.
+    # In another month, or partly.
     over = WorkspaceFactory(team=team, owner=owner, name="e", flavor=one)
     idle(over, datetime(2026, 10, 31, 21, tzinfo=UTC), 100)
     idle(over, datetime(2026, 9, 1, tzinfo=UTC), 100)

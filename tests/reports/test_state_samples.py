@@ -1,4 +1,4 @@
-"""Samples of device states and starts: what is counted, once for each step, for how long."""
+"""Samples of device states and starts: counts, one per interval, limited retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses and names are taken: none that Git reads as an option, a file, a helper or a password."""
+"""Valid addresses and names: none that Git reads as an option, a file, a helper or a password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reservations: who asks and who books, what fits, what time brings; on a simulated pool of 8 H100."""
+"""Reservations: permissions, capacity and time, on a simulated pool of 8 H100."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ H100 = "gpu:simulated-h100"
 
 
 def times(start_h=24, hours=4, now=None):
-    """Whole minutes. With `now` several begin in the same one, however long it takes to ask for them."""
+    """Return whole minutes. With `now`, several begin in the same minute, however long requests take."""
     start = ((now or timezone.now()) + dt.timedelta(hours=start_h)).replace(second=0, microsecond=0)
     return {"starts_at": start, "ends_at": start + dt.timedelta(hours=hours)}
 
@@ -36,7 +36,7 @@ def ask(actor, team, gpus=4, title="Paper", **when):
 
 @pytest.fixture
 def booker(olga, petra, team):
-    """olga, an operator whom petra lets book without approval."""
+    """olga, an operator permitted by petra to book without approval."""
     permissions.permit_booking(actor=petra, username="olga")
     return olga
 
@@ -146,9 +146,7 @@ def test_owner_can_reduce_but_not_enlarge_a_booking(alice, booker, team, pool):
     assert services.change(**change, amounts={H100: 2000}).amounts == {H100: 2000}
 
 
-def test_team_is_reminded_and_begin_and_end_apply_once(
-    alice, bob, booker, team, pool, clock, sent
-):
+def test_team_is_reminded_and_begin_and_end_apply_once(alice, bob, booker, team, pool, clock, sent):
     ask(booker, team, start_h=1, hours=1)
     clock.shift(46 * 60)
     assert services.process_due() == 1
@@ -193,7 +191,7 @@ def test_one_of_two_concurrent_bookings_gets_the_last_capacity(booker, team, poo
     assert sorted(outcomes) == ["booked", "refused"]
 
 
-# --- pages and REST -------------------------------------------------------------------------------------
+# -- pages and REST
 
 
 def form(**more):

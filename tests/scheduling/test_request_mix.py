@@ -128,7 +128,7 @@ def test_unreadable_request_is_skipped(pool, make, alice):
 
 @pytest.mark.parametrize(("usual", "spared"), [(HEAVY, True), (LIGHT, False)])
 def test_placement_depends_on_the_expected_requests(pool, usual, spared):
-    """A light request is placed where cores for heavy ones are missing, but only if heavy ones are expected."""
+    """A light request takes cores missing for heavy ones only if heavy ones are expected."""
     with snapshot_cache.preview_cache.use() as snapshot:
         nodes = snapshot.pools[pool.pk]
         cluster = nodes.cluster

@@ -1,4 +1,4 @@
-"""Answers of the node plane, made by hand, and the invariants that hold at every moment."""
+"""Hand-made results of the node plane, and invariants that always hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEVER_PLACED = frozenset({State.PENDING, State.STOPPED, State.TERMINATED, State.
 def seen(
     command: Command, state: ObservedState | str, *, generation: int | None = None, **fields: Any
 ) -> Result:
-    """The answer to `command` with an observation of the workspace."""
+    """Return the result of `command` with an observation."""
     ref = WorkspaceRef(command.ref.workspace_id, command.ref.generation if generation is None else generation)
     return Result(
         op=command.op,
@@ -40,7 +40,7 @@ def seen(
 def failed(
     command: Command, code: str, *, retryable: bool = True, message: str = "It did not work."
 ) -> Result:
-    """The answer to `command` with a failure."""
+    """Return the result of `command` with a failure."""
     return Result(
         op=command.op,
         ref=command.ref,
@@ -50,24 +50,24 @@ def failed(
 
 
 def taken(sent: Broker, op: Op | str) -> Command:
-    """The one command that is on its way; it is taken off, and it is an `op`."""
+    """Take the only pending command and assert that it is `op`."""
     commands = [message.command for message in sent.take("node.execute")]
     assert [command.op for command in commands] == [Op(op)]
     return commands[0]
 
 
 def answer(sent: Broker, op: Op | str, state: ObservedState | str, **fields: Any) -> bool:
-    """Answer the one command on its way with an observation; whether the answer counted."""
+    """Answer the only pending command with an observation. Returns whether it was applied."""
     return results.apply_result(seen(taken(sent, op), state, **fields))
 
 
 def endpoint_of(workspace: Workspace) -> str:
-    """Where the local driver has this start of the workspace answer."""
+    """Return the address of this start under the local driver."""
     return socket_endpoint(WorkspaceRef(str(workspace.pk), workspace.generation))
 
 
 def run_until_ready(sent: Broker, workspace: Workspace, endpoint: str = "http://127.0.0.1:18001") -> None:
-    """From PROVISIONING to RUNNING, by hand."""
+    """Take a workspace from PROVISIONING to RUNNING."""
     assert answer(sent, "start", "running", ready=True, endpoint=endpoint)
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
@@ -78,7 +78,7 @@ def active(workspace: Workspace) -> list[Allocation]:
 
 
 def check_invariants() -> None:
-    """What holds whenever no transaction is open."""
+    """Assert invariants that hold outside transactions."""
     for workspace in Workspace.objects.all():
         held = active(workspace)
         nodes = workspace.resources["nodes"]
@@ -88,7 +88,7 @@ def check_invariants() -> None:
             assert len(held) == nodes, f"{workspace.state} holds {held}"
             assert len({allocation.node_id for allocation in held}) == nodes
         else:
-            # What is deleted after it had stopped has nothing to give back any more.
+            # A workspace deleted after a stop has no allocation.
             assert len(held) in {0, nodes}
         assert {allocation.generation for allocation in held} <= {workspace.generation}
         assert (workspace.pool is not None) or workspace.state not in HOLDING

@@ -1,4 +1,4 @@
-"""Repositories of workspaces: what is asked for, who opens them, and what is told of them."""
+"""Repositories of workspaces: requests, credentials and reports."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def test_unsupported_value_is_refused_at_its_field(clock, make, bob, local_pool,
     assert not Workspace.objects.exists()
 
 
-def test_own_repository_is_refused_if_no_node_has_git(
-    clock, make, bob, local_pool, template
-):
+def test_own_repository_is_refused_if_no_node_has_git(clock, make, bob, local_pool, template):
     for node in Node.objects.all():
         Node.objects.filter(pk=node.pk).update(programs={**node.programs, "git": ""})
     with pytest.raises(InvalidInput) as refused:
@@ -91,16 +89,14 @@ def test_own_repository_is_refused_if_no_node_has_git(
     assert make(bob).git["by"] == "template"
 
 
-def test_template_repository_is_used_unless_overridden(
-    clock, make, bob, local_pool, template
-):
+def test_template_repository_is_used_unless_overridden(clock, make, bob, local_pool, template):
     Template.objects.filter(pk=template.pk).update(git_url=URL, git_ref="v1")
     assert make(bob, name="a").git == {"url": URL, "ref": "v1", "secret": "", "by": "template"}
     assert make(bob, name="b", git=source("https://h/other")).git["url"] == "https://h/other"
     assert make(bob, name="c", git=source("")).git == {}
 
 
-# --- credentials ------------------------------------------------------------------------------------
+# -- credentials
 
 
 def test_token_secret_is_passed_to_git_only(clock, make, bob, local_pool):
@@ -131,10 +127,8 @@ def test_secret_is_a_token_for_https_and_a_key_for_ssh(url, value, expected):
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_template_repository_never_uses_a_user_secret(
-    clock, make, alice, bob, team, local_pool, template
-):
-    """Who keeps a template could send it to a server of their own."""
+def test_template_repository_never_uses_a_user_secret(clock, make, alice, bob, team, local_pool, template):
+    """The maintainer of a template could send it to their own server."""
     put(bob, bob, "HUB_TOKEN", everywhere=True)
     Template.objects.filter(pk=template.pk).update(git_url="https://evil.example/x", git_secret="HUB_TOKEN")
     workspace = make(bob)
@@ -151,7 +145,7 @@ def test_missing_secret_does_not_prevent_the_start(clock, make, bob, local_pool)
     assert tell(workspace, "secrets").json()["git"] == [{"what": "repository", "problem": "no_secret"}]
 
 
-# --- what is told -----------------------------------------------------------------------------------
+# -- reports
 
 
 def rows(workspace: Workspace) -> list[checkout_reports.CheckoutRow]:
@@ -175,7 +169,9 @@ def test_page_shows_clone_progress_and_events_record_the_commit(clock, make, bob
     assert "Cloned into ~/lib at abc1234" in page
 
 
-def test_clone_failure_shows_cause_and_next_step_while_the_workspace_runs(clock, make, bob, local_pool, client):
+def test_clone_failure_shows_cause_and_next_step_while_the_workspace_runs(
+    clock, make, bob, local_pool, client
+):
     workspace = make(bob, git=source())
     tell(workspace, what="repository", state="failed", code="egress", detail="<b>CONNECT</b> 403")
     (row,) = rows(workspace)
@@ -277,7 +273,7 @@ def test_no_notice_for_unrequested_or_earlier_checkouts(clock, make, bob, local_
     assert tell(workspace, what="repository", state="cloned").status_code == 410
 
 
-# --- dotfiles ---------------------------------------------------------------------------------------
+# -- dotfiles
 
 
 def test_user_dotfiles_replace_those_of_the_template(clock, make, bob, local_pool, template, sent):
@@ -305,10 +301,8 @@ def test_dotfiles_changes_are_audited(bob):
     assert Event.objects.filter(kind="account.dotfiles").count() == 2
 
 
-def test_secret_for_a_repository_requires_the_open_scope(
-    clock, bob, team, template, local_pool
-):
-    """Else `workspaces:write` alone would read every secret by a repository of one's own."""
+def test_secret_for_a_repository_requires_the_open_scope(clock, bob, team, template, local_pool):
+    """Otherwise `workspaces:write` alone could read every secret through a repository."""
     put(bob, bob, "MY_TOKEN")
     git = {"url": URL, "secret": "MY_TOKEN"}
     body = {"template": "jupyterlab", "flavor": "cpu-small", "team": team.slug, "git": git}

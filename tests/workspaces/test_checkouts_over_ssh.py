@@ -1,4 +1,4 @@
-"""Repositories over SSH: from a secret of the portal to a clone, by a real Git and a real OpenSSH server."""
+"""Repositories over SSH, from a portal secret to a clone, with real Git and OpenSSH."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshGitServer]:
 
 
 class Cloning:
-    """Has a secret's value made into a credential and cloned with, as portal and agent do."""
+    """Turns a secret into a credential and clones with it, like portal and agent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Cloning:
         }
 
     def __call__(self, url: str, secret: str, of: str = "") -> dict[str, Any]:
-        """The last thing that was said; with `of` the secret is for another address."""
+        """Return the last report; with `of`, the secret is for another address."""
         given = checkouts._credential(of or url, secret)
         problem = given.get("problem", "")
         usable = [] if problem else [{"what": "repository", **given}]
@@ -75,7 +75,7 @@ def cloning(tmp_path: Path) -> Cloning:
 
 
 def secret(server: SshGitServer, *, key: str = "", line: str | None = None) -> str:
-    """What a user saves: the deploy key, and below it the server's line of known_hosts."""
+    """Return the saved secret: the deploy key followed by the known_hosts line of the server."""
     return f"{key or server.deploy_key}{server.known_host if line is None else line}\n"
 
 
@@ -84,7 +84,7 @@ def test_deploy_key_works_for_clone_and_later_pull(cloning, server):
     assert (said["state"], said.get("commit")) == ("cloned", server.commit), said
     cloned = cloning.home / "lib"
     assert (cloned / "read.me").read_text() == "over SSH\n"
-    # The key lies beside the settings, for its user alone, and nowhere in the home.
+    # The key is beside the settings, readable by its user only, and not in the home.
     (key,) = (cloning.folder / "git").glob("credential-*")
     assert key.stat().st_mode & 0o777 == 0o400
     body = server.deploy_key.splitlines()[1].encode()
@@ -131,7 +131,7 @@ def test_errors_are_distinguished_and_nothing_is_left(cloning, server, tmp_path,
         case "nobody_listens":
             url = url.replace(f":{server.port}/", ":1/")
         case "key_of_another_host":
-            # Its key is known by both names; the secret is for one of them.
+            # The host key is known under both names; the secret is for one of them.
             public = (server.root / "host.pub").read_text()
             value = secret(server, line=server.known_as("localhost", public))
             url, of = server.url("lib", host="localhost"), url

@@ -1,4 +1,4 @@
-"""Commands to the node plane: what is in them, where they go, and what happens without Redis."""
+"""Commands to the node plane: content, routing, and behaviour without Redis."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_commands_of_a_local_pool_go_to_the_node_of_the_workspace(alice, team, c
     assert [message.queue for message in sent.of("node.execute")] == ["node.beta"]
     answer(sent, Op.STOP, "stopped")
     services.delete(actor=alice, workspace_id=workspace.pk)
-    # It holds nothing any more; where it was last is where its remains are.
+    # It has no allocation; its remains are on its last node.
     assert [message.queue for message in sent.of("node.execute")] == ["node.beta"]
 
 
@@ -130,7 +130,7 @@ def test_catalog_changes_do_not_affect_running_workspaces(make, alice, local_poo
 
 
 class Answering:
-    """A Redis that has one reply for each reader."""
+    """A Redis with one reply for each reader."""
 
     replies: list[dict[str, str]] = []
     by = {"name": "node-1", "private": NODE_KEY}
@@ -154,7 +154,7 @@ def replies(monkeypatch, settings, tmp_path):
     trust(tmp_path / "keys", "node-1", NODE_KEY)
     trust(tmp_path / "keys", "node-2", OTHER_KEY)
     Answering.replies = []
-    rate_limits.connection()  # Keeps its client for the process, which must not be this one.
+    rate_limits.connection()  # The process caches its client, which must not be this one.
     monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: Answering())
     return Answering.replies
 

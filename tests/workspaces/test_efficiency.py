@@ -1,4 +1,4 @@
-"""What a workspace makes of its GPUs: the share used and one hint, from samples, and nothing without them."""
+"""GPU efficiency of a workspace: used share and one hint, only from samples."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def use(used: float, *, memory: float | None = 0.5, seconds: int = HELD_S) -> De
         ([use(0.0)], EfficiencyCode.NONE_USED),
         ([use(0.005), use(0.0)], EfficiencyCode.NONE_USED),
         ([use(0.9), use(0.0)], EfficiencyCode.SOME_UNUSED),
-        # One that is hardly used is not one that is.
+        # Little use differs from none.
         ([use(0.03), use(0.0)], EfficiencyCode.MOSTLY_IDLE),
         ([use(0.3, memory=0.1)], EfficiencyCode.SMALLER_WOULD_DO),
         ([use(0.9, memory=0.1)], None),
         ([use(0.3, memory=0.1), use(0.3, memory=0.6)], None),
         ([use(0.1)], EfficiencyCode.MOSTLY_IDLE),
-        # What was not measured says nothing of memory.
+        # Unmeasured memory gives no hint.
         ([use(0.3, memory=None)], None),
         ([use(0.1, memory=None)], EfficiencyCode.MOSTLY_IDLE),
         ([use(0.2)], None),
@@ -50,15 +50,15 @@ def test_hint_matches_the_usage(devices, code):
 def test_too_few_measurements_give_no_result():
     assert judge([], HELD_S) == (None, 0.0, None)
     assert judge([use(0.0)], 0) == (None, 0.0, None)
-    # Less than three hours of one of them.
+    # Less than three hours of one device.
     used, _share, hint = judge([use(0.0), use(0.0, seconds=3 * 3600 - 1)], HELD_S)
     assert (used, hint) == (None, None)
-    # Enough for a figure, too little of the time for a hint.
+    # Enough for a figure, too short for a hint.
     used, share, hint = judge([use(0.0, seconds=HELD_S // 2)], HELD_S)
     assert (used, share, hint) == (0.0, 0.5, None)
 
 
-# --- read --------------------------------------------------------------------------------------------
+# -- samples
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ AT = DAY + timedelta(hours=12)
 
 
 def test_efficiency_uses_whole_hours_of_the_workspace(runs, gpus):
-    # The hour in which it began, and another's before, are not its own.
+    # The hour of its start and that of another workspace before are excluded.
     for hour in (1, 2):
         measured(gpus[0], hour, percent=0)
         measured(gpus[1], hour, percent=0)

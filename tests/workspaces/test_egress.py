@@ -1,4 +1,4 @@
-"""What workspaces may reach, as their template and pool say: in the message to the node, and on the page."""
+"""Egress rules of template and pool: in the message to the node, and on the page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_template_egress_is_sent_to_the_node(kind, allowed, limits):
     workspace = WorkspaceFactory(template=TemplateFactory(egress=kind, egress_allow=allowed))
     assert dispatch.spec_of(workspace).egress == limits
     for limit in limits:
-        policy_of(limit.egress, limit.allow)  # and understands it
+        policy_of(limit.egress, limit.allow)  # and parses it
 
 
 @pytest.mark.parametrize("allowed", ["pypi", "10.0.0.0/40", "http://x.org", "a.org:0", "*", "a.org;b.org"])

@@ -1,4 +1,4 @@
-"""Where an app answers: whose word counts. And what a driver refuses before anything is made."""
+"""Reported endpoints of apps, and refusals of a driver before creation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_reported_endpoint_on_the_host_is_not_routed(clock, make, alice, local_p
     )
     workspace.refresh_from_db()
     assert (workspace.state, workspace.endpoint) == (State.PROVISIONING, "")
-    # The driver is asked instead, and its word counts.
+    # The driver is queried instead, and its endpoint is used.
     true = endpoint_of(workspace)
     results.apply_result(seen(taken(sent, Op.OBSERVE), ObservedState.RUNNING, ready=True, endpoint=true))
     workspace.refresh_from_db()
@@ -89,7 +89,7 @@ def test_route_is_published_while_the_app_starts(clock, make, alice, local_pool,
     workspace.refresh_from_db()
     assert (workspace.state, workspace.endpoint) == (State.PROVISIONING, endpoint_of(workspace))
     assert published[-1] == (State.PROVISIONING, endpoint_of(workspace))
-    # The answer to the start, which comes later, changes nothing of it.
+    # The later result of the start changes nothing.
     answer(sent, Op.START, ObservedState.STARTING)
     workspace.refresh_from_db()
     assert workspace.endpoint == endpoint_of(workspace)

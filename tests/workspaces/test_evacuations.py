@@ -1,4 +1,4 @@
-"""All homes of a node go to another one: what is begun, what waits, what stays, and who may."""
+"""Evacuation of all homes of a node: progress, waiting, exceptions and permissions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node(pool) -> Node:
 
 @pytest.fixture
 def homes(node, team) -> list[HomePlace]:
-    """Five on gpu-a, of 10, 20, … MiB; the last was not measured."""
+    """Five homes on gpu-a of 10, 20, … MiB; the last is not measured."""
     now, made = timezone.now(), []
     for number in range(5):
         user = UserFactory(username=f"user-{number}")
@@ -52,13 +52,13 @@ def evacuate(actor, node, to="gpu-b") -> HomeEvacuation:
 
 
 def go_on() -> None:
-    """As when it is due again."""
+    """Run the evacuation as when it is due again."""
     HomeEvacuation.objects.update(next_at=timezone.now())
     evacuations.sweep()
 
 
 def arrive(move: HomeMove) -> None:
-    """As when its new node has said that all is there."""
+    """Report the home as complete on its new node."""
     home_moves._change_place(
         HomeMove.objects.select_related("owner", "team", "pool", "source", "target").get(pk=move.pk)
     )
@@ -277,7 +277,7 @@ def test_evacuation_page_and_link_from_the_drain(node, homes, olga, as_user, sen
 
 
 def test_homes_of_a_drained_node_move_as_workspaces_stop(pool, make, bob, olga, sent):
-    """What still runs is not disturbed, and its home goes when it has left."""
+    """Running workspaces are not disturbed; their homes move once they have stopped."""
     workspace = make(bob)
     there = Allocation.objects.get(workspace=workspace).node
     to = Node.objects.exclude(pk=there.pk).first()

@@ -1,4 +1,4 @@
-"""What the portal tells the gateway: who may enter, where a workspace answers, with which secret."""
+"""What the portal publishes to the gateway: access, addresses and app secrets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENDPOINT = "http://127.0.0.1:18001"
 
 @pytest.fixture
 def told(monkeypatch) -> list[tuple]:
-    """What is written for the gateway, in order."""
+    """Record what is written for the gateway, in order."""
     calls: list[tuple] = []
     monkeypatch.setattr(live, "connection", lambda: "store")
     monkeypatch.setattr(live, "publish", lambda *_: None)
@@ -74,14 +74,14 @@ def test_every_state_is_published_to_the_gateway(told, make, alice, local_pool, 
         "terminating",
         "terminated",
     ]
-    # Where it answers is told with its state: it is entered while it runs, and then only.
+    # Its address is published with its state: reachable only while it runs.
     assert ("view", "running", ENDPOINT) in told
     assert told[-1] == ("revoked", workspace.external_name)
 
 
 @pytest.fixture
 def second(settings, tmp_path) -> Path:
-    """A second that counts, and a pass behind it."""
+    """A valid second, and a pass under it."""
     settings.BERTH_PASSES_DIR, settings.BERTH_GATEWAY_SECRET = str(tmp_path), "the gateway's own secret"
     home = tmp_path / key_of(settings.BERTH_GATEWAY_SECRET)
     (home / "held-1" / "ws").mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_revoked_right_invalidates_passes(
             case "token revoked":
                 changes.announce()
     assert not second.is_symlink()
-    # What is behind it is the gateway process's own.
+    # The content is the gateway's own.
     assert (second.parent / "held-1" / "ws").is_dir()
     second.parent.rename(second.parent.with_name("lost"))
     publishing.end_sessions(SignedOut(alice.pk))
@@ -166,7 +166,7 @@ def test_stopped_workspace_cannot_be_entered(running, what):
     assert not publishing.view_of(running).reachable
 
 
-# --- entering -------------------------------------------------------------------------------------
+# -- tickets
 
 
 def test_owner_gets_a_ticket(running, alice, monkeypatch):
@@ -214,7 +214,7 @@ def test_without_redis_access_is_refused_with_the_reason(running, alice):
     publishing.end_sessions(SignedOut(alice.pk))
 
 
-# --- programs -------------------------------------------------------------------------------------
+# -- tokens
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_token_with_the_open_scope_enters(running, alice, scope, allowed):
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "olga"])
 def test_tokens_of_another_user_cannot_enter(running, request, username):
-    """A good token says who it is; whether that user may enter is in the view."""
+    """The token identifies the user; the view decides access."""
     user = request.getfixturevalue(username)
     _, secret = make_token(user)
     assert publishing.authorize_bearer(secret, running.external_name) == str(user.pk)
@@ -257,7 +257,7 @@ def test_entry_by_token_is_audited(running, alice):
     assert (opened.request_id, opened.token) == ("job-00042", token.prefix)
     assert opened.data == {"token": str(token.pk)}
     assert secret not in str(opened.__dict__)
-    # What this thread does next comes from no request.
+    # The next actions of this thread belong to no request.
     assert request_context.current() == request_context.RequestContext()
 
 
@@ -288,7 +288,7 @@ def test_entry_without_permission_is_not_recorded(running, alice, bob):
 
 
 def test_token_of_an_auditor_cannot_enter(running, alice):
-    """REST says so; the gateway must not be a way round it for a token from before the role."""
+    """REST refuses it; the gateway must not accept a token from before the role."""
     _, secret = make_token(alice)
     User.objects.filter(pk=alice.pk).update(is_auditor=True)
     assert publishing.authorize_bearer(secret, running.external_name) is None
@@ -296,7 +296,7 @@ def test_token_of_an_auditor_cannot_enter(running, alice):
 
 
 def test_missing_redis_keys_are_read_from_the_database(running, alice, django_assert_num_queries):
-    # The workspace, and the machine behind it.
+    # The workspace and its machine.
     with django_assert_num_queries(2):
         view = publishing.resolve(running.external_name)
     assert view == publishing.view_of(running)

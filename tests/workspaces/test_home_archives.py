@@ -1,4 +1,4 @@
-"""Archives of homes in the portal: who may, what nodes are asked, what their answers do, and what waits."""
+"""Home archives in the portal: permissions, node commands, results and waiting."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pool(catalog):
 
 @pytest.fixture
 def workspace(make, bob, pool, sent):
-    """Bob's, stopped; his home is on a node of the pool."""
+    """Bob's stopped workspace; his home is on a node of the pool."""
     found = make(bob, name="mine")
     run_until_ready(sent, found)
     stop_it(sent, found)

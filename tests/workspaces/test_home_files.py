@@ -1,4 +1,4 @@
-"""Files of a home in the portal: whose they are, what nodes are asked, and what comes of their answers."""
+"""Home files in the portal: permissions, node requests and responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTILE = {"id": "%0A%E2%80%AE<script>", "kind": "file", "size": 7, "changed": 1
 
 @pytest.fixture
 def node(monkeypatch):
-    """A node that answers with `answer`; what it was asked stands in `asked`."""
+    """A node that answers with `answer`; requests are in `asked`."""
 
     class Node:
         def __init__(self):
@@ -189,7 +189,7 @@ def test_upload_form_posts_to_the_workspace_origin_and_returns(workspace, bob, a
     assert back.endswith(f"/workspaces/{workspace.pk}/files/?path=d")
     html = as_user(bob).get(url(workspace, "?path=d&saved=2&refused=exists&about=a")).content.decode()
     assert "2 files uploaded." in html and "already" in html
-    # What an address says is only ever words.
+    # Text from a URL is always escaped.
     html = as_user(bob).get(url(workspace, "?saved=x&refused=<b>&about=<i>")).content.decode()
     assert "<b>" not in html and "<i>" not in html
     other = as_user(bob).get(url(workspace))

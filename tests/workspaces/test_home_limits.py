@@ -1,4 +1,4 @@
-"""Users whose home fills: told at 80 and 90 %, stopped above the limit, and never lose a file."""
+"""Full homes: notices at 80 and 90 %, stops above the limit, no lost files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MOST_FILES = 100_000
 def measured(
     workspace: Workspace, used_mib: int, *, after_s: float = 0, hidden: bool = False, files: int = 0, **node
 ) -> State:
-    """The workspace's state after a measurement so much later."""
+    """Measure after that time. Returns the state of the workspace."""
     allocation = workspace.allocations.select_related("node__pool").get(released_at=None)
     home = f"{workspace.team.slug}/{workspace.owner.username}"
     home_limits.apply(
@@ -73,10 +73,10 @@ def test_each_step_is_reported_once(running):
 
 def test_refilled_home_is_reported_again(running):
     measured(running, 850)
-    measured(running, 760)  # still nearly as much: the notice stands
+    measured(running, 760)  # still nearly as much: the notice remains
     measured(running, 850)
     assert len(told()) == 1
-    Notification.objects.all().delete()  # else the same words would not be repeated
+    Notification.objects.all().delete()  # otherwise the same text would not be repeated
     measured(running, 760)
     measured(running, 850)
     assert told() == []
@@ -98,7 +98,7 @@ def test_workspace_continues_if_the_home_shrinks_in_time(running):
     measured(running, 1200)
     assert measured(running, 990, after_s=300) == State.RUNNING
     assert measured(running, 990, after_s=5000) == State.RUNNING
-    # And has the whole time again the next time.
+    # The full grace period starts again.
     assert measured(running, 1001, after_s=6000) == State.RUNNING
     assert measured(running, 1001, after_s=6590) == State.RUNNING
 
@@ -152,7 +152,7 @@ def test_workspace_is_not_stopped_if_the_kernel_enforces_the_limit(held):
     note = home_limits.note_of(held)
     assert note is not None and note.full and "Workspaces go on." in note.text
     measured(held, 500, after_s=9100)
-    Notification.objects.all().delete()  # else the same title would not be repeated
+    Notification.objects.all().delete()  # otherwise the same title would not be repeated
     assert measured(held, 10, files=110_000, after_s=9200) == State.RUNNING
     body = Notification.objects.filter(kind="workspace.home_filling").latest("pk").body
     assert "no file can be created" in body and "110,000" in body.replace("\xa0", ",").replace("\u202f", ",")

@@ -1,4 +1,4 @@
-"""Moves of homes in the portal: who may, what nodes are asked, what their answers do, and what waits."""
+"""Home moves in the portal: permissions, node commands, results and waiting."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def pool(catalog: None) -> Pool:
 
 @pytest.fixture
 def place(pool, bob, team) -> HomePlace:
-    """Bob's home, on gpu-a."""
+    """Bob's home on gpu-a."""
     node = Node.objects.get(name="gpu-a")
     return HomePlace.objects.create(owner=bob, team=team, pool=pool, node=node, since=timezone.now())
 
 
 @pytest.fixture(autouse=True)
 def tickets(monkeypatch) -> dict[str, file_tickets.Transfer]:
-    """What lets whom through at the front door."""
+    """Record tickets for the front door."""
     kept: dict[str, file_tickets.Transfer] = {}
     monkeypatch.setattr(
         file_tickets,
@@ -63,7 +63,7 @@ def ask(actor, place, node="gpu-b") -> HomeMove:
 
 
 def order(sent) -> HomeMoveOrder:
-    """The one order that is sent now."""
+    """Return the only command sent now."""
     home_moves.sweep()
     (message,) = sent.take("node.move_home")
     return messages.load(message.kwargs["order"], HomeMoveOrder)
@@ -78,7 +78,7 @@ def failure(code: str, *, retryable: bool = True) -> Failure:
 
 
 def expire() -> None:
-    """As when a node has not answered."""
+    """Let the command expire without an answer."""
     HomeMove.objects.update(lease_expires_at=timezone.now(), next_at=timezone.now())
 
 
@@ -222,7 +222,7 @@ def test_files_cannot_be_changed_during_a_move(pool, make, bob, sent):
 
 
 def test_home_of_a_workspace_placed_at_the_same_moment_is_not_copied(pool, make, bob, sent):
-    """A workspace and a move were begun side by side: the move waits, and nothing is sent."""
+    """A workspace and a move began at once: the move waits without commands."""
     make(bob)
     place = HomePlace.objects.get()
     HomeMove.objects.create(
@@ -288,7 +288,7 @@ def test_missing_disk_space_is_reported_with_amounts_and_home_stays(place, bob, 
 
 
 def test_move_cancelled_after_arrival_removes_the_copy(place, bob, sent):
-    """The answer that all is there comes after the cancelling: it does not count, and what came goes."""
+    """The completion arrives after the cancellation: it is ignored, and the copy is removed."""
     move = ask(bob, place)
     answer(order(sent), done=True)
     fetch = order(sent)

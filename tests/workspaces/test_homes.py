@@ -1,4 +1,4 @@
-"""Home folders of deleted accounts: kept where they are, or deleted on their nodes."""
+"""Home folders of deleted accounts: kept, or deleted on their nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORLD = sites.simulated_machines
 
 @pytest.fixture
 def ran(make, bob, pool, settle) -> Workspace:
-    """A workspace of bob's that has run in the simulated pool, and so left a home there."""
+    """Bob's workspace that ran in the simulated pool and left a home there."""
     workspace = make(bob, "sim-cpu")
     settle()
     return workspace
@@ -43,13 +43,13 @@ def homes_of(pool) -> frozenset[str]:
 
 
 def order_on_its_way(sent) -> Order:
-    """The one order that is on its way; it is taken off."""
+    """Take the only pending command."""
     (message,) = sent.take("node.delete_home")
     return messages.load(message.kwargs["order"], Order)
 
 
 def asked(sent, order: Order | None = None) -> Order:
-    """Send what is due and take the order off."""
+    """Send due commands and take the only one."""
     sent.take("control.delete_homes")
     deletions.sweep()
     return order_on_its_way(sent)
@@ -65,7 +65,7 @@ def failure(code: str = "backend_unavailable", *, retryable: bool = True) -> Fai
 
 @pytest.fixture
 def deletion(ada, ran, bob, settle, sent, clock) -> HomeDeletion:
-    """That of the home of bob, whose workspace has gone; nothing has been sent for it."""
+    """The deletion of bob's home, without workspaces and commands."""
     users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
     HomeDeletion.objects.update(next_at=timezone.now() + timedelta(days=1))
     settle(resting=lambda: not Workspace.objects.live().exists())
@@ -78,7 +78,7 @@ def entries(kind: str) -> list[Event]:
     return list(Event.objects.filter(kind=kind).order_by("id"))
 
 
-# --- what is chosen -------------------------------------------------------------------------------
+# -- selection
 
 
 @pytest.mark.thorough("`make test` has each step in this file")
@@ -144,7 +144,7 @@ def test_refused_deletion_keeps_the_home(ada, bob, ran, sent):
     assert User.objects.get(pk=bob.pk).is_active
 
 
-# --- when it is sent ------------------------------------------------------------------------------
+# -- sending
 
 
 def test_home_is_not_deleted_while_a_workspace_exists(ada, bob, ran, sent):
@@ -184,7 +184,7 @@ def test_lost_deletion_command_is_sent_again_with_another_lease(deletion, sent, 
     assert not HomeDeletion.objects.exists()
 
 
-# --- what is answered -----------------------------------------------------------------------------
+# -- results
 
 
 def test_partial_deletion_is_continued_at_once(deletion, sent):
@@ -257,7 +257,7 @@ def test_progress_resets_the_failure_count(deletion, sent, clock):
     assert deletion.attempts == 0
 
 
-# --- on the node ----------------------------------------------------------------------------------
+# -- on the node
 
 
 def test_expired_deletion_command_is_ignored(deletion, sent, pool):

@@ -1,4 +1,4 @@
-"""The transition table: every way that is in it is taken, every other one is refused."""
+"""The transition table: listed transitions work, all others are refused."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_state_sets_agree_with_the_table():
         state for state in State if {(state, Trigger.TERMINATE), (state, Trigger.CANCEL)} & set(TRANSITIONS)
     }
     assert deletable_by_table | {State.STOPPING} == DELETABLE
-    # From every state that is not an end there is a way to the end.
+    # Every state leads to a final state.
     reachable = {State.TERMINATED, State.FAILED}
     for _ in State:
         reachable |= {source for (source, _), target in TRANSITIONS.items() if target in reachable}

@@ -1,4 +1,4 @@
-"""A machine that is cut off is removed with what is placed there, by its name, and nothing of it counts."""
+"""Removal of a revoked machine with everything placed there, confirmed by its name."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WORLD = sites.with_catalog
 
 @pytest.fixture(autouse=True)
 def redis_answers(monkeypatch):
-    """Redis has let every user go."""
+    """Redis has revoked every user."""
     monkeypatch.setattr(redis_users, "sync", lambda names=None: True)
 
 
 @pytest.fixture
 def pool(catalog):
-    """gpu-07 has joined, node-1 is this machine."""
+    """gpu-07 has joined; node-1 is this machine."""
     made = local_pool_with(node_info("gpu-07", gpus=2), node_info("node-1"))
     MachineFactory(pool=made, name="gpu-07", signing_key=signing.public_text("ab" * 32))
     Node.objects.filter(name="node-1").update(cordoned=True)
@@ -84,7 +84,7 @@ def test_workspaces_on_a_removed_machine_end_and_free_quota(
     assert entry.data["homes"] == ["vision/alice"] and entry.reason == "burnt down"
     assert Notification.objects.filter(user=alice, kind="workspace.lost").exists()
     assert Notification.objects.filter(user=alice, kind="home.lost").count() == 1
-    # Its answers, however late, change nothing.
+    # Its late results change nothing.
     assert not results.apply_result(seen(late, "running", ready=True, endpoint="unix:x"))
     starts.refresh_from_db()
     assert starts.state == State.FAILED
@@ -186,7 +186,7 @@ def test_gpus_of_a_returned_machine_are_scrubbed_before_use(pool, machine, make,
 def test_messages_of_a_removed_machine_are_dropped_despite_a_cached_key(
     pool, machine, make, alice, olga, sent
 ):
-    """Within the ten seconds for which a process remembers keys, its row goes."""
+    """Its row is deleted while processes cache its key for ten seconds."""
     workspace = make(alice)
     command = taken(sent, "start")
     assert not keys.directory.refuses(signing.sender_of("gpu-07"))
@@ -203,9 +203,7 @@ def test_messages_of_a_removed_machine_are_dropped_despite_a_cached_key(
     assert not Machine.objects.exists()
 
 
-def test_removal_page_lists_losses_and_asks_for_the_name(
-    pool, machine, make, alice, olga, sent, as_user
-):
+def test_removal_page_lists_losses_and_asks_for_the_name(pool, machine, make, alice, olga, sent, as_user):
     workspace = make(alice, name="paper")
     run_until_ready(sent, workspace)
     browser, url = as_user(olga), f"/machines/{machine.pk}/delete/"

@@ -1,4 +1,4 @@
-"""A program of a running workspace that was ended for lack of memory: shown, recorded and notified."""
+"""Programs killed for lack of memory in a running workspace: shown, recorded, notified."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def report(workspace: Workspace, *kills: MemoryKill, node: str = "", pool: str =
     return memory_kills.apply(MemoryKills(pool or held.node.pool.slug, node or held.node.name, kills))
 
 
-def test_memory_kill_is_shown_in_every_interface(
-    running, as_user, with_token, alice, monkeypatch
-):
+def test_memory_kill_is_shown_in_every_interface(running, as_user, with_token, alice, monkeypatch):
     limit = f"{running.resources['memory_mib'] / 1024:g} GiB"
     assert report(running, kill(running)) == 1
     expected = f"This workspace used all of its {limit} of memory. The system ended “python3”."
@@ -61,7 +59,7 @@ def test_memory_kill_is_shown_in_every_interface(
         with_token(alice, "workspaces:read").get(f"/api/v1/workspaces/{running.pk}").json()["out_of_memory"]
     )
     assert (seen["code"], seen["process"], seen["count"]) == ("memory_limit_reached", "python3", 1)
-    monkeypatch.setattr(start_forecasts, "_implementation", None)  # as in the gateway's process
+    monkeypatch.setattr(start_forecasts, "_implementation", None)  # as in the gateway process
     (message,) = summary_of(running.external_name)["messages"]
     assert message["text"] == f"{expected} Larger size that was free then: Large CPU (2 cores, 4 GiB)."
     assert message["tone"] == "bad" and message["at"]

@@ -1,4 +1,4 @@
-"""An order of a workspace: what identifies it, and how long it takes."""
+"""Workspace orders: identity and duration."""
 
 from __future__ import annotations
 

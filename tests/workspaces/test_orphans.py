@@ -1,4 +1,4 @@
-"""The orphan sweep: what runs without a workspace that wants it there is ended, and nothing else."""
+"""The orphan sweep ends unexpected workloads, and nothing else."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_orphan_sweep_takes_two_queries(local_pool, sent, django_assert_max_num_
 
 
 def test_orphan_on_the_simulated_backend_is_ended(make, alice, pool, settle, sent, run_node):
-    """A database put back from an old copy: the row is gone, its workspace runs on."""
+    """A restored old database: the row is missing while its workspace runs."""
     workspace = make(alice, "sim-h100-x1")
     settle()
     driver = driver_for(config_of(pool))
@@ -138,9 +138,7 @@ def test_orphan_on_the_simulated_backend_is_ended(make, alice, pool, settle, sen
     assert driver.usage() == {}
 
 
-def test_sweep_does_not_end_expected_workspaces(
-    make, alice, pool, settle, sent, run_node
-):
+def test_sweep_does_not_end_expected_workspaces(make, alice, pool, settle, sent, run_node):
     rows = [make(alice, "sim-cpu", name=f"w{n}") for n in range(3)]
     settle()
     services.stop(actor=alice, workspace_id=rows[1].pk)
@@ -153,7 +151,7 @@ def test_sweep_does_not_end_expected_workspaces(
 
 
 def test_late_sweep_does_not_end_a_new_start(make, alice, local_pool, sent):
-    """The list was made before a restart and comes after it."""
+    """The list was made before a restart and arrives after it."""
     workspace = make(alice)
     run_until_ready(sent, workspace)
     Workspace.objects.filter(pk=workspace.pk).update(generation=2)

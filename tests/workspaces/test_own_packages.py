@@ -1,4 +1,7 @@
-"""What a user has installed on top of an environment: seen, removed at a start, made an environment of."""
+"""Packages installed by users on top of an environment:
+
+listed, reset at a start, turned into an environment.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ SAID = {"packages": ["polars==1.9.0", "NumPy==2.2.0", "-r /etc/passwd", "x==1; i
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What nodes were asked, each answered with `SAID`."""
+    """Record node requests, each answered with `SAID`."""
     questions = []
 
     def ask(task, given, **where):
@@ -37,7 +40,7 @@ def asked(monkeypatch):
 
 @pytest.fixture
 def workspace(team, bob, local_pool, sent):
-    """Bob's, which runs in Vision tools with numpy 2.1.0."""
+    """Bob's workspace with the environment Vision tools and numpy 2.1.0."""
     found = create(bob, team, ready(sent))
     run_until_ready(sent, found)
     return found
@@ -169,9 +172,7 @@ def test_pages_list_packages_and_workspaces_sharing_them(workspace, bob, team, a
     assert "Keep packages" not in browser.post(url(workspace, "keep/"), follow=True).content.decode()
 
 
-def test_member_gets_the_list_and_owner_can_create_an_environment(
-    workspace, bob, as_user, asked, sent
-):
+def test_member_gets_the_list_and_owner_can_create_an_environment(workspace, bob, as_user, asked, sent):
     browser = as_user(bob)
     page = browser.get(url(workspace)).content.decode()
     assert "numpy==2.2.0" in page and url(workspace, "save/") not in page

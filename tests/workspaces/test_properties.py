@@ -1,7 +1,7 @@
-"""Random lives: people, sweeps, agents, and messages that are lost, doubled, late and out of order.
+"""Random histories with users, sweeps, agents, and lost, duplicate, late and reordered messages.
 
-Whatever happens, what `check_invariants` says holds after every step; and when the backend is well
-again and messages arrive, every workspace comes to what is wanted of it.
+`check_invariants` holds after every step; once the backend works and messages arrive, every workspace reaches
+its desired state.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ HEALTHY = dict.fromkeys(
 
 
 class World:
-    """One portal with a simulated pool of one node and two devices, and people who do things."""
+    """A portal with a simulated pool of one node and two devices, and users who act."""
 
     def __init__(self, folder: Path, clock: time_machine.Traveller, sent: Broker, alice, team) -> None:
         self.clock, self.sent, self.alice, self.team = clock, sent, alice, team
@@ -90,7 +90,7 @@ class World:
         return list(Workspace.objects.order_by("name"))
 
     def step(self, what: str, how) -> None:
-        # Refused is a fine answer; what was refused must have changed nothing.
+        # Refusals are allowed, but must change nothing.
         with suppress(PortalError, results.Revoked):
             self._do(what, how)
         self.check()
@@ -154,12 +154,12 @@ class World:
         for row in self.rows:
             assert row.generation >= self.generations.get(row.pk, 0)
             self.generations[row.pk] = row.generation
-            # Those that wait are the queue's, which looks at them all.
+            # Waiting workspaces are left to the queue, which checks them all.
             if row.state in TRANSITIONAL - {State.PENDING} or row.state == State.RUNNING:
                 assert row.next_reconcile_at is not None, f"{row.state} is never looked at again"
 
     def heal(self) -> None:
-        """Everything is well from now on, and enough time passes."""
+        """From now on everything works, and enough time passes."""
         rescript(self.pool, **HEALTHY)
         calm, before = 0, {}
         for second in range(400):
@@ -173,8 +173,8 @@ class World:
             moving = any(state in TRANSITIONAL - {State.PENDING} for state, _ in states.values())
             calm = 0 if moving or states != before else calm + 1
             before = states
-            # Long enough for whoever waits to look at the room that the last one has left, and for a look at
-            # those that run: an app that has ended is only then known to have.
+            # Long enough for waiting workspaces to get the released capacity, and for an observation of
+            # running ones, which detects ended apps.
             looked = reconcile.heartbeat_patience().total_seconds()
             if second > 60 and calm > looked + 2 * reconcile.REFUSED_WAIT_S:
                 break
@@ -184,10 +184,10 @@ class World:
 
 @pytest.fixture
 def worlds(db, alice, team, catalog, sent, tmp_path, monkeypatch):
-    """Makes a fresh world for each example, and takes back all that it did to the database."""
+    """Create a new world for each example and roll back its database changes."""
     numbers = itertools.count()
     names: Iterator[int] = itertools.count(1)
-    # The script of the simulation draws by a workspace's id: an example shall be the same each time.
+    # The simulation draws by workspace id, so examples must use the same ids.
     monkeypatch.setattr(Workspace._meta.get_field("id"), "_get_default", lambda: uuid.UUID(int=next(names)))
 
     def run(steps, then) -> None:
@@ -195,7 +195,7 @@ def worlds(db, alice, team, catalog, sent, tmp_path, monkeypatch):
         names = itertools.count(1)
         folder = tmp_path / str(next(numbers))
         around = transaction.atomic()
-        # For the hooks on commit this is the test's own transaction.
+        # Commit hooks run in the transaction of the test.
         around._from_testcase = True
         with time_machine.travel(START, tick=False) as clock, around:
             sent.clear()
@@ -232,7 +232,7 @@ def everything_is_as_wanted(world: World) -> None:
     running = {row.external_name for row in world.rows if row.state == State.RUNNING}
     alive = {item.ref.external_name for item in driver.list_owned() if item.state is ObservedState.RUNNING}
     assert alive == running
-    # Who waits, waits because of somebody else.
+    # A waiting workspace waits because of another one.
     if any(row.state == State.PENDING for row in world.rows):
         assert running
 
@@ -248,7 +248,7 @@ def everything_is_as_wanted(world: World) -> None:
         ("deliver", 1),
         ("deliver", 1),
         ("deliver", 1),
-        # The capacity has been given back, and now the start comes a second time.
+        # The capacity has been released, and the start arrives a second time.
         ("script", {}),
         ("deliver", 0),
         ("create", "sim-h100-x2"),
@@ -256,7 +256,7 @@ def everything_is_as_wanted(world: World) -> None:
     ]
 )
 @example(
-    # One whose app ends while everything is calm.
+    # An app that ends while nothing else happens.
     steps=[
         ("script", {"crash_after_s": 4}),
         ("create", "sim-h100-x2"),
@@ -278,7 +278,7 @@ def test_invariants_hold_with_a_lying_backend(worlds, steps):
 
 
 def test_reference_of_another_generation_never_changes_a_row(worlds):
-    """The one rule that all of this rests on, by itself."""
+    """The rule on which the other invariants depend."""
 
     def then(world: World) -> None:
         for row in world.rows:

@@ -1,4 +1,4 @@
-"""Many at the same moment, each with a connection of its own: on SQLite's file and on PostgreSQL."""
+"""Concurrent actions with separate connections, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_queued_and_new_requests_at_once_do_not_share_a_freed_device(team, alice
         ]
     )
     assert not [item for item in outcome if isinstance(item, Exception)], outcome
-    # The hints of both are with the broker, which delivers nothing here: the clock's sweep makes up for them.
+    # Both hints stay in the broker, which delivers nothing here: the periodic sweep replaces them.
     assert not [item for item in at_once([sweep] * 4) if isinstance(item, Exception)]
     assert Workspace.objects.filter(state=State.PROVISIONING).count() == 1
     assert len([command for command in sent.commands if command.op is Op.START]) == 1
@@ -170,7 +170,7 @@ def test_two_concurrent_inventories_of_one_pool(catalog, tmp_path):
 
 
 def test_concurrent_release_attach_and_stop_leave_one_outcome(team, alice, one_gpu, sent):
-    """Whoever comes first: what it holds is what it asks for, and nothing runs twice."""
+    """In any order its allocation equals its request, and nothing runs twice."""
     (workspace,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
     run_until_ready(sent, workspace)
     outcome = at_once(
@@ -194,7 +194,7 @@ def test_concurrent_release_attach_and_stop_leave_one_outcome(team, alice, one_g
 
 
 def test_concurrent_resize_release_and_stop_leave_one_outcome(team, alice, one_gpu, sent):
-    """Whoever comes first: what it asks for is of the flavor that it has."""
+    """In any order its request has the resources of its flavor."""
     (workspace,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
     run_until_ready(sent, workspace)
     flavor = Flavor.objects.get(slug="sim-cpu")

@@ -1,4 +1,4 @@
-"""Answers of the node plane: once, twice, late, for the wrong start, good and bad."""
+"""Results of the node plane: once, repeated, late, for another start, success and failure."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def running(workspace, sent) -> Workspace:
 
 
 def picture(workspace: Workspace) -> dict:
-    """The row and its events, to see that nothing has changed."""
+    """Return the row and its events, for comparison."""
     row = Workspace.objects.filter(pk=workspace.pk).values().get()
     return {**row, "events": Event.objects.filter(workspace=workspace).count(), "held": active(workspace)}
 
 
-# --- which answers count --------------------------------------------------------------------------
+# -- accepted results
 
 
 def test_result_is_applied_once(workspace, sent):
@@ -89,7 +89,7 @@ def test_result_for_an_unknown_workspace_is_dropped(db):
     assert results.apply_result(Result(Op.STOP, ref, "x", Observation(ref, ObservedState.ABSENT))) is False
 
 
-# --- starting -------------------------------------------------------------------------------------
+# -- starting
 
 
 def test_starting_workspace_is_observed_again(workspace, sent, clock):
@@ -120,7 +120,7 @@ def test_no_capacity_requeues_only_after_observed_absence(workspace, sent):
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
     assert len(active(workspace)) == 1
-    # The deletion closes the generation: a second copy of the start that comes late is refused.
+    # The deletion closes the generation: a late copy of the start is refused.
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
@@ -255,7 +255,7 @@ def test_timeout_without_any_backend_answer_is_reported(workspace, sent, clock):
     assert "The node does not answer." in error_message(workspace)
 
 
-# --- running --------------------------------------------------------------------------------------
+# -- running
 
 
 def observe(running: Workspace, sent, clock) -> None:
@@ -333,7 +333,7 @@ def test_endpoint_of_the_driver_replaces_that_of_the_agent(running, sent, clock)
     assert running.endpoint == "http://127.0.0.1:18055"
 
 
-# --- ending ---------------------------------------------------------------------------------------
+# -- ending
 
 
 @pytest.mark.parametrize("state", ["unknown", "running", "stopping", "starting"])
@@ -389,7 +389,7 @@ def test_observation_answered_after_a_stop_request_continues_the_stop(running, a
     look = taken(sent, Op.OBSERVE)
     services.stop(actor=alice, workspace_id=running.pk)
     assert len(sent) == 0
-    # Gone, says an observation that nobody had asked to end it: the stop itself has to see it.
+    # The observation was made before the stop command: the stop must observe the end itself.
     results.apply_result(seen(look, "absent"))
     running.refresh_from_db()
     assert running.state == State.STOPPING
@@ -412,7 +412,7 @@ def test_released_capacity_wakes_the_queue(make, alice, local_pool, sent, clock)
     check_invariants()
 
 
-# --- what programs write ---------------------------------------------------------------------------
+# -- program output
 
 NASTY = "before\x00after\ud800 \N{SNOWMAN} \x1b[31m"
 

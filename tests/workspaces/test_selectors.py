@@ -1,4 +1,4 @@
-"""Reads: who sees what, and in how many queries."""
+"""Reads: visibility and number of queries."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def test_list_takes_one_query(alice, team, local_pool, django_assert_num_queries
 @pytest.mark.parametrize(
     "path", ["/", "/pools/", "/pools/this-machine/", "/teams/", "/workspaces/new/", "/api/v1/workspaces"]
 )
-def test_queries_of_pages_do_not_grow_with_rows(
-    alice, team, local_pool, path, django_assert_max_num_queries
-):
+def test_queries_of_pages_do_not_grow_with_rows(alice, team, local_pool, path, django_assert_max_num_queries):
     client = Client()
     client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
     many(2, alice, team, local_pool)
@@ -88,7 +86,7 @@ def test_queries_of_pages_do_not_grow_with_rows(
     with CaptureQueriesContext(connection) as several:
         assert client.get(path).status_code == 200
     assert len(several) <= len(few) + 1, "\n".join(query["sql"] for query in several)
-    # A site read afresh is some twenty of them, the quota bars fifteen; previews otherwise keep their site.
+    # Reading a site takes about twenty queries, quota bars fifteen; previews use the cached snapshot.
     assert len(several) < 52
 
 
@@ -115,7 +113,7 @@ def test_last_choice_is_the_latest_still_available(make, alice, bob, team, local
     assert selectors.last_choice(alice) is None
 
 
-# --- stages ---------------------------------------------------------------------------------------
+# -- stages
 
 
 def states(workspace: Workspace) -> list[str]:
@@ -140,7 +138,7 @@ def test_stages_of_a_start(make, alice, local_pool, sent, clock):
     clock.shift(2)
     assert answer(sent, "start", "starting")
     workspace.refresh_from_db()
-    # Its process is there, but nothing answers yet.
+    # Its process runs, but does not answer yet.
     assert states(workspace) == ["done", "done", "done", "done", "current", "todo"]
     clock.shift(3)
     stages = {stage.key: stage for stage in selectors.stages(workspace)}

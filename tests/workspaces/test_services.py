@@ -1,4 +1,4 @@
-"""What people do: create, start, stop, delete; by whom, in which state, and how often."""
+"""User actions: create, start, stop, delete; permissions, states and repetition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kinds(workspace: Workspace) -> list[str]:
     return list(Event.objects.filter(workspace=workspace).order_by("pk").values_list("kind", flat=True))
 
 
-# --- create ---------------------------------------------------------------------------------------
+# -- create
 
 
 def test_creation_places_at_once_and_sends_one_start(make, alice, local_pool, sent):
@@ -56,7 +56,7 @@ def test_creation_places_at_once_and_sends_one_start(make, alice, local_pool, se
 
 
 def test_creation_does_not_read_related_rows_again(make, alice, local_pool):
-    """Validating a foreign key asks whether its row exists, and the order has read them all."""
+    """Foreign key validation would query rows that the order has already read."""
     with CaptureQueriesContext(connection) as queries:
         make(alice)
     lookups = [query["sql"] for query in queries if query["sql"].startswith('SELECT 1 AS "a" FROM')]
@@ -142,7 +142,7 @@ def test_request_that_fits_later_is_queued_with_the_blocker(make, alice, local_p
     assert len(sent) == 0
 
 
-# --- idempotency ----------------------------------------------------------------------------------
+# -- idempotency
 
 
 @pytest.mark.parametrize("name", ["a", ""], ids=["named", "without a name"])
@@ -183,7 +183,7 @@ def test_old_keys_are_deleted(make, alice, local_pool, clock):
     assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["new"]
 
 
-# --- who may -------------------------------------------------------------------------------------
+# -- permissions
 
 VERBS = [services.start, services.stop, services.delete]
 
@@ -219,10 +219,10 @@ def test_missing_objects_are_not_found(alice, verb):
         verb(actor=alice, workspace_id=uuid.uuid4())
 
 
-# --- every verb in every state -------------------------------------------------------------------
+# -- every verb in every state
 
 ANSWERS = {
-    # state: (start, stop, delete); what the state is afterwards, or "refused"
+    # state: (start, stop, delete); the resulting state, or "refused"
     State.PENDING: (State.PENDING, State.STOPPED, State.TERMINATED),
     State.PROVISIONING: (State.PROVISIONING, State.STOPPING, State.TERMINATING),
     State.RUNNING: (State.RUNNING, State.STOPPING, State.TERMINATING),
@@ -264,7 +264,7 @@ def test_every_verb_in_every_state(alice, team, local_pool, state, column):
     assert workspace.state == expected
     if column == 2 and state != State.TERMINATED:
         assert workspace.desired_state == DesiredState.DELETED
-    # The second time is success too, and changes nothing.
+    # Idempotent.
     again = verb(actor=alice, workspace_id=workspace.pk)
     assert again.state == expected
 

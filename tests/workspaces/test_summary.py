@@ -1,4 +1,4 @@
-"""What a notebook shows of its own workspace."""
+"""The summary of a workspace shown in its notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a team's workspaces may reach: who says so, that no template gets around it, and what holds when."""
+"""Egress rules of teams: permissions, precedence over templates, and when they apply."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def close(team, egress="list", allow="packages.example", actor=SYSTEM):
 
 
 def reach_of(workspace) -> EgressPolicy:
-    """What the node makes of the message, with a node and a pool that close nothing."""
+    """Return the rule applied by an unrestricted node and pool."""
     found = EgressPolicy()
     for limit in dispatch.spec_of(workspace).egress:
         found = tightest(found, policy_of(limit.egress, limit.allow))
@@ -125,7 +125,7 @@ def test_rest_refuses_opening_by_members_owners_and_old_versions(with_token, ali
 
 
 def test_version_is_restored_with_edit_permission(with_token, as_user, alice, bob, olga, team):
-    """A new change with the values of then: an owner closes by it, and opens nothing."""
+    """A new change with the old values: an owner can restrict by it, but not open."""
     team_egress.set_egress(actor=alice, team=team, egress="none")
     team_egress.set_egress(actor=olga, team=team, egress="list", egress_allow="a.example")
     url = f"/api/v1/teams/{team.slug}/egress/versions"
@@ -183,7 +183,7 @@ def test_running_workspace_keeps_its_egress_and_shows_the_next(as_user):
     assert "From the next start" not in page.get(url).content.decode()
     close(workspace.team)
     workspace = type(workspace).objects.get(pk=workspace.pk)
-    # The same command, sent again, is the same: nothing that runs is started anew.
+    # The repeated command is equal: running work is not restarted.
     assert dispatch.spec_of(workspace).digest() == before.digest()
     assert "From the next start: Only packages.example" in page.get(url).content.decode()
     workspace.placed_at = timezone.now()
@@ -259,7 +259,7 @@ WORDS = (
 
 
 def test_restricted_rule_never_allows_more():
-    """For random pairs: what the new rule lets reach was allowed before, network by network, name by name."""
+    """For random pairs: everything reachable under the new rule was allowed before, by network and name."""
     chance = random.Random(7)
     rules = [EgressPolicy(), policy_of("none", "")]
     rules += [policy_of(kind, "") for kind in ("open", "list")]

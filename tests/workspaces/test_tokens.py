@@ -1,4 +1,4 @@
-"""Derived secrets: each start has its own, and none can be made without the key."""
+"""Derived secrets differ per start and require the key."""
 
 from __future__ import annotations
 

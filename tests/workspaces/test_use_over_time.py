@@ -1,4 +1,4 @@
-"""Plots of workspaces and teams over time: what is drawn, and what is said where nothing is stored."""
+"""Usage plots of workspaces and teams, and notes about missing data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def workspace(team, bob) -> Workspace:
-    """Two days old, in its second start."""
+    """A workspace of two days in its second start."""
     row = WorkspaceFactory(team=team, owner=bob, state="stopped", generation=2)
     Workspace.objects.filter(pk=row.pk).update(created_at=timezone.now() - 2 * DAY)
     row.refresh_from_db()

@@ -456,7 +456,7 @@ SESSIONS = (*JUPYTER, *TERMINALS, *TROUBLE, *MARIMO, *VSCODE, *traffic.SESSIONS)
 
 @dataclass(frozen=True)
 class Variant:
-    """The reports of a recorded session, received by a portal whose clock was changed by `jump_s` meanwhile."""
+    """A recorded session received by a portal whose clock was changed by `jump_s` meanwhile."""
 
     name: str
     base: str

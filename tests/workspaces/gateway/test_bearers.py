@@ -1,4 +1,4 @@
-"""Tokens: many requests at once are one question, and no answer outlives what it was about."""
+"""Bearer tokens: concurrent requests share one lookup, and no result outlives a change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY = "k" * 64
 
 
 class Asking:
-    """The portal's answers about tokens, each given when `let` is set."""
+    """Token lookups of the portal, each answered once `let` is set."""
 
     def __init__(self, portal: Portal) -> None:
         self.portal = portal
@@ -54,7 +54,7 @@ async def asking(portal: Portal) -> Asking:
 
 @pytest.fixture
 async def gateway(portal: Portal, asking: Asking, redis_async: AsyncRedis) -> AsyncIterator[Gateway]:
-    """One that is told of changes."""
+    """A gateway that is notified of changes."""
     found = build_app(settings(), redis_async, portal.resolve, asking.authorize, portal.record_entry)
     found.memory.start()
     async with asyncio.timeout(30):
@@ -65,7 +65,7 @@ async def gateway(portal: Portal, asking: Asking, redis_async: AsyncRedis) -> As
 async def test_requests_at_once_share_one_lookup(
     http: httpx.AsyncClient, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its view and its entry are known from here on, and its answer is not believed.
+    # From here on its view and entry are known, and its lookup is not cached.
     monkeypatch.setattr(bearers, "BELIEVED_S", 0.0)
     assert (await ask(http, BEARER)).status_code == 200
     monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
@@ -83,7 +83,7 @@ async def test_requests_at_once_share_one_lookup(
 async def test_lookup_started_before_a_change_is_not_reused(
     http: httpx.AsyncClient, asking: Asking, portal: Portal, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await ask(http, BEARER)).status_code == 200  # its entry is on record
+    assert (await ask(http, BEARER)).status_code == 200  # its entry is recorded
     redis.incr(changes.REVISION_KEY)
     monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
     asking.let.clear()
@@ -103,7 +103,7 @@ async def test_lookup_started_before_a_change_is_not_reused(
 async def test_later_requests_do_not_wait_for_a_slow_lookup(
     http: httpx.AsyncClient, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer may be older than a yes may be."""
+    """The result may be older than allowed for acceptance."""
     monkeypatch.setattr(bearers, "BELIEVED_S", 0.0)
     asking.let.clear()
     answers = [asyncio.create_task(ask(http, BEARER)) for _ in range(3)]
@@ -112,7 +112,9 @@ async def test_later_requests_do_not_wait_for_a_slow_lookup(
     assert [(await answer).status_code for answer in answers] == [200] * 3
 
 
-async def test_cancelled_waiter_does_not_cancel_other_waiters(http: httpx.AsyncClient, asking: Asking) -> None:
+async def test_cancelled_waiter_does_not_cancel_other_waiters(
+    http: httpx.AsyncClient, asking: Asking
+) -> None:
     asking.let.clear()
     first = asyncio.create_task(ask(http, BEARER))
     await asking.asked(1)
@@ -135,7 +137,7 @@ async def test_failed_query_fails_for_all_and_is_retried(http: httpx.AsyncClient
 async def test_only_a_continuously_used_token_is_busy(
     gateway: Gateway, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are not looked up without being asked for."""
+    """Other tokens are not looked up without a request."""
     known = bearers.BearerTokens(asking.authorize, gateway.memory)
 
     async def busy() -> bool:

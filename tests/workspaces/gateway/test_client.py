@@ -1,4 +1,4 @@
-"""The client's way around resolvers that do not know `*.localhost`."""
+"""The client's replacement for resolvers that do not know `*.localhost`."""
 
 from __future__ import annotations
 

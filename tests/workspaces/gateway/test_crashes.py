@@ -1,4 +1,4 @@
-"""The store and the front door are killed, and the doors are stopped, under open workspaces."""
+"""Killed store and front door, and stopped front doors, with open workspaces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_killed_store_and_killed_front_door_recover(tmp_path: Path) -> None:
         assert refused.json()["code"] == "store_unavailable"
 
         with valkey(tmp_path, stack.redis_port):
-            # An empty store shuts nobody out for long: a session is gone, a new ticket enters.
+            # After the loss of the store sessions are gone, and a new ticket works.
             for name in both:
                 eventually(lambda name=name: upstream(stack, name))
             ticket = tickets.issue(stack.redis, external_name=WS_A, user_id="7")
@@ -56,7 +56,7 @@ def test_killed_store_and_killed_front_door_recover(tmp_path: Path) -> None:
 
 
 def test_stopped_front_door_ends_websockets_without_a_close_code(tmp_path: Path) -> None:
-    """JupyterLab connects a kernel again after 1006, and leaves it disconnected after 1000 and 1001."""
+    """JupyterLab reconnects a kernel after 1006, and leaves it disconnected after 1000 and 1001."""
     authority = Authority(tmp_path / "authority")
     (tmp_path / "own").mkdir()
     with started(tmp_path / "own", certificates=authority.front_door()) as stack:
@@ -94,7 +94,7 @@ def test_stopped_front_door_ends_websockets_without_a_close_code(tmp_path: Path)
 
 @contextlib.contextmanager
 def websocket(stack: Stack, name: str) -> Iterator[ClientConnection]:
-    """A WebSocket on which the app has answered."""
+    """Return a WebSocket on which the app has answered."""
     plug = socket.create_connection(("127.0.0.1", stack.proxy_port), timeout=20)
     headers = {"Authorization": "Bearer good"}
     uri = f"ws://{stack.host(name)}/api/kernels/1/channels"

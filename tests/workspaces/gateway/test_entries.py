@@ -1,4 +1,4 @@
-"""Who enters by token is on record once, before the first request gets through."""
+"""Entries by token are audited once, before the first request is forwarded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_repeated_requests_make_one_entry_and_one_redis_call(
 async def test_requests_at_once_in_two_processes_make_one_entry(
     portal: Portal, redis_async: AsyncRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # How many they are is asked, not how soon: a machine that is busy has its time.
+    # The number is tested, not the time: a busy machine may be slow.
     for each in (access, entries):
         monkeypatch.setattr(each, "STORE_TIMEOUT_S", 20)
     apps = [
@@ -77,7 +77,7 @@ async def test_another_address_token_or_hour_makes_a_new_entry(
             ("good", "2001:db8::1"),
             ("second", "192.0.2.7"),
         ]
-        # The hour is over, and what the process remembers with it.
+        # The hour has passed, and the process has forgotten the entry.
         for key in redis.scan_iter(f"{entries.KEY_PREFIX}*"):
             assert 0 < redis.ttl(key) <= entries.PERIOD_S
             redis.delete(key)
@@ -124,7 +124,7 @@ async def test_token_revoked_between_lookup_and_record_is_refused(
     async with from_address(app, "192.0.2.7") as http:
         assert code(await ask(http, BEARER)) == (401, "not_signed_in")
         portal.tokens["good"] = "7"
-        # The attempt before holds up nobody.
+        # The previous attempt blocks no request.
         assert not list(redis.scan_iter(f"{entries.KEY_PREFIX}*"))
     await app.close()
 
@@ -148,7 +148,7 @@ async def test_claim_of_a_process_killed_while_recording_expires(
         assert 0 < redis.ttl(claim) <= entries.CLAIM_S
         assert (await ask(second, BEARER)).status_code == 200
         assert portal.entries == []
-        redis.delete(claim)  # as it ends by itself
+        redis.delete(claim)  # like a normal exit
         assert (await ask(second, BEARER)).status_code == 200
         assert len(portal.entries) == 1
         lost.cancel()
@@ -159,7 +159,7 @@ async def test_claim_of_a_process_killed_while_recording_expires(
 
 @pytest.fixture
 def full(redis: Redis) -> Iterator[Callable[[bool], None]]:
-    """Lets Redis refuse writes that need memory, as it does when it is full, or accept them again."""
+    """Make Redis refuse writes that need memory, as when full, or accept them again."""
 
     def change(is_full: bool) -> None:
         redis.config_set("maxmemory", 1 if is_full else 0)
@@ -174,7 +174,7 @@ async def test_full_redis_does_not_block_tokens(
     full(True)
     with pytest.raises(OutOfMemoryError):
         redis.set("more", "x")
-    # The audit log gets one entry, also from requests at once.
+    # One audit entry, also for concurrent requests.
     answers = await asyncio.gather(*(ask(http, BEARER) for _ in range(20)))
     assert {answer.status_code for answer in answers} == {200}
     assert len(portal.entries) == 1
@@ -223,9 +223,9 @@ async def test_redis_filling_during_a_record_is_tolerated(
 
 
 def test_client_cannot_forge_its_recorded_address(stack: Stack) -> None:
-    """Through the front door: what a client writes into forwarding headers is not what is recorded."""
+    """Through the front door, forwarding headers of the client are not recorded."""
     stack.portal.views = {WS_A: stack.view()}
-    # One that the gateway of these tests has not seen: it remembers for a minute who is on record.
+    # A token new to this gateway, which remembers recorded entries for a minute.
     token = secrets.token_hex(16)
     stack.portal.tokens = {token: "7"}
     stack.portal.entries.clear()

@@ -1,4 +1,4 @@
-"""What the front door guarantees: headers, paths, bodies, ways to workspaces, and pages."""
+"""Guarantees of the front door: headers, paths, bodies, routing and pages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LARGE_BYTES = 5 * 10**9
 
 @pytest.fixture
 def door(stack: Stack) -> Stack:
-    """A clean store and one running workspace."""
+    """An empty store and one running workspace."""
     stack.redis.flushall()
     stack.portal.views = {WS_A: stack.view()}
     stack.portal.tokens = {"good": "7"}
@@ -52,7 +52,7 @@ def door(stack: Stack) -> Stack:
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A front door behind a proxy that it believes, which speaks https, with the certificates of a test."""
+    """A front door behind a trusted HTTPS proxy, with test certificates."""
     folder = tmp_path_factory.mktemp("behind")
     authority = Authority(folder / "authority")
     with started(
@@ -65,7 +65,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def raw(stack: Stack, *lines: str) -> bytes:
-    """The whole answer to a request that is written by hand, on a connection of its own."""
+    """Send a raw request on a new connection. Returns the whole response."""
     with socket.create_connection(("127.0.0.1", stack.proxy_port), timeout=20) as line:
         line.sendall("\r\n".join((*lines, "Connection: close", "", "")).encode())
         found = b""
@@ -75,7 +75,7 @@ def raw(stack: Stack, *lines: str) -> bytes:
 
 
 def told(stack: Stack, **headers: str) -> dict[str, str]:
-    """The headers that reach the portal."""
+    """Return the headers that reach the portal."""
     url = f"http://127.0.0.1:{stack.proxy_port}/told"
     sent = {key.replace("_", "-"): value for key, value in headers.items()}
     answer = httpx.get(url, headers={"host": "localhost", **sent})
@@ -89,7 +89,7 @@ def app_headers(stack: Stack, **headers: str) -> dict[str, str]:
     return dict(answer.json()["headers"])
 
 
-# --- headers -------------------------------------------------------------------------------------
+# -- headers
 
 
 def test_only_the_front_door_sets_user_headers(door: Stack) -> None:
@@ -104,7 +104,7 @@ def test_only_the_front_door_sets_user_headers(door: Stack) -> None:
         x_real_ip="203.0.113.9",
         forwarded="for=203.0.113.9",
     )
-    # The gateway's own process takes its token out; there is no other in this stack.
+    # The gateway process removes its token; this stack has none.
     assert found["x-forwarded-for"] == "127.0.0.1"
     assert (found["x-forwarded-host"], found["x-forwarded-proto"]) == ("localhost", "http")
     for name in ("x-forwarded-prefix", "x-real-ip", "forwarded", SOCKET_HEADER.lower()):
@@ -114,7 +114,7 @@ def test_only_the_front_door_sets_user_headers(door: Stack) -> None:
 
 @pytest.mark.parametrize("listed", [front_door.TOKEN_HEADER, "x-berth-front-door, close", "X-Forwarded-For"])
 def test_client_cannot_remove_front_door_headers_as_hop_by_hop(door: Stack, listed: str) -> None:
-    """Without it a request would look as if it came from inside, where agents come from."""
+    """Otherwise a request would appear internal, like those of agents."""
     found = told(door, connection=listed)
     assert found[front_door.TOKEN_HEADER.lower()] == TOKEN
     assert found["x-forwarded-for"] == "127.0.0.1"
@@ -146,7 +146,7 @@ def test_app_gets_no_headers_or_cookies_of_berth(door: Stack) -> None:
 
 
 def test_upstream_address_comes_from_forward_auth_only(door: Stack) -> None:
-    """A client names another place; and a workspace without one is not led astray by it."""
+    """A client cannot name another upstream, also for a workspace without one."""
     workspace_views.store_view(door.redis, door.view(endpoint="", revision=2))
     elsewhere = {
         "x_berth_socket": f"{WS_A}.1",
@@ -171,7 +171,7 @@ def test_trusted_proxy_sets_the_client_address(behind: Stack) -> None:
 
 
 def test_trusted_proxy_does_not_choose_the_workspace(behind: Stack) -> None:
-    """It may pass on what a client calls the host: forward-auth is asked about the host that is asked."""
+    """A proxy may forward the client's host header; forward-auth gets the requested host."""
     other = "ws-" + "0" * 32
     answer = behind.get("/x", name=other, authorization="Bearer good", x_forwarded_host=behind.host())
     assert answer.status_code == 403
@@ -203,7 +203,7 @@ def test_responses_do_not_name_the_server(door: Stack) -> None:
         assert "caddy" not in str(answer.headers).lower()
 
 
-# --- paths ---------------------------------------------------------------------------------------
+# -- paths
 
 PATHS = (
     "/files/a%2Fb%20c.ipynb?x=%2F&y=a+b",
@@ -248,7 +248,7 @@ def test_odd_characters_in_a_query_are_accepted(door: Stack) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-# --- bodies and streams --------------------------------------------------------------------------
+# -- bodies and streams
 
 
 def test_portal_gets_complete_bodies_within_the_limit(door: Stack) -> None:
@@ -283,7 +283,7 @@ def test_upload_to_a_workspace_is_streamed_without_limit(door: Stack) -> None:
 
     def parts() -> Iterator[bytes]:
         yield b"x" * 65536
-        # What was sent has arrived before the rest is.
+        # The first part arrives before the rest is sent.
         assert got.acquire(timeout=20)
         yield from (b"x" * (1 << 20) for _ in range(16))
 
@@ -298,7 +298,7 @@ def test_upload_to_a_workspace_is_streamed_without_limit(door: Stack) -> None:
 
 @pytest.mark.thorough("5 GB; `make test` has a small upload")
 def test_an_upload_of_five_gigabytes_passes(door: Stack, tmp_path: Path) -> None:
-    """To what counts it as fast as it comes; the file has no byte on the disk."""
+    """Streamed to a counter; the file is sparse."""
     file = tmp_path / "large"
     with file.open("wb") as made:
         made.truncate(LARGE_BYTES)
@@ -374,7 +374,7 @@ def test_portal_streams_are_unbuffered_and_pages_compressed(door: Stack) -> None
 
 
 def test_a_request_is_never_repeated(door: Stack) -> None:
-    """An app dies of a request: what it was asked, it is asked once."""
+    """An app that dies of a request gets it once."""
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -400,24 +400,24 @@ def test_a_request_is_never_repeated(door: Stack) -> None:
     assert asked == [b"POST /run HTTP/1.1", b"DELETE /run HTTP/1.1", b"GET /run HTTP/1.1"]
 
 
-# --- ways ----------------------------------------------------------------------------------------
+# -- routing
 
 
 def test_next_start_of_a_workspace_is_reachable_at_once(door: Stack) -> None:
-    """Connections to the one before are kept and dead: nobody meets them."""
+    """Kept connections to the previous start are dead and not reused."""
     for generation in (1, 2, 3):
         with door.app(echo, generation) as name:
             workspace_views.store_view(door.redis, door.view(socket=name, endpoint="", revision=generation))
             for method in ("GET", "POST", "GET"):
                 answer = door.get("/x", method=method, authorization="Bearer good", origin=door.origin())
                 assert answer.status_code == 200, (generation, method)
-        # It has ended, and nobody else is met in its place.
+        # It has ended, and nothing answers in its place.
         answer = door.get("/x", authorization="Bearer good")
         assert answer.status_code == 502
 
 
 def test_socket_with_another_name_is_refused(door: Stack) -> None:
-    """Were the store to hold one that the portal would not write: it is not read as a view."""
+    """A view that the portal would not write is rejected."""
     found = json.loads(workspace_views.encode(door.view(endpoint="", socket=f"{WS_A}.1")))
     for name in ("../../run/x.1", "ws-1.1", f"{WS_A}.1/../x", "{env.HOME}"):
         door.redis.set(workspace_views.key(WS_A), json.dumps({**found, "socket": name}))
@@ -427,7 +427,7 @@ def test_socket_with_another_name_is_refused(door: Stack) -> None:
 
 @contextlib.contextmanager
 def node(stack: Stack, name: str, certificates: Certificates, authority: Authority) -> Iterator[int]:
-    """Another machine's gateway: a Caddy of its own, in a folder of its own; its port."""
+    """Run the gateway of another machine, a separate Caddy. Returns its port."""
     folder = stack.folder / name
     (folder / ".gateway").mkdir(parents=True, exist_ok=True)
     port = free_port()
@@ -505,7 +505,7 @@ def test_workspace_of_another_node_is_reached_through_its_gateway(behind: Stack)
 
 
 def test_unreachable_app_of_another_node_has_a_page_and_a_problem(behind: Stack) -> None:
-    """The answer is the one for an app of this machine, not the empty one of the node's gateway."""
+    """The answer is that of an app on this machine, not the empty one of the node gateway."""
     with node(behind, "gpu-07", behind.authority.node("gpu-07"), behind.authority) as port:
         place = {"endpoint": "", "gateway": f"127.0.0.1:{port}", "node": "gpu-07"}
         workspace_views.store_view(behind.redis, behind.view(**place, socket=f"{WS_A}.99", revision=2))
@@ -521,8 +521,10 @@ def test_unreachable_app_of_another_node_has_a_page_and_a_problem(behind: Stack)
 
 
 @pytest.mark.parametrize("shown", ["another node", "the front door", "another authority"])
-def test_gateway_with_the_certificate_of_another_node_is_refused(behind: Stack, tmp_path: Path, shown: str) -> None:
-    """Somebody listens where a node's gateway was, with a good certificate of Berth's own."""
+def test_gateway_with_the_certificate_of_another_node_is_refused(
+    behind: Stack, tmp_path: Path, shown: str
+) -> None:
+    """Another process listens at the gateway of a node, with a valid certificate of Berth."""
     authority: Authority = behind.authority
     pairs = {
         "another node": authority.node("gpu-08"),
@@ -552,7 +554,7 @@ def test_gateway_with_the_certificate_of_another_node_is_refused(behind: Stack, 
 
 
 def ask_node(port: int, server: str, shown: Certificates, name: str) -> int:
-    """The status of a request to a node's gateway; 0 where TLS refuses."""
+    """Return the status of a request to a node gateway; 0 if TLS refuses."""
     context = ssl.create_default_context(cafile=str(shown.authority))
     context.load_cert_chain(str(shown.certificate), str(shown.key))
     plain = socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -568,7 +570,7 @@ def ask_node(port: int, server: str, shown: Certificates, name: str) -> int:
 
 
 def test_node_gateway_accepts_only_the_front_door_certificate(behind: Stack, tmp_path: Path) -> None:
-    """Every node has a good certificate of the authority, and one may be in the wrong hands."""
+    """Every node has a valid certificate of the authority, and one may be stolen."""
     authority: Authority = behind.authority
     with (
         node(behind, "gpu-07", authority.node("gpu-07"), authority) as port,
@@ -582,7 +584,7 @@ def test_node_gateway_accepts_only_the_front_door_certificate(behind: Stack, tmp
         for refused in (
             authority.node("gpu-08"),
             authority.node("gpu-07"),
-            # A node that has thought of a name for itself, whatever the authority would say to it.
+            # A node that chose its own name, regardless of the authority.
             authority.issue("node:x", "front-door.berth.internal"),
             authority.issue("front-door.berth.internal", "x.node.berth.internal"),
             authority.issue(
@@ -594,7 +596,7 @@ def test_node_gateway_accepts_only_the_front_door_certificate(behind: Stack, tmp
         assert status(Certificates(authority.path, other.certificate, other.key)) == 0
 
 
-# --- pages ---------------------------------------------------------------------------------------
+# -- pages
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 502, 503, 504])
@@ -616,7 +618,7 @@ def test_unreachable_app_has_a_page_and_a_problem(door: Stack) -> None:
 
 
 def test_portal_page_can_test_whether_workspaces_are_reachable(door: Stack) -> None:
-    """Nothing behind the front door sees it, whatever the path."""
+    """No path of it reaches a server behind the front door."""
     url = f"http://127.0.0.1:{door.proxy_port}"
     for host in ("probe.localhost", f"probe.localhost:{door.proxy_port}"):
         answer = httpx.get(f"{url}/gateway/x", headers={"host": host, "origin": "http://localhost:9000"})

@@ -1,4 +1,4 @@
-"""Hosts, origins and paths: what is not understood is refused."""
+"""Hosts, origins and paths: unknown ones are refused."""
 
 from __future__ import annotations
 

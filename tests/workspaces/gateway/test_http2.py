@@ -1,4 +1,4 @@
-"""Browsers speak HTTP/2 with the proxy in front, set up as docs/tls.md says: all passes that does without."""
+"""HTTP/2 between browser and the proxy in front, set up as in docs/tls.md: everything works as without."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UPLOAD_BYTES = 96 << 20
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A proxy that ends TLS, before a front door."""
+    """A TLS proxy before a front door."""
 
     stack: Stack
     port: int
@@ -51,7 +51,7 @@ def nginx(
 ) -> tuple[list[str], dict[str, str]]:
     [text] = blocks("tls", "nginx")
     text = text.replace("SECRET;", f"{PROXY_SECRET};").replace("listen 443", f"listen {port}")
-    # A second server has no port of its own here: it answers what comes without TLS.
+    # A second server has no port here: it answers requests without TLS.
     text = _as_here(text[: text.rindex("server {")], certificate, key, door)
     written = folder / "nginx.conf"
     written.write_text(
@@ -180,7 +180,7 @@ def test_stream_is_unbuffered_and_cut_when_access_ends(runs: Front) -> None:
             try:
                 assert curl.stdout.readline() == b"data: x\n"
                 del runs.stack.portal.tokens["good"]
-                # It would go on for ever: the end of it is the proof.
+                # The stream would never end: its end is the proof.
                 ended = threading.Thread(target=curl.stdout.read)
                 ended.start()
                 ended.join(60)

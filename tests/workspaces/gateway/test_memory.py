@@ -1,4 +1,4 @@
-"""What the gateway remembers is gone when it is no longer so: at the request right after the change."""
+"""Cached values of the gateway are dropped by the first request after a change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEARER = ("authorization", "Bearer good")
 
 
 class Looks:
-    """Counts the looks at Redis that requests cost."""
+    """Counts Redis reads caused by requests."""
 
     def __init__(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -38,7 +38,7 @@ class Looks:
 
 @pytest.fixture
 async def warm(gateway: Gateway) -> AsyncIterator[Gateway]:
-    """A gateway that is told of changes."""
+    """A gateway that is notified of changes."""
     gateway.memory.start()
     async with asyncio.timeout(30):
         await gateway.memory.wait_until_tracking()
@@ -53,7 +53,7 @@ async def test_repeated_requests_do_not_query_redis(
     looks = Looks(warm, monkeypatch)
     for _ in range(20):
         assert (await ask(http, cookie)).status_code == 200
-    # A look while the word of the ticket and the view is still unread keeps nothing.
+    # A read before the notification of ticket and view is processed is not cached.
     assert looks.count <= 3
     seen = looks.count
     for _ in range(20):
@@ -94,7 +94,7 @@ async def test_keys_lost_in_redis_are_dropped_from_memory(
         assert (await ask(http, cookie)).status_code == 200
     mark = warm.memory.mark()
     redis.flushall()
-    # This word alone is sent after the answer to who has emptied it.
+    # This notification is sent after the reply to the client that emptied it.
     async with asyncio.timeout(30):
         while warm.memory.mark() == mark:
             await asyncio.sleep(0)
@@ -116,7 +116,7 @@ async def test_leaving_ends_the_session_at_once(
 async def test_token_is_dropped_from_memory_when_accounts_change(
     http: Http, warm: Gateway, redis: Redis, portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the word of it, the token would be believed for an hour here."""
+    """Without the notification, the token would be accepted for an hour here."""
     monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
     assert access.ACCOUNTS_KEY == changes.REVISION_KEY
     for _ in range(25):

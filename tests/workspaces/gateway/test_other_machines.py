@@ -1,4 +1,4 @@
-"""Where a workspace on another machine is entered, and that nobody is sent to one that was revoked."""
+"""Workspaces on other machines, and revoked machines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORLD = sites.one_machine
 
 @pytest.fixture
 def workspace(local_pool, alice, team) -> Workspace:
-    """Runs on gpu-07, which is another machine."""
+    """A workspace on gpu-07, another machine."""
     MachineFactory(pool=local_pool, name="gpu-07", gateway_host="10.0.0.7", gateway_port=8646)
     node = Node.objects.create(pool=local_pool, name="gpu-07", online=True)
     return running_on(node, alice, team)
@@ -97,7 +97,7 @@ def test_page_shows_the_problem_and_the_next_step(
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:8001", "http://10.0.0.9:80", "node:ws-x.1"])
 def test_endpoint_reported_by_another_machine_is_not_used(workspace, endpoint):
-    """Its services could be the portal's own, on loopback."""
+    """The address could be that of the portal's own services on loopback."""
     workspace.endpoint = endpoint
     view = publishing.view_of(workspace)
     assert (view.socket, view.gateway, view.endpoint) == ("", "", "")

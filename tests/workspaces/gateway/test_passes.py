@@ -1,4 +1,4 @@
-"""Passes, with the real front door: what goes past forward-auth, what never does, how soon a pass ends."""
+"""Passes with the real front door: which requests skip forward-auth, which never do, and how passes end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEARER = {"Authorization": "Bearer " + "t" * 43}
 
 
 class Asked:
-    """How often forward-auth was asked."""
+    """Counts forward-auth requests."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,7 +36,7 @@ class Asked:
 
 
 class Counted(dict[str, str]):
-    """The portal's tokens, and how often it was asked for one."""
+    """The tokens of the portal, with a lookup count."""
 
     count = 0
 
@@ -55,7 +55,7 @@ def asked() -> Iterator[Asked]:
 
 @pytest.fixture(scope="module")
 def passing(tmp_path_factory: pytest.TempPathFactory, asked: Asked) -> Iterator[Stack]:
-    """A front door that believes passes, and two workspaces at sockets, the second one somebody else's."""
+    """A front door that accepts passes, and two workspaces at sockets, the second of another user."""
     folder = tmp_path_factory.mktemp("passing")
     with started(folder, passes=folder / "passes") as stack, stack.app(echo), stack.app(echo, name=WS_B):
         yield stack
@@ -85,20 +85,20 @@ def ask(stack: Stack, headers: dict[str, str], name: str = WS_A, path: str = "/x
 
 
 def by_pass(stack: Stack, asked: Asked, headers: dict[str, str], **more: str) -> bool:
-    """Whether this request is answered by the app without forward-auth."""
+    """Return whether the app answers this request without forward-auth."""
     before = asked.count
     answer = ask(stack, headers, **more)
     return asked.count == before and answer.headers.get("x-upstream") == "echo"
 
 
 def warm(stack: Stack, asked: Asked, headers: dict[str, str], name: str = WS_A, **more: str) -> None:
-    """Until requests like this one pass: a gateway that has no time for some seconds lets nobody through."""
+    """Wait until such requests pass: a gateway that is stalled for seconds admits none."""
     eventually(lambda: by_pass(stack, asked, headers, name=name, **more) or None)
 
 
 @pytest.fixture
 def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pass ends by the clock within these tests: one that has ended was ended by the word of a change."""
+    """Passes do not expire by time in these tests: only notifications end them."""
     monkeypatch.setattr(passes, "LONGEST_S", 3600.0)
     monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
 
@@ -111,7 +111,7 @@ def paths(stack: Stack) -> list[Path]:
     return list((stack.folder / "passes" / key_of(SECRET)).glob("held-*/*/*"))
 
 
-# --- what passes, and what the app sees -----------------------------------------------------------
+# -- accepted requests, and what the app gets
 
 
 def test_request_with_a_pass_reaches_the_app_unchanged(door: Stack, asked: Asked) -> None:
@@ -205,7 +205,7 @@ def test_forged_headers_in_any_spelling_do_not_reach_the_app(door: Stack, asked:
 
 
 def test_ended_app_with_a_pass_shows_the_state_page(door: Stack, asked: Asked) -> None:
-    """Its socket refuses before the word of its end has come."""
+    """Its socket refuses before the notification of its end arrives."""
     workspace_views.store_view(door.redis, at_socket(door, socket=f"{WS_A}.7", revision=9))
     own = cookie_of(door)
     with door.app(echo, 7):
@@ -222,7 +222,7 @@ def test_ended_app_with_a_pass_shows_the_state_page(door: Stack, asked: Asked) -
     assert ask(door, own).json()["code"] == "workspace_unavailable"
 
 
-# --- what never passes ---------------------------------------------------------------------------
+# -- requests never accepted
 
 STRANGE: dict[str, list[str]] = {
     "another origin": ["Origin: http://evil.example"],
@@ -271,7 +271,7 @@ STRANGE: dict[str, list[str]] = {
 
 
 def raw(stack: Stack, *lines: str, target: str = "/x", host: str = "") -> bytes:
-    """The head of the answer to a request that is written by hand."""
+    """Send a raw request. Returns the response head."""
     asked = "\r\n".join((f"GET {target} HTTP/1.1", f"Host: {host or stack.host()}", *lines))
     with socket.create_connection(("127.0.0.1", stack.proxy_port), timeout=20) as line:
         line.sendall((asked + "\r\n\r\n").encode("latin-1"))
@@ -330,7 +330,7 @@ def test_pass_is_not_valid_for_other_hosts(door: Stack, asked: Asked, host: str)
 
 
 def test_pass_of_another_workspace_is_refused(door: Stack, asked: Asked) -> None:
-    """The owner of one comes with its cookie, or with a token, to somebody else's."""
+    """The owner of one uses its cookie or token at the workspace of another user."""
     own = cookie_of(door)
     other = cookie_of(door, WS_B, "8")
     warm(door, asked, own)
@@ -349,7 +349,7 @@ def test_gateway_paths_never_reach_the_app(door: Stack, asked: Asked) -> None:
 
 
 def test_token_pass_is_bound_to_the_client_address(door: Stack, asked: Asked) -> None:
-    """Another address is another entry, which has to be on record."""
+    """Another address is another entry, which must be audited."""
     warm(door, asked, BEARER)
     seen = len(door.portal.entries)
     with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2")) as elsewhere:
@@ -359,7 +359,7 @@ def test_token_pass_is_bound_to_the_client_address(door: Stack, asked: Asked) ->
 
 
 def test_behind_proxies_only_sessions_have_a_pass(tmp_path: Path, asked: Asked) -> None:
-    """There the address is not the peer's."""
+    """There the address is not that of the peer."""
     with (
         started(tmp_path, passes=tmp_path / "passes", trusted_proxies=["127.0.0.1"]) as stack,
         stack.app(echo),
@@ -372,7 +372,7 @@ def test_behind_proxies_only_sessions_have_a_pass(tmp_path: Path, asked: Asked) 
 
 
 def test_only_the_prefixed_cookie_has_a_pass_over_https(tmp_path: Path, asked: Asked) -> None:
-    """A sibling can toss the other one."""
+    """A sibling domain can set the other one."""
     folder = tmp_path / "passes"
     with started(tmp_path, passes=folder, scheme="https", https=True) as stack, stack.app(echo):
         stack.portal.views = {WS_A: at_socket(stack)}
@@ -388,7 +388,7 @@ def test_only_the_prefixed_cookie_has_a_pass_over_https(tmp_path: Path, asked: A
             assert not by_pass(stack, asked, {"Cookie": cookie})
 
 
-# --- how a pass ends -----------------------------------------------------------------------------
+# -- end of a pass
 
 HARMS = {
     "signed out": lambda door: tickets.revoke_user(door.redis, "7"),
@@ -411,7 +411,7 @@ def test_revoked_access_ends_the_pass(door: Stack, asked: Asked, by_word_alone: 
     if harm == "emptied":
         door.portal.views = {}
     HARMS[harm](door)
-    # The gateway process hears of it with the answer to who has written it.
+    # The gateway process is notified with the reply to the writer.
     eventually(lambda: "x-upstream" not in ask(door, own).headers or None)
     eventually(lambda: not paths(door) or None)
     for _ in range(20):
@@ -426,7 +426,7 @@ def test_revoked_token_ends_the_pass(door: Stack, asked: Asked, by_word_alone: N
 
 
 def test_app_credentials_are_not_accepted_from_clients(door: Stack, asked: Asked) -> None:
-    """Its secret looks like a token: no pass is looked for by it, though one lies there."""
+    """Its secret looks like a token, but no pass is searched for it, even if one exists."""
     own = cookie_of(door)
 
     def planted() -> list[tuple[str, str]] | None:
@@ -442,11 +442,11 @@ def test_app_credentials_are_not_accepted_from_clients(door: Stack, asked: Asked
 
 
 def test_token_in_use_is_looked_up_before_its_pass_expires(door: Stack, asked: Asked) -> None:
-    """So that its requests do not all wait, each second, for one look."""
+    """Otherwise its requests would all wait for a lookup each second."""
     looks = door.portal.tokens = Counted(door.portal.tokens)
 
     def undisturbed() -> bool | None:
-        """Whether the token was looked up twice while all requests passed."""
+        """Return whether the token was looked up twice while all requests passed."""
         before, seen = asked.count, looks.count
         while looks.count < seen + 2:
             assert ask(door, BEARER).status_code == 200
@@ -458,13 +458,13 @@ def test_token_in_use_is_looked_up_before_its_pass_expires(door: Stack, asked: A
 
 
 def test_token_ended_without_notice_loses_its_pass_while_in_use(door: Stack) -> None:
-    """Redis may have been away when it was to be told."""
+    """Redis may have been unavailable for the notification."""
     looks = door.portal.tokens = Counted(door.portal.tokens)
     eventually(lambda: (ask(door, BEARER).status_code == 200 and looks.count > 4) or None, timeout_s=60)
     del door.portal.tokens["t" * 43]
     ended = looks.count
     eventually(lambda: ask(door, BEARER).status_code == 401 or None)
-    # At the most one that had begun, the one that found it out, and one that asks again.
+    # At most one that had begun, one that detects it, and one that retries.
     assert looks.count <= ended + 3
     eventually(lambda: not paths(door) or None)
 
@@ -485,9 +485,7 @@ def test_forward_auth_sees_every_session_again(
     eventually(lambda: not by_pass(door, asked, own) or None)
 
 
-def test_pass_reaches_only_the_current_start(
-    door: Stack, asked: Asked, by_word_alone: None
-) -> None:
+def test_pass_reaches_only_the_current_start(door: Stack, asked: Asked, by_word_alone: None) -> None:
     async def second(scope: object, receive: object, send: object) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"x-upstream", b"second")]})  # type: ignore[operator]
         await send({"type": "http.response.body"})  # type: ignore[operator]
@@ -512,11 +510,11 @@ def test_lost_redis_ends_passes(tmp_path: Path, asked: Asked, by_word_alone: Non
         assert paths(stack) == []
 
 
-# --- the folder ----------------------------------------------------------------------------------
+# -- folder
 
 
 def test_forged_passes_are_invalid(door: Stack, asked: Asked) -> None:
-    """Another user has made the folder first, or a folder in it: not knowing the key."""
+    """Another user created the folder or one in it, without knowing the key."""
     folder = door.folder / "passes" / ("0" * 64)
     made = folder / "held" / WS_A
     made.mkdir(parents=True)
@@ -529,9 +527,7 @@ def test_forged_passes_are_invalid(door: Stack, asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("planted", ["readable", "link", "file"])
-def test_passes_are_not_written_to_an_unsafe_folder(
-    tmp_path: Path, asked: Asked, planted: str
-) -> None:
+def test_passes_are_not_written_to_an_unsafe_folder(tmp_path: Path, asked: Asked, planted: str) -> None:
     folder, elsewhere = tmp_path / "passes", tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     if planted == "readable":

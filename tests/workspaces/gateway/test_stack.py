@@ -1,4 +1,4 @@
-"""The gateway behind the real front door: what a browser and a program get, and what the app sees."""
+"""The gateway behind the real front door: responses for browsers and programs, and what the app gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def routed(stack: Stack) -> Stack:
-    """A clean store, and two running workspaces, the second of somebody else."""
+    """An empty store and two running workspaces, the second of another user."""
     stack.redis.flushall()
     stack.portal.views = {WS_A: stack.view(), WS_B: stack.view(WS_B, user_ids=frozenset({"8"}))}
     stack.portal.tokens = {"good": "7", "other": "8"}
@@ -38,7 +38,7 @@ def arrived(stack: Stack, name: str = WS_A) -> httpx.Response:
 
 
 def enter(stack: Stack, name: str = WS_A, user: str = "7", following: str = "/lab") -> str:
-    """A cookie, by way of a ticket."""
+    """Return a cookie for a ticket."""
     ticket = tickets.issue(stack.redis, external_name=name, user_id=user)
     answer = stack.get(f"/.berth/enter?ticket={ticket}&next={following}", name=name)
     assert answer.status_code == 303
@@ -125,7 +125,7 @@ def test_every_method_passes_with_its_body_except_head(routed: Stack) -> None:
 
 
 def test_service_worker_is_registered_only_if_the_template_allows_it(routed: Stack) -> None:
-    """It would see every request of the workspace's next starts, with what they ask for and get."""
+    """It would see every request of later starts of the workspace, with their responses."""
     cookie = enter(routed)
     asked = {"cookie": cookie, "service_worker": "script", "sec_fetch_dest": "serviceworker"}
     answer = routed.get("/files/evil.js", **asked)
@@ -215,7 +215,7 @@ def test_lost_store_is_recovered(routed: Stack) -> None:
     cookie = enter(routed)
     assert routed.get("/", cookie=cookie).status_code == 200
     routed.redis.flushall()
-    # Redis says that all is gone after it has answered who did it; and a slow store is a 503.
+    # Redis notifies after its reply to the writer, and a slow store is a 503.
     eventually(lambda: routed.get("/", cookie=cookie).status_code == 401 or None)
     again = enter(routed)
     eventually(lambda: routed.get("/", cookie=again).status_code == 200 or None)
@@ -233,7 +233,7 @@ def test_stopped_workspace_has_a_page_and_returns(routed: Stack) -> None:
     assert found.status_code == 503
     assert "is almost ready" in found.text
     for state in ("stopping", "stopped", "terminating", "failed"):
-        # Where it answered is still known: nobody is sent to an app that is ending.
+        # Its address is still known, but no request is sent to an ending app.
         workspace_views.store_view(routed.redis, routed.view(state=state, revision=3))
         assert page().status_code == 503
     workspace_views.store_view(routed.redis, routed.view(state="stopped", revision=3))
@@ -247,7 +247,7 @@ def test_stopped_workspace_has_a_page_and_returns(routed: Stack) -> None:
 
 
 def test_access_is_checked_while_workspaces_start_and_end(routed: Stack) -> None:
-    """While views come and go, no request without credentials gets through."""
+    """While views change, no request without credentials is forwarded."""
     names = [f"ws-{number:032x}" for number in range(40)]
     through: list[str] = []
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""Connections that last, through the real front door: they end with the right to them, and not before."""
+"""Long-lived connections through the real front door end with access, and not before."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TOKEN = front_door.gateway_process_token(SECRET)
 
 @pytest.fixture
 def door(stack: Stack) -> Stack:
-    """A clean store, and two running workspaces, the second of somebody else."""
+    """An empty store and two running workspaces, the second of another user."""
     stack.redis.flushall()
     stack.portal.views = {WS_A: stack.view(), WS_B: stack.view(WS_B, user_ids=frozenset({"8"}))}
     stack.portal.tokens = {"good": "7", "other": "8"}
@@ -62,7 +62,7 @@ def cookie_of(stack: Stack) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def talking(stack: Stack, headers: dict[str, str], name: str = WS_A) -> AsyncIterator[ClientConnection]:
-    """A WebSocket by which something was said and heard."""
+    """A WebSocket with one exchanged message."""
     uri = f"ws://{stack.host(name)}/api/kernels/1/channels?session_id=1"
     place = {"host": "127.0.0.1", "port": stack.proxy_port}
     async with connect(uri, additional_headers=headers, ping_interval=None, **place) as found:
@@ -77,7 +77,7 @@ async def echoed(channel: ClientConnection) -> None:
 
 
 async def cut_after(channel: ClientConnection) -> float:
-    """Seconds until it is closed from outside."""
+    """Return the seconds until it is closed by the server."""
     began = time.monotonic()
     with pytest.raises(ConnectionClosed):
         await asyncio.wait_for(channel.recv(), 20)
@@ -86,7 +86,7 @@ async def cut_after(channel: ClientConnection) -> float:
 
 @pytest.fixture
 def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks again by the clock: what is cut has been cut by the word of a change."""
+    """No periodic checks: connections are closed by notifications only."""
     monkeypatch.setattr(streams, "TOKEN_RECHECK_S", 3600.0)
     monkeypatch.setattr(streams, "SESSION_RECHECK_S", 3600.0)
 
@@ -108,9 +108,7 @@ TAKEN_AWAY: dict[str, Callable[[Stack], Any]] = {
 
 
 @pytest.mark.parametrize("how", TAKEN_AWAY)
-async def test_open_connection_ends_with_access(
-    door: Stack, by_word_alone: None, how: str
-) -> None:
+async def test_open_connection_ends_with_access(door: Stack, by_word_alone: None, how: str) -> None:
     session = await asyncio.to_thread(cookie_of, door)
     async with (
         talking(door, session) as mine,
@@ -135,13 +133,13 @@ async def test_ended_token_closes_its_connections(
         del door.portal.tokens["good"]
         if told:
             await asyncio.to_thread(door.redis.incr, ACCOUNTS_KEY)
-        # Looked up each second, and a loaded machine has its time for it.
+        # Looked up each second, with time for a loaded machine.
         assert await cut_after(by_token) < CUT_S + (0 if told else 1)
         await echoed(by_cookie)
 
 
 async def test_event_stream_ends_with_access(door: Stack, by_word_alone: None) -> None:
-    """It is answered once, and would go on for as long as the app has something to say."""
+    """Its response never ends while the app has data."""
 
     async def ticking(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-type", b"text/event-stream")]
@@ -165,7 +163,7 @@ async def test_event_stream_ends_with_access(door: Stack, by_word_alone: None) -
             ticks = found.aiter_raw()
             assert await anext(ticks)
             await asyncio.to_thread(tickets.revoke_user, door.redis, "7")
-            # It goes on until its connection is cut: the end of it is the proof.
+            # It runs until its connection is closed: the end is the proof.
             async with asyncio.timeout(CUT_S):
                 with contextlib.suppress(httpx.HTTPError):
                     async for _ in ticks:
@@ -180,7 +178,7 @@ async def test_change_without_lost_access_keeps_connections(door: Stack) -> None
         workspace_views.drop(door.redis, WS_B)
         door.redis.incr(ACCOUNTS_KEY)
         await asyncio.sleep(1)
-        # An app that is stopped ends in order, and its connections with it.
+        # A stopped app closes its connections in order.
         await echoed(channel)
 
 
@@ -222,7 +220,7 @@ def test_unsafe_socket_name_is_refused_even_with_the_secret(door: Stack) -> None
 
 
 def test_internal_addresses_are_not_sent_to_clients(door: Stack) -> None:
-    """Neither one that is refused nor one that is shaken shows anything of the way."""
+    """Neither a refused nor an upgraded response reveals internal addresses."""
     for headers in ({}, {"authorization": "Bearer good"}):
         answer = door.get("/x", upgrade="websocket", connection="Upgrade", **{
             "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==", "sec-websocket-version": "13", **headers,
@@ -253,7 +251,7 @@ async def test_large_messages_pass_in_both_directions_in_order(door: Stack) -> N
 async def test_app_on_another_node_is_reached_and_disconnected(
     door: Stack, by_word_alone: None, tmp_path: Path
 ) -> None:
-    """Through the gateway of that node, by certificates both ways."""
+    """Through the gateway of that node, with mutual TLS."""
     authority = Authority(tmp_path / "authority")
     (tmp_path / "own").mkdir()
     with started(tmp_path / "own", certificates=authority.front_door()) as found:
@@ -280,11 +278,11 @@ async def test_app_on_another_node_is_reached_and_disconnected(
                 assert await cut_after(channel) < CUT_S
 
 
-# --- without a front door: a server of the test is in its place --------------------------------------
+# -- without a front door: replaced by a test server
 
 
 class Door:
-    """Stands in for the front door: takes what comes back, and shows its head."""
+    """Replaces the front door: accepts the connection and returns its head."""
 
     def __init__(self) -> None:
         self.heads: list[bytes] = []
@@ -313,7 +311,7 @@ class Reauthorizer:
         return self.headers
 
     async def asked_again(self, times: int) -> None:
-        """Until it has been asked so many times from now."""
+        """Wait for that many further calls."""
         target = self.asked + times
         async with asyncio.timeout(20):
             while self.asked < target:
@@ -353,7 +351,9 @@ async def come(headers: list[tuple[bytes, bytes]], word: bytes | None = None) ->
     return reader, writer
 
 
-async def test_stream_secret_is_valid_once_and_for_ten_seconds(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_secret_is_valid_once_and_for_ten_seconds(
+    through: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, behind, _ = through
     headers = await found.expect("ws-1", CLIENT, UPSTREAM_HEADERS, {"a"})
     for word in (b"0" * 64, b"", b"x, y"):
@@ -402,7 +402,9 @@ async def test_connections_per_workspace_are_limited_until_one_ends(
     pytest.fail("its place was not free again")
 
 
-async def test_failed_reauthorization_is_tolerated_for_a_while(through: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_reauthorization_is_tolerated_for_a_while(
+    through: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "RETRY_S", 0.05)
     monkeypatch.setattr(streams, "SILENT_S", 3600.0)
     found, _, reauthorizer = through
@@ -416,7 +418,7 @@ async def test_failed_reauthorization_is_tolerated_for_a_while(through: Any, mon
     assert await asyncio.wait_for(reader.readline(), 20) == b"still\n"
     reauthorizer.error = None
     await reauthorizer.asked_again(1)
-    # As many seconds without an answer would be too many now: it has had one.
+    # That many seconds without an answer would exceed the limit now, but it got one.
     monkeypatch.setattr(streams, "SILENT_S", 1.0)
     await asyncio.sleep(1.2)
     writer.write(b"still\n")

@@ -1,4 +1,4 @@
-"""Tickets and sessions on a real server, with the clock in our hands."""
+"""Tickets and sessions on a real server with a controlled clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of workspaces: what they may hold, and how they stand in Redis."""
+"""Views of workspaces: valid content, and storage in Redis."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ class TestViews:
         workspace_views.drop(redis, WS_A)
         assert workspace_views.store_view(redis, view(revision=1))
 
-    async def test_repair_does_not_replace_a_newer_view(
-        self, redis: Redis, redis_async: AsyncRedis
-    ) -> None:
+    async def test_repair_does_not_replace_a_newer_view(self, redis: Redis, redis_async: AsyncRedis) -> None:
         workspace_views.store_view(redis, view(state="stopped", revision=2))
         await workspace_views.heal(redis_async, view())
         found = workspace_views.decode(redis.get(workspace_views.key(WS_A)))
