@@ -26,7 +26,7 @@ from provisioning.egress_proxy import EgressProxy, ProxyRequestRefused, ProxyRul
 TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-# -- rules
+# --- rules ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_public_and_opened_networks_are_permitted_but_never_this_machine() -> No
     assert not ProxyRules((), here=frozenset({"93.184.216.34"})).permits("93.184.216.34")
 
 
-# -- request heads
+# --- request heads --------------------------------------------------------------------------------
 
 
 def head(first: str, *fields: str) -> bytes:
@@ -147,7 +147,7 @@ def test_ambiguous_requests_are_refused(data: bytes) -> None:
         request_of(data)
 
 
-# -- forwarding
+# --- forwarding -----------------------------------------------------------------------------------
 
 
 @dataclass

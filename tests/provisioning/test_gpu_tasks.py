@@ -281,7 +281,7 @@ def test_missing_vendor_tool_is_reported(
     assert told.verdict is ResetVerdict.REFUSED and "nvidia-smi is not in" in told.text
 
 
-# -- simulated devices
+# --- simulated devices ----------------------------------------------------------------------------
 
 ALL = {kind: f"sim-001:{n}" for n, kind in enumerate(("ecc", "xid79", "hang", "slow_memory", "leak"))}
 

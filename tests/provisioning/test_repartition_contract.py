@@ -259,7 +259,7 @@ def test_driver_without_mig_support_refuses():
         )
 
 
-# -- local driver only
+# --- local driver only ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_first_change_during_an_inventory_repeats_it(local, monkeypatch):
     assert len(scans) == 2
 
 
-# -- simulated driver only
+# --- simulated driver only ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["1g.10gb@7", "1g.10gb", "9g.1gb@0", "3g.40gb@0, 2g.20gb@2", "4g.40gb@4"])

@@ -111,7 +111,7 @@ def test_duplicate_request_is_refused(bob, alice, team, eight):
     ask(bob, team)
 
 
-# -- rules
+# --- rules ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

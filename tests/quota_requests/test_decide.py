@@ -36,7 +36,7 @@ def told(user) -> list[str]:
     return [notice.title for notice in Notification.objects.filter(user=user).order_by("pk")]
 
 
-# -- effects
+# --- effects --------------------------------------------------------------------------------------
 
 
 def test_approval_creates_a_grant_and_notifies_the_requester(bob, petra, team, eight, sent):
@@ -129,7 +129,7 @@ def test_only_the_requester_cancels(bob, alice, petra, team, eight):
     assert Event.objects.filter(kind="quota.request_cancelled").count() == 1
 
 
-# -- permissions
+# --- permissions ----------------------------------------------------------------------------------
 
 
 def test_only_approvers_and_administrators_decide(bob, alice, charlie, olga, petra, team, eight):
@@ -232,7 +232,7 @@ def test_invalid_delegation_is_refused(olga, petra, given):
         rules.delegate(actor=petra, delegate=given.get("delegate", "olga"), ends_at=ends)
 
 
-# -- end of grants
+# --- end of grants --------------------------------------------------------------------------------
 
 
 def test_revoked_grant_does_not_count(bob, alice, olga, petra, team, eight, sent):
@@ -276,7 +276,7 @@ def test_short_grant_gives_no_warning(bob, alice, petra, team, eight):
     assert not told(alice)
 
 
-# -- waiting workspaces
+# --- waiting workspaces ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def held(team, owner, pool, *, days: float, ago: float = 0, devices: int = 1, ac
     return workspace
 
 
-# -- request form
+# --- request form ---------------------------------------------------------------------------------
 
 
 def test_request_form_uses_readable_units(bob, team, petra, eight, as_user):
@@ -242,7 +242,7 @@ def test_refused_request_leaves_no_workspace(bob, team, eight, as_user):
     assert not Workspace.objects.exists()
 
 
-# -- inbox
+# --- inbox ----------------------------------------------------------------------------------------
 
 
 def test_inbox_shows_evidence_for_the_decision(bob, alice, petra, team, eight, as_user):
@@ -400,7 +400,7 @@ def test_request_is_cancelled_on_the_page(bob, team, eight, as_user):
     assert made.state == RequestState.CANCELLED
 
 
-# -- rules and delegates
+# --- rules and delegates --------------------------------------------------------------------------
 
 
 def test_rules_are_created_disabled_and_deleted_on_the_page(petra, team, eight, as_user):

@@ -103,7 +103,7 @@ def propose(
 
 
 def keeps_waiting(site: Site, asks: BlockedRequest, case: Case) -> bool:
-    """Return whether the request has waited long enough, does not start soon anyway, and lacks only a place."""
+    """Return whether the request has waited long enough, does not start soon, and lacks only a place."""
     soon = asks.eta_s is not None and asks.eta_s <= case.now_s + case.rules.patience_s
     return (
         not soon

@@ -391,7 +391,7 @@ def test_home_policies_and_their_preview(place, alice, pool, settings):
         assert set(caught.value.field_errors) == set(given)
 
 
-# -- killed before each write
+# --- killed before each write ---------------------------------------------------------------------
 
 
 def standing() -> tuple[Any, ...]:

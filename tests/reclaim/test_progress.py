@@ -221,7 +221,7 @@ def test_queries_do_not_grow_with_past_notices(slow):
     assert len(many) == len(few)
 
 
-# -- nodes short of CPU
+# --- nodes short of CPU ---------------------------------------------------------------------------
 
 SHORT = {
     "watched_s": 300, "cores": 32, "runnable": 64, "cpu_idle": 0.3, "cpu_waited": 97.0, "memory_left": 40.0,

@@ -72,7 +72,7 @@ def fragmented(make, alice, pool, settle, clock):
     return [again(alone), again(others[0]), again(waits)]
 
 
-# -- room for waiting requests
+# --- room for waiting requests --------------------------------------------------------------------
 
 
 def test_pass_proposes_moves_without_asking(fragmented):
@@ -356,7 +356,7 @@ def test_drain_replaces_a_move_from_the_same_node(fragmented, olga, clock, settl
     check_invariants()
 
 
-# -- without an operator
+# --- without an operator --------------------------------------------------------------------------
 
 
 def test_proposals_need_an_operator_by_default(fragmented, clock):

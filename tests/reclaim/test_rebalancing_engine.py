@@ -131,7 +131,7 @@ def where(proposal: Proposal) -> dict[str, str]:
     return {move.workspace: move.target.nodes[0].node for move in proposal.moves}
 
 
-# -- workspaces with low scores
+# --- workspaces with low scores -------------------------------------------------------------------
 
 
 def test_slowed_workspace_moves_to_a_free_gpu():
@@ -205,7 +205,7 @@ def test_proposal_for_own_gain_includes_workspaces_not_preemptible():
     assert len(world.propose()) == 1
 
 
-# -- room for waiting requests
+# --- room for waiting requests --------------------------------------------------------------------
 
 
 def fragmented() -> World:
@@ -391,7 +391,7 @@ def test_only_workspaces_on_the_closest_nodes_are_read():
     assert len(asked) == len(set(asked)) == 3
 
 
-# -- invariants
+# --- invariants -----------------------------------------------------------------------------------
 
 
 @st.composite

@@ -179,7 +179,7 @@ def test_release_killed_between_its_steps_is_completed_by_the_sweep(accelerated,
     assert restarted(accelerated, sent).resources["accelerators"]["count"] == 0
 
 
-# -- by reclaim
+# --- by reclaim -----------------------------------------------------------------------------------
 
 
 def policy(target: str = "site", **given: object) -> ReclaimPolicy:

@@ -176,7 +176,7 @@ def test_stop_wins_over_a_resize_and_next_start_has_the_new_size(runs, sizes, al
     assert (again(runs).state, held()) == (State.PROVISIONING, 0)
 
 
-# -- expected start
+# --- expected start -------------------------------------------------------------------------------
 
 
 def test_resize_verdict_counts_own_allocation_as_free(runs, sizes, make, bob):
@@ -204,7 +204,7 @@ def test_pending_request_does_not_block_its_own_resize(sizes, make, alice, bob, 
     assert (verdict.outcome, verdict.position) == (Outcome.QUEUED, 1)
 
 
-# -- accounting
+# --- accounting -----------------------------------------------------------------------------------
 
 
 def test_usage_before_a_resize_counts_for_the_old_flavor(runs, sizes, alice, sent, clock):
@@ -227,7 +227,7 @@ def test_usage_before_a_resize_counts_for_the_old_flavor(runs, sizes, alice, sen
     assert found == {"one": (2 * 3_600_000, 200_000), "two": (2 * 3_600_000, 1_000_000)}
 
 
-# -- pages and REST
+# --- pages and REST -------------------------------------------------------------------------------
 
 
 def test_resize_page_shows_effects_and_expected_start_and_resizes(

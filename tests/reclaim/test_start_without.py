@@ -76,7 +76,7 @@ def test_option_is_ignored_for_flavors_without_gpus(make, alice):
     assert (made.gpu_released, made.gpu_awaited) == (False, False)
 
 
-# -- notice of free GPUs
+# --- notice of free GPUs --------------------------------------------------------------------------
 
 
 def told(user) -> int:
@@ -114,7 +114,7 @@ def test_no_notice_of_a_free_gpu_after_the_user_has_acted(holder, make, alice, s
     assert (free_gpus.run(), told(alice)) == (0, 0)
 
 
-# -- pages and REST
+# --- pages and REST -------------------------------------------------------------------------------
 
 
 def test_form_offers_and_applies_the_option(holder, team, alice, as_user):

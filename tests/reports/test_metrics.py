@@ -85,7 +85,7 @@ def value(parsed: Parsed, name: str, **labels: str) -> float:
     return found
 
 
-# -- format
+# --- format ---------------------------------------------------------------------------------------
 
 texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), max_size=20)
 
@@ -107,7 +107,7 @@ def test_metric_names_match_the_exporter():
     assert {name for name, _, _ in dcgm_names.readings(sample, info)} == set(dcgm_names.help_texts())
 
 
-# -- content
+# --- content --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_queries_do_not_grow_with_devices(catalog, client, bob, address, limit):
     assert queries() == few <= limit
 
 
-# -- promtool
+# --- promtool -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_every_metric_passes_the_rules_of_promtool(lab, client, bob, team, count
     assert [family.name for family in text_string_to_metric_families(text)]
 
 
-# -- starts
+# --- starts ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ def test_gpus_and_usage_of_a_team_are_exported(lab, read, bob, team, monkeypatch
     assert parsed["berth_team_gpus_used"] == [(labels, 0.8)]
 
 
-# -- permissions
+# --- permissions ----------------------------------------------------------------------------------
 
 
 def test_metrics_require_a_token_with_permission(client, bob, settings):

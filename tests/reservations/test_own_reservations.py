@@ -47,7 +47,7 @@ def refused(actor, row) -> bool:
     return row.state == REQUESTED and row not in selectors.reservations_to_decide(actor)
 
 
-# -- second roles
+# --- second roles ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("username", ["petra", "olga"])
@@ -80,7 +80,7 @@ def test_only_administrator_books_own_reservation_with_an_audit_note(team, pool,
     assert Event.objects.get(kind="reservation.booked").data["own"] is True
 
 
-# -- delegates
+# --- delegates ------------------------------------------------------------------------------------
 
 
 def test_delegate_does_not_decide_reservations_of_the_delegating_approver(team, pool, petra, bob):
@@ -107,7 +107,7 @@ def test_delegate_of_two_approvers_decides_for_the_other(team, pool, petra, bob)
     assert Event.objects.get(kind="reservation.booked").data["in_place_of"]
 
 
-# -- changed requests of another user
+# --- changed requests of another user -------------------------------------------------------------
 
 
 def test_user_changing_the_request_of_another_does_not_decide_it(team, pool, petra, alice, olga):
@@ -129,7 +129,7 @@ def test_own_booked_reservation_cannot_be_enlarged(team, pool, petra, olga, alic
     assert Reservation.objects.get().amounts == {H100: 1000}
 
 
-# -- booking permissions
+# --- booking permissions --------------------------------------------------------------------------
 
 
 def test_users_cannot_grant_themselves_booking(team, pool, petra, ada):
@@ -188,7 +188,7 @@ def test_deactivating_the_holder_ends_the_permission(team, petra, olga):
     assert not BookingPermission.objects.exists()
 
 
-# -- pages and REST
+# --- pages and REST -------------------------------------------------------------------------------
 
 
 def test_page_shows_that_another_user_decides(as_user, petra, olga, team, pool):

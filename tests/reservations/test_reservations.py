@@ -191,7 +191,7 @@ def test_one_of_two_concurrent_bookings_gets_the_last_capacity(booker, team, poo
     assert sorted(outcomes) == ["booked", "refused"]
 
 
-# -- pages and REST
+# --- pages and REST -------------------------------------------------------------------------------
 
 
 def form(**more):

@@ -66,7 +66,7 @@ def in_cohort(*shares, borrowing=None):
     return cohort
 
 
-# -- quota
+# --- quota ----------------------------------------------------------------------------------------
 
 
 def test_pool_is_the_limit_without_a_quota(make, alice, pool):
@@ -220,7 +220,7 @@ def test_request_for_any_model_is_charged_to_the_granted_model(make, alice, team
     assert states(make(alice, "any"), make(alice, "any")) == ["provisioning", "pending"]
 
 
-# -- order and reservations
+# --- order and reservations -----------------------------------------------------------------------
 
 
 def test_equal_requests_start_by_age_as_capacity_frees(make, alice, bob, pool, settle, clock):
@@ -276,7 +276,7 @@ def test_reservation_keeps_its_capacity_free(make, alice, dora, team, other, poo
     assert states(blocked) == ["provisioning"]
 
 
-# -- preemption
+# --- preemption -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def test_higher_priority_preempts_within_the_team(make, alice, team, pool, settl
     assert states(high) == ["running"]
 
 
-# -- the cycle itself
+# --- the cycle itself -----------------------------------------------------------------------------
 
 
 def test_cycle_is_skipped_without_changes(make, alice, pool, clock):

@@ -52,7 +52,7 @@ def events(kind: str) -> int:
     return Event.objects.filter(kind=kind).count()
 
 
-# -- moving
+# --- moving ---------------------------------------------------------------------------------------
 
 
 def test_drain_notifies_stops_and_restarts_workspaces_elsewhere(running, olga, alice, settle, clock):
@@ -154,7 +154,7 @@ def test_drain_keeps_the_time_of_an_earlier_preemption(running, olga):
     assert preempt_at(again(running)) == soon
 
 
-# -- devices
+# --- devices --------------------------------------------------------------------------------------
 
 
 def test_draining_a_device_stops_only_its_holder(pool, olga, make, alice, settle, clock):
@@ -213,7 +213,7 @@ def test_drain_turns_the_cordon_of_a_check_into_an_operators(running, olga):
     assert events("device.drained") == 1
 
 
-# -- cancelling
+# --- cancelling -----------------------------------------------------------------------------------
 
 
 def test_uncordon_cancels_notices_of_running_workspaces(running, olga, clock):
@@ -261,7 +261,7 @@ def test_uncordon_keeps_notices_for_other_requests(running, olga):
     assert preempt_cause(again(running)) == "reclaim"
 
 
-# -- permissions
+# --- permissions ----------------------------------------------------------------------------------
 
 
 def test_only_operators_drain_and_only_existing_devices(running, alice, olga):
@@ -285,7 +285,7 @@ def test_unstorable_characters_of_a_drain_reason_are_removed(running, olga):
     assert "\x00" not in node_of(running).cordon_reason
 
 
-# -- concurrency
+# --- concurrency ----------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)

@@ -105,7 +105,7 @@ def test_scrubbed_shared_gpu_is_free_only_after_all_users_left(nodes, make, alic
         assert not placer.fits(workload, [])
 
 
-# -- memory of flavors with and without an amount
+# --- memory of flavors with and without an amount -------------------------------------------------
 
 
 @pytest.fixture

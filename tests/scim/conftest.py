@@ -1,4 +1,4 @@
-"""An identity provider, as it talks to the portal by SCIM."""
+"""An identity provider that calls the portal over SCIM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
 
 
 class Idp:
-    """Asks below /scim/v2/ with a token; bodies and answers are dictionaries."""
+    """Sends requests below /scim/v2/ with a token; bodies and responses are dictionaries."""
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
@@ -74,5 +74,5 @@ class Idp:
 
 @pytest.fixture
 def idp(ada: User) -> Idp:
-    """The provider, with a token that the administrator ada has made for it."""
+    """The provider, with a token created by the administrator ada."""
     return Idp(make_token(ada, "scim")[1])

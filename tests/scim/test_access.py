@@ -1,4 +1,4 @@
-"""Who may use SCIM: a token for it alone, of an administrator; and what such a token cannot do."""
+"""Access to SCIM: a separate token of an administrator, valid for SCIM only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filter language: precedence as RFC 7644 has it, what it may cost, and what cannot be asked."""
+"""The filter language: precedence as in RFC 7644, limits, and invalid filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups by SCIM, and what rules make of them: places and roles that SCIM gives and takes, and no others."""
+"""Groups over SCIM, and memberships and roles granted by rules for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ site_role = "operator"
 
 
 def place(name: str, team: str = "vision") -> str:
-    """The role in a team, or an empty string."""
+    """Return the role in a team, or an empty string."""
     return (
         Membership.objects.filter(user__username=name, team__slug=team).values_list("role", flat=True).first()
         or ""

@@ -1,4 +1,4 @@
-"""PATCH on documents: the three operations, Entra ID's and Okta's own forms, and what cannot be."""
+"""PATCH on documents: the three operations, forms of Entra ID and Okta, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists asked for by POST: the same answers as by GET, and the same refusals."""
+"""Search by POST: the same results and refusals as by GET."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_filter_over_both_types_matches_the_type_with_the_attribute(idp, people)
 
 
 def test_response_equals_the_request_and_the_schema(idp, people):
-    """As scim2-tester compares them: a sub-attribute of the portal's own makes a difference."""
+    """As compared by scim2-tester: an extra sub-attribute would be a difference."""
     user = idp.patch(
         f"Users/{people['gus']['id']}",
         {"op": "add", "path": "name", "value": {"givenName": "Gus", "familyName": "G"}},

@@ -1,4 +1,4 @@
-"""What the file says of SCIM, and the tick that carries changed rules out."""
+"""SCIM settings of the providers file, and the periodic task that applies changed rules."""
 
 from __future__ import annotations
 

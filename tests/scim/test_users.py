@@ -1,4 +1,4 @@
-"""Users by SCIM: made, found, changed, deactivated, removed, and whose accounts cannot be touched."""
+"""Users over SCIM: created, found, changed, deactivated, deleted; and protected accounts."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_last_administrator_able_to_sign_in_is_kept(idp, ada):
 
 
 def test_address_of_a_user_with_a_manual_role_is_kept(idp, ada):
-    """A link for a password would go there: whoever has the provider would be an administrator."""
+    """Otherwise the provider could get a password link of an administrator."""
     made = idp.user("gina", emails=[{"value": "gina@example.org"}])
     gina = User.objects.get(username="gina")
     users.change(actor=ada, user=gina, roles=["operator"])
@@ -426,7 +426,7 @@ def test_body_of_another_media_type_or_size_is_refused(idp):
 
 
 def test_concurrent_creation_of_a_user_conflicts(idp, monkeypatch):
-    """The second has looked before the first was done."""
+    """The second request checked before the first was committed."""
 
     def meanwhile(**_: object) -> User:
         UserFactory(username="gina")

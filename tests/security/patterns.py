@@ -55,7 +55,7 @@ class Pattern:
 
 
 def patterns() -> tuple[list[Pattern], list[str]]:
-    """Return the patterns of the code, and the places of those that only exist at run time."""
+    """Return the patterns of the code, and the places of patterns made at run time."""
     trees = {path: ast.parse(path.read_text()) for path in _sources()}
     uses = {path: _uses(tree) for path, tree in trees.items()}
     everywhere: dict[str, set[str]] = {}
@@ -82,7 +82,7 @@ def patterns() -> tuple[list[Pattern], list[str]]:
 
 
 def _as_slow_as(method: str) -> str:
-    """Return the method that stands for this one: those that look at every position take equally long."""
+    """Return the representative method: those that try every position take equally long."""
     return method if method in ("match", "fullmatch") else "findall"
 
 
@@ -172,7 +172,7 @@ def _repeated(nodes: list[Any], head: str) -> Iterator[tuple[str, str]]:
         for body in _bodies(op, value):
             if op in _REPEATS and value[1] > 8:
                 yield before, _sample(body)
-                # The same text with what comes behind it: the next part competes for it.
+                # The same text followed by the next part, which competes for it.
                 yield before, _sample(body) + _sample(nodes[number + 1 : number + 2])
             yield from _repeated(body, before)
 
@@ -245,7 +245,7 @@ def _grows(call: Any, head: str, pump: str, end: str, is_bytes: bool) -> bool:
         text = head + pump * (length // len(pump)) + end
         return text.encode() if is_bytes else text
 
-    # Short texts first, since the time for the longest may have no end.
+    # Short texts first, since the longest may never finish.
     if all(_seconds(call, subject_of(length)) <= QUICK_S for length in (*SHORTER, LENGTH)):
         return False
     times = []
@@ -254,7 +254,7 @@ def _grows(call: Any, head: str, pump: str, end: str, is_bytes: bool) -> bool:
         subject = subject_of(length)
         times.append(_seconds(call, subject))
         if times[-1] > QUICK_S:
-            # Shorter texts took too little time to compare. Take the best of some for each length.
+            # Shorter texts take too little time to compare. Use the best of several runs per length.
             times[-1] = min(times[-1], *(_seconds(call, subject) for _ in range(2)))
             if (
                 times[-1] > QUICK_S
@@ -274,7 +274,7 @@ def _seconds(call: Any, subject: Any) -> float:
 
 
 def _matchers() -> Iterator[tuple[str, Any, str]]:
-    """Yield functions that match without one pattern, and texts to repeat."""
+    """Yield functions that match without a single pattern, and texts to repeat."""
     from portal.catalog import rules
     from portal.catalog.models import Template
     from portal.people.service_accounts.exchange.conditions import Condition, check

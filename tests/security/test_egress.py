@@ -1,6 +1,6 @@
-"""What a notebook that means harm can reach where only some hosts are allowed, by name.
+"""Attacks from a workspace with an egress list, with the real sandbox and proxy.
 
-With the real sandbox and the real proxy. How the proxy reads requests, resolves and connects is attacked in
+Request parsing, name resolution and connections of the proxy are attacked in
 `tests/provisioning/test_egress_proxy.py`.
 """
 
@@ -38,7 +38,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def says(seen: Observation, request: str) -> str:
-    """The first line that the proxy answers a request from inside."""
+    """Return the first line of the proxy's answer to a request from inside."""
     data = (request + "\r\n\r\n").encode()
     call = (
         f"(lambda s: (s.sendall({data!r}), s.recv(4096).decode().split('\\r\\n')[0])[1])"
@@ -131,7 +131,7 @@ def test_proxy_runs_as_the_user_of_its_workspace(pool: Pool) -> None:
     eventually(lambda: processes.user_of(pid) not in (0, None) or None, limit_s=20, what="it has begun")
 
 
-# --- the tightest counts -------------------------------------------------------------------------
+# --- intersection of limits -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A notebook writes escape sequences into its log, to command the terminal of whoever reads it."""
+"""Attack: a workspace writes escape sequences into its log to control the reader's terminal."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ def test_harmless_sequences_are_kept():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_workspace_logs_contain_no_escape_sequences(as_bob: Any, bob: Any, team: Any, monkeypatch: Any) -> None:
+def test_workspace_logs_contain_no_escape_sequences(
+    as_bob: Any, bob: Any, team: Any, monkeypatch: Any
+) -> None:
     tail = "\x1b]52;c;ZXZpbA==\x07one\x1b[2J\ntwo"
     WorkspaceFactory(owner=bob, team=team, name="mine", state=State.FAILED, status__log_tail=tail)
-    # Into a file or a pipe all goes as it is.
+    # Output to a file or pipe is unchanged.
     assert as_bob("logs", "mine").out == tail + "\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert as_bob("logs", "mine").out == "one\ntwo\n"
@@ -62,7 +64,9 @@ def test_workspace_logs_contain_no_escape_sequences(as_bob: Any, bob: Any, team:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_failure_reasons_contain_no_escape_sequences(as_bob: Any, bob: Any, team: Any, monkeypatch: Any) -> None:
+def test_failure_reasons_contain_no_escape_sequences(
+    as_bob: Any, bob: Any, team: Any, monkeypatch: Any
+) -> None:
     reason = {"code": "reported", "params": {"code": "x", "text": "\x1b[2J\x1b]0;t\x07gone"}}
     WorkspaceFactory(owner=bob, team=team, name="mine", state=State.FAILED, status__reason=reason)
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""A member fills the disk of the home folders, on a small file system of the test's own."""
+"""Attack: a member fills the disk of the home folders, here a small file system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE_MIB, RESERVE_MIB = 64, 24
 
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """A pool whose homes have a file system of their own, of 64 MiB; 24 of them are kept."""
+    """A pool whose homes have their own file system of 64 MiB, 24 of them reserved."""
     homes = tmp_path / "elsewhere"
     homes.mkdir()
     mounted = subprocess.run(
@@ -35,7 +35,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 
 
 def fill(mib: int) -> str:
-    """An expression that writes so much into the home."""
+    """Return an expression that writes that much into the home."""
     return (
         f"(lambda file: [os.write(file, bytes(1 << 20)) for _ in range({mib})] and 'written')"
         "(os.open(os.environ['HOME'] + '/filler', os.O_WRONLY | os.O_CREAT))"
@@ -52,10 +52,10 @@ def test_full_disk_does_not_prevent_stops(pool):
     neighbour = pool.spec(owner="bob")
     with pytest.raises(NoCapacity) as caught:
         pool.start(neighbour)
-    # It goes back into the queue, and leaves nothing.
+    # It is requeued, and leaves no files.
     assert caught.value.code == "no_capacity" and caught.value.retryable
     assert not (pool.home / "local" / neighbour.ref.external_name).exists()
-    # What runs goes on, and is stopped as always.
+    # Running workspaces continue, and can be stopped.
     assert ask(seen, "1 + 1") == 2
     assert pool.driver.ensure_started(spec, placement(pool)).state is ObservedState.RUNNING
     os.truncate(pool.driver.homes / "analysts" / "ada" / "filler", 0)  # it is still open

@@ -1,4 +1,4 @@
-"""A member of a team asks, starts and listens as often as a program can, so that nobody else gets a turn."""
+"""Attack: a member sends requests and starts as fast as possible, to block others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def counting(redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis_py.Redis]:
-    """Limits are counted in a Redis of the test's own."""
+    """Count limits in a separate Redis."""
     monkeypatch.setattr(rate_limits, "connection", lambda: redis)
     monkeypatch.setattr(rate_limits, "_away_until", 0.0)
     monkeypatch.setattr(rate_limits, "_shares", {})
@@ -41,7 +41,7 @@ def program(user: Any, *scopes: Scope) -> Client:
 def test_requests_per_user_are_limited(counting, settings, alice, bob, team, as_user):
     settings.BERTH_REQUESTS_PER_MINUTE = 5
     one, other, browser = program(alice), program(alice), as_user(alice)
-    # Two tokens and a browser of one user are that user.
+    # Two tokens and a browser of one user count together.
     for client, path in ((one, "/api/v1/me"), (other, "/api/v1/me"), (browser, "/"), (one, "/api/v1/me")):
         assert client.get(path).status_code == 200
     assert browser.get("/api/v1/me").status_code == 200
@@ -59,9 +59,9 @@ def test_anonymous_requests_per_address_are_limited(counting, settings, alice):
     assert [stranger.get("/sign-in/").status_code for _ in range(4)] == [200, 200, 200, 429]
     assert stranger.get("/api/v1/token-exchange").status_code == 429
     assert Client(REMOTE_ADDR="203.0.113.6").get("/sign-in/").status_code == 200
-    # Who is known is not counted with the address.
+    # A signed-in user is not counted by address.
     assert program(alice).get("/api/v1/me", REMOTE_ADDR="203.0.113.5").status_code == 200
-    # Load balancers go on asking.
+    # Health checks of load balancers continue.
     assert stranger.get("/healthz/live").status_code == 200
 
 
@@ -84,7 +84,7 @@ def test_starts_per_user_are_limited(counting, settings, alice, bob, team, pool,
     assert 0 < refused.value.retry_after_s <= 60
     assert not Workspace.objects.filter(name="three").exists()
     make(bob, "sim-cpu", name="three")
-    # A key that is used again starts nothing, and stopping is never refused.
+    # A reused key starts nothing, and stops are never refused.
     services.stop(actor=alice, workspace_id=two.pk)
     two.refresh_from_db()
     answered = program(alice).post(
@@ -135,14 +135,14 @@ def test_share_of_requests_takes_one_redis_command(counting, settings, alice):
 
 
 def test_limit_is_shared_across_processes(counting, monkeypatch):
-    """Each has shares of its own; one that asks for more again and again gets all that is left."""
+    """Each process takes shares; one that keeps asking gets all that is left."""
     processes: list[dict[Any, Any]] = [{}, {}, {}]
     let_by = 0
     for turn in range(2000):
         monkeypatch.setattr(rate_limits, "_shares", processes[turn % 3 if turn < 100 else 0])
         let_by += not rate_limits._count_by_share("user:x", 500)
     assert 500 - 2 * 5 <= let_by <= 500
-    # The others use up what they have taken, and are refused as well.
+    # The others use up their shares, and are refused as well.
     for shares in processes[1:]:
         monkeypatch.setattr(rate_limits, "_shares", shares)
         let_by += sum(not rate_limits._count_by_share("user:x", 500) for _ in range(20))
@@ -150,7 +150,7 @@ def test_limit_is_shared_across_processes(counting, monkeypatch):
 
 
 def test_threads_of_a_process_share_one_limit(counting):
-    """Several find the share used up at once: what each then takes is there for all of them."""
+    """Several threads find the share used up at once: all of them use what each then takes."""
     with ThreadPoolExecutor(8) as threads:
         waits = list(threads.map(lambda _: rate_limits._count_by_share("user:x", 500), range(2000)))
     assert waits.count(0) == 500

@@ -1,4 +1,4 @@
-"""A notebook writes others' addresses into its headers, to guess passwords without being locked out."""
+"""Attack: forged client addresses in headers, to guess passwords without a lockout."""
 
 from __future__ import annotations
 
@@ -76,20 +76,20 @@ def test_without_a_gateway_secret_no_header_is_trusted():
 @pytest.mark.parametrize(
     ("forwarded_for", "proxy", "trusted", "found"),
     [
-        # A proxy on another machine is known by its address.
+        # A proxy on another machine is recognized by its address.
         ("203.0.113.7, 198.18.5.1", "", "198.18.5.1", "203.0.113.7"),
         ("198.51.100.1, 203.0.113.7, 198.18.5.1", "", "198.18.5.0/24", "203.0.113.7"),
         ("198.51.100.1, 203.0.113.7, 198.18.5.2, 198.18.5.1", "", "198.18.5.0/24", "203.0.113.7"),
         ("203.0.113.7, 198.18.5.9", "", "198.18.5.1", "198.18.5.9"),
         ("nonsense, 198.18.5.1", "", "198.18.5.1", "198.18.5.1"),
-        # One on this machine proves itself.
+        # A proxy on this machine needs the secret.
         ("203.0.113.7, 127.0.0.1", PROXY_SECRET, "127.0.0.1", "203.0.113.7"),
         ("203.0.113.7, 127.0.0.1", "", "127.0.0.1", "127.0.0.1"),
         ("203.0.113.7, 127.0.0.1", "a guess of some length", "127.0.0.1", "127.0.0.1"),
         ("203.0.113.7, ::1", "", "::1", "::1"),
         ("203.0.113.7, 127.1.2.3", "", "127.0.0.0/8", "127.1.2.3"),
         ("203.0.113.7, 127.0.0.1", "", "0.0.0.0/0", "127.0.0.1"),
-        # Proven, but not named as a proxy.
+        # The secret is valid, but the address is not listed as a proxy.
         ("203.0.113.7, 198.18.5.9", PROXY_SECRET, "127.0.0.1", "198.18.5.9"),
     ],
 )
@@ -126,13 +126,13 @@ def test_agent_requests_through_the_front_door_are_refused(path):
     for headers in ({front_door.TOKEN_HEADER: TOKEN}, {}):
         handler(environ(path, **headers), lambda status, _headers: statuses.append(status))
     assert statuses[0].startswith("404")
-    # From inside it is a route that takes no GET, or there is none.
+    # From inside, the path accepts no GET or does not exist.
     assert statuses[1].startswith("405" if path.endswith("ready") else "404")
 
 
 @pytest.mark.django_db
 def test_refused_body_is_drained_before_the_connection_closes():
-    """Otherwise the front door, which sends all of it, would see a reset instead of the answer."""
+    """Otherwise the front door, which sends the whole body, would get a reset instead of the response."""
     assert BUFFERED_BYTES == MAX_BODY_BYTES
     statuses: list[str] = []
     for headers, left in (({front_door.TOKEN_HEADER: TOKEN}, 0), ({}, BUFFERED_BYTES)):
@@ -161,7 +161,7 @@ def test_password_guesses_from_forty_addresses_lock_the_name(alice, settings):
     answered = elsewhere.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     assert answered.status_code == 429
     assert answered["Retry-After"]
-    # Her own browser is let in, so that nobody can lock her out of it.
+    # A known browser of the user is admitted, so that others cannot lock her out.
     assert known.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
 
 

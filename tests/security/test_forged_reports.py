@@ -1,4 +1,4 @@
-"""A notebook, or a node, reports what cannot be so: endless numbers, wrong types, texts no page holds."""
+"""Attack: a workspace or node reports infinite numbers, wrong types or unstorable texts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def post(workspace: Workspace, report: str, raw: str):
 
 
 def still_shown(workspace: Workspace, user, as_user) -> None:
-    """Its page, the list and REST answer; what is stored is plain JSON."""
+    """Assert that page, list and REST still work, and that stored values are plain JSON."""
     browser = as_user(user)
     assert browser.get(f"/workspaces/{workspace.pk}/").status_code == 200
     assert browser.get("/").status_code == 200
@@ -165,9 +165,7 @@ def test_impossible_exit_code_is_refused(running, code):
     ],
     ids=lambda forged: next(iter(forged)),
 )
-def test_invalid_result_of_a_node_is_dropped(
-    clock, make, alice, local_pool, sent, forged, caplog
-):
+def test_invalid_result_of_a_node_is_dropped(clock, make, alice, local_pool, sent, forged, caplog):
     workspace = make(alice)
     command = taken(sent, Op.START)
     good = messages.dump(

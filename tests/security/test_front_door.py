@@ -1,4 +1,4 @@
-"""Somebody from outside, or a notebook, tries the real front door and the portal's own ports."""
+"""Attacks from outside and from a workspace on the real front door and internal ports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEB_THREADS = 2
 
 @pytest.fixture(scope="module")
 def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    """Every process, without notebooks."""
+    """All processes, without notebooks."""
     with instance.running(
         tmp_path_factory.mktemp("front-door"),
         environment=None,
@@ -44,7 +44,7 @@ def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
 
 
 class Line:
-    """One connection, byte by byte."""
+    """A connection read byte by byte."""
 
     def __init__(self, port: int, sent: str | bytes = b"") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
@@ -58,7 +58,7 @@ class Line:
         self.socket.sendall(sent.encode() if isinstance(sent, str) else sent)
 
     def status(self) -> int:
-        """The status of the answer; 0 when the other side has closed without one."""
+        """Return the status of the response; 0 if the connection was closed without one."""
         head = b""
         with contextlib.suppress(ConnectionError):
             while b"\r\n" not in head and (more := self.socket.recv(4096)):
@@ -66,7 +66,7 @@ class Line:
         return int(head.split()[1]) if head else 0
 
     def closed(self) -> bool:
-        """Whether the other side has closed, once it has."""
+        """Wait until the other side has closed. Returns whether it has."""
         with contextlib.suppress(ConnectionError):
             while self.socket.recv(65536):
                 pass
@@ -85,7 +85,7 @@ def raw(port: int, path: str, *headers: str) -> int:
         return line.status()
 
 
-# --- agents' paths ---------------------------------------------------------------------------------
+# --- agent paths ----------------------------------------------------------------------------------
 
 SPELLINGS = [
     "/agent/v1/ready",
@@ -123,7 +123,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("path", SPELLINGS)
 def test_agent_paths_in_any_spelling_are_refused(berth: Berth, path: str) -> None:
-    # An agent's path answers 405 to GET and 401 to a POST without its token: neither may be heard.
+    # An agent path would answer 405 to GET and 401 to a POST without token.
     assert raw(berth.port, path) in {400, 404}
     with Line(
         berth.port, f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}"
@@ -142,11 +142,11 @@ def test_pages_and_programs_are_served(berth: Berth) -> None:
     assert raw(berth.port, "/healthz/live") == 200
 
 
-# --- addresses -------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------
 
 
 def guess(berth: Berth, port: int, name: str, **headers: str) -> int:
-    """The status of a sign-in with a wrong password, in a browser of its own."""
+    """Return the status of a sign-in with a wrong password, in a new browser."""
     with httpx.Client(
         base_url=f"http://127.0.0.1:{port}", headers={"Host": "localhost", **headers}, timeout=LIMIT_S
     ) as browser:
@@ -199,12 +199,12 @@ def test_proxy_in_front_is_trusted_with_its_secret(berth: Berth) -> None:
     named = {"X-Forwarded-For": "203.0.113.77", front_door.PROXY_HEADER: PROXY_SECRET}
     assert guess(berth, berth.port, "proxied", **named) == 200
     assert seen_address(berth, "proxied") == {"203.0.113.77"}
-    # The same words on the portal's own port prove nothing: the front door has not said them.
+    # The same headers on the internal port are not trusted: the front door has not set them.
     assert guess(berth, berth.instance.web_port, "proxied", **named) == 200
     assert seen_address(berth, "proxied") == {"203.0.113.77", "127.0.0.1"}
 
 
-# --- slow and large --------------------------------------------------------------------------------
+# --- slow and large requests ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_slow_heads_on_internal_ports_time_out(berth: Berth, port: str) -> None:
             held.enter_context(Line(number, "GET /healthz/live HTTP/1.1\r\nHost: localhost\r\nX: "))
             for _ in range(12)
         ]
-        # More than there are threads: each is given up in its time, and others are answered.
+        # More than there are threads: each times out, and others are served.
         for line in lines:
             assert line.closed()
         assert raw(number, "/healthz/live") == 200
@@ -243,7 +243,7 @@ def test_slow_heads_on_internal_ports_time_out(berth: Berth, port: str) -> None:
 
 def test_idle_connections_use_no_thread(berth: Berth) -> None:
     number = 40
-    # Were they to take threads until they are given up, nobody would be answered within `LIMIT_S`.
+    # If they used threads until their timeout, no request would be answered within `LIMIT_S`.
     assert number / WEB_THREADS * web_worker.HEAD_TIMEOUT_S > LIMIT_S
     with contextlib.ExitStack() as held:
         for _ in range(number):

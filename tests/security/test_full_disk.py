@@ -1,4 +1,4 @@
-"""Somebody fills the disk of the database, so that nobody can even look any more, or nobody notices."""
+"""Attack: a full database disk, so that reading fails or the problem stays unnoticed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def kind(request) -> str:
 
 @contextmanager
 def unwritable(kind: str) -> Iterator[None]:
-    """Nothing can be written to the database in this block."""
+    """No write to the database succeeds in this block."""
     if kind == "full":
         with connection.cursor() as cursor:
             pages = cursor.execute("PRAGMA page_count").fetchone()[0]
             cursor.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(DatabaseError):
-            # What is free within the file.
+            # Free pages within the file.
             for number in range(100_000):
                 FailureWindow.objects.create(key=f"{number:0100}", began_at=timezone.now(), count=1)
         limit = "PRAGMA max_page_count = 1073741823"
@@ -65,7 +65,7 @@ def execute(statement: str) -> None:
 
 @pytest.fixture
 def anew(monkeypatch) -> None:
-    """Nothing is remembered of writes by earlier requests."""
+    """Clear remembered results of earlier health writes."""
     monkeypatch.setattr(last_seen, "_noted", type(last_seen._noted)())
     monkeypatch.setattr(health, "_written", (float("-inf"), ""))
 
@@ -117,7 +117,7 @@ def test_writes_are_refused_with_the_reason(anew, alice, team):
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
     assert Event.objects.count() == before
-    # With room again all goes on.
+    # With free space everything continues.
     FailureWindow.objects.all().delete()
     assert program.post(f"/api/v1/workspaces/{workspace.pk}/stop").status_code in {200, 202}
     assert quiet().post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
@@ -158,7 +158,7 @@ def test_locked_database_is_reported(anew, monkeypatch):
         assert found["ok"] is False
         assert "a write took longer than" in str(found["detail"])
         assert "lock" in str(found["fix"])
-        # Only looks whether the process answers.
+        # Only checks that the process answers.
         assert quiet().get("/healthz/live").status_code == 200
     health._written = (float("-inf"), "")
     assert database_of(quiet().get("/healthz"))["ok"] is True
@@ -166,8 +166,8 @@ def test_locked_database_is_reported(anew, monkeypatch):
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Another program writes to the database and does not end."""
-    quiet().get("/healthz")  # the row of PostgreSQL that is locked
+    """Another program holds a write transaction."""
+    quiet().get("/healthz")  # the locked row of PostgreSQL
     health._written = (float("-inf"), "")
     if connection.vendor == "sqlite":
         other = sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)

@@ -1,4 +1,4 @@
-"""A node fills the Redis that all share, so that sessions are lost and no command goes out. Real servers."""
+"""Attack: a node fills the shared Redis, to lose sessions and commands. With real servers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def control(port: int, settings: Any) -> Iterator[Redis]:
     settings.BERTH_REDIS_URL = f"redis://control:secret-control@127.0.0.1:{port}/0"
     settings.BERTH_ENGINE_NODES = []
     with as_user(port, "control") as client:
-        # Valkey frees memory in the background otherwise, and some tests measure it.
+        # Valkey would otherwise free memory in the background, and some tests measure it.
         client.execute_command("FLUSHALL", "SYNC")
         for name in ("a", "b"):
             client.execute_command("ACL", "SETUSER", f"node-{name}", "on")
@@ -113,7 +113,7 @@ FLOODS = [big_messages, small_messages, own_queue, held_messages, many_replies, 
 
 
 class Guarded:
-    """The guard without its thread, and what it has reported."""
+    """The guard without its thread, with recorded reports."""
 
     def __init__(self, client: Redis) -> None:
         self.reports: list[dict[str, Any]] = []
@@ -126,7 +126,7 @@ def test_sessions_survive_and_the_node_is_paused(control: Redis, node: Redis, po
     session = tickets.SESSION_PREFIX + "x"
     control.set(session, "somebody", ex=3600)
     ticket = tickets.issue(control, external_name=WS_A, user_id="7")
-    # What expires first is evicted first, but must not expire on a slow machine.
+    # The first key to expire is evicted first, but must not expire on a slow machine.
     control.expire(tickets.ticket_key(ticket), 1800)
     with as_user(port, "node-b") as other:
         other.lpush("berth:q:control.node.b", "of b")
@@ -197,7 +197,7 @@ def test_memory_not_used_by_a_node_is_reported(control: Redis) -> None:
 
 @pytest.mark.engine
 async def test_users_sign_in_and_out_while_redis_is_full(control: Redis, port: int) -> None:
-    """Nothing can be stored: views are read from the database, and what ends is deleted."""
+    """Nothing can be stored: views are read from the database, and ended sessions are deleted."""
     old = view(external_name=WS_A, user_ids=frozenset({"7"}))
     assert workspace_views.store_view(control, old)
     ticket = tickets.issue(control, external_name=WS_A, user_id="7")
@@ -216,7 +216,7 @@ async def test_users_sign_in_and_out_while_redis_is_full(control: Redis, port: i
 
 
 def fill(control: Redis) -> None:
-    """Not one byte is left."""
+    """Use all memory."""
     for size in (MIB, 1000, 1):
         with pytest.raises(OutOfMemoryError):
             while True:
@@ -225,7 +225,7 @@ def fill(control: Redis) -> None:
 
 @pytest.mark.engine
 def test_endless_command_uses_little_memory(control: Redis, port: int) -> None:
-    """Bytes of an unfinished command count as memory, too."""
+    """Bytes of an unfinished command count as memory."""
     with as_user(port, "node-a") as client:
         connection = client.connection_pool.get_connection()
         sock = connection._sock
@@ -260,7 +260,7 @@ def test_bytes_per_second_of_a_node_are_limited() -> None:
 
 @pytest.mark.engine
 def test_nodes_are_served_in_turn(control: Redis, port: int) -> None:
-    """A worker of the control plane runs a message of another node although one has sent thousands."""
+    """A control plane worker runs a message of another node although one has sent thousands."""
     from tests.security.test_malformed_envelopes import worker_app
 
     app = worker_app(f"redis://control:secret-control@127.0.0.1:{port}/0")

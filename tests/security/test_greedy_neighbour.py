@@ -1,4 +1,4 @@
-"""A member takes all CPU, memory or processes of a machine that others share."""
+"""Attack: a member uses all CPU, memory or processes of a shared machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, holds: frozenset[LimitedResource]) -> None:
-    """A machine that holds no more than this."""
+    """A machine that enforces only these limits."""
     version = 2 if holds else 0
     found = cgroups.CgroupHost(version, reason="for this test", holds=holds)
     monkeypatch.setattr(cgroups, "detect", lambda *_: found)
@@ -49,7 +49,7 @@ def test_multi_user_mode_requires_cpu_memory_and_process_limits(make_pool, monke
     without(monkeypatch, holds)
     monkeypatch.setenv("BERTH_MULTIUSER", setting)
     pool = make_pool()
-    monkeypatch.setattr(pool.driver, "_require_isolation", lambda sandbox: None)  # wherever this is tried
+    monkeypatch.setattr(pool.driver, "_require_isolation", lambda sandbox: None)  # on any machine
     spec = pool.spec()
     with pytest.raises(MissingDependency) as caught:
         pool.start(spec)
@@ -70,10 +70,10 @@ def test_inventory_shows_enforced_limits(make_pool, monkeypatch, holds):
 
 @pytest.fixture
 def all_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of several users whose CPU, memory and processes are limited."""
+    """A multi-user machine with limits for CPU, memory and processes."""
     without(monkeypatch, frozenset(limits.REQUIRED))
     monkeypatch.setenv("BERTH_MULTIUSER", "1")
-    monkeypatch.setattr(LocalDriver, "_require_isolation", lambda *_: None)  # wherever this is tried
+    monkeypatch.setattr(LocalDriver, "_require_isolation", lambda *_: None)  # on any machine
 
 
 def test_multi_user_mode_requires_a_home_limit(make_pool, all_held):
@@ -121,7 +121,7 @@ def test_single_user_without_limits_gets_a_warning(make_pool, monkeypatch):
 
 @pytest.fixture
 def limited(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> Pool:
-    """A pool for several users on this very machine."""
+    """A multi-user pool on this machine."""
     pool = make_pool()
     if complaint := limits.warning(cgroups.detect(pool.driver.instance)):
         pytest.skip(complaint)
@@ -156,7 +156,7 @@ def test_fork_bomb_is_stopped_by_the_process_limit(limited, monkeypatch):
 
 
 def forks(number: int) -> str:
-    """An expression that starts so many processes and returns how many it could start."""
+    """Return an expression that starts that many processes and returns how many succeeded."""
     return (
         f"(lambda popen: sum(1 for _ in range({number}) if popen(['sleep', '60'])))"
         "(__import__('subprocess').Popen)"
@@ -169,7 +169,7 @@ def test_workspaces_leave_processes_for_services(limited, monkeypatch):
     before = len(cgroups.pids(parents))
     monkeypatch.setattr(process_limits, "total_limit", lambda _parent: before + 60)
     limited.run(limited.spec(owner="eve"))
-    # Each stays far below its own limit, and together they reach that of all.
+    # Each stays far below its own limit; together they reach the common one.
     assert ask(first, forks(30)) == 30
     assert ask(second, forks(60)) == "BlockingIOError"
     assert len(cgroups.pids(parents)) <= before + 60

@@ -1,4 +1,4 @@
-"""What a notebook may try in a pool that requires gVisor, with the real runsc; and machines without it."""
+"""Attacks from a workspace in a pool that requires gVisor, with the real runsc; and machines without it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from provisioning.types import (
 from tests.provisioning.local.local_support import Pool, ask
 
 HERE = Path(__file__).resolve()
-# Each number is of x86-64. gVisor has no answer to these, or its own.
+# Numbers of x86-64. gVisor has no implementation of these, or its own.
 SYSTEM_CALLS = {
     "io_uring_setup": (425, 8, 0), "bpf": (321, 0, 0, 0), "userfaultfd": (323, 0), "keyctl": (250, 0, 0, 0),
     "perf_event_open": (298, 0, 0, -1, -1, 0), "add_key": (248, 0, 0, 0, 0, 0), "init_module": (175, 0, 0, 0),
@@ -53,7 +53,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def of_gvisor(pool: Pool, spec: WorkspaceSpec) -> list[int]:
-    """The processes of gVisor itself on this machine: those with a filter of their own."""
+    """Return the processes of gVisor on this machine: those with their own seccomp filter."""
     found = processes.scan(pool.driver.instance, spec.ref.external_name)
     return [each.pid for each in found if processes._status(each.pid, "Seccomp") == ["2"]]
 
@@ -62,7 +62,7 @@ def said(seen: Any, command: str) -> str:
     return str(ask(seen, f"os.popen({command!r}).read()"))
 
 
-# --- the kernel ----------------------------------------------------------------------------------
+# --- kernel ---------------------------------------------------------------------------------------
 
 
 def test_workspace_sees_the_gvisor_kernel_only(pool: Pool) -> None:
@@ -80,7 +80,7 @@ def test_workspace_sees_the_gvisor_kernel_only(pool: Pool) -> None:
 
 
 def test_user_namespace_inside_does_not_exist_on_the_host(pool: Pool) -> None:
-    """It can be had, as gVisor makes it up: to this machine's kernel nothing has happened."""
+    """gVisor emulates it; nothing happens in the host kernel."""
     spec = pool.spec()
     seen = pool.run(spec)
     folder = pool.driver._dir(spec.ref)
@@ -96,7 +96,7 @@ def test_user_namespace_inside_does_not_exist_on_the_host(pool: Pool) -> None:
 
 
 def test_gvisor_runs_with_seccomp_and_no_network_capabilities(pool: Pool) -> None:
-    """Whoever gets out of it is in a process that may ask the machine's kernel for little."""
+    """An escape from gVisor ends in a process with few permitted system calls."""
     spec = pool.spec()
     pool.run(spec)
     launched = pool.driver._dir(spec.ref).launched()
@@ -111,7 +111,7 @@ def test_gvisor_runs_with_seccomp_and_no_network_capabilities(pool: Pool) -> Non
             assert processes.user_of(pid) != os.geteuid()
 
 
-# --- files ---------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_neighbours_and_host_are_not_visible(pool: Pool) -> None:
@@ -147,7 +147,7 @@ def test_system_is_read_only_and_the_home_is_the_real_one(pool: Pool) -> None:
     assert said(seen, "ls -l ~ 2>&1; echo $?").endswith("link -> file\n0\n")
 
 
-# --- the network ---------------------------------------------------------------------------------
+# --- network --------------------------------------------------------------------------------------
 
 
 def test_host_network_is_blocked_and_rules_cannot_be_changed(pool: Pool) -> None:
@@ -174,7 +174,7 @@ def listening() -> Iterator[int]:
     thread.join()
 
 
-# --- limits and the end --------------------------------------------------------------------------
+# --- limits and shutdown --------------------------------------------------------------------------
 
 
 def test_memory_is_limited_per_workspace(pool: Pool) -> None:
@@ -202,7 +202,7 @@ def test_stopped_app_can_shut_down_gracefully(pool: Pool) -> None:
     assert pool.pids(spec.ref) == []
 
 
-# --- pools that require it -----------------------------------------------------------------------
+# --- pools that require gVisor --------------------------------------------------------------------
 
 
 def test_machine_without_gvisor_refuses_starts_and_names_the_package(
@@ -225,7 +225,7 @@ def test_machine_without_gvisor_refuses_starts_and_names_the_package(
 def test_broken_install_is_distinguished_from_a_working_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program of that name that starts its command without any gVisor is not believed."""
+    """A program of that name that runs commands without gVisor is rejected."""
     bwrap = isolation.probe().bwrap
     if not bwrap:
         pytest.skip(isolation.probe().reason)

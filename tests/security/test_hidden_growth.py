@@ -1,4 +1,4 @@
-"""A member hides how much a home holds from the node that measures it, or has the measuring cost much."""
+"""Attack: a member hides the size of a home, or makes its measurement expensive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ real_statvfs = os.statvfs
 
 
 class _NoInodes:
-    """As btrfs says: it has no number of inodes."""
+    """Like btrfs, which reports no number of inodes."""
 
     f_files = 0
 
@@ -44,7 +44,7 @@ def homes(tmp_path: Path) -> Path:
 
 
 def done(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """The result of the steps, and how many pauses there could have been."""
+    """Return the result of the steps and the number of possible pauses."""
     pauses = 0
     try:
         while True:
@@ -59,14 +59,14 @@ def used(homes: Path, unnamed: home_usage.UnlinkedFiles | None = None) -> HomeUs
 
 
 def open_in(folder: Path) -> list[Path]:
-    """Where this process's descriptors lead in there; of other tests' threads there may be any elsewhere."""
+    """Return targets of open descriptors in the homes; threads of other tests may have others."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = entry.readlink()
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
-                continue  # it has just been closed
+                continue  # just closed
             target = folder / "too deep for a name"
         if target.is_relative_to(folder):
             found.append(target)
@@ -101,7 +101,7 @@ def test_links_are_not_followed_and_hard_links_counted_once(homes, tmp_path):
 
 def test_too_deep_folders_are_reported_as_hidden(homes):
     folder = os.open(homes / HOME, os.O_RDONLY)
-    for _ in range(home_usage.MAX_DEPTH + 50):  # longer than any path may be
+    for _ in range(home_usage.MAX_DEPTH + 50):  # longer than any valid path
         os.mkdir("n" * 60, dir_fd=folder)
         inner = os.open("n" * 60, os.O_RDONLY, dir_fd=folder)
         os.close(folder)
@@ -112,7 +112,7 @@ def test_too_deep_folders_are_reported_as_hidden(homes):
 
 
 def test_unreadable_folder_is_counted(homes):
-    """Where the worker is an ordinary user, as the files are."""
+    """If the worker runs as an ordinary user, like the owner of the files."""
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else for a while")
     for path in (homes, *homes.parents[:2]):
@@ -195,7 +195,7 @@ def test_deleted_open_file_is_counted(make_pool):
 
 
 def test_node_reports_changes_and_measures_again_when_the_disk_fills(make_pool, monkeypatch):
-    # What others write to this disk meanwhile has no part in it.
+    # Ignore concurrent writes of others to this disk.
     free_mib = [10_000]
     monkeypatch.setattr("provisioning.node.measuring._free_mib", lambda _homes: free_mib[0])
     pool = make_pool()

@@ -1,4 +1,4 @@
-"""Machines that mean harm: without a token, with another's, as another node, revoked, copied."""
+"""Attacks by machines: without a token, with a foreign one, as another node, revoked, copied."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def joined(token: str) -> Newcomer:
     return newcomer
 
 
-# --- without being let in ----------------------------------------------------------------------------
+# --- without a valid token ------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -177,7 +177,7 @@ def test_weak_or_shared_key_is_refused(joined: Newcomer, local_pool: Any, olga: 
 
 
 @pytest.mark.django_db
-# What is fast comes nearer while the request is on its way.
+# A fast clock gets closer while the request is sent.
 @pytest.mark.parametrize("off_s", [-3600, -61, 90, 3600, 1e10])
 def test_wrong_clock_is_reported_at_once(token: str, off_s: float) -> None:
     answer = Newcomer().join(token, clock=time.time() + off_s)
@@ -185,13 +185,11 @@ def test_wrong_clock_is_reported_at_once(token: str, off_s: float) -> None:
     assert abs(answer.json()["reason"]["params"]["seconds"] - abs(off_s)) < 30
 
 
-# --- as another node, or as one that was ------------------------------------------------------------
+# --- as another or a former node ------------------------------------------------------------------
 
 
 @pytest.mark.django_db
-def test_copied_machine_cannot_join_under_another_name(
-    joined: Newcomer, local_pool: Any, olga: Any
-) -> None:
+def test_copied_machine_cannot_join_under_another_name(joined: Newcomer, local_pool: Any, olga: Any) -> None:
     copy = Newcomer("gpu-b", machine_id=joined.machine_id)
     answer = copy.join(token_for(local_pool, olga))
     assert (answer.status_code, answer.json()["code"]) == (409, "machine_joined_already")
@@ -276,7 +274,7 @@ def test_result_for_the_workspace_of_another_node_is_ignored(
 
 
 def called_by(sender: str, task: Any, **kwargs: Any) -> Any:
-    """As a worker's process calls a task whose message the main process has let in."""
+    """As when a worker process runs a task admitted by the main process."""
     task.push_request(**{SENDER: sender})
     from celery._state import _task_stack
 
@@ -305,9 +303,7 @@ def test_messages_of_a_revoked_node_are_dropped(
 
 
 @pytest.mark.django_db
-def test_revoked_node_gets_no_commands(
-    joined: Newcomer, olga: Any, local_pool: Any, sent: Any
-) -> None:
+def test_revoked_node_gets_no_commands(joined: Newcomer, olga: Any, local_pool: Any, sent: Any) -> None:
     assert "gpu-a" in node_commands.nodes_to_ask(local_pool)
     services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
     assert "gpu-a" not in node_commands.nodes_to_ask(local_pool)

@@ -1,4 +1,4 @@
-"""A GPU whose driver hangs silences the heartbeats of a workspace, which then counts as lost."""
+"""A hanging GPU driver must not silence heartbeats, which would make the workspace count as lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Driver:
-    """NVML, which hangs in the call `hangs_in` until it is let go."""
+    """NVML that hangs in the call `hangs_in` until released."""
 
     def __init__(self, hangs_in: str = "") -> None:
         self.hangs_in = hangs_in
@@ -61,7 +61,7 @@ def test_hanging_driver_costs_one_deadline_and_is_reported(call):
     assert 0 <= gpus.stale_s() <= LIMIT_S
     assert driver.hung.wait(LIMIT_S)
     calls = driver.calls
-    # Nobody waits for it again, and it is not asked a second time meanwhile.
+    # No further call waits for it, and it is not called a second time meanwhile.
     for _ in range(100):
         assert gpus.sample() is None
     assert driver.calls == calls

@@ -1,4 +1,4 @@
-"""A member sets the variables that mark Berth's processes: for workspaces that are none, or a neighbour's."""
+"""Attack: forged markers of Berth processes, for missing workspaces or those of a neighbour."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def invent(pool: Pool, seen: Observation, names: list[str], role: str = "agent") -> None:
-    """Have the workspace start a process for each of the names, marked as the driver marks its own."""
+    """Let the workspace start a process with each of these names as a driver marker."""
     environs = [
         {
             "PATH": "/usr/bin:/bin",
@@ -45,7 +45,7 @@ def test_forged_markers_do_not_create_orphans(pool):
     seen = pool.run(attacker)
     invent(pool, seen, [f"ws-{uuid.uuid4().hex}" for _ in range(INVENTED)])
     owned = pool.driver.list_owned()
-    # What is listed is what the portal sends commands about: the attacker's own workspace and no other.
+    # The portal sends commands about listed workspaces: only the attacker's own.
     assert [each.ref for each in owned] == [attacker.ref]
     pool.wait(lambda: pool.driver.ensure_stopped(attacker.ref), ObservedState.STOPPED)
     assert pool.pids(attacker.ref) == []
@@ -58,7 +58,7 @@ def test_workspace_with_equal_name_stops_in_time(pool, role):
     pool.run(neighbour)
     invent(pool, seen, [neighbour.ref.external_name] * 5, role)
     pool.wait(lambda: pool.driver.ensure_stopped(neighbour.ref), ObservedState.STOPPED)
-    # And what bears its name is not ended in its place: it is the attacker's.
+    # The process with its name belongs to the attacker and is not ended in its place.
     assert ask(seen, "1 + 1") == 2
     assert pool.driver.observe(attacker.ref).state is ObservedState.RUNNING
     assert [each.ref for each in pool.driver.list_owned() if each.state is ObservedState.RUNNING] == [

@@ -1,4 +1,4 @@
-"""Envelopes in a queue that are none: poison that must not end a worker, nor fill its log."""
+"""Attack: malformed messages in a queue, which must not stop a worker or fill its log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TASK = "control.count"
 
 
 def envelope(task: str = TASK, body: str | None = None) -> dict[str, Any]:
-    """An envelope as Celery writes it, signed by the node a."""
+    """Return an envelope as written by Celery, signed by node a."""
     kwargs = {"number": uuid.uuid4().hex}
     payload = [[], kwargs, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
     stamp = Signer("node.a", NODE_KEY).stamp(task, CONTROL_QUEUE, [[], kwargs], now=time.time())
@@ -54,7 +54,7 @@ def envelope(task: str = TASK, body: str | None = None) -> dict[str, Any]:
 
 
 def changed(*path: str, to: Any) -> bytes:
-    """A good envelope with another value at `path`."""
+    """Return a valid envelope with another value at `path`."""
     message = envelope()
     place = message
     for name in path[:-1]:
@@ -135,7 +135,7 @@ def test_unverified_senders_make_one_report(monkeypatch, caplog) -> None:
     assert len(sent) == len(caplog.records) == 1
 
 
-# --- a real worker -----------------------------------------------------------------------------------
+# --- a real worker --------------------------------------------------------------------------------
 
 
 def worker_app(url: str) -> SignedCelery:
@@ -144,12 +144,12 @@ def worker_app(url: str) -> SignedCelery:
     app = SignedCelery("malformed", identity=identity, set_as_current=False)
     configure(
         app, broker_url=url, default_queue=CONTROL_QUEUE, on_undecodable=app.drop_undecodable
-    )  # as portal.celery
+    )  # as in portal.celery
     return app
 
 
 class Worker:
-    """A worker in a thread; `done` has the numbers of the messages that it has run."""
+    """A worker in a thread; `done` has the numbers of completed messages."""
 
     def __init__(self, client: Redis, app: SignedCelery) -> None:
         self.client, self.app, self.done = client, app, queue.Queue[str]()
@@ -158,7 +158,7 @@ class Worker:
         self.client.lpush(QUEUE, raw)
 
     def runs_on(self) -> None:
-        """A good message after all that was pushed is run."""
+        """Assert that a valid message sent last is processed."""
         good = envelope()
         self.push(json.dumps(good).encode())
         number = json.loads(base64.b64decode(good["body"]))[1]["number"]
@@ -221,7 +221,7 @@ PATHS = [
 
 @st.composite
 def poison(draw: Callable[..., Any]) -> bytes:
-    """A good envelope with some values changed or taken away, or some bytes."""
+    """A valid envelope with changed or missing values, or random bytes."""
     message = json.loads(GOOD)
     for path in draw(st.lists(st.sampled_from(PATHS), max_size=3)):
         place: Any = message

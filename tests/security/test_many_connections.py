@@ -1,4 +1,4 @@
-"""Strangers open many connections to the front door: each address has a share, and others come in."""
+"""Attack: many connections to the front door; each address has a limit, and others are served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Connect = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWr
 
 
 class Loopback(Limits):
-    """Counts the addresses of loopback as those of strangers, except 127.0.0.1."""
+    """Counts loopback addresses as foreign, except 127.0.0.1."""
 
     def group_of(self, address: str) -> str:
         return "" if address == "127.0.0.1" else address
@@ -32,7 +32,7 @@ class Loopback(Limits):
 
 @contextlib.asynccontextmanager
 async def guarded(folder: Path, limits: Limits, heads: list[bytes]) -> AsyncIterator[tuple[Connect, Guard]]:
-    """A guard in front of a server that gives back what it is sent, and more after `bye`."""
+    """A guard before a server that echoes data, and sends more after `bye`."""
 
     writers: list[asyncio.StreamWriter] = []
     running: set[asyncio.Task[None] | None] = set()
@@ -76,7 +76,7 @@ async def guarded(folder: Path, limits: Limits, heads: list[bytes]) -> AsyncIter
 
 
 async def says(line: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes = b"hello") -> bytes:
-    """The answer; nothing when the guard has ended the connection."""
+    """Return the response; empty if the guard closed the connection."""
     reader, writer = line
     with contextlib.suppress(ConnectionError):
         writer.write(data)
@@ -84,7 +84,9 @@ async def says(line: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: by
     return b""
 
 
-async def test_guard_forwards_data_and_the_client_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_guard_forwards_data_and_the_client_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(front_guard, "LINGER_S", 0.01)
     heads: list[bytes] = []
     async with guarded(tmp_path, Loopback(), heads) as (connect, guard):
@@ -92,11 +94,11 @@ async def test_guard_forwards_data_and_the_client_address(tmp_path: Path, monkey
         large = b"y" * 2_000_000
         writer.write(large)
         assert await asyncio.wait_for(reader.readexactly(len(large)), LIMIT_S) == large
-        # The end of one direction leaves the other open.
+        # Closing one direction leaves the other open.
         writer.write_eof()
         assert len(await asyncio.wait_for(reader.read(), LIMIT_S)) == 3_000_000
         assert socket.inet_aton("127.0.0.2") in heads[0]
-        # The door has closed: the connection counts no more, though the client keeps its end.
+        # The front door has closed: the connection is no longer counted, although the client keeps its end.
         while guard._clients:
             await asyncio.sleep(0.01)
 
@@ -104,7 +106,7 @@ async def test_guard_forwards_data_and_the_client_address(tmp_path: Path, monkey
 async def test_data_received_before_caddy_accepts_is_forwarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python 3.11.2 reads although the transport was paused when the connection was made."""
+    """Python 3.11.2 reads although the transport was paused in connection_made."""
     loop = asyncio.get_running_loop()
     connect_to_caddy = loop.create_unix_connection
     async with guarded(tmp_path, Loopback(), []) as (connect, guard):
@@ -152,7 +154,7 @@ def test_connections_are_refused_until_caddy_accepts(tmp_path: Path) -> None:
             (tmp_path / "open").touch()
             answer = b""
             while not answer:
-                # Refused until then, and never accepted in vain.
+                # Refused until then, and never accepted without an upstream.
                 with (
                     contextlib.suppress(ConnectionRefusedError),
                     socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line,

@@ -1,4 +1,4 @@
-"""What a notebook that means harm can do over the network: to its neighbours, to this machine, to the portal.
+"""Network attacks from a workspace on neighbours, this machine and the portal.
 
 With the real sandbox, its own network, and the real gateway of a node.
 """
@@ -52,14 +52,14 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 
 def connects(seen: Observation, address: str, port: int) -> str:
-    """`connected`, or the name of the error, for a connection from inside."""
+    """Connect from inside. Returns `connected` or the name of the error."""
     call = f"__import__('socket').create_connection(({address!r}, {port}), 3).close() or 'connected'"
     return str(ask(seen, call))
 
 
 @contextlib.contextmanager
 def listening(address: str) -> Iterator[int]:
-    """A server of this machine that answers everybody."""
+    """A server on this machine without access control."""
     server = http.server.ThreadingHTTPServer((address, 0), http.server.BaseHTTPRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -71,7 +71,7 @@ def listening(address: str) -> Iterator[int]:
         thread.join()
 
 
-# --- where no network can be made ----------------------------------------------------------------
+# --- without network namespaces -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_shared_network_refuses_several_users_and_warns_one(
         pool.close()
 
 
-# --- this machine --------------------------------------------------------------------------------
+# --- this machine ---------------------------------------------------------------------------------
 
 
 def test_listeners_on_this_machine_are_unreachable(pool: Pool) -> None:
-    """The portal's ports, Redis, another user's server: on the loopback and on every other address."""
+    """Portal ports, Redis and servers of other users, on loopback and every other address."""
     seen = pool.run(pool.spec())
     with listening("127.0.0.1") as inner, listening("0.0.0.0") as outer:
         for port in (inner, outer):
@@ -161,7 +161,7 @@ CALLS_ITSELF_PASTA = """
 def test_forged_egress_process_does_not_affect_a_neighbour(
     pool: Pool,
 ) -> None:
-    """The neighbour's pasta is killed: another is made, and stopping waits for none but that one."""
+    """If the neighbour's pasta is killed, another is started, and stopping waits only for that one."""
     attacker, neighbour = pool.run(pool.spec(owner="mallory")), pool.run(pool.spec())
     folder = pool.driver._dir(neighbour.ref).path
     ((real, ticks),) = network.egress_processes(folder)
@@ -259,7 +259,7 @@ def test_binding_every_port_does_not_block_starts(tmp_path: Path) -> None:
 
 @dataclass
 class Gateway:
-    """A real gateway before the workspaces of a pool. `asked` is what reached the portal through it."""
+    """A real gateway before the workspaces of a pool. `asked` has requests that reached the portal."""
 
     port: int
     authority: Authority
@@ -268,7 +268,7 @@ class Gateway:
     def get(
         self, seen: Observation | str, *, certificates: Certificates | None = None, show: bool = True
     ) -> tuple[int, bytes]:
-        """A request for a workspace, or with any value of the header. Raises `OSError` where TLS refuses."""
+        """Send a request for a workspace, or with any header value. Raises `OSError` if TLS refuses."""
         name = seen if isinstance(seen, str) else socket_name(seen.endpoint)
         shown = certificates or self.authority.front_door()
         context = ssl.create_default_context(cafile=str(self.authority.path))
@@ -303,7 +303,7 @@ def gateway(pool: Pool, tmp_path: Path) -> Iterator[Gateway]:
         do_GET = do_POST  # noqa: N815 - named by the library
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Suppress request logging."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Portal)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -340,7 +340,7 @@ def gateway(pool: Pool, tmp_path: Path) -> Iterator[Gateway]:
 
 
 def test_address_of_an_ended_workspace_is_not_reused(pool: Pool, gateway: Gateway) -> None:
-    """Its port is free from one moment to the next; who binds it gets nothing that was for the dead one."""
+    """Its port is free at once; a process that binds it gets no request for the ended workspace."""
     victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
     record = pool.driver._dir(victim.ref).record()
     assert record is not None
@@ -365,7 +365,7 @@ def test_request_for_an_earlier_start_does_not_reach_a_later_one(pool: Pool, gat
 
 
 def test_only_the_front_door_reaches_workspaces(pool: Pool, gateway: Gateway, tmp_path: Path) -> None:
-    """Nobody without a certificate, with one of another authority, or with that of any node."""
+    """Neither without a certificate, nor with one of another authority or of any node."""
     seen = pool.run(pool.spec())
     with pytest.raises(OSError):
         gateway.get(seen, show=False)
@@ -387,14 +387,14 @@ def test_other_socket_names_are_refused(pool: Pool, gateway: Gateway, subtests: 
     good = socket_name(seen.endpoint)
     for name in NAMES:
         given = name.format(name=good, upper=good.upper())
-        # White space around a header's value means nothing.
+        # White space around a header value is ignored.
         padded = given.strip() == good and given != good
         with subtests.test(name):
             assert gateway.get(given)[0] in ((200, 400, 502) if padded else (502,))
 
 
 def agent_call(method: str, path: str) -> str:
-    """An expression: what the socket to the portal answers from inside."""
+    """Return an expression that yields the answer of the portal socket from inside."""
     request = f"{method} {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 6.6.6.6\r\nContent-Length: 0\r\n"
     request += "Connection: close\r\n\r\n"
     return (
@@ -408,7 +408,7 @@ def test_workspace_reaches_only_agent_paths_of_the_portal(pool: Pool, gateway: G
     assert " 204 " in ask(seen, agent_call("POST", "/agent/v1/heartbeat")).split("\r\n")[0]
 
     def asked() -> list[tuple[str, str, dict[str, str]]]:
-        """What has come through, but for what the agent itself may have asked meanwhile, with its token."""
+        """Return the requests that passed, without those of the agent with its token."""
         return [each for each in gateway.asked if "Authorization" not in each[2]]
 
     ((_, path, headers),) = asked()
@@ -428,9 +428,10 @@ def test_workspace_reaches_only_agent_paths_of_the_portal(pool: Pool, gateway: G
 
 
 def test_killing_the_relay_affects_only_its_workspace(pool: Pool, gateway: Gateway) -> None:
-    """The relay runs as the workspace's own user; ended, it comes back, of the modules that it was made of.
+    """The relay runs as the workspace user;
 
-    What the workspace puts beside the agent's folder, under the name of a module of Python's, is not one.
+    when killed, it is restarted with its original modules. Files with names of Python modules beside the
+    agent folder are not imported.
     """
     seen = pool.run(pool.spec())
     for name in ("resource", "relay", "berth_agent"):
@@ -442,7 +443,7 @@ def test_killing_the_relay_affects_only_its_workspace(pool: Pool, gateway: Gatew
     eventually(lambda: gateway.get(seen)[0] == 200 or None, limit_s=30, what="the way in comes back")
 
 
-# --- the way out ---------------------------------------------------------------------------------
+# --- egress process -------------------------------------------------------------------------------
 
 
 def test_killed_egress_process_is_restarted_and_one_of_an_ended_workspace_ends(pool: Pool) -> None:
@@ -463,7 +464,7 @@ def test_killed_egress_process_is_restarted_and_one_of_an_ended_workspace_ends(p
 
 
 def test_egress_rules_have_readable_texts() -> None:
-    """A machine's own addresses stay closed, whatever is allowed; `list` closes the rest."""
+    """Addresses of the machine stay blocked under any rule; `list` blocks the rest."""
     policy = policy_of("list", "10.20.0.0/16, 203.0.113.7")
     text = network.rules(policy, ["198.51.100.9"])
     lines = [line.strip() for line in text.splitlines()]

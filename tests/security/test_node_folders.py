@@ -1,4 +1,4 @@
-"""What a notebook may try with folders of its node, and a message with the node's list of them."""
+"""Attacks from a workspace on folders of its node, and by messages naming folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.provisioning.local.local_support import Pool, ask
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """Two folders beside Berth's own, which users may enter, as an operator would make them."""
+    """Two folders beside those of Berth that users may enter, as created by an operator."""
     for path in (tmp_path, *tmp_path.parents):
         if path.stat().st_uid == os.getuid() and path != Path("/"):
             path.chmod(path.stat().st_mode | 0o011)
@@ -55,7 +55,7 @@ def test_read_only_folder_cannot_be_written(pool: Pool, shared: Path) -> None:
         assert said(seen, attempt), attempt
     assert sorted(path.name for path in (shared / "imagenet").iterdir()) == ["labels.txt"]
     assert (shared / "imagenet" / "labels.txt").read_text() == "cat\n"
-    # What it has not asked for is not there, though the machine shows it.
+    # Folders it did not request are not mounted, although the machine offers them.
     assert said(seen, "ls /data") == "imagenet\n"
 
 
@@ -109,9 +109,7 @@ def test_internal_folders_cannot_be_mounted(
     assert any("sneaky" in warning for warning in node.warnings)
 
 
-def test_inventory_lists_folders_and_problems_of_unusable_ones(
-    pool: Pool, shared: Path
-) -> None:
+def test_inventory_lists_folders_and_problems_of_unusable_ones(pool: Pool, shared: Path) -> None:
     node = pool.driver.inventory().nodes[0]
     found = [name for name in node.provides if name.startswith(mounts.NEED)]
     assert found == ["mount:imagenet", "mount:scratch", "mount:scratch:rw"]
@@ -130,8 +128,10 @@ def test_inventory_lists_folders_and_problems_of_unusable_ones(
         assert any(why in warning for warning in node.warnings)
 
 
-def test_unreachable_file_server_does_not_block_the_inventory(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folder answers never: whoever looks must not wait for that, nor begin to look again and again."""
+def test_unreachable_file_server_does_not_block_the_inventory(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder never answers: callers must not wait for it or start another check."""
     away, asked = threading.Event(), []
 
     def hang(path: str) -> str:

@@ -1,4 +1,4 @@
-"""A connection that was made before a right was taken away goes on afterwards."""
+"""Attack: a connection opened before access was revoked must not continue afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def berth(shared_berth: Berth) -> Berth:
 
 @pytest.fixture(scope="module")
 def workspace(berth: Berth) -> Iterator[str]:
-    """It has more to send than anybody will have read before the test is over."""
+    """A workspace with more data to send than the test will read."""
     api = berth.api("ada")
     found = api.create("files", "tiny")["id"]
     api.wait(found, "running")
@@ -38,7 +38,7 @@ def workspace(berth: Berth) -> Iterator[str]:
 
 
 class Reader:
-    """Reads what is sent for one request, until it ends or is cut."""
+    """Reads the response of one request until it ends or is cut."""
 
     def __init__(self, berth: Berth, workspace: str, **shown: str) -> None:
         self.read = 0
@@ -99,7 +99,7 @@ def post(browser: httpx.Client, path: str, **fields: str) -> None:
 
 
 def entered(browser: httpx.Client, berth: Berth, workspace: str) -> dict[str, str]:
-    """The cookie of the workspace's own origin."""
+    """Return the cookie of the workspace origin."""
     to = browser.get(f"/workspaces/{workspace}/open/").headers["location"]
     answer = httpx.get(
         f"http://127.0.0.1:{berth.port}{httpx.URL(to).raw_path.decode()}",

@@ -1,7 +1,7 @@
-"""Where the node worker is root: what somebody may do to others who has got out of a sandbox.
+"""Escapes from a sandbox if the node worker runs as root.
 
-Each owner's workspaces run as a user of the machine of their own. A process of that user, outside of every
-sandbox and without anything in its way but the kernel's rights of users, is what is let loose here.
+Each owner's workspaces run as a separate system user. A process of that user outside every sandbox,
+restricted only by user permissions, is the attacker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RANGE = UidRange(200_000, 265_535)
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everybody can go through: the worst case."""
+    """A folder that everyone can traverse: the worst case."""
     made = Path(tempfile.mkdtemp(prefix="berth-users-"))
     made.chmod(0o755)
     yield made
@@ -61,7 +61,7 @@ def first_process(pool: Pool, spec: WorkspaceSpec) -> int:
 
 
 def everything(pool: Pool, spec: WorkspaceSpec) -> list[int]:
-    """All processes of a workspace: in its sandbox, around it, and its way out."""
+    """Return all processes of a workspace: in its sandbox, around it, and its egress process."""
     found = [owned.pid for owned in processes.scan(pool.driver.instance, spec.ref.external_name)]
     ways = network.egress_processes(pool.driver._dir(spec.ref).path)
     assert found and (isolation.probe().network is None or ways)
@@ -69,7 +69,7 @@ def everything(pool: Pool, spec: WorkspaceSpec) -> list[int]:
 
 
 def loose(uid: int, code: str) -> str:
-    """What a process of that user says, outside of every sandbox. `code` is run by the system's Python."""
+    """Run `code` with the system Python as that user, outside every sandbox. Returns its output."""
     os_code = "import ctypes, os, sys\n" + code
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
     done = subprocess.run(
@@ -141,7 +141,7 @@ def test_escaped_process_cannot_access_another_workspace(pool: Pool) -> None:
         f"os.listdir({str(run)!r})", f"open({str(run / 'x')!r}, 'w')",
     ):  # fmt: skip
         assert loose(uid, f"{TRY}\nprint(name(lambda: {call}))") == "PermissionError", call
-    # The attack is one: whose workspace it is, may.
+    # The attack itself works for the user of the workspace.
     mine = processes.user_of(first_process(pool, victim))
     assert mine is not None
     assert loose(mine, f"{TRY}\nprint(name(lambda: os.kill({first_process(pool, victim)}, 0)))") == "done"
@@ -168,7 +168,7 @@ def test_inaccessible_device_is_reported_before_the_start(pool: Pool, tmp_path: 
 
 @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6755])
 def test_planted_setuid_program_affects_only_its_owner(pool: Pool, mode: int) -> None:
-    """Outside, on a file system that would take the bits at their word."""
+    """On a file system that honours the bits, outside the sandbox."""
     seen = pool.run(pool.spec())
     plant = (
         "(__import__('shutil').copy('/usr/bin/id', os.environ['HOME'] + '/planted'),"
@@ -195,7 +195,7 @@ def test_setuid_and_setgid_bits_have_no_effect_inside(pool: Pool) -> None:
         assert ask(seen, call) in ("PermissionError", "OSError"), call
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- UIDs -----------------------------------------------------------------------------------------
 
 
 def test_uid_is_assigned_once_and_kept(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_uid_is_assigned_once_and_kept(tmp_path: Path) -> None:
 def test_crash_does_not_reassign_a_uid(tmp_path: Path) -> None:
     uids = Uids(tmp_path, RANGE)
     uids.uid_of("ada")
-    (tmp_path / ".uids" / ".bob.123.tmp").write_text("2000")  # killed while it wrote
+    (tmp_path / ".uids" / ".bob.123.tmp").write_text("2000")  # killed while writing
     assert uids.uid_of("bob") == 200_001
     (tmp_path / ".uids" / "eve").write_text("")
     with pytest.raises(StartFailed, match="does not contain a user ID"):
@@ -226,11 +226,9 @@ def test_exhausted_uid_range_is_reported(tmp_path: Path) -> None:
     assert uids.numbers.builds == 200_063
 
 
-def test_spare_is_not_created_for_a_uid_with_processes(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody who has got out of a sandbox that was a spare waits for the next one of that number."""
-    # Other tests have users of the usual range meanwhile.
+def test_spare_is_not_created_for_a_uid_with_processes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An escaped process of a former spare waits for the next spare with that UID."""
+    # Other tests use UIDs of the usual range meanwhile.
     own = UidRange(first=600_000, last=600_999)
     sandbox = replace(isolation.probe(), uids=own)
     kind = SpareKind(Recipe("x", "bash", ("python3",), ()), environment.resolve(Path("/none")), sandbox)
@@ -242,7 +240,7 @@ def test_spare_is_not_created_for_a_uid_with_processes(
     assert pool.driver.spares._uid(kind) == first
 
 
-# --- homes that change hands -----------------------------------------------------------------------
+# --- ownership of homes ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -315,7 +313,7 @@ def test_interrupted_ownership_change_resumes(home: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(handover, "LEAST", 5)
     calls = 1
     while not handover.hand_over(home, 200_001, limit_s=0):
-        assert home.stat().st_uid == 0  # done with only when all of it is
+        assert home.stat().st_uid == 0  # complete only if all of it is
         calls += 1
         assert calls < 50
     assert calls > 5 and owners(home) == {200_001}
@@ -343,7 +341,7 @@ def test_home_owned_by_root_gets_its_uid_at_the_next_start_and_back(
     assert ask(seen, "open(os.environ['HOME'] + '/note', 'w').write('mine')") == 4
     assert owners(home) == {0}
     monkeypatch.delenv("BERTH_NODE_UIDS")
-    # While it is in use it stays as it is, and what is started beside can use it.
+    # While in use it is unchanged, and workspaces started meanwhile can use it.
     beside = pool.run(pool.spec())
     assert ask(beside, "open(os.environ['HOME'] + '/note').read()") == "mine" and owners(home) == {0}
     for one in pool.started:

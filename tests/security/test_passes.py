@@ -1,4 +1,4 @@
-"""Passes of a whole instance: a gateway process that cannot hear of changes lets nobody through for long."""
+"""Passes in a complete instance: a gateway process without notifications admits no one for long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def berth(shared_berth: Berth) -> Berth:
 
 @pytest.fixture
 def entered(berth: Berth) -> Iterator[str]:
-    """A workspace that is entered by a pass."""
+    """A workspace entered with a pass."""
     api = berth.api("ada")
     workspace = api.create("files", "tiny")["id"]
     api.wait(workspace, "running")
@@ -63,7 +63,7 @@ def test_folder_is_unreadable_for_others(berth: Berth, entered: str) -> None:
     folder = berth.instance.passes_dir
     assert folder is not None
     services = berth.instance.services_uid
-    # Of the services' own group is nobody besides but the front door (`test_services_account.py`).
+    # Only the front door is in the group of the services (`test_services_account.py`).
     expected = (services, services, 0o750) if os.geteuid() == 0 else (os.geteuid(), os.getegid(), 0o700)
     for path in (folder, home(berth), *home(berth).glob("held-*")):
         found = path.stat()
@@ -72,13 +72,13 @@ def test_folder_is_unreadable_for_others(berth: Berth, entered: str) -> None:
 
 @contextlib.contextmanager
 def stopped(berth: Berth) -> Iterator[None]:
-    """The gateway process hears nothing, and answers nobody."""
+    """Suspend the gateway process."""
     pid = berth.services()["gateway"]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        # The supervisor may have ended it meanwhile.
+        # The supervisor may have killed it meanwhile.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
@@ -87,7 +87,7 @@ def stopped(berth: Berth) -> Iterator[None]:
 def test_process_without_notifications_admits_no_one(berth: Berth, entered: str) -> None:
     token = berth.tokens["ada"]
     with stopped(berth):
-        # Nothing but this second and the next one counts.
+        # Only this second and the next one are valid.
         assert max(seconds(berth), default=0) <= int(time.time()) + 1
         eventually(lambda: berth.enter(entered, token) != 200, limit_s=20, what="no pass counts")
         assert passes(berth)
@@ -126,7 +126,7 @@ def test_revocation_during_an_outage_applies_afterwards(berth: Berth, entered: s
     with stopped(berth):
         variables = {"BERTH_PASSES_DIR": str(berth.instance.passes_dir)}
         berth.run("-c", REVOKE, token, DJANGO_SETTINGS_MODULE="portal.settings", **variables)
-        # Who has revoked it has seen to that: at once, whatever the gateway process does.
+        # The revoking process applies it at once, whatever the gateway process does.
         assert seconds(berth) == []
         assert berth.enter(entered, token) != 200
     for _ in range(10):
@@ -135,7 +135,7 @@ def test_revocation_during_an_outage_applies_afterwards(berth: Berth, entered: s
 
 
 def test_passes_are_not_visible_in_a_workspace(tmp_path: Path) -> None:
-    """What it may do: list what is in its own shared memory, and look for the folder."""
+    """It lists its own shared memory and looks for the folder."""
     folder = Path("/dev/shm") / f"berth-test-{os.getpid()}"
     folder.mkdir(mode=0o700)
     pool = Pool(tmp_path)

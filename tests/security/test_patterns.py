@@ -1,4 +1,4 @@
-"""Somebody writes text on which a regular expression runs for ever."""
+"""Attack: text on which a regular expression takes exponential time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.security.patterns import MAX_CPU_S, ROOT
 
 
 def _lines(*arguments: str) -> list[str]:
-    """Return what the child process printed, and the pattern at which it was killed."""
+    """Return the output of the child process, and the pattern at which it was killed."""
     program = [sys.executable, "-m", "tests.security.patterns", *arguments]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=10 * MAX_CPU_S)
     lines = ended.stdout.splitlines()

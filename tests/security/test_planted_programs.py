@@ -1,6 +1,7 @@
-"""Where the node worker is root, a member leaves root's set-user-ID program in a home, for others to run.
+"""Attack:
 
-Without a user of its own for each owner (`test_own_users.py`): then all that workspaces make is root's.
+a member leaves a setuid root program in a home, on a node whose worker is root. Without separate users per
+owner (`test_own_users.py`), files of workspaces belong to root.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PLANT = (
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """A pool of root's, in folders that everybody can go through: the worst case."""
+    """A pool of root, in folders that everyone can traverse: the worst case."""
     if os.geteuid() != 0:
         pytest.skip("only what root runs can leave programs of root's")
     monkeypatch.setenv("BERTH_NODE_UIDS", "none")
@@ -50,7 +51,7 @@ def release(pool: Pool) -> None:
 
 
 def plant(pool: Pool) -> Path:
-    """The program that a workspace has left, with the way to it open."""
+    """Return the program left by a workspace, with its path opened."""
     seen = pool.run(pool.spec())
     assert ask(seen, PLANT) == 0o6000
     home = pool.driver.homes / "analysts" / "ada"
@@ -60,7 +61,7 @@ def plant(pool: Pool) -> Path:
 
 
 def user_of(program: Path) -> str:
-    """Who a stranger on this machine is while running it."""
+    """Return the effective user of another user running it."""
     return subprocess.run(
         [str(program), "-u"], user=SOMEBODY, group=SOMEBODY, extra_groups=[], cwd="/",
         capture_output=True, text=True, timeout=20, check=True,
@@ -82,7 +83,7 @@ def test_planted_setuid_program_has_no_effect(pool):
     planted = plant(pool)
     assert planted.stat().st_uid == 0
     assert user_of(planted) == str(SOMEBODY)
-    # It would have, without: else this test could not fail.
+    # Without protection it works, so this test can fail.
     release(pool)
     assert mounts(pool) == 0
     assert user_of(planted) == "0"

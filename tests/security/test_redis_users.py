@@ -1,4 +1,4 @@
-"""Redis as a node has it, attacked: a real server with the real users, and a real worker of a node."""
+"""Attacks with the Redis user of a node: real server, real users, real node worker."""
 
 from __future__ import annotations
 
@@ -146,17 +146,17 @@ def test_node_can_use_its_own_queue_and_outbox(control: Redis, node_a: Redis) ->
     assert node_a.hset("berth:q:node.a:heartbeat", "node@a", "{}") == 1
 
 
-# --- a real worker -----------------------------------------------------------------------------------
+# --- a real worker --------------------------------------------------------------------------------
 
 
 class Worker:
-    """A node's worker under its own user, and what it has told the control plane."""
+    """A node worker under its own user, with its messages to the control plane."""
 
     def __init__(self, client: Redis, process: subprocess.Popen[bytes]) -> None:
         self.client, self.process = client, process
 
     def told(self, task: str) -> dict[str, Any]:
-        """The arguments with which the worker has sent `task`, once it has."""
+        """Wait until the worker has sent `task`. Returns its arguments."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             assert self.process.poll() is None, "the worker has ended"
@@ -220,7 +220,7 @@ def inventory_of(config: dict[str, Any]) -> dict[str, Any]:
 def test_forged_changed_and_replayed_commands_are_dropped_and_reported(
     worker: Worker, port: int, tmp_path: Path
 ) -> None:
-    """Each attack is followed by a command that counts: what it brings first is not the attack's answer."""
+    """Each attack is followed by a valid command, whose result must be the first."""
     loose = inventory_of({"sandbox": "none", "home": str(tmp_path / "evil")})
     as_somebody(port).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
     assert worker.told("control.message_refused")["reason"] == "unsigned"
@@ -236,9 +236,7 @@ def test_forged_changed_and_replayed_commands_are_dropped_and_reported(
     assert not (tmp_path / "evil").exists()
 
 
-def test_commands_for_another_node_and_replays_are_dropped(
-    worker: Worker, port: int, control: Redis
-) -> None:
+def test_commands_for_another_node_and_replays_are_dropped(worker: Worker, port: int, control: Redis) -> None:
     app, elsewhere = as_control(port), inventory_of({})
     app.send_task("node.inventory", kwargs=elsewhere, queue=node_queue("b"))
     raw = control.rpop(KEY_PREFIX + node_queue("b"))
@@ -246,7 +244,7 @@ def test_commands_for_another_node_and_replays_are_dropped(
     control.lpush(KEY_PREFIX + node_queue("a"), raw)
     assert worker.told("control.message_refused")["reason"] == "not_for_us"
 
-    # What is sent is copied before it is taken: Redis must not hand it to the stopped worker.
+    # Messages are copied before they are taken: Redis must not deliver them to the stopped worker.
     os.killpg(worker.process.pid, signal.SIGSTOP)
     for client in control.client_list():
         if "b" in client["flags"]:
@@ -264,7 +262,7 @@ def test_commands_for_another_node_and_replays_are_dropped(
 def test_signed_command_cannot_weaken_the_sandbox_of_the_node(
     worker: Worker, port: int, tmp_path: Path
 ) -> None:
-    """As when the control plane's database is in other hands."""
+    """As if the database of the control plane were compromised."""
     loose = inventory_of({"sandbox": "none"})
     as_control(port).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
     told = worker.told("control.apply_inventory")

@@ -1,4 +1,4 @@
-"""Somebody sends invalid tokens for an exchange, so that pipelines behind the same address get none."""
+"""Attack: invalid tokens for an exchange, to block pipelines behind the same address."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_refusals_are_counted_by_identity(issuer: Any, rule: Any) -> None:
     other = issuer.sign(issuer.claims(sub="repo:octo/docs:ref:refs/heads/main", repository="octo/docs"))
     assert statuses(other, "x") == [400, 400]
     assert recorded() == LIMIT + 2
-    # A job of the same identity that meets the rule.
+    # A job of the same identity that matches the rule.
     assert bring(issuer.sign()).status_code == 200
 
 

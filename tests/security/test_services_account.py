@@ -1,6 +1,6 @@
-"""Where root starts Berth: what somebody may do who has got into one of its services.
+"""A compromised service of a Berth started by root.
 
-A process of the user of a service, in what that service sees of the file system, is what is let loose here.
+The attacker is a process with the user of the service and its view of the file system.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nobody else enters, as `/root` is."""
+    """A folder that only root enters, like `/root`."""
     made = tmp_path_factory.mktemp("services")
     made.chmod(0o700)
     return made
@@ -64,7 +64,10 @@ def status_of(pid: int) -> dict[str, list[str]]:
 
 
 def let_loose(berth: Berth, service: str, code: str, **given: Any) -> Any:
-    """What a program says that runs as the service's user and sees what it sees; `given` are its names."""
+    """Run a program as the user of the service with its file system view.
+
+    Returns its output; `given` defines its names.
+    """
     pid = berth.services()[service]["pid"]
     user = DOORS_UID if service in DOORS else SERVICES_UID
     names = "\n".join(f"{name} = {value!r}" for name, value in given.items())
@@ -108,7 +111,7 @@ def test_services_have_no_rights(berth: Berth) -> None:
         status = status_of(row["pid"])
         if name in CONFINED | DOORS:
             user = str(DOORS_UID if name in DOORS else SERVICES_UID)
-            # Of the gateway process's group, the front door finds its passes.
+            # The front door finds its passes through the group of the gateway process.
             groups = [str(SERVICES_UID)] if name == "front-door" else []
             assert status["Uid"] == status["Gid"] == [user] * 4, name
             assert status["Groups"] == groups and status["NoNewPrivs"] == ["1"], name
@@ -175,7 +178,7 @@ def test_each_service_sees_only_its_own_files(berth: Berth) -> None:
 
 
 def test_program_and_environments_are_read_only_for_services(berth: Berth) -> None:
-    """Or else root would run, at the next start, what they left there."""
+    """Otherwise root would run planted files at the next start."""
     places = [ROOT / "portal", ROOT / "provisioning", Path(sys.prefix) / "lib", Path(sys.base_prefix), ROOT]
     files = [*(place / "planted.py" for place in places), ROOT / "portal" / "settings" / "__init__.py"]
     said = let_loose(
@@ -209,7 +212,7 @@ def test_root_processes_cannot_be_signalled(berth: Berth) -> None:
 
 
 def as_user(uid: int, code: str, **given: Any) -> Any:
-    """What a program says that runs as this user of the machine, outside of everything."""
+    """Run a program as this system user, unconfined. Returns its output."""
     names = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     done = subprocess.run(
         [PYTHON, "-I", "-S", "-c", f"{TRIED}\n{names}\n{code}"],
@@ -251,7 +254,7 @@ print(json.dumps([
 
 
 def test_others_cannot_reach_workspace_sockets_or_doors(berth: Berth, closed: Path) -> None:
-    """Neither its own user nor another one, were every folder above open; nor the portal's services."""
+    """Neither its own user, another user with open parent folders, nor the portal services."""
     with ada_of(berth) as ada:
         made = entered(berth, ada)
         local = berth.instance.local_dir
@@ -271,7 +274,7 @@ def test_others_cannot_reach_workspace_sockets_or_doors(berth: Berth, closed: Pa
             for path, mode in modes.items():
                 path.chmod(mode)
         assert let_loose(berth, "web", code, sockets=addresses) == ["FileNotFoundError"] * 2
-        # Caddy's administration is off: nothing listens where it would.
+        # Caddy's admin API is off: no process listens there.
         configured = json.loads((berth.home / "run" / "front-door.json").read_text())
         assert configured["admin"]["disabled"] is True
         ada.act(made, "delete")
@@ -292,17 +295,15 @@ def ada_of(berth: Berth) -> Iterator[Api]:
 
 
 def entered(berth: Berth, ada: Api) -> str:
-    """A workspace of ada's that has answered."""
+    """A workspace of ada that has answered."""
     made = ada.create("files", "tiny")["id"]
     ada.wait(made, "running")
     assert berth.enter(made, berth.tokens["ada"]) == 200
     return str(made)
 
 
-def test_workspace_is_reachable_with_any_mode_of_parent_folders(
-    berth: Berth, closed: Path
-) -> None:
-    """Whoever closes a folder above an instance later, as test runs do, takes nothing from it."""
+def test_workspace_is_reachable_with_any_mode_of_parent_folders(berth: Berth, closed: Path) -> None:
+    """Closing a parent folder later, as test runs do, does not affect the instance."""
     with ada_of(berth) as ada:
         for mode in (0o755, 0o700, 0o711, 0o700):
             closed.chmod(mode)
@@ -324,7 +325,7 @@ def test_killed_service_restarts_without_rights(berth: Berth, name: str) -> None
 
     row = eventually(again, limit_s=60, what=f"{name} runs again")
     user = str(DOORS_UID if name in DOORS else SERVICES_UID)
-    # A socket that is there says nothing of whoever has made it.
+    # The existence of a socket does not show its creator.
     eventually(lambda: status_of(row["pid"])["Uid"] == [user] * 4, limit_s=20, what="it has no rights")
     eventually(
         lambda: httpx.get(f"{berth.url}/healthz", timeout=20).status_code == 200,
@@ -334,13 +335,13 @@ def test_killed_service_restarts_without_rights(berth: Berth, name: str) -> None
 
 
 def uids(berth: Berth) -> set[str]:
-    """Of the services and the front door."""
+    """Return the UIDs of the services and the front door."""
     names = CONFINED | {"front-door"}
     return {status_of(row["pid"])["Uid"][0] for name, row in berth.services().items() if name in names}
 
 
 def test_switch_to_own_accounts_and_back_keeps_a_running_workspace(tmp_path: Path) -> None:
-    """A change from services of root to their own accounts and back keeps workspaces and the database."""
+    """Switching services from root to their own accounts and back keeps workspaces and database."""
     berth = Berth(tmp_path, environment=None, BERTH_SERVICES_UID="0")
     try:
         berth.start()
@@ -353,7 +354,7 @@ def test_switch_to_own_accounts_and_back_keeps_a_running_workspace(tmp_path: Pat
         for services, doors in (("199997", "199996"), ("0", "0")):
             berth.down_keeping_workspaces()
             berth.environ["BERTH_SERVICES_UID"] = services
-            # A nought among the services' means the doors, too.
+            # UID 0 for the services applies to the doors, too.
             berth.environ["BERTH_DOORS_UID"] = "" if doors == "0" else doors
             berth.start()
             assert uids(berth) == {services, doors}

@@ -1,4 +1,4 @@
-"""Messages that nobody may have sent, attacked: forged, changed, replayed, sent on, and answers of others."""
+"""Attacks on signed messages: forged, changed, replayed, forwarded, or sent by another node."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ COMMAND = {"command": {"op": "start", "pool": {"slug": "p", "config": {"sandbox"
 
 
 def gate(name: str) -> MessageGate:
-    """The gate of the control plane, or of the node `name`, which knows the control plane only."""
+    """Return the gate of the control plane, or of node `name`, which knows only the control plane."""
     keys = KEYS if name == CONTROL else {CONTROL: KEYS[CONTROL]}
     return MessageGate(Identity(name, lambda: "", lambda: keys, lambda: (name,)))
 
 
 def message(key=CONTROL_KEY, sender=CONTROL, to="node.a", task="node.execute", kwargs=None, at=0.0):
-    """Headers and payload as Celery delivers them."""
+    """Return headers and payload as delivered by Celery."""
     kwargs = COMMAND if kwargs is None else kwargs
     stamp = Signer(sender, key).stamp(task, to, [[], kwargs], now=at or time.time())
     embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -66,7 +66,7 @@ def reason(receiver, headers, payload, *, from_nodes=False) -> Refusal:
     return refused.value.reason
 
 
-# --- what a node takes -------------------------------------------------------------------------------
+# --- messages to a node ---------------------------------------------------------------------------
 
 
 def test_command_of_the_control_plane_is_accepted_once():
@@ -110,7 +110,7 @@ def test_signed_content_cannot_be_changed():
 
 
 def test_callbacks_cannot_be_added_to_a_signed_message():
-    """A chain or a callback would be sent by the worker itself, signed by it."""
+    """A worker would send a chain or callback itself, with its own signature."""
     headers, payload = message()
     for name in ("callbacks", "errbacks", "chain", "chord"):
         evil = [*payload[:2], {**payload[2], name: [{"task": "control.clean_up"}]}]
@@ -149,7 +149,7 @@ def test_number_of_remembered_messages_is_limited(monkeypatch):
 
 
 def test_senders_sign_their_messages():
-    """The clock too, which has an application of its own."""
+    """Also the beat process, which has its own application."""
     for app, name in ((control_app, signing.CONTROL), (clock_app, signing.CONTROL), (node_app, "node.")):
         assert isinstance(app, SignedCelery) and app.identity.name.startswith(name)
     made = [path for root in ("portal", "provisioning") for path in (ROOT / root).rglob("*.py")]
@@ -166,13 +166,13 @@ def test_every_task_of_both_planes_checks_signatures():
             assert isinstance(task, SignedTask) and task.Strategy == SignedTask.Strategy, name
 
 
-# --- what the control plane takes --------------------------------------------------------------------
+# --- messages to the control plane ----------------------------------------------------------------
 
 
 def test_node_can_send_results_but_no_commands():
     answer = message(NODE_KEY, "node.a", "control", "control.apply_result", {"result": {}})
     assert gate(CONTROL).admit(*answer, from_nodes=True) == "node.a"
-    # The same once more: its worker may have been killed, and leases decide.
+    # Repeated delivery: its worker may have been killed, and leases decide.
     control = gate(CONTROL)
     assert [control.admit(*answer, from_nodes=True) for _ in range(2)] == ["node.a"] * 2
     hint = message(NODE_KEY, "node.a", "control", "control.delete_homes", {})
@@ -208,9 +208,7 @@ def failed(command) -> dict:
 
 
 @pytest.mark.django_db
-def test_unrequested_result_of_a_node_is_refused_and_shown(
-    make, alice, olga, local_pool, sent, caplog
-):
+def test_unrequested_result_of_a_node_is_refused_and_shown(make, alice, olga, local_pool, sent, caplog):
     workspace = make(alice)
     answer = failed(taken(sent, Op.START))
     for sender in ("node.node-2", "node.", "control", ""):
@@ -291,7 +289,7 @@ def test_wrong_clock_of_a_node_is_shown_to_operators(olga):
     assert "600 s" in told.body
 
 
-# --- what the node decides itself --------------------------------------------------------------------
+# --- settings of the node -------------------------------------------------------------------------
 
 
 def local(**config) -> PoolConfig:

@@ -1,4 +1,4 @@
-"""Strangers send large and slow bodies, and bodies whose length is named twice, to the real front door."""
+"""Attacks on the real front door with large and slow bodies, and bodies with two lengths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKSPACE = f"ws-{'0' * 32}.localhost"
 
 
 class Web:
-    """Stands in for web and the gateway process: answers each request, and keeps what it was asked."""
+    """Replaces web and gateway process: answers each request and records it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -64,20 +64,20 @@ class Web:
 
 
 class Door:
-    """The front door in front of `Web`."""
+    """The front door before `Web`."""
 
     def __init__(self, port: int, web: Web) -> None:
         self.port, self.web = port, web
 
     def line(self, *head: str, body: bytes = b"", host: str = "localhost") -> socket.socket:
-        """A connection on which this request has been sent."""
+        """Return a connection on which this request was sent."""
         line = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S)
         line.sendall("\r\n".join((head[0], f"Host: {host}", *head[1:], "", "")).encode() + body)
         return line
 
 
 def all_of(line: socket.socket) -> bytes:
-    """Everything that comes on a connection until the other side closes it."""
+    """Return everything received until the other side closes."""
     found = b""
     with line, contextlib.suppress(ConnectionError):
         while more := line.recv(65536):
@@ -91,7 +91,7 @@ def statuses(answers: bytes) -> list[int]:
 
 @contextlib.contextmanager
 def started(folder: Path, **limits: int) -> Iterator[Door]:
-    """A front door of its own; `limits` replace those of the module."""
+    """Run a separate front door; `limits` replace those of the module."""
     (folder / PORTAL_SOCKET).parent.mkdir(parents=True)
     web, port = Web(), consecutive_ports(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +135,7 @@ def large(size: int) -> tuple[str, str]:
 def test_large_anonymous_body_is_refused_unread(door: Door) -> None:
     door.web.asked.clear()
     line = door.line(*large(proxy.MAX_BODY_BYTES))
-    # Nothing of the body has been sent.
+    # No body was sent.
     assert line.recv(65536).startswith(b"HTTP/1.1 401")
     line.close()
     line = door.line("POST /sign-in/ HTTP/1.1", "Transfer-Encoding: chunked")
@@ -201,12 +201,12 @@ def test_number_of_buffered_large_bodies_is_limited(tmp_path: Path) -> None:
         assert head.startswith(b"HTTP/1.1 503") and b"Retry-After: 5" in head
         detail = "The portal receives too many large requests. Try again in a few seconds."
         assert json.loads(body)["detail"] == detail
-        # Small requests go on.
+        # Small requests are served.
         assert httpx.get(f"http://127.0.0.1:{door.port}/", headers={"host": "localhost"}).is_success
 
 
 def test_slow_body_times_out_for_any_target(tmp_path: Path) -> None:
-    """What has arrived whole may take longer to be answered."""
+    """A completely received request may be answered later."""
     with started(tmp_path, BODY_TIMEOUT_S=1) as door:
         patient = [
             door.line("GET /later HTTP/1.1", "Connection: close"),

@@ -1,4 +1,4 @@
-"""Somebody opens connections to the front door and never comes to the end of a request's head."""
+"""Attack: connections to the front door that never finish a request head."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEGUN = (
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The front door alone, with its usual times: bodies may take an hour."""
+    """Only the front door with its default timeouts: bodies may take an hour."""
     folder = tmp_path_factory.mktemp("door")
     (folder / PORTAL_SOCKET).parent.mkdir()
     number = consecutive_ports(1)
@@ -62,7 +62,7 @@ def alive(port: int) -> bool:
 
 
 def dribble(port: int, begun: bytes, given_up: threading.Semaphore, stop: threading.Event) -> None:
-    """A byte now and then, so that the connection is never still, until the other side closes it."""
+    """Send a byte at intervals, so that the connection is never idle, until it is closed."""
     with socket.create_connection(("127.0.0.1", port), timeout=0.2) as line, contextlib.suppress(OSError):
         line.sendall(begun)
         while not stop.is_set():
@@ -95,7 +95,7 @@ def test_slow_heads_time_out_while_others_are_served(port: int) -> None:
 
 
 def test_slow_second_head_times_out(port: int) -> None:
-    """A connection that has been answered once is no better."""
+    """A connection after one response is treated alike."""
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
         line.sendall(f"GET / HTTP/1.1\r\nHost: {proxy.HEALTH_HOST}\r\n\r\n".encode())
         assert line.recv(4096).startswith(b"HTTP/1.1 200")

@@ -1,4 +1,4 @@
-"""Somebody sends the API bodies and addresses that no parser, no number and no database can hold."""
+"""Attack: API bodies and URLs that no parser, number type or database can represent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A notebook that means harm asks the kernel for what only its whole machine has, or for its newest parts."""
+"""Attacks from a workspace on the kernel: privileged and new system calls."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.provisioning.local.local_support import Pool, ask, filters_of
 from tests.provisioning.local.proc_support import held
 
 NUMBERS = numbers(MACHINES[platform.machine()]) if platform.machine() in MACHINES else {}
-BAD = 0xFFFF_FFFF  # flags that no kernel knows
+BAD = 0xFFFF_FFFF  # flags unknown to every kernel
 NEW_USER, NEW_NET, NEW_NS = 0x10000000, 0x40000000, 0x00020000
 AF_ALG, AF_VSOCK = 38, 40
 PTRACE_ATTACH = 16
 CHILD_IN_NEW_USER = NEW_USER | signal.SIGCHLD
 
-# Each with arguments to which the kernel, were it asked, would mostly give another answer than EPERM.
+# With arguments for which the unfiltered kernel would usually not return EPERM.
 ATTEMPTS: list[tuple[str, list[int]]] = [
     ("io_uring_setup", [1, 0]),
     ("io_uring_enter", [-1, 0, 0, 0, 0]),
@@ -32,9 +32,9 @@ ATTEMPTS: list[tuple[str, list[int]]] = [
     ("bpf", [BAD, 0, 0]),
     ("perf_event_open", [0, 0, -1, -1, BAD]),
     ("userfaultfd", [BAD]),
-    ("userfaultfd", [1]),  # faults of one's own memory only, open to everybody
+    ("userfaultfd", [1]),  # faults of own memory only, permitted
     ("keyctl", [BAD, 0, 0, 0, 0]),
-    ("keyctl", [0, -3, 1]),  # the id of one's session keyring
+    ("keyctl", [0, -3, 1]),  # the id of the own session keyring
     ("add_key", [0, 0, 0, 0, -3]),
     ("request_key", [0, 0, 0, 0]),
     ("unshare", [NEW_USER]),
@@ -58,8 +58,8 @@ ATTEMPTS: list[tuple[str, list[int]]] = [
     ("finit_module", [-1, 0, BAD]),
     ("delete_module", [0, 0]),
     ("open_by_handle_at", [-1, 0, 0]),
-    ("personality", [0x0040000]),  # addresses that are not random
-    ("personality", [0x0400000]),  # all memory executable
+    ("personality", [0x0040000]),  # disables address randomization
+    ("personality", [0x0400000]),  # makes all memory executable
     ("swapon", [0, 0]),
     ("reboot", [0, 0, 0, 0]),
     ("syslog", [10, 0, 0]),
@@ -88,7 +88,7 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Any, Any]]:
-    """A pool, its one workspace and what is seen of it."""
+    """A pool and its workspace with its observation."""
     if not probe().bwrap:
         pytest.skip(f"no working bubblewrap here: {probe().reason}")
     assert probe().seccomp, probe().seccomp_reason
@@ -101,7 +101,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, 
 
 @pytest.fixture
 def inside(workspace: Any) -> Callable[..., list[Any]]:
-    """Runs a Python program in the workspace: exit code, output, complaints."""
+    """Run a Python program in the workspace. Returns exit code, output and errors."""
 
     def run(code: str, *arguments: str) -> list[Any]:
         argv = f"[sys.executable, '-c', {code!r}, *{arguments!r}]"
@@ -127,7 +127,7 @@ def works(inside: Any, code: str, *arguments: str) -> None:
     assert (code_, said.split()[-1:]) == (0, ["worked"]), complaint
 
 
-# -- what is refused ----------------------------------------------------------------------------
+# --- refused calls --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "arguments"), ATTEMPTS, ids=lambda value: str(value))
@@ -162,7 +162,7 @@ print("came back")
 """
     code, said, _ = inside(program)
     assert said == "begun\n"
-    # A kernel without 32-bit programs ends it in its own way.
+    # A kernel without 32-bit support ends it differently.
     assert code in (-signal.SIGSYS, -signal.SIGSEGV)
 
 
@@ -173,7 +173,7 @@ def test_process_outside_cannot_be_traced(inside: Any) -> None:
 
 
 def test_seccomp_filter_cannot_be_removed(inside: Any, workspace: Any) -> None:
-    """Another filter only narrows it: one that allows all changes nothing, also in a new program."""
+    """Another filter can only restrict it, also in a new program."""
     program = """
 import ctypes, struct, subprocess, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -206,11 +206,11 @@ def test_filter_file_is_not_accessible_inside(workspace: Any) -> None:
     assert ask(seen, f"os.path.exists({str(file)!r})") is False
 
 
-# -- what works ---------------------------------------------------------------------------------
+# --- permitted calls ------------------------------------------------------------------------------
 
 
 def test_processes_threads_and_shared_memory_work(inside: Any) -> None:
-    """As files of programs, as `spawn` demands."""
+    """As program files, as `spawn` requires."""
     program = """
 import multiprocessing, sys, threading
 from multiprocessing import shared_memory
@@ -274,7 +274,7 @@ print("worked")
 
 
 def test_debuggers_reach_processes_of_the_workspace(inside: Any) -> None:
-    """As gdb does (ptrace) and as py-spy and NCCL do (process_vm_readv), from a parent to its child."""
+    """Like gdb (ptrace), py-spy and NCCL (process_vm_readv), from a parent to its child."""
     works(
         inside,
         """

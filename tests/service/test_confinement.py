@@ -1,4 +1,4 @@
-"""What a service without rights sees, and what it cannot do."""
+"""The file system view and permissions of a service without rights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a
         ("/home/ada/berth", "/home/ada"),
         ("/var/lib/berth/database", "/var/lib/berth"),
         ("/data/berth", "/data"),
-        # Right below a folder of the system's there is nothing to cover.
+        # Directly below a system folder there is nothing to hide.
         ("/opt/berth", None),
         ("/usr/lib/python3", None),
         ("/dev/shm/berth-0-1", None),
@@ -49,7 +49,7 @@ def test_folders_are_hidden_for_any_mode(tmp_path: Path) -> None:
 
 
 def test_data_within_the_program_is_hidden_and_homes_are_not_visible(tmp_path: Path) -> None:
-    """As in a checkout: `var` lies in what is shown."""
+    """As in a checkout, with `var` inside the visible folder."""
     program, home = tmp_path / "program", tmp_path / "program" / "var"
     for folder in (home / "database", home / "homes", tmp_path / "elsewhere"):
         folder.mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_data_within_the_program_is_hidden_and_homes_are_not_visible(tmp_path: P
         covered=(home, home / "homes", tmp_path / "elsewhere"),
     )
     said = json.loads(plan(UID, needs))
-    # What a cover hides anyway needs none of its own.
+    # Folders below a hidden one need no entry.
     assert said["covers"] == sorted([str(topmost(program)), str(home)])
     assert said["binds"] == [[str(program), False], [str(home / "database"), True]]
 
@@ -166,7 +166,7 @@ def test_service_sees_needed_files_and_has_no_rights(home: Path) -> None:
         "root": "Operation not permitted",
     }
     assert seen["change"] in {"Read-only file system", "Permission denied"}
-    # Outside nothing has changed but what it wrote.
+    # Outside, only its written files changed.
     assert (home / "database" / "new").stat().st_uid == UID
     assert (home / "secrets" / "ours").stat().st_uid == 0
     assert sorted(path.name for path in home.iterdir()) == ["database", "homes", "program", "secrets"]

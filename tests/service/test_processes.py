@@ -19,7 +19,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a Python program that says when it is ready, with these variables and nothing else."""
+    """Start a Python program with only these variables, and wait until it is ready."""
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(code: str = "", **environ: str) -> subprocess.Popen[bytes]:
@@ -48,7 +48,7 @@ def test_only_leftover_processes_are_ended(start: Start) -> None:
     others = [
         start(**{MARKER: "another-one:web"}),
         start(),
-        # A workspace that inherited the node worker's variables is still a workspace.
+        # A workspace that inherited the variables of the node worker is still a workspace.
         start(**{MARKER: f"{INSTANCE}:node", processes.WORKSPACE_MARKER: "ws-1"}),
     ]
     left = processes.leftovers(INSTANCE)
@@ -82,13 +82,13 @@ def test_process_is_identified_by_pid_and_start_time(start: Start) -> None:
     assert first is not None and first == processes.started_at(process.pid)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert processes.started_at(process.pid) is None  # a zombie does nothing any more
+    assert processes.started_at(process.pid) is None  # a zombie is inactive
     process.wait()
     assert processes.started_at(process.pid) is None
 
 
 def test_launcher_ends_its_program_with_its_parent(start: Start) -> None:
-    """The parent dies of SIGKILL; the program gets the signal that it was promised."""
+    """The parent dies of SIGKILL; the program gets the configured signal."""
     read, write = os.pipe()
     parent = subprocess.Popen(
         [

@@ -25,7 +25,7 @@ LIMIT_S = 20.0
 
 
 class Watched(Supervisor):
-    """A supervisor whose changes and words a test can wait for."""
+    """A supervisor with recorded state changes and messages to wait for."""
 
     def __init__(self, *programs: Program, logs_dir: Path, hidden: tuple[str, ...] = ()) -> None:
         self.words: list[str] = []
@@ -63,7 +63,7 @@ def program(
     stop_timeout_s: float = 5.0,
     repair: Callable[[], str] | None = None,
 ) -> Program:
-    """A Python program that is ready once it has made the file `NAME.ready`."""
+    """A Python program that is ready once it has created the file `NAME.ready`."""
     ready = tmp_path / f"{name}.ready"
 
     def answers(started_at: float) -> bool:
@@ -146,9 +146,7 @@ async def test_killed_service_is_restarted_and_logged(tmp_path: Path) -> None:
     await watched.stop()
 
 
-async def test_restarts_never_stop_and_back_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_restarts_never_stop_and_back_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_DELAY_S", 0.03)
     delays: list[float] = []
     real = asyncio.sleep
@@ -316,5 +314,5 @@ def test_services_have_higher_oom_scores_than_the_supervisor(may_lower: bool) ->
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     supervisor_score, service_score = map(int, done.stdout.split())
     assert (supervisor_score, service_score) == ((own - 500, own) if may_lower else (own, own + 50))
-    # And what people start goes before both (`provisioning/drivers/local/launcher.py`).
+    # User processes have higher scores than both (`provisioning/drivers/local/launcher.py`).
     assert service_score < max(service_score + OOM_ABOVE_SERVICES, OOM_SCORE) < APP_OOM_SCORE

@@ -1,4 +1,4 @@
-"""The node worker of `make up` in a scope of the user's systemd, with a `systemd-run` of the test's own."""
+"""The node worker of `make up` in a systemd user scope, with a fake `systemd-run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.service import user_scope
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A machine of version 2 with an ordinary user; gives the variables and the folder of the groups."""
+    """A cgroup v2 machine with an ordinary user. Returns variables and the group folder."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(delegation, "own_paths", lambda: {"": "/user.slice/session-2.scope"})
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -33,7 +33,7 @@ def systemd_run(folder: Path, script: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`os.access` is the test's own, so programs are found by their being there."""
+    """`os.access` is replaced, so programs are found by existence."""
     monkeypatch.setattr(
         user_scope.shutil, "which", lambda name, path: next(
             (str(each) for each in [tmp_path / name] if each.exists()), None

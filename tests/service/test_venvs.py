@@ -24,7 +24,7 @@ def lock(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A stand-in for Python: `-m venv` makes an environment whose pip and uv do what the test says."""
+    """A fake Python: `-m venv` makes an environment with scripted pip and uv."""
     path = tmp_path / "python"
     path.write_text(
         f"""#!{sys.executable} -IS
@@ -104,7 +104,9 @@ def test_pip_is_the_fallback_for_uv(
     assert venvs.is_complete(tmp_path / "env", lock)
 
 
-def test_environment_with_another_lock_or_place_is_incomplete(tmp_path: Path, lock: Path, python: Path) -> None:
+def test_environment_with_another_lock_or_place_is_incomplete(
+    tmp_path: Path, lock: Path, python: Path
+) -> None:
     build(tmp_path, lock, python)
     (tmp_path / "env").rename(tmp_path / "moved")
     assert not venvs.is_complete(tmp_path / "moved", lock)
@@ -179,7 +181,7 @@ def test_notebook_environment_is_replaced_as_a_whole(
         tmp_path / "environments", tmp_path / "logs", environ, lambda _: None
     )
     assert link.resolve() != first
-    assert not first.exists()  # no process used it
+    assert not first.exists()  # not used by a process
 
 
 def test_environment_in_use_is_kept(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The clients of the REST API for this folder too, an issuer, and a service account with a rule for it."""
+"""REST clients, an issuer, and a service account with a trust rule for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def one_issuer() -> Iterator[TestIssuer]:
 
 @pytest.fixture
 def issuer(one_issuer: TestIssuer, settings: Any) -> Iterator[TestIssuer]:
-    """One that the operator allows; it listens without TLS."""
+    """An allowed issuer; it listens without TLS."""
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [one_issuer.url]
     settings.BERTH_TOKEN_EXCHANGE_LOOPBACK = True
     one_issuer.pages.clear()

@@ -1,4 +1,4 @@
-"""An issuer of OpenID Connect for tests: it listens on this machine in a thread of its own, and signs."""
+"""An OpenID Connect issuer for tests that listens on this machine in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 
 class TestIssuer:
-    """`sign(claims)` makes a token of it. What it answers can be bent: `pages`, `hold`, `asked` counts."""
+    """`sign(claims)` makes a token.
+
+    Its responses can be changed (`pages`, `hold`); `asked` has the requests.
+    """
 
     __test__ = False
 
@@ -32,7 +35,7 @@ class TestIssuer:
         self.rotate("first")
 
     def rotate(self, key_id: str, *, key: Any = None) -> None:
-        """Sign with a new key from now on; those before are listed no more."""
+        """Sign with a new key from now on; earlier ones are no longer listed."""
         self.key_id = key_id
         self.keys = {key_id: key or rsa.generate_private_key(65537, 2048)}
         self.publish()
@@ -47,7 +50,7 @@ class TestIssuer:
         return {**json.loads(of.to_jwk(public)), "kid": key_id, "use": "sig", **more}
 
     def claims(self, **changed: Any) -> dict[str, Any]:
-        """Those of a good token of a job of GitHub Actions; None takes one away."""
+        """Return claims of a valid GitHub Actions job token; None removes one."""
         now = int(time.time())
         good = {
             "iss": self.url,
@@ -99,7 +102,7 @@ class TestIssuer:
                     self.end_headers()
                     self.wfile.write(body)
                 except OSError:
-                    pass  # Whoever asked did not wait.
+                    pass  # The client did not wait.
 
             def log_message(self, *_args: Any) -> None:
                 pass

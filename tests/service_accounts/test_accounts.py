@@ -1,4 +1,4 @@
-"""Service accounts: made by whoever runs the team, never signed in, never anything but the team's."""
+"""Service accounts: created by team owners, without sign-in, bound to one team."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ci(team, alice) -> User:
     return service_accounts.create(actor=alice, team=team, name="ci", description="Nightly training")
 
 
-# --- made -----------------------------------------------------------------------------------------
+# --- creation -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ci", "svc-ci", " CI "])
@@ -84,7 +84,7 @@ def test_users_cannot_take_a_service_account_name(ada):
         User(username="svc-x").full_clean(exclude=["password"])
 
 
-# --- never a person -------------------------------------------------------------------------------
+# --- not a person ---------------------------------------------------------------------------------
 
 
 def test_service_account_cannot_sign_in(ci, client, rf):
@@ -144,7 +144,7 @@ def test_service_account_does_not_become_owner(ada, ci, team, alice, bob):
     assert team.memberships.get(user=bob).role == Role.OWNER
 
 
-# --- what it does ---------------------------------------------------------------------------------
+# --- actions --------------------------------------------------------------------------------------
 
 
 def test_workspaces_of_a_service_account_are_charged_to_its_team(ci, alice, bob, local_pool):
@@ -186,7 +186,7 @@ def test_former_owner_cannot_create_or_see_tokens(ci, team, alice, bob):
     assert list(selectors.tokens_of(bob, ci)) == [token]
 
 
-# --- the end --------------------------------------------------------------------------------------
+# --- deactivation and deletion --------------------------------------------------------------------
 
 
 def test_service_account_stays_when_its_creator_leaves(ada, ci, alice, bob):
@@ -238,7 +238,7 @@ def test_service_account_with_workspaces_is_not_deleted(ci, team, alice):
     assert User.objects.get(pk=ci.pk).deleted_at is None
 
 
-# --- shown ----------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 
 def test_list_counts_valid_tokens(ci, alice, team):

@@ -1,4 +1,4 @@
-"""Token exchange: the right token gets a short one, and every wrong one is refused and recorded."""
+"""Token exchange: valid tokens get a short one; invalid ones are refused and audited."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bring(token: str, client: Client | None = None, **changed: Any) -> Any:
 
 
 def refusal(answer: Any, code: ExchangeCode, error: str = "invalid_request", status: int = 400) -> Event:
-    """The answer is a refusal in OAuth's form, and the audit log says why."""
+    """Assert that the response is an OAuth refusal with its reason in the audit log."""
     assert answer.status_code == status, answer.content
     body = answer.json()
     assert body["error"] == error
@@ -55,7 +55,7 @@ def refusal(answer: Any, code: ExchangeCode, error: str = "invalid_request", sta
     return entry
 
 
-# --- the right one --------------------------------------------------------------------------------
+# --- valid tokens ---------------------------------------------------------------------------------
 
 
 def test_valid_id_token_is_exchanged_for_a_short_token(issuer, rule, ci):
@@ -118,7 +118,7 @@ def test_rule_with_all_scopes_grants_requested_subset(issuer, ci, alice):
     assert bring(issuer.sign(), scope="teams:read").json()["scope"] == "teams:read"
 
 
-# --- every wrong one ------------------------------------------------------------------------------
+# --- invalid tokens -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_exchanged_token_cannot_create_tokens(issuer, ci, alice):
     assert turned.status_code == 403
 
 
-# --- the request ----------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_session_does_not_authorize_an_exchange(issuer, rule, as_user, ada):
     assert bring("x", as_user(ada)).status_code == 400
 
 
-# --- the issuer -----------------------------------------------------------------------------------
+# --- issuer ---------------------------------------------------------------------------------------
 
 
 def test_keys_are_fetched_once(issuer, rule):
@@ -432,13 +432,13 @@ def test_silent_issuer_delays_requests_only_briefly(issuer, rule, monkeypatch):
     token = issuer.sign()
     issuer.released.clear()
     refusal(bring(token), ExchangeCode.ISSUER_UNREACHABLE, "temporarily_unavailable", 503)
-    # Whoever asked has gone; that it was asked is written down when its thread has its turn.
+    # The client has gone; the request is recorded when its thread runs.
     eventually(lambda: issuer.asked or None, limit_s=30, what="the issuer is asked")
     assert bring(token).status_code == 503
     assert len(issuer.asked) == 1
 
 
-# --- conditions by themselves ---------------------------------------------------------------------
+# --- conditions -----------------------------------------------------------------------------------
 
 
 def test_renamed_organization_is_recognized_by_its_id(issuer, ci, alice):

@@ -1,4 +1,4 @@
-"""Job tokens: renewed while the job runs, exchanged again after a lost answer, and their workspaces."""
+"""Job tokens: renewed while the job runs, exchanged again after a lost response, and their workspaces."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def keyed(token: str, key: str = KEY, **changed: Any) -> Any:
 
 @pytest.fixture
 def job(issuer: Any, rule: Any, clock: Any) -> Client:
-    """A job that has exchanged its token, valid for 10 minutes."""
+    """A job with an exchanged token, valid for 10 minutes."""
     return program(bring(issuer.sign()).json()["access_token"])
 
 
@@ -116,7 +116,7 @@ def test_expired_token_of_another_kind_is_reported(team: Any, alice: Any, clock:
     assert program(secret).get("/api/v1/me").json()["detail"].startswith("This token has expired.")
 
 
-# --- a lost answer --------------------------------------------------------------------------------
+# --- lost responses -------------------------------------------------------------------------------
 
 
 def test_repeated_exchange_returns_a_new_secret(issuer: Any, rule: Any) -> None:
@@ -220,9 +220,7 @@ def test_bound_workspace_is_deleted_in_any_state(job: Client, pool: Any, clock: 
     assert Workspace.objects.get().termination_reason == TerminationReason.JOB_ENDED
 
 
-def test_page_shows_deletion_with_the_job(
-    job: Client, pool: Any, alice: Any, as_user: Any
-) -> None:
+def test_page_shows_deletion_with_the_job(job: Client, pool: Any, alice: Any, as_user: Any) -> None:
     said = "The portal deletes the workspace when its job ends."
     bound, kept = create(job, name="bound").json(), create(job, name="kept", keep_after_job=True).json()
     pages = [as_user(alice).get(f"/workspaces/{row['id']}/").content.decode() for row in (bound, kept)]
@@ -236,7 +234,7 @@ def test_a_job_can_keep_a_workspace(job: Client, pool: Any, clock: Any) -> None:
 
 
 def ask_to_start(client: Client, **more: Any) -> Workspace:
-    """The workspace that waits for the approval of a request for more GPUs."""
+    """Return the workspace that waits for approval of more GPUs."""
     start = {"template": "jupyterlab", "flavor": "sim-h100-x1", **more}
     body = {
         "team": "vision",
@@ -252,7 +250,7 @@ def ask_to_start(client: Client, **more: Any) -> Workspace:
 
 @pytest.fixture
 def short(team: Any) -> None:
-    """A quota of the team that has no GPU."""
+    """A team quota without GPUs."""
     limits.set_quota(actor=SYSTEM, team=team, resource="gpu:simulated-h100", quota=0)
 
 
@@ -315,7 +313,7 @@ def test_workspaces_of_other_tokens_are_not_bound(team: Any, pool: Any, alice: A
 
 
 def restart() -> None:
-    """Forget what the processes of the portal remember."""
+    """Clear caches of portal processes."""
     token_lookup._kept.clear()
     issuers.forget()
 

@@ -1,4 +1,4 @@
-"""berth login --ci: the token of a job for one of a service account."""
+"""berth login --ci: exchange of a job token for one of a service account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens made at the very moment at which they should not be: nothing that works is left."""
+"""Races between token issue and deactivation, deletion or revocation: no valid token is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def code(outcome) -> ExchangeCode:
 
 
 def dead(account, *made) -> None:
-    """No token of the account works, nor comes back with it."""
+    """Assert that no token of the account is valid, also after its reactivation."""
     assert not ApiToken.objects.filter(owner=account, revoked_at=None).exists()
     secrets = [each.secret for each in made if isinstance(each, services.IssuedJobToken | tokens.NewToken)]
     assert [token_lookup.find_valid_token(secret) for secret in secrets] == [None] * len(secrets)
@@ -149,7 +149,7 @@ def test_token_rotated_during_account_deactivation_is_not_valid(ci, alice, monke
 
 
 def test_token_revoked_during_rotation_has_no_successor(ci, alice, monkeypatch):
-    """Revoked between being found and being locked, it is not there to be rotated."""
+    """Revoked between lookup and lock, it is not found for the rotation."""
     old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     meanwhile = Meanwhile(
         monkeypatch,
@@ -164,7 +164,7 @@ def test_token_revoked_during_rotation_has_no_successor(ci, alice, monkeypatch):
     assert meanwhile.outcome() is None
     works = [each for each in made if token_lookup.find_valid_token(each.secret)]
     assert token_lookup.find_valid_token(old.secret) is None
-    # SQLite's transactions stand in line: there the token was rotated first, and then the old one revoked.
+    # SQLite serialises transactions: the token was rotated first, and the old one revoked then.
     rotated = ApiToken.objects.filter(replaces=old.token)
     assert len(works) == rotated.count()
     old.token.refresh_from_db()

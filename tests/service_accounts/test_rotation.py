@@ -1,4 +1,4 @@
-"""Tokens that are rotated, and the longest life that the site allows."""
+"""Token rotation, and the maximum lifetime set by the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust rules: who makes them, which conditions there can be, and what a preview says."""
+"""Trust rules: permissions, valid conditions, and previews."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_typed_conditions_are_parsed():
     assert wrong == [4, 5]
 
 
-# --- who, and what --------------------------------------------------------------------------------
+# --- permissions and values -----------------------------------------------------------------------
 
 
 def test_owner_creates_and_deletes_a_rule_over_rest(api, alice, ci, issuer):
@@ -165,7 +165,7 @@ def test_members_and_other_owners_cannot_create_rules(api, ci, issuer, bob, char
         scopes=["teams:read"],
         lifetime_s=60,
     )
-    # Another account's rule is not there under this one.
+    # The rule of another account is not found under this one.
     assert api(alice).delete(f"{PATH}/{rule.pk}").status_code == 404
     assert TrustRule.objects.filter(pk=rule.pk).exists()
 

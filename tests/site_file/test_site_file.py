@@ -1,4 +1,4 @@
-"""The site as a file: export, plan, apply; wrong files; and that a wiped site comes back from its export."""
+"""The site file: export, plan, apply, invalid files, and restoring a wiped site."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ rules:
 
 
 def wipe() -> None:
-    """An empty site, whatever stood there."""
+    """Empty the site."""
     for model in (Template, Flavor):
         model.objects.update(successor=None)
     for model in (
@@ -286,7 +286,7 @@ def test_initial_catalog_is_a_site_file(ada):
 
     done = applying.apply(actor=ada, text=FILE.read_text(encoding="utf-8"))
     assert {step.name for step in done} >= {"jupyterlab", "marimo", "terminal", "vscode", "cpu-small"}
-    # Sandboxes that are kept ready are known by it; a terminal takes one, too.
+    # Spares depend on it; a terminal uses one, too.
     jupyterlab, terminal = (
         next(each for each in TEMPLATES if each["slug"] == slug) for slug in ("jupyterlab", "terminal")
     )
@@ -297,7 +297,7 @@ def test_initial_catalog_is_a_site_file(ada):
     assert terminal["activity"] == "jupyter"
 
 
-# --- software environments ----------------------------------------------------------------------------
+# --- software environments ------------------------------------------------------------------------
 
 
 def versions(slug: str) -> list[EnvironmentVersion]:
@@ -309,7 +309,7 @@ def test_environments_are_created_and_built(ada):
     tools, own = (Environment.objects.get(slug=slug) for slug in ("tools", "vision-tools"))
     assert (tools.name, tools.successor.slug, tools.deprecated) == ("Tools", "base", True)
     assert (own.team.slug, own.enabled, own.notebook) == ("vision", False, False)
-    # The build is asked for, and no node builds here.
+    # The build is queued, and no node builds here.
     assert [builds.waits_for_node(version) for version in versions("tools")] == [True]
     assert [each.state for each in versions("vision-tools")] == [VersionState.NEW]
     assert Template.objects.get(slug="shell").environment == tools
@@ -401,7 +401,7 @@ def test_environment_stays_with_its_team_and_is_not_deleted_in_use(ada):
     assert Environment.objects.count() == 3
 
 
-# --- generated sites ----------------------------------------------------------------------------------
+# --- generated sites ------------------------------------------------------------------------------
 
 names = st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)
 words = st.text(st.characters(blacklist_categories=("Cc", "Cs", "Cf")), min_size=1, max_size=20).filter(

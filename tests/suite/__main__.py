@@ -62,7 +62,7 @@ class Run:
             (self.folder / f"{phase.name}{ending}").unlink(missing_ok=True)
         self.say(f"{phase.name}: started")
         log = self.folder / f"{phase.name}.log"
-        # Bytecode is kept even where Python is asked not to: the tests start Python some hundred times.
+        # Write bytecode even if disabled: the tests start Python hundreds of times.
         environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -122,7 +122,7 @@ class Run:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a phase, so that it reports what it has; kill it when it does not end."""
+    """Interrupt a phase, so that it reports; kill it if it does not end."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(timeout=ENDING_S)
@@ -132,12 +132,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def without_dots(text: str) -> str:
-    """The output of pytest without its lines of progress."""
+    """Return pytest output without progress lines."""
     return "\n".join(line for line in text.splitlines() if set(line.split("[")[0].strip()) - set(".sxXFEu,-"))
 
 
 def commit() -> str:
-    """The commit of a clean working tree; empty where something is not committed."""
+    """Return the commit of a clean working tree; empty if there are uncommitted changes."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -150,7 +150,7 @@ def commit() -> str:
 
 
 def passed_at(folder: Path, phase: Phase) -> str:
-    """The commit at which the phase has last passed; empty when it has not, or its report is gone."""
+    """Return the commit at which the phase last passed; empty if it has not, or its report is missing."""
     if not tally.passed(folder, phase.name):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What `make test` runs some of, and `make test-all` all."""
+"""Values that `make test` samples and `make test-all` uses completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edits of a source text that seed a fault: each changes one place and leaves the rest as it is."""
+"""Source edits that seed a fault: each changes one place."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ class Edit:
 
 
 class Finder(ast.NodeVisitor):
-    """Finds edits in the bodies of functions: what runs at import belongs to no test in particular.
+    """Finds edits in function bodies;
 
-    Python 3.11 does not say where in the source the parts of an f-string are, so these are left out.
+    import-time code belongs to no specific test. Python 3.11 gives no positions within f-strings, so these
+    are left out.
     """
 
     def __init__(self, source: bytes) -> None:
@@ -156,7 +157,7 @@ class Finder(ast.NodeVisitor):
 
 
 def is_sequence(node: ast.AST) -> bool:
-    """Whether an operand is visibly a text or a list."""
+    """Return whether an operand is visibly a text or a list."""
     if isinstance(node, ast.BinOp):
         return is_sequence(node.left) or is_sequence(node.right)
     literal = isinstance(node, ast.JoinedStr | ast.List | ast.Tuple | ast.ListComp)

@@ -31,7 +31,7 @@ def _empties_the_database(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the listed tests in their order, but those which empty the database last, like pytest-django."""
+    """Keep the listed tests in their order, with those that empty the database last, like pytest-django."""
     order = {
         name: place for place, name in enumerate(json.loads(Path(os.environ["FAULT_TESTS"]).read_text()))
     }

@@ -43,7 +43,7 @@ Fault = dict[str, Any]
 
 
 class Contexts:
-    """Which tests run which lines of the product, as `pytest --cov-context=test` recorded it in a file."""
+    """The tests that run each product line, recorded by `pytest --cov-context=test`."""
 
     def __init__(self, path: str, root: Path) -> None:
         from coverage import CoverageData
@@ -69,12 +69,15 @@ class Contexts:
 
 
 def room_of(file: str) -> str:
-    """The folder right below portal/ or provisioning/; a file there is a room of its own."""
+    """Return the folder below portal/ or provisioning/; a file there is its own room."""
     return "/".join(file.removesuffix(".py").split("/")[:2])
 
 
 def shares(sizes: dict[str, int], count: int) -> dict[str, int]:
-    """How many of `count` faults each room gets: by the square root of its candidates, one at least."""
+    """Return how many of `count` faults each room gets:
+
+    by the square root of its candidates, at least one.
+    """
     given = dict.fromkeys(sizes, 0)
     for _ in range(min(count, sum(sizes.values()))):
         open_rooms = [room for room in sorted(sizes) if given[room] < sizes[room]]
@@ -88,7 +91,7 @@ def shares(sizes: dict[str, int], count: int) -> dict[str, int]:
 def chosen(
     pool: list[tuple[str, Edit]], count: int, sources: dict[str, bytes], dice: random.Random
 ) -> Iterator[Any]:
-    """Choose from one room: first a kind, then a candidate, in another function where there is one."""
+    """Choose from one room: a kind, then a candidate, in another function if possible."""
     used: set[tuple[str, str]] = set()
     while pool and count:
         fresh = [(file, edit) for file, edit in pool if (file, edit.function) not in used] or pool
@@ -149,7 +152,7 @@ def fault_record(file: str, edit: Edit, source: bytes) -> Fault:
 
 
 def place_of(fault: Fault, source: bytes) -> int | None:
-    """Where the edit starts in a text that may differ from the planned one; None if that is unclear."""
+    """Return where the edit starts in a text that may differ from the planned one; None if unclear."""
     above, own, below, before = (fault[name].encode() for name in ("above", "source", "below", "before"))
     planned = fault["start"] - fault["column"]
     starts = [planned] if source[planned : planned + len(own)] == own else []
@@ -170,7 +173,7 @@ def write(path: Path, content: bytes, mtime_ns: int) -> None:
 
 
 def restore(root: Path) -> None:
-    """Put back every file of which there is a copy."""
+    """Restore every file of which a copy exists."""
     for backup in list((root / BACKUPS).rglob("*.py")):
         write(root / backup.relative_to(root / BACKUPS), backup.read_bytes(), backup.stat().st_mtime_ns)
         backup.unlink()
@@ -179,7 +182,7 @@ def restore(root: Path) -> None:
 
 @contextlib.contextmanager
 def seeded(root: Path, file: str, content: bytes) -> Iterator[None]:
-    """Give a file another content, and another second of change, by which Python knows old bytecode."""
+    """Replace the content of a file, with another mtime second, by which Python detects old bytecode."""
     path, backup = root / file, root / BACKUPS / file
     known_ns = path.stat().st_mtime_ns
     backup.parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +205,7 @@ class Suite:
         """Tests that fail without a fault."""
 
     def pytest(self, tests: list[str], *more: str) -> tuple[int | None, dict[str, Any]]:
-        """The exit code, None after the limit, and what the plugin noted."""
+        """Return the exit code (None after the limit) and the notes of the plugin."""
         listed, result = self.scratch / "tests.json", self.scratch / "result.json"
         listed.write_text(json.dumps(tests))
         result.write_text('{"selected": 0, "failed": null, "error": null}')
@@ -300,7 +303,7 @@ def caught(results: dict[str, Fault]) -> set[str]:
 
 
 def infer(options: argparse.Namespace) -> None:
-    """The old suite catches what a test caught whose file is the same in both checkouts."""
+    """The old suite catches what a test caught whose file is equal in both checkouts."""
     new, old = read_results(options.new), read_results(options.out)
     known = {fault["id"] for fault in json.loads(Path(options.plan).read_text())["faults"]}
     for name in sorted(caught(new) & known - old.keys()):

@@ -36,7 +36,7 @@ class Phase:
     """Wall time in seconds after which the phase is ended and counts as failed."""
 
     def command(self, folder: Path, more: tuple[str, ...]) -> list[str]:
-        """The argument vector, with `more` pytest arguments."""
+        """Return the argument vector, with `more` pytest arguments."""
         report = f"--junitxml={folder / self.name}.xml"
         if self.module != "pytest":
             return [sys.executable, "-m", self.module, *((report,) if self.reports else ()), *self.arguments]
@@ -53,7 +53,7 @@ class Phase:
 
 
 def files_with_mark(mark: str) -> list[str]:
-    """The test files in which `mark` stands, relative to the root."""
+    """Return the test files that contain `mark`, relative to the root."""
     grep = ["grep", "-rlw", "--include=test_*.py", f"mark.{mark}", "tests"]
     return sorted(subprocess.run(grep, cwd=ROOT, capture_output=True, text=True).stdout.split())
 
@@ -62,9 +62,10 @@ Lanes = tuple[tuple[Phase, ...], ...]
 
 
 def quick() -> Lanes:
-    """`make test`: each test on one database, PostgreSQL where there is one.
+    """`make test`:
 
-    Tests marked `sqlite` then run on SQLite, too. Without PostgreSQL everything is on SQLite already.
+    each test on one database, PostgreSQL if available. Tests marked `sqlite` then also run on SQLite. Without
+    PostgreSQL everything runs on SQLite.
     """
     units = Phase("units", computing(COMPUTES, "any"), budget_s=450)
     rest = (
@@ -81,7 +82,7 @@ def quick() -> Lanes:
 def full() -> Lanes:
     """`make test-all`: every test; what uses a database runs on both."""
     every = "--thorough"
-    # What a step took is in the phase's log.
+    # The log of the phase has the duration of each step.
     alone = ("-n", "0", "--capture=no")
     return (
         (

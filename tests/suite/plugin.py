@@ -54,9 +54,9 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def remember_closures(manager: Any) -> None:
-    """Calculate once which fixtures tests need that stand side by side and name the same ones.
+    """Calculate the fixtures of adjacent tests with equal names once.
 
-    pytest calculates it for each test, which takes a fifth of the time in which tests are collected.
+    pytest calculates them for each test, which takes a fifth of the collection time.
     """
     calculate = manager.getfixtureclosure
     known: dict[object, tuple[list[str], dict[str, Any]]] = {}
@@ -76,7 +76,10 @@ def remember_closures(manager: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
-    """In a run of the suite, spend no time on redundant tests; by hand they are collected and deselected."""
+    """In a run of the suite, skip the collection of redundant tests;
+
+    by hand they are collected and deselected.
+    """
     config = collector.config
     if config.getoption("thorough") or not config.getoption("progress_file"):
         return None
@@ -85,7 +88,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[py
 
 @cache
 def redundant() -> frozenset[str]:
-    """The test functions of `redundant.txt`."""
+    """Return the test functions of `redundant.txt`."""
     return listed(LIST.read_text())
 
 
@@ -137,9 +140,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
 @cache
 def group_of(file: Path) -> str:
-    """The group of a test file, empty where it has none.
+    """Return the group of a test file, or an empty text.
 
-    The file is read as text: the process that schedules has no items.
+    The file is read as text, since the scheduling process has no items.
     """
     match = re.search(r'mark\.xdist_group\("([^"]+)"\)', file.read_text())
     return match[1] if match else ""
@@ -147,18 +150,18 @@ def group_of(file: Path) -> str:
 
 @cache
 def is_apart(file: Path) -> bool:
-    """Whether the tests of a file are marked `apart`."""
+    """Return whether the tests of a file are marked `apart`."""
     return "mark.apart" in file.read_text()
 
 
 def processor_time_s() -> float:
-    """Seconds of processor time of this process and of the children that have ended."""
+    """Return processor time in seconds of this process and its ended children."""
     usages = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 class Costs:
-    """Processor time of the test that runs, without that of the fixtures it shares with others."""
+    """Processor time of the running test, without that of shared fixtures."""
 
     LEAST_S = 0.05
     """Of a shared fixture, to be named in the report."""
@@ -176,7 +179,7 @@ class Costs:
         self._fixtures.append((name, processor_time_s()))
 
     def end_fixture(self) -> None:
-        """What one fixture has another do in the meantime counts for the outer one."""
+        """Time of fixtures set up by another fixture counts for the outer one."""
         name, began_s = self._fixtures.pop()
         if not self._fixtures:
             self.shared[name] += processor_time_s() - began_s  # type: ignore[assignment]
@@ -218,7 +221,7 @@ def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[object]) -> None
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """The report of the teardown is the last, and the one whose properties the JUnit report has."""
+    """The report of the teardown is the last, and its properties are in the JUnit report."""
     try:
         result = yield
         if nextitem is not None and _group(item) and _group(item) != _group(nextitem):
@@ -238,14 +241,14 @@ def _group(item: pytest.Item) -> str:
 
 
 def _end_shared(item: pytest.Item, name: str) -> None:
-    """Tear the fixture down; a later test that needs it would make it again."""
+    """Tear the fixture down; a later test would set it up again."""
     for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ():
         if fixture.cached_result is not None:
             fixture.finish(item._request)  # type: ignore[attr-defined]
 
 
 class Progress:
-    """Counts the tests that have ended, in the process that reports."""
+    """Counts ended tests in the reporting process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -31,12 +31,12 @@ Lines = frozenset[tuple[str, int]]
 
 
 def function_of(node_id: str) -> str:
-    """The node id of a test function, without the parameters of a case."""
+    """Return the node id of a test function, without parameters."""
     return node_id.partition("[")[0]
 
 
 def listed(text: str) -> frozenset[str]:
-    """The node ids of a list; lines that begin with `#` are comments."""
+    """Return the node ids of a list; lines that begin with `#` are comments."""
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
@@ -71,7 +71,7 @@ def redundant(
     heapq.heapify(heap)
     while heap:
         _, name = heapq.heappop(heap)
-        # What has been kept meanwhile may have made it worth less.
+        # Tests kept meanwhile may have reduced its value.
         now = value(name)
         if not now or now < lines_per_s:
             continue
@@ -84,7 +84,7 @@ def redundant(
 
 
 def costs_of(report: Path) -> dict[str, float]:
-    """Processor time in seconds by test function, from a JUnit report of this suite."""
+    """Return processor time in seconds by test function, from a JUnit report of this suite."""
     costs: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         spent = {each.get("name"): each.get("value") for each in case.iter("property")}.get("cpu_s")
@@ -96,7 +96,7 @@ def costs_of(report: Path) -> dict[str, float]:
 
 
 def lines_of(contexts: Path) -> dict[str, Lines]:
-    """The lines of the product by test function, from a coverage file with contexts."""
+    """Return the product lines by test function, from a coverage file with contexts."""
     from coverage import CoverageData
 
     data = CoverageData(basename=str(contexts))

@@ -50,13 +50,13 @@ class Case:
 
     @property
     def room(self) -> str:
-        """The folder below `tests` that the test is in."""
+        """Return the folder of the test below `tests`."""
         parts = self.name.split("::")[0].split(".")
         return parts[1] if len(parts) > 2 else parts[0]
 
 
 def cases(report: Path) -> Iterator[Case]:
-    """The tests of a JUnit report; none where there is no report, or an empty one."""
+    """Return the tests of a JUnit report; none for a missing or empty one."""
     if not report.exists() or not report.stat().st_size:
         return
     for case in ElementTree.parse(report).getroot().iter("testcase"):
@@ -78,7 +78,7 @@ def cases(report: Path) -> Iterator[Case]:
 
 
 def exit_code(folder: Path, phase: str) -> int:
-    """The exit code of a phase; -1 where it never ended."""
+    """Return the exit code of a phase; -1 if it did not end."""
     try:
         return int((folder / f"{phase}.code").read_text())
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def exit_code(folder: Path, phase: str) -> int:
 
 
 def passed(folder: Path, phase: str) -> bool:
-    """Whether nothing failed, and not everything was skipped."""
+    """Return whether nothing failed, and not everything was skipped."""
     ran = list(cases(folder / f"{phase}.xml"))
     skipped = bool(ran) and all(case.skipped is not None for case in ran)
     return exit_code(folder, phase) == 0 and not skipped and not any(case.failed for case in ran)
@@ -105,7 +105,7 @@ class Tally:
     warnings: list[str] = field(default_factory=list)
 
     def add(self, folder: Path, phase: PhaseBudget) -> None:
-        """Count one phase. One that did not end, or failed without a failed test, is a failure itself."""
+        """Count one phase. One that did not end, or failed without a failed test, is itself a failure."""
         failures, used_s = 0, 0.0
         for case in cases(folder / f"{phase.name}.xml"):
             failures += case.failed
@@ -137,7 +137,7 @@ class Tally:
 
 
 def report(folder: Path, phases: Sequence[PhaseBudget], *, seconds: float) -> int:
-    """Print the sum; 0 when something passed and nothing failed, else 1."""
+    """Print the sum. Returns 0 if something passed and nothing failed, else 1."""
     tally = Tally()
     for phase in phases:
         tally.add(folder, phase)

@@ -1,4 +1,4 @@
-"""Seeded faults: which edits there are, that each changes one place, and that files are put back."""
+"""Seeded faults: available edits, one change each, and restored files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks with reasons, `--thorough`, costs and progress, as a pytest of its own sees them."""
+"""Marks with reasons, `--thorough`, costs and progress, in a separate pytest process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_shared_fixtures_are_not_charged_to_a_test(tmp_path):
 
 
 def test_fixture_closures_of_adjacent_tests_are_calculated_once():
-    """Neither the names of a test with parameters nor the fixtures of another class go to the next test."""
+    """Results are not shared by tests with parameters or by tests of another class."""
     calculated = []
 
     def calculate(parentnode, initialnames, ignore_args):

@@ -1,4 +1,4 @@
-"""Which tests are left to `make test-all` since quicker tests run the same lines."""
+"""The choice of tests left to `make test-all`."""
 
 from __future__ import annotations
 

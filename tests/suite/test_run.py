@@ -1,4 +1,4 @@
-"""A run of phases: what is not repeated, what is shown, and that one that fails fails the run."""
+"""A run of phases: skipped phases, output, and the exit code after a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.suite.phases import ROOT, Phase, full
 
 @pytest.fixture
 def lanes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Phase]:
-    """The phases of the next run, at the commit abc; results go to a folder of the test."""
+    """The phases of the next run, at commit abc; results go to a temporary folder."""
     phases: list[Phase] = []
     monkeypatch.setattr(suite, "RESULTS", tmp_path)
     monkeypatch.setattr(suite, "POLL_INTERVAL_S", 0.01)
@@ -60,7 +60,7 @@ def test_hanging_phase_is_killed(lanes, capsys):
 
 
 def test_pytest_accepts_the_options_of_rare_phases(tmp_path):
-    """Both in one run: to start pytest takes seconds."""
+    """Both in one run, since starting pytest takes seconds."""
     few = [phase.arguments for lane in full() for phase in lane if phase.name in ("kernel", "compose")]
     assert len(few) == 2
     phase = Phase("few", (*few[0], *few[1]), budget_s=1)
@@ -75,7 +75,7 @@ def test_progress_dots_are_not_shown():
 
 
 def test_files_are_compiled_once(tmp_path, monkeypatch):
-    """Files of a fresh clone are stale; after `compile_all` and until they change they are not."""
+    """Files of a fresh clone are stale; after `compile_all` they are not until they change."""
     # Plugins take a second to import.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     folder = tmp_path / "tests"

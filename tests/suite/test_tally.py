@@ -1,4 +1,4 @@
-"""What `make test` says at its end, which CI reads."""
+"""The final report of `make test`, which CI reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What every page has to do, as test cases that a page's class configures.
+"""Test cases for every page, configured by a class per page.
 
-Who of all people gets which page is in `tests/permissions`; here is what holds for each page alike.
+Permissions are in `tests/permissions`; these cases check what all pages have in common.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INLINE = re.compile(r"""<style\b|<script(?![^>]*\bsrc=)(?![^>]*application/json)
 
 
 class Forms(HTMLParser):
-    """The forms of a page: attributes, and the names and kinds of what is in them."""
+    """The forms of a page: attributes, and names and kinds of their fields."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Forms(HTMLParser):
 
 @pytest.mark.django_db
 class PageCase:
-    """A page for whoever is signed in. `partials` are the elements that htmx may ask for alone."""
+    """A page for a signed-in user. `partials` are the elements that htmx may request alone."""
 
     reader: ClassVar[str] = "alice"
     fixtures: ClassVar[tuple[str, ...]] = ("team",)
@@ -51,7 +51,7 @@ class PageCase:
     def test_page(
         self, subtests: pytest.Subtests, client: Client, request: pytest.FixtureRequest, as_user: Any
     ) -> None:
-        """One page, asked for in every way: rendering it is what costs."""
+        """All checks of one page in one test, since rendering is expensive."""
         with subtests.test("who is not signed in is sent to sign in and back"):
             away = client.get(self.url)
             assert (away.status_code, away["Location"]) == (

@@ -1,4 +1,4 @@
-"""A browser, and the portal served to it from the test's own process and database."""
+"""A browser, and the portal served from the process and database of the test."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LONG_TEAM = "Averyveryverylongteamnamewithoutanyspaces" + "x" * 35
 
 @pytest.fixture(scope="session")
 def served() -> Iterator[str]:
-    """The portal's ASGI application on a free port of this machine, in a thread of the test."""
+    """The ASGI application of the portal on a free port, in a thread of the test."""
     import uvicorn
     from django.core.asgi import get_asgi_application
     from django.db import connections
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        # The server's threads give their connections back at once, so that databases can be dropped.
+        # Server threads close their connections at once, so that databases can be dropped.
         connections.settings["default"]["CONN_MAX_AGE"] = 0
         config = uvicorn.Config(
             get_asgi_application(), log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
@@ -50,13 +50,13 @@ def served() -> Iterator[str]:
 
 
 def shot(page: Page, name: str) -> None:
-    """A picture for people, where a folder for them is named."""
+    """Save a screenshot if a folder is configured."""
     if folder := os.environ.get("BERTH_SHOTS"):
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
 class Visitor:
-    """Someone at a browser. Each page's console is listened to: a refused script fails the test."""
+    """A user at a browser. Console messages are recorded: a refused script fails the test."""
 
     def __init__(self, browser: Browser, base: str) -> None:
         self.browser, self.base = browser, base
@@ -64,9 +64,9 @@ class Visitor:
         self.contexts: list[BrowserContext] = []
 
     def sign_in(self, user: User | None, *, expected: tuple[str, ...] = (), **options: Any) -> Page:
-        """A page in a fresh browser profile, with the session of `user` (nobody's for None).
+        """Return a page of a new browser profile with the session of `user` (None:
 
-        `expected` are parts of console messages that the test itself brings about.
+        signed out). `expected` are parts of console messages caused by the test.
         """
         from django.conf import settings
         from django.test import Client
@@ -86,9 +86,9 @@ class Visitor:
         return page
 
     def _hear(self, kind: str, text: str, expected: tuple[str, ...]) -> None:
-        # Refused requests are what some tests are about; they look at what the page then shows.
+        # Refused requests are the subject of some tests, which check the resulting page.
         refused = "Failed to load resource" in text or "Response Status Error Code" in text
-        # A page that is left aborts what its parts were asking for; what cannot be sent is a sendError too.
+        # Leaving a page aborts its requests, which htmx reports as sendError.
         aborted = "htmx:sendAbort" in text or "htmx:afterRequest" in text
         expected_here = refused or aborted or any(part in text for part in expected)
         if kind in {"error", "warning"} and not expected_here:
@@ -101,7 +101,7 @@ class Visitor:
 
 @pytest.fixture
 def visit(browser: Browser, served: str, transactional_db: None) -> Iterator[Callable[..., Page]]:
-    """`visit(alice, color_scheme="dark")`: a page of a fresh profile in which she is signed in."""
+    """`visit(alice, color_scheme="dark")`: a page of a new profile in which alice is signed in."""
     visitor = Visitor(browser, served)
     yield visitor.sign_in
     visitor.leave()
@@ -110,7 +110,7 @@ def visit(browser: Browser, served: str, transactional_db: None) -> Iterator[Cal
 
 @pytest.fixture
 def workspace_in(team: Team, local_pool: Any) -> Callable[..., Workspace]:
-    """`workspace_in("running", alice)`: a row in that state, with the times that belong to it."""
+    """`workspace_in("running", alice)`: a row in that state with plausible times."""
     from datetime import timedelta
 
     from django.utils import timezone

@@ -1,4 +1,4 @@
-"""What a browser would send of a form: the names and values of its fields as the page has them."""
+"""Form data as a browser would send it: names and values of the fields on the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 
 class _Page(HTMLParser):
-    """All forms of a page, each as its action and its fields in their order."""
+    """All forms of a page, each with its action and its fields in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _Page(HTMLParser):
 
 
 def filled(html: str, field: str) -> tuple[str, dict[str, list[str]]]:
-    """The first form with a field of this name: its action, and what it would send."""
+    """Return action and data of the first form with a field of this name."""
     for action, fields in _Page(html).forms:
         if any(name == field for name, _ in fields):
             sent: dict[str, list[str]] = {}

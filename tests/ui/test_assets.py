@@ -1,4 +1,4 @@
-"""What every page loads: small, complete, and free of inline code."""
+"""Assets of every page: small, complete, without inline code."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_templates_have_no_inline_code_and_document_their_context() -> None:
         assert not handler, f"{template}: inline style or handler"
         foreign = re.search(r"(?:src|href)=[\"']?(?:https?:)?//", text)
         assert not foreign, f"{template}: something from elsewhere"
-        # Where others' programs are only hosted there is nothing to say.
+        # Hosted programs of others need no text.
         commented = template.parent.name == "api" or "{% comment %}" in text or "{#" in text
         assert commented, f"{template}: no comment at its head"
 
 
 def test_scrolling_tables_are_keyboard_accessible() -> None:
-    """The attributes for it are made in one place (`table_region`), so none is forgotten."""
+    """Only `table_region` makes the attributes for it."""
     for template in TEMPLATES:
         text = template.read_text()
         assert "table-wrap" not in text, template

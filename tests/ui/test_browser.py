@@ -1,4 +1,4 @@
-"""Pages in a real browser: accessible, phone to desktop, in both themes, live, and without JavaScript."""
+"""Pages in a real browser: accessible, phone to desktop, both themes, live, without JavaScript."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.apart,
     pytest.mark.browser,
-    # WhiteNoise reads its files synchronously, which Django's ASGI handler remarks on.
+    # WhiteNoise reads files synchronously, about which Django's ASGI handler warns.
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
 ]
 Visit = Callable[..., "Page"]
@@ -43,7 +43,7 @@ AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practi
 def scene(
     visit: Visit, alice: User, team: Team, pool: Pool, make: Make, workspace_in: Make
 ) -> Iterator[dict[str, str]]:
-    """A well-filled portal: every state, long names, warnings, a token; page names and their paths."""
+    """A filled portal: every state, long names, warnings, a token. Returns page names and paths."""
     long_team = TeamFactory(slug="l" * 40, name=LONG_TEAM[:80])
     MembershipFactory(team=long_team, user=alice)
     rows = {state.value: workspace_in(state.value, alice) for state in State}
@@ -91,12 +91,12 @@ def scene(
 
 
 ALL_RULES = {"type": "tag", "values": AXE_TAGS}
-# All that a theme can change.
+# Everything that a theme can change.
 COLOUR_RULES = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 
 
 def violations(page: Page, rules: dict[str, Any] = ALL_RULES) -> list[str]:
-    """What axe finds wrong, as lines that say where."""
+    """Return axe violations as lines with their places."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page, options={"runOnly": rules})
@@ -108,7 +108,7 @@ def violations(page: Page, rules: dict[str, Any] = ALL_RULES) -> list[str]:
 
 
 def too_small(page: Page) -> list[str]:
-    """Targets below 24 × 24 CSS pixels that are no link within a sentence."""
+    """Return targets below 24 × 24 CSS pixels, except links within a sentence."""
     script = """() => [...document.querySelectorAll('a, button, input, select, summary')]
       .filter(e => e.checkVisibility() && !e.closest('.sr, p, dd, td, label, footer, .note, .doc li'))
       .map(e => [e, e.getBoundingClientRect()])
@@ -118,7 +118,7 @@ def too_small(page: Page) -> list[str]:
     return found
 
 
-# Whatever font a machine has, letters that stand further apart or closer make it wider or narrower.
+# Fonts with wider and narrower letters, since fonts differ between machines.
 FONTS = {
     "own": "",
     "wide": "* { letter-spacing: 0.09em !important; }",
@@ -127,7 +127,7 @@ FONTS = {
 
 
 def overflows(page: Page) -> list[str]:
-    """The kinds of font, of `FONTS`, with which the page is wider than its window."""
+    """Return the `FONTS` with which the page is wider than its window."""
     script = """fonts => {
       const sheet = new CSSStyleSheet(), root = document.documentElement;
       document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
@@ -220,18 +220,16 @@ def test_form_updates_with_the_choice_by_keyboard(
     page.keyboard.press("ArrowDown")
     page.locator("#summary").get_by_text("marimo", exact=True).wait_for()
     assert name.input_value() == "marimo"
-    # The focus stays where it was.
+    # The focus is kept.
     page.wait_for_function("document.activeElement.value === 'marimo'")
     page.locator('input[name="flavor"]:checked').focus()
     page.keyboard.press("ArrowDown")
     page.locator("#summary dd", has_text="Large CPU").wait_for()
-    # Also across the swap, after which htmx gives the focus back when all has settled.
+    # Also across the swap, after which htmx restores the focus.
     page.wait_for_function("document.activeElement.value === 'cpu-large'")
 
 
-def test_workspace_page_updates_and_keeps_the_focus(
-    visit: Visit, alice: User, workspace_in: Make
-) -> None:
+def test_workspace_page_updates_and_keeps_the_focus(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("provisioning", alice)
     page = visit(alice)
     page.goto(f"/workspaces/{workspace.pk}/")
@@ -259,7 +257,7 @@ def test_log_link_appears_when_the_log_exists(visit: Visit, alice: User, workspa
 def test_slow_response_is_not_aborted_by_the_next_poll(
     visit: Visit, alice: User, workspace_in: Make, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that takes longer than what the page asks for at intervals is shown all the same."""
+    """A response slower than the polling interval is still shown."""
     settings.HEARTBEAT_S = 1
     workspace = workspace_in("running", alice)
     page = visit(alice)
@@ -292,13 +290,15 @@ def test_lost_live_connection_is_shown_and_recovers(visit: Visit, alice: User, w
     banner = page.get_by_text("Live connection lost. Reconnecting")
     banner.wait_for(state="visible")
     Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
-    # While the stream stays away the page asks by itself now and then.
+    # Without the stream, the page polls occasionally.
     page.get_by_role("button", name="Start").wait_for(timeout=60_000)
     broken["yes"] = False
     banner.wait_for(state="hidden", timeout=90_000)
 
 
-def test_list_filters_while_typing_and_restores_on_back(visit: Visit, alice: User, workspace_in: Make) -> None:
+def test_list_filters_while_typing_and_restores_on_back(
+    visit: Visit, alice: User, workspace_in: Make
+) -> None:
     for name in ("alpha", "beta", "gamma"):
         workspace_in("stopped", alice, name=name)
     page = visit(alice)
@@ -324,7 +324,7 @@ def test_delete_dialog_closes_on_escape(visit: Visit, alice: User, workspace_in:
     assert violations(page) == []
     page.keyboard.press("Escape")
     dialog.wait_for(state="hidden")
-    # The close event comes after the dialog is hidden.
+    # The close event fires after the dialog is hidden.
     page.wait_for_function("document.activeElement.id === 'act-delete'")
     page.keyboard.press("Enter")
     dialog.get_by_role("button", name="Delete precious").click()
@@ -355,7 +355,7 @@ def test_theme_is_kept_across_pages_without_a_flash(visit: Visit, alice: User, t
 def test_times_are_shown_in_the_zone_of_the_reader(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("stopped", alice)
     page = visit(alice, timezone_id="Asia/Tokyo", locale="en-GB")
-    # The reader's clock stands: ten seconds later it is not "now" any more.
+    # With a fixed clock of the reader, ten seconds later is no longer "now".
     page.clock.set_fixed_time(timezone.now())
     page.goto(f"/workspaces/{workspace.pk}/")
     time = page.locator(".timeline time").first

@@ -1,4 +1,4 @@
-"""A slug field with too many choices for a list: completion while typing, and without JavaScript."""
+"""A slug field with too many choices for a list: completion, and without JavaScript."""
 
 from __future__ import annotations
 

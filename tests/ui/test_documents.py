@@ -1,4 +1,4 @@
-"""The documents in a real browser: search as one types, by keyboard, without JavaScript."""
+"""Documents in a real browser: search while typing, by keyboard, without JavaScript."""
 
 from __future__ import annotations
 

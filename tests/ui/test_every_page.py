@@ -1,4 +1,4 @@
-"""What all pages do alike; what each shows is in its room's own tests."""
+"""Checks that apply to all pages; their content is tested per room."""
 
 from __future__ import annotations
 

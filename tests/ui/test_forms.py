@@ -1,4 +1,4 @@
-"""Forms in a browser: fields are checked during input, and closed options say what is set."""
+"""Forms in a browser: validation during input, and values shown by collapsed options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of GPUs in a real browser: accessible, on a phone, by keyboard, live."""
+"""GPU pages in a real browser: accessible, on a phone, by keyboard, live."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Visit = Callable[..., "Page"]
 
 @pytest.fixture
 def devices(catalog: None, olga: User, sent: Broker) -> list[Device]:
-    """Two nodes of four: one passed, one degraded, one failed, one is being checked, one is cordoned."""
+    """Two nodes of four: one passed, one degraded, one failed, one being checked, one cordoned."""
     checked_pool(node_info("gpu-01", gpus=4), node_info("gpu-02", gpus=4))
     found = list(Device.objects.order_by("node__name", "index"))
     for device, wrong in zip(found, ((), ("slow_memory",), ("xid79",)), strict=False):
@@ -109,7 +109,7 @@ def test_automatic_refresh_keeps_the_selection(visit: Visit, olga: Any, devices:
 
 @pytest.fixture
 def hall(catalog: None) -> None:
-    """72 GPUs in two racks, so many that the map shows small cells."""
+    """72 GPUs in two racks, enough for small cells on the map."""
     checked_pool(*(node_info(f"gpu-{number}", gpus=8) for number in range(9)))
     Node.objects.update(rack="r1")
     Node.objects.filter(name__in=("gpu-7", "gpu-8")).update(rack="r2")
@@ -122,7 +122,7 @@ def test_small_cells_are_navigable_labelled_and_zoomable(visit: Visit, olga: Any
     cells = page.locator(".rack i")
     assert cells.count() == 72 and page.locator(".rack i[tabindex='0']").count() == 1
     cells.first.focus()
-    # From the last node of the first rack, down leads to the second rack.
+    # From the last node of the first rack, down moves to the second rack.
     for key in ("ArrowRight", *["ArrowDown"] * 7):
         page.keyboard.press(key)
     card = page.locator("#gpu-card")

@@ -1,4 +1,4 @@
-"""Forms that are interrupted, lists that one comes back to, and paper: nothing typed or chosen is lost."""
+"""Interrupted forms, lists after going back, and printing: no typed text or selection is lost."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ def sign_in(page: Page, name: str) -> None:
     page.get_by_role("button", name="Sign in", exact=True).click()
 
 
-def test_typed_text_survives_the_end_of_the_session(visit: Callable[..., Page], olga: Any, node: Node) -> None:
+def test_typed_text_survives_the_end_of_the_session(
+    visit: Callable[..., Page], olga: Any, node: Node
+) -> None:
     page = visit(olga)
     form = f"/gpus/nodes/{node.pk}/location/"
     page.goto(form)
     page.get_by_label("Rack").fill("r07")
     Session.objects.all().delete()
-    # A part that refreshes itself notices the end of the session first.
+    # A refreshing part detects the end of the session first.
     page.evaluate("htmx.trigger('#to-decide', 'sse:changed')")
     sign_in(page, "olga")
     page.get_by_text("Your entries are back.").wait_for()
     assert page.url.endswith(form) and page.get_by_label("Rack").input_value() == "r07"
     page.get_by_role("button", name="Save").click()
     page.get_by_text("Location of gpu-1 saved.").wait_for()
-    # Saved entries do not come back.
+    # Saved entries are not restored twice.
     page.goto(form)
     assert page.get_by_text("Your entries are back.").count() == 0
-    # A form that is sent too late, and a change by somebody else meanwhile, which is not overwritten.
+    # A late form, and a change by another user meanwhile, which is not overwritten.
     page.get_by_label("Block").fill("b1")
     Session.objects.all().delete()
     Node.objects.update(rack="r99")

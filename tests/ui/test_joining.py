@@ -1,4 +1,4 @@
-"""Joining a team by pages alone, and that each of these pages is fit to be used."""
+"""Joining a team by pages only, with accessible pages on every step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 def test_user_without_team_joins_and_reaches_a_workspace(
     visit: Any, fay: User, alice: User, team: Team, local_pool: Any
 ) -> None:
-    """Without Redis open pages look by themselves every two seconds; with it at once (`tests/e2e`)."""
+    """Without Redis, open pages poll every two seconds; with Redis they update at once (`tests/e2e`)."""
     TeamFactory(slug="long", name="X" * 60)
     page = visit(fay)
     page.goto("/")
@@ -43,7 +43,7 @@ def test_user_without_team_joins_and_reaches_a_workspace(
     owner.goto("/inbox/")
     looked_at(owner, "inbox")
     owner.emulate_media(color_scheme="dark")
-    # Loaded anew: colours that are on their way from one theme to the other are of neither.
+    # Reload, since colours in transition belong to neither theme.
     owner.reload()
     assert not violations(owner, COLOUR_RULES)
     owner.emulate_media(color_scheme="light")
@@ -51,13 +51,13 @@ def test_user_without_team_joins_and_reaches_a_workspace(
     owner.wait_for_url(asked)
     looked_at(owner, "decide")
     owner.emulate_media(color_scheme="dark")
-    # Loaded anew: colours that are on their way from one theme to the other are of neither.
+    # Reload, since colours in transition belong to neither theme.
     owner.reload()
     assert not violations(owner, COLOUR_RULES)
     owner.get_by_role("button", name="Approve").click()
     owner.get_by_text("fay is now member of Vision.").wait_for()
 
-    # The asker's open page offers the next step by itself.
+    # The open page of the requester shows the next step.
     page.get_by_text("You are now a member of Vision.").wait_for()
     page.locator("#first-workspace").click()
     page.wait_for_url("**/workspaces/new/**")

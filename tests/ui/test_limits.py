@@ -1,4 +1,4 @@
-"""Quota in a real browser: bars, the split among members, and the operators' page of limits."""
+"""Quota in a real browser: bars, member caps, and the limits page of operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ H100 = "gpu:h100"
 
 @pytest.fixture
 def site(catalog: None, team: Team, alice: User, bob: User) -> dict[str, Any]:
-    """vision (borrowing, with what waits), a lender, a team over its quota, nested cohorts, caps."""
+    """vision (borrowing, with waiting requests), a lender, a team over its quota, nested cohorts, caps."""
     pool = local_pool_with(node_info(gpus=8))
     lab = cohorts.create_cohort(actor=SYSTEM, slug="lab", name="Laboratory")
     inner = cohorts.create_cohort(actor=SYSTEM, slug="inner", name="Inner circle", parent=lab)

@@ -1,4 +1,4 @@
-"""Pages with a thousand rows: as many questions to the database as with a few."""
+"""Pages with a thousand rows take as many queries as with a few."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANY, FEW = 1000, 60
 
 
 def asked(browser: Any, path: str) -> int:
-    """How many queries the page takes that has been seen once."""
+    """Return the number of queries of a page after a first visit."""
     browser.get(path)
     with CaptureQueriesContext(connection) as queries:
         page = browser.get(path)

@@ -1,4 +1,4 @@
-"""The menu shows what a role needs, and the search finds what its reader may open."""
+"""The menu by role, and search results the reader can open."""
 
 from __future__ import annotations
 

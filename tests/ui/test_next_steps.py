@@ -1,4 +1,4 @@
-"""In a real browser: the way back from a notebook, a connection that is away, figures that keep up."""
+"""In a real browser: back from a notebook, lost connections, refreshed figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE_OF_WORKSPACE = re.compile(r"/workspaces/[0-9a-f-]{36}/$")
 
 
 def reach_workspaces(page: Page, reached: bool) -> None:
-    """Answer as the front door does, or not at all as for a browser that does not know `*.localhost`."""
+    """Answer the reachability probe like the front door, or fail like a browser without `*.localhost`."""
     allowed = {"Access-Control-Allow-Origin": "*"}
     page.route(
         re.compile(r"^http://probe\.localhost"),
@@ -37,7 +37,7 @@ def reach_workspaces(page: Page, reached: bool) -> None:
 
 
 def started(page: Page) -> Workspace:
-    """A workspace started from the form, which is ready and has opened its notebook in the same window."""
+    """Start a workspace from the form; its notebook opens in the same window."""
 
     def notebook(route: Route) -> None:
         route.fulfill(status=200, content_type="text/html", body="<!doctype html><h1>Notebook</h1>")
@@ -56,13 +56,13 @@ def started(page: Page) -> Workspace:
 def test_back_from_a_notebook_shows_its_workspace_without_a_second_start(
     visit: Visit, alice: User, team: Team, local_pool: Pool
 ) -> None:
-    # A page that is left ends the requests of its parts.
+    # Leaving a page aborts the requests of its parts.
     page = visit(alice, expected=("htmx:sendError",))
     made = started(page)
     page.go_back()
     page.get_by_role("heading", name=made.name, exact=True).wait_for()
     assert PAGE_OF_WORKSPACE.search(page.url), "without ?open=1, which would lead away again"
-    # Browsers may skip a page that nobody touched: the form behind it leads to the same workspace.
+    # Browsers may skip a page without interaction: the form behind it redirects to the same workspace.
     page.go_back()
     page.get_by_role("heading", name=made.name, exact=True).wait_for()
     assert page.url.endswith(f"/workspaces/{made.pk}/")
@@ -116,9 +116,7 @@ def test_figures_of_a_running_workspace_refresh_and_keep_the_focus(
     page.wait_for_function("document.activeElement.id === 'act-stop'")
 
 
-def test_chosen_size_survives_a_reload(
-    visit: Visit, alice: User, team: Team, local_pool: Pool
-) -> None:
+def test_chosen_size_survives_a_reload(visit: Visit, alice: User, team: Team, local_pool: Pool) -> None:
     page = visit(alice)
     page.goto("/workspaces/new/")
     page.get_by_label("Large CPU").check()
@@ -130,9 +128,7 @@ def test_chosen_size_survives_a_reload(
     assert page.get_by_label("Large CPU").is_checked()
 
 
-def test_open_explains_unreachable_workspaces(
-    visit: Visit, alice: User, workspace_in: Make
-) -> None:
+def test_open_explains_unreachable_workspaces(visit: Visit, alice: User, workspace_in: Make) -> None:
     workspace = workspace_in("running", alice)
     page = visit(alice)
     reach_workspaces(page, False)
@@ -141,7 +137,7 @@ def test_open_explains_unreachable_workspaces(
     for path, link in (
         ("/", f"#open-{workspace.pk}"),
         (f"/workspaces/{workspace.pk}/", "#act-open"),
-        # By itself, too: no dead end.
+        # Automatically, too.
         (f"/workspaces/{workspace.pk}/?open=1", "#act-open"),
     ):
         page.goto(path)

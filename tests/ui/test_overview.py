@@ -1,4 +1,4 @@
-"""The overview: its numbers are those of other pages, and its queries do not grow with the site."""
+"""The overview: its numbers equal those of other pages, and its queries do not grow."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pending(team, owner, code: str, *, outcome: str = "queued") -> Workspace:
 
 
 def test_numbers_equal_those_of_map_and_inbox(lab, as_user, olga):
-    # Its GPUs are held, so they keep their last known state.
+    # Its GPUs are allocated, so they keep their last known state.
     Node.objects.filter(name="gpu-1").update(online=False)
     state_samples.run()
     browser = as_user(olga)

@@ -1,4 +1,4 @@
-"""Pages as the server renders them: what stands on them, in which state, and what a refusal says."""
+"""Rendered pages: content by state, and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Make = Callable[..., Workspace]
 
 
 def text_of(response: object) -> str:
-    """The words of a page, without markup."""
+    """Return the text of a page without markup."""
     body = response.content.decode()  # type: ignore[attr-defined]
     body = re.sub(r"<(script|style|head)\b.*?</\1>", " ", body, flags=re.S)
     return " ".join(re.sub(r"<[^>]+>", " ", body).split())
@@ -62,7 +62,9 @@ def test_wrong_password_is_reported_and_keeps_the_name(alice: User, client: Clie
     assert 'value="alice"' in page.content.decode()
 
 
-def test_too_many_wrong_passwords_show_the_waiting_time(alice: User, client: Client, settings: object) -> None:
+def test_too_many_wrong_passwords_show_the_waiting_time(
+    alice: User, client: Client, settings: object
+) -> None:
     for _ in range(settings.AXES_FAILURE_LIMIT):  # type: ignore[attr-defined]
         page = client.post("/sign-in/", {"username": "alice", "password": "wrong"})
     assert page.status_code == 429
@@ -171,7 +173,9 @@ def test_filter_for_all_needs_permission_to_see_others(
 # --- New ----------------------------------------------------------------------------------------
 
 
-def test_new_form_preselects_a_possible_choice(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
+def test_new_form_preselects_a_possible_choice(
+    alice: User, team: Team, local_pool: Pool, as_user: Browse
+) -> None:
     body = as_user(alice).get("/workspaces/new/").content.decode()
     assert re.search(r'value="jupyterlab" checked', body)
     assert re.search(r'value="cpu-small" checked', body)
@@ -266,9 +270,7 @@ def test_user_without_team_sees_the_next_step(as_user: Browse, olga: User, local
 # --- Workspace ----------------------------------------------------------------------------------
 
 
-def test_page_of_a_running_workspace(
-    alice: User, team: Team, as_user: Browse, workspace_in: Make
-) -> None:
+def test_page_of_a_running_workspace(alice: User, team: Team, as_user: Browse, workspace_in: Make) -> None:
     workspace = workspace_in(
         "running",
         alice,
@@ -291,9 +293,7 @@ def test_page_of_a_running_workspace(
     assert page.content.count(b'class="stage done"') == 5
 
 
-def test_stages_of_a_running_and_a_failed_start(
-    alice: User, as_user: Browse, workspace_in: Make
-) -> None:
+def test_stages_of_a_running_and_a_failed_start(alice: User, as_user: Browse, workspace_in: Make) -> None:
     client = as_user(alice)
     starting = workspace_in("provisioning", alice)
     body = client.get(f"/workspaces/{starting.pk}/?open=1").content.decode()
@@ -377,9 +377,7 @@ def test_team_owner_can_stop_but_not_open_a_workspace(
 
 
 @pytest.mark.parametrize("verb", ["", "logs/", "open/", "stop/", "delete/", "events/"])
-def test_outsider_gets_not_found(
-    charlie: User, alice: User, as_user: Browse, make: Make, verb: str
-) -> None:
+def test_outsider_gets_not_found(charlie: User, alice: User, as_user: Browse, make: Make, verb: str) -> None:
     stranger = as_user(charlie)
     workspace = WorkspaceFactory(owner=alice)
     page = stranger.get(f"/workspaces/{workspace.pk}/{verb}")
@@ -420,9 +418,7 @@ def test_sign_in_during_an_action_redirects_to_its_page(
     assert workspace.state == State.STOPPED, "looking changes nothing"
 
 
-def test_late_action_is_reported(
-    alice: User, team: Team, as_user: Browse, workspace_in: Make
-) -> None:
+def test_late_action_is_reported(alice: User, team: Team, as_user: Browse, workspace_in: Make) -> None:
     workspace = workspace_in("stopping", alice)
     answer = as_user(alice).post(f"/workspaces/{workspace.pk}/start/", follow=True)
     assert "cannot be started now. Wait until it is stopped" in text_of(answer)

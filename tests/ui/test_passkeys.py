@@ -26,12 +26,12 @@ Visit = Callable[..., "Page"]
 
 @pytest.fixture
 def on_localhost(served: str, settings: Any) -> str:
-    """The portal by the name that may have passkeys: an address of numbers may not."""
+    """The portal under a name that supports passkeys, unlike an IP address."""
     return served.replace("127.0.0.1", "localhost")
 
 
 def virtual_authenticator(page: Page, **options: Any) -> str:
-    """Have the page's browser keep passkeys, opened by a finger that is always there."""
+    """Add a virtual authenticator with automatic user presence."""
     session = page.context.new_cdp_session(page)
     session.send("WebAuthn.enable")
     authenticator = {
@@ -61,9 +61,7 @@ def add_passkey(page: Page, base: str, name: str) -> None:
     page.get_by_role("button", name="Add passkey").click()
 
 
-def test_passkey_is_added_and_signs_in_alone(
-    visit: Visit, alice: User, on_localhost: str
-) -> None:
+def test_passkey_is_added_and_signs_in_alone(visit: Visit, alice: User, on_localhost: str) -> None:
     page = visit(None)
     virtual_authenticator(page)
     by_password(page, on_localhost)
@@ -87,9 +85,7 @@ def test_passkey_is_added_and_signs_in_alone(
 
 
 @pytest.mark.thorough("a ceremony more; tests of accounts have the rules")
-def test_non_discoverable_key_signs_in_with_the_name(
-    visit: Visit, alice: User, on_localhost: str
-) -> None:
+def test_non_discoverable_key_signs_in_with_the_name(visit: Visit, alice: User, on_localhost: str) -> None:
     page = visit(None)
     virtual_authenticator(page, hasResidentKey=False)
     by_password(page, on_localhost)
@@ -113,9 +109,7 @@ def test_the_same_passkey_is_not_added_twice(visit: Visit, alice: User, on_local
     page.get_by_text("This device already has a passkey for this account.").wait_for()
 
 
-def test_dismissed_request_is_reported_and_repeatable(
-    visit: Visit, alice: User, on_localhost: str
-) -> None:
+def test_dismissed_request_is_reported_and_repeatable(visit: Visit, alice: User, on_localhost: str) -> None:
     page = visit(None)
     virtual_authenticator(page, isUserVerified=False)
     page.goto(f"{on_localhost}/sign-in/")
@@ -178,7 +172,7 @@ def test_the_pages_are_accessible_and_fit_a_phone(
 
 
 def _make_stale() -> None:
-    """All sessions were proven long ago."""
+    """Mark all sessions as authenticated long ago."""
     for row in Session.objects.all():
         store = SessionStore(row.session_key)
         store[PROVEN_AT] = 0

@@ -1,4 +1,4 @@
-"""People by pages alone: invited, let in, switched off; and that each of these pages is fit to be used."""
+"""User management by pages only: invitation, joining, deactivation, with accessible pages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_user_is_invited_joins_and_is_deactivated(visit: Any, ada: User, alice: 
     page.get_by_role("button", name="Deactivate gina").click()
     page.get_by_text("gina deactivated.").wait_for()
     looked_at(page, "deactivated")
-    # The page hears of it, and may be on its way there by itself.
+    # The page is notified, and may already redirect.
     with suppress(PlaywrightError):
         guest.reload()
     guest.get_by_role("button", name="Sign in", exact=True).wait_for()

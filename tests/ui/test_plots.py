@@ -1,4 +1,4 @@
-"""Plots in a real browser: accessible, narrow and wide, both themes, the reader's zone, open tables."""
+"""Plots in a real browser: accessible, narrow and wide, both themes, local times, open tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOTS = os.environ.get("BERTH_SCREENSHOTS")
 
 @pytest.fixture
 def busy(workspace_in, alice, catalog, transactional_db) -> Device:
-    """A GPU with work, an idle time, a gap, and somebody who holds it."""
+    """A GPU with work, an idle time, a gap, and an allocation."""
     node = local_pool_with(node_info("gpu-01", gpus=1), slug="lab").nodes.get()
     device = node.devices.get()
     now_s = int(time.time()) // 60 * 60
@@ -93,7 +93,7 @@ def test_plots_are_accessible(visit, busy, alice):
                     page.screenshot(path=str(Path(SHOTS) / name), full_page=True)
         assert not violations(page)
     assert not too_small(page)
-    # An open table stays open, where it was, when the part is fetched again; a click changes the span.
+    # An open table stays open when the part is refreshed; a click changes the span.
     page.goto(path)
     page.click("#show-power")
     with page.expect_response(lambda response: "/use/" in response.url):

@@ -1,4 +1,4 @@
-"""Requests for more in a real browser: accessible, on a phone, by keyboard, and without JavaScript."""
+"""Quota requests in a real browser: accessible, on a phone, by keyboard, without JavaScript."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gpus(catalog: None) -> None:
 
 @pytest.fixture
 def asked(bob: User, alice: User, petra: User, team: Team, gpus: None) -> dict[str, Any]:
-    """A filled inbox, something decided of each kind, a rule, a delegate, and notices."""
+    """A filled inbox: a decision of each kind, a rule, a delegate, and notices."""
     lab = Cohort.objects.create(slug="lab", name="Lab")
     TeamShare.objects.create(team=team, cohort=lab)
     Quota.objects.create(team=team, resource="gpu:h100", quota=4000)
@@ -103,24 +103,26 @@ def test_approver_approves_less_by_keyboard_and_revokes_it(
     row.get_by_label("Grant (GPUs)").fill("0.5")
     row.get_by_label("Until").select_option("24")
     row.get_by_label("Note").fill("For now")
-    # Enter in a field is the first button: Approve.
+    # Enter in a field activates the first button: Approve.
     page.keyboard.press("Enter")
     row.get_by_text("petra approved 0.5 × H100").wait_for()
     assert Grant.objects.get(request=made).amount == 500
-    # htmx gives the focus when the swap has settled, after the text is there.
+    # htmx restores the focus after the swap, later than the text.
     page.wait_for_function(f"document.activeElement.id === 'r-{made.pk}'")
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     row.get_by_text("Ended", exact=True).wait_for()
     assert Grant.objects.get(request=made).ended_at
-    # The other one waits on as it was, and what was typed nowhere was sent nowhere.
+    # The other request is unchanged, and its typed text was not sent.
     page.locator(f"#r-{asked['second'].pk}").get_by_role("button", name="Deny").click()
     page.get_by_role("alert").get_by_text("A denial needs a note").wait_for()
 
 
-def test_refused_workspace_is_requested_and_approved(visit: Visit, bob: User, petra: User, team: Team, gpus: None) -> None:
-    """From the place that refused to a workspace that may start, in two browsers."""
+def test_refused_workspace_is_requested_and_approved(
+    visit: Visit, bob: User, petra: User, team: Team, gpus: None
+) -> None:
+    """From the refusal to a startable workspace, in two browsers."""
     Quota.objects.create(team=team, resource="gpu:h100", quota=0, borrowing_limit=0)
     member = visit(bob)
     member.goto(
@@ -135,13 +137,15 @@ def test_refused_workspace_is_requested_and_approved(visit: Visit, bob: User, pe
     approver.goto("/quotas/approvals/")
     approver.get_by_role("button", name="Approve").click()
     approver.get_by_text("petra approved the request").first.wait_for()
-    # Without a reload: the page listens.
+    # Without a reload: the page is notified.
     member.get_by_text("Approved. The workspace starts when capacity is free").or_(
         member.get_by_text("Starting")
     ).first.wait_for()
 
 
-def test_request_form_updates_its_verdict_with_the_choice(visit: Visit, bob: User, asked: dict[str, Any]) -> None:
+def test_request_form_updates_its_verdict_with_the_choice(
+    visit: Visit, bob: User, asked: dict[str, Any]
+) -> None:
     page = visit(bob)
     page.goto("/quotas/ask/?team=vision&resource=gpu:h100")
     page.get_by_text("Approved automatically: up to 1 × H100 for up to 8 h").wait_for()

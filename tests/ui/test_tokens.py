@@ -1,4 +1,4 @@
-"""Every pair of colours that carries meaning meets WCAG AA, in both themes, as the style sheet defines it."""
+"""Every pair of meaningful colours meets WCAG AA in both themes, as defined by the style sheet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAIRS = [
 
 
 def token(name: str, theme: str) -> tuple[float, float, float]:
-    """The colour of a token in a theme, as red, green and blue from 0 to 1."""
+    """Return the colour of a token in a theme, as red, green and blue from 0 to 1."""
     match = re.search(rf"--{name}: (?:light-dark\((#\w+), (#\w+)\)|(#\w+));", TOKENS)
     assert match, f"no token --{name}"
     value = match.group(3) or match.group(1 + THEMES[theme])

@@ -1,4 +1,4 @@
-"""Pages say what to do next: on a new site, after a new team, after a decision, after a failed build."""
+"""Next steps shown by pages: on a new site, after a new team, a decision, or a failed build."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def steps(page: Any) -> dict[str, bool]:
-    """The first steps on the home page, each with whether it is done."""
+    """Return the first steps on the home page, each with whether it is done."""
     rows = re.findall(r'<li class="step( done)?">.*?<(?:a|span)[^>]*>(.*?)<', page.content.decode())
     return {title: bool(done) for done, title in rows}
 
@@ -45,7 +45,7 @@ def test_first_steps_of_an_administrator_are_checked_off_and_disappear(as_user, 
     done = {"Connect a machine", "Invite people", "Add members to a team", "Set a quota"}
     assert steps(client.get("/")) == {title: title in done for title in open_steps}
     assert steps(as_user(User.objects.get(username="bob")).get("/")) == {}
-    # Hidden in this browser only, and without a flag in the database.
+    # Hidden in this browser only, without a flag in the database.
     assert client.post("/setup/hide/")["Location"] == "/"
     assert steps(client.get("/")) == {}
     other = as_user(ada)
@@ -53,7 +53,7 @@ def test_first_steps_of_an_administrator_are_checked_off_and_disappear(as_user, 
     User.objects.filter(pk=ada.pk).update(mfa_since=timezone.now())
     WorkspaceFactory(owner=ada, team=team)
     assert steps(other.get("/")) == {}
-    # Done once, this browser remembers it: nothing is computed again.
+    # This browser remembers completion: the steps are not computed again.
     with patch.object(home, "setup_steps") as computed:
         other.get("/")
     computed.assert_not_called()
@@ -84,9 +84,7 @@ def test_decision_shows_the_next_request(as_user, olga, bob, alice, team):
     assert "Next request" not in last
 
 
-def test_failed_build_shows_its_log_line_and_links_to_the_source(
-    as_user, alice, team, local_pool, sent
-):
+def test_failed_build_shows_its_log_line_and_links_to_the_source(as_user, alice, team, local_pool, sent):
     environment(team=team, slug="tools", actor=alice)
     assert failed(only(sent), "no_such_package", "Because nonesuch was not found")
     page = as_user(alice).get("/environments/tools/").content.decode()

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them."""
+"""Formatted numbers, sizes and times."""
 
 from __future__ import annotations
 

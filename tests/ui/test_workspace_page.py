@@ -1,4 +1,4 @@
-"""The page of a workspace and the way to it: what refreshes, what is said, where a repeated start leads."""
+"""The workspace page and the way to it: refreshes, messages, and repeated starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def part(client: Client, path: str, target: str, **query: str) -> str:
     return body
 
 
-# --- One workspace ------------------------------------------------------------------------------------
+# --- One workspace --------------------------------------------------------------------------------
 
 
 def test_figures_of_a_workspace_are_a_refreshed_partial(
@@ -74,16 +74,16 @@ def test_failed_start_offers_a_retry_and_shows_attempts(
     assert body.split("<dialog")[0].count("btn primary") == 1
 
 
-def test_attempts_before_the_last_run_are_not_counted(alice: User, as_user: Browse, workspace_in: Make) -> None:
+def test_attempts_before_the_last_run_are_not_counted(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
     workspace = workspace_in("failed", alice, status__reason=driver_reason("exited", "It ended.").as_json())
     for kind in ("fail", "fail", "ready", "fail"):
         record(actor=SYSTEM, kind=f"workspace.{kind}", workspace=workspace, message="…")
     assert "tried once" in text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
 
 
-def test_automatic_retry_shows_attempts_and_time(
-    alice: User, as_user: Browse, workspace_in: Make
-) -> None:
+def test_automatic_retry_shows_attempts_and_time(alice: User, as_user: Browse, workspace_in: Make) -> None:
     due = timezone.now() + timedelta(seconds=40)
     workspace = workspace_in(
         "provisioning",
@@ -96,9 +96,7 @@ def test_automatic_retry_shows_attempts_and_time(
     assert "The node is busy. Tried 2 times. The portal retries automatically" in page
 
 
-def test_log_of_a_deleted_workspace_is_deleted(
-    alice: User, as_user: Browse, workspace_in: Make
-) -> None:
+def test_log_of_a_deleted_workspace_is_deleted(alice: User, as_user: Browse, workspace_in: Make) -> None:
     workspace = workspace_in("terminated", alice, generation=1)
     client = as_user(alice)
     path = f"/workspaces/{workspace.pk}/"
@@ -112,7 +110,7 @@ def test_log_of_a_deleted_workspace_is_deleted(
     assert "log-refresh" not in client.get(path).content.decode()
 
 
-# --- Home ---------------------------------------------------------------------------------------------
+# --- Home -----------------------------------------------------------------------------------------
 
 
 def test_one_primary_button_remains_after_the_last_workspace(
@@ -130,7 +128,7 @@ def test_one_primary_button_remains_after_the_last_workspace(
     assert client.get("/").content.decode().count("btn primary") == 1
 
 
-# --- New ----------------------------------------------------------------------------------------------
+# --- New ------------------------------------------------------------------------------------------
 
 
 def test_form_choice_is_in_the_url(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
@@ -172,7 +170,7 @@ def test_form_sent_twice_makes_one_workspace_and_redirects_to_it(
     made = Workspace.objects.get()
     page = f"/workspaces/{made.pk}/"
     assert (first["Location"], again["Location"]) == (f"{page}?open=1", f"{page}?open=1")
-    # As when one goes back to the form: not another form, and nothing that opens by itself.
+    # As after going back to the form: not another form, and no automatic opening.
     assert client.get("/workspaces/new/?once=a1b2c3")["Location"] == page
     changed = client.post("/workspaces/new/", {**form, "name": "another"})
     assert Workspace.objects.count() == 2
@@ -188,7 +186,7 @@ def test_form_of_another_user_is_not_found(
     assert as_user(bob).get("/workspaces/new/?once=a1b2c3").status_code == 200
 
 
-# --- Teams --------------------------------------------------------------------------------------------
+# --- Teams ----------------------------------------------------------------------------------------
 
 
 def test_removing_a_member_lists_their_workspaces(

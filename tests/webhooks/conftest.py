@@ -1,4 +1,4 @@
-"""A webhook of the team vision, and loopback among the networks that the site allows."""
+"""A webhook of team vision, with loopback among the allowed networks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def there() -> Iterator[Receiver]:
 
 @pytest.fixture
 def hook(team: Any, alice: Any) -> Callable[..., Endpoint]:
-    """Make a webhook; of vision and for what workspaces do, where nothing else is said."""
+    """Create a webhook; by default of vision and for workspace events."""
 
     def made(url: str, *types: str, **fields: Any) -> Endpoint:
         fan_out.run()
@@ -41,7 +41,7 @@ def hook(team: Any, alice: Any) -> Callable[..., Endpoint]:
 
 @pytest.fixture
 def tell(team: Any) -> Callable[..., None]:
-    """Write an audit entry that has a type."""
+    """Write an audit entry that has an event type."""
 
     def written(kind: AuditKind = AuditKind.TEAM_MEMBER_SET, **fields: Any) -> None:
         given = {"actor": SYSTEM, "message": "did it", "team": team, **fields}
@@ -51,7 +51,7 @@ def tell(team: Any) -> Callable[..., None]:
 
 
 def round_trip() -> list[Delivery]:
-    """One tick of the worker; the deliveries there are now, oldest first."""
+    """Run one tick of the worker. Returns the deliveries, oldest first."""
     fan_out.run()
     deliveries.run()
     return list(Delivery.objects.order_by("created_at", "entry_id"))

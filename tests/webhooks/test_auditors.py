@@ -1,4 +1,4 @@
-"""Auditors read webhooks, channels and their logs: all but what lets somebody in, and they change nothing."""
+"""Auditors read webhooks, channels and their logs without secrets, and change nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL = f"https://hooks.example.org:8443/services/{SECRET}?token={SECRET}"
 
 @pytest.fixture
 def delivered(settings, hook):
-    """A webhook of vision's, and a delivery whose answer repeats the URL, as pages of errors do."""
+    """A webhook of vision, and a delivery whose response repeats the URL, like an error page."""
     settings.BERTH_OUTGOING_ALLOW = ["hooks.example.org"]
     endpoint = hook(URL)
     now = timezone.now()

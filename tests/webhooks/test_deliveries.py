@@ -1,4 +1,4 @@
-"""What is sent, to receivers that answer well, slowly, wrongly or not at all."""
+"""Deliveries to receivers that answer well, slowly, wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORLD = sites.people
 
 
 def signatures_of(secret: str, request) -> str:
-    """As the specification says, and without the library that signs."""
+    """Compute signatures from the specification, without the signing library."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     head = request.headers
     signed = f"{head['webhook-id']}.{head['webhook-timestamp']}.".encode() + request.body
@@ -214,7 +214,7 @@ def test_host_resolving_to_loopback_is_refused(hook, tell, there, settings, monk
 
 
 def _leads_to(monkeypatch, *addresses: str) -> list[str]:
-    """What the resolver says: one address after another, and the last for ever. Returns what was asked."""
+    """Resolve to one address after another, repeating the last. Returns the queries."""
     asked, left = [], list(addresses)
 
     def resolver(host, port, *_, **__):
@@ -227,7 +227,7 @@ def _leads_to(monkeypatch, *addresses: str) -> list[str]:
 
 
 def test_dns_rebinding_is_prevented(hook, tell, there, monkeypatch):
-    """The first answer is one that may be reached, the next an internal one: only the first is used."""
+    """The first answer is allowed, the next an internal address: only the first is used."""
     asked = _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")
     hook(f"http://rebinding.example:{there.port}/")
     tell()
@@ -260,7 +260,7 @@ def test_refused_connection_is_recorded(hook, tell):
 
 
 def test_silent_receiver_does_not_delay_others(hook, tell, there, monkeypatch):
-    # Time enough for those who answer, on a busy machine too.
+    # Time enough for responding receivers, also on a busy machine.
     monkeypatch.setattr(deliveries, "REQUEST_S", 4.0)
     with receiver() as silent:
         silent.answer = lambda _received, _handler: silent.over.wait(LIMIT_S)
@@ -272,7 +272,7 @@ def test_silent_receiver_does_not_delay_others(hook, tell, there, monkeypatch):
         assert len(there.requests) == 5
         assert quick.deliveries.filter(state=DeliveryState.DELIVERED).count() == 5
         for endpoint in slow:
-            # One attempt told enough: the others wait until it is tried again.
+            # One failed attempt suffices: the others wait until it is retried.
             (attempt,) = Attempt.objects.filter(delivery__endpoint=endpoint)
             assert attempt.error == "timeout"
 
@@ -302,7 +302,7 @@ def test_suspect_endpoints_never_exceed_their_threads(hook, tell, monkeypatch):
     most, now, lock = [0], [0], threading.Lock()
     send = deliveries._send
 
-    # Counted where requests are made: over there an answer may be held for longer than anybody waits for it.
+    # Counted at the sender, since the receiver may hold responses longer.
     def counted(endpoint, delivery):
         with lock:
             now[0] += 1
@@ -326,12 +326,12 @@ def test_suspect_endpoints_never_exceed_their_threads(hook, tell, monkeypatch):
 
 
 def test_worker_killed_during_a_delivery_loses_no_event(hook, tell, there):
-    """What it had claimed is due again, and arrives under the same id."""
+    """Its claimed delivery is due again, and arrives under the same id."""
     endpoint = hook(there.url)
     tell()
     fan_out.run()
     claimed = deliveries._claimed(endpoint)
-    deliveries._send(endpoint, claimed)  # and here it dies: nothing is written
+    deliveries._send(endpoint, claimed)  # it is killed here: nothing is written
     assert Attempt.objects.count() == 0
     assert round_trip()[0].state == DeliveryState.PENDING
     due_now()
@@ -370,7 +370,7 @@ def test_audit_entry_makes_one_delivery(hook, tell, there):
     tell()
     assert fan_out.run() == 1
     assert fan_out.run() == 0
-    # Were the cursor put back, the database would refuse a second one.
+    # If the cursor were reset, the database would refuse a second one.
     Outbox.objects.update(last_id=0)
     with pytest.raises(IntegrityError), transaction.atomic():
         fan_out.run()
@@ -394,7 +394,7 @@ def test_rotated_webhook_signs_with_both_secrets_for_a_day(hook, tell, there, te
 
 
 def test_another_portal_secret_key_requires_the_old_one_as_fallback(hook, tell, there, settings):
-    """The key from before is among the fallbacks: it goes on. It is not: it says so, and sends nothing."""
+    """With the old key as a fallback deliveries continue; without it they fail with a message."""
     hook(there.url)
     before, settings.SECRET_KEY = settings.SECRET_KEY, "another secret key for tests, of some length"
     settings.SECRET_KEY_FALLBACKS = [before]

@@ -1,4 +1,4 @@
-"""Who may manage which webhooks, what is refused, and what their pages and REST show and hide."""
+"""Managing webhooks: permissions, refusals, and what pages and REST show."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_secret_and_path_are_not_logged_or_audited(hook, tell, there, caplog, te
         ({"url": "https://a:b@example.org/"}, "url", WebhookCode.URL_CREDENTIALS),
         ({"url": "nonsense"}, "url", WebhookCode.URL_SCHEME),
         ({"types": ["nonsense"]}, "types", WebhookCode.UNKNOWN_TYPES),
-        # Those of the site are none of a team's.
+        # Site webhooks do not belong to a team.
         ({"types": ["workspace.failed", "gpu_check.failed"]}, "types", WebhookCode.UNKNOWN_TYPES),
         ({"types": ["user.deactivated"]}, "types", WebhookCode.UNKNOWN_TYPES),
         ({"types": []}, "types", WebhookCode.CHOOSE_TYPES),
@@ -103,7 +103,7 @@ def test_members_and_outsiders_cannot_manage_webhooks(team, alice, bob, charlie,
         selectors.endpoint_by_id(bob, made.pk)
     with pytest.raises(NotFound):
         selectors.endpoint_by_id(charlie, made.pk)
-    # An owner of another team is nobody here.
+    # An owner of another team has no access.
     problem(
         api(charlie).send("PATCH", f"webhooks/{made.pk}", {"url": "https://evil.example/"}), 404, "not_found"
     )
@@ -125,7 +125,7 @@ def test_operators_cannot_subscribe_to_account_events(ada, olga, team):
     made = services.create(
         actor=ada, team=None, **{**BODY, "types": ["user.deactivated", "workspace.failed"]}
     )
-    # Not by another URL, not by its secret, not by its log.
+    # Not by another URL, its secret or its log.
     for attack in (
         lambda: services.change(actor=olga, endpoint=made.endpoint, url="https://olga.example/"),
         lambda: services.change(actor=olga, endpoint=made.endpoint, types=["workspace.failed"]),
@@ -171,7 +171,7 @@ def test_pending_delivery_cannot_be_redelivered(hook, there, alice):
 def test_every_change_is_audited(hook, there, alice, team):
     endpoint = hook(there.url)
     services.change(actor=alice, endpoint=endpoint, name="Another")
-    services.change(actor=alice, endpoint=endpoint, name="Another")  # nothing to say
+    services.change(actor=alice, endpoint=endpoint, name="Another")  # no change
     services.rotate_secret(actor=alice, endpoint=endpoint)
     services.delete(actor=alice, endpoint=endpoint)
     kinds = list(

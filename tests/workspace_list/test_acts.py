@@ -1,4 +1,4 @@
-"""Acts on selected workspaces: a preview that changes nothing, then a line for each."""
+"""Actions on selected workspaces: a preview without changes, then a result per row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_REST = {"desired_state": "stopped"}
 
 @pytest.fixture
 def rows(team: Any, bob: Any, local_pool: Any) -> dict[str, Workspace]:
-    """Of bob's: one that waits, one that runs until tomorrow, one that failed. Of zoe's: one that runs."""
+    """Of bob: one waiting, one running until tomorrow, one failed. Of zoe: one running."""
     now = timezone.now()
     zoe = MembershipFactory(team=team, user=UserFactory(username="zoe"), role=Role.MEMBER).user
     running = {"state": "running", "pool": local_pool, "generation": 1, "ready_at": now}
@@ -43,7 +43,7 @@ def post(browser: Any, data: dict[str, Any], query: str = "") -> str:
 
 
 def form(page: str) -> dict[str, Any]:
-    """What the confirming form of a preview sends."""
+    """Return the confirmation form of a preview."""
     fields: dict[str, Any] = {"confirm": "1"}
     for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page):
         if name in ("workspace", "refused"):
@@ -54,7 +54,7 @@ def form(page: str) -> dict[str, Any]:
 
 
 def lines(page: str) -> dict[str, str]:
-    """The last cell of each line by the workspace's name."""
+    """Return the last cell of each row by workspace name."""
     found = re.findall(
         r'<td class="c-name">.*?title="([^"]+)">.*?<td class="c-text">(.*?)</td>', page, re.DOTALL
     )
@@ -91,9 +91,9 @@ def test_stop_is_previewed_and_applied_to_each(rows, as_user, alice, sent):
         "stopping",
         "stopped",
     }
-    # As of three single acts.
+    # Like three single actions.
     assert Event.objects.filter(kind="workspace.stop", actor=alice).count() == 3
-    # Sending it once more, as by a reload, finds all of them changed.
+    # Sent again, as by a reload, all of them have changed.
     again = post(browser, form(preview))
     assert "Done: 0 of 4" in again
     assert "changed after the preview" in lines(again)["runs"]
@@ -154,7 +154,7 @@ def test_each_owner_gets_one_message(rows, as_user, alice):
     assert "Workspaces: runs, waits" in notices["bob"].body
     assert notices["zoe"].url == f"/workspaces/{rows['of-zoe'].pk}/"
     assert Event.objects.filter(kind="workspace.message_sent", reason__contains="18:00").count() == 3
-    # The same form once more.
+    # The same form again.
     assert "Was sent before" in post(browser, {**form(preview), "text": "Maintenance at <b>18:00</b>."})
     assert Notification.objects.filter(kind="workspace.message").count() == 2
 

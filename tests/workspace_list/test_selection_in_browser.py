@@ -1,4 +1,4 @@
-"""The table in a browser: a selection and the focus outlive a refresh, and back restores the filters."""
+"""The table in a browser: selection and focus survive a refresh, and back restores filters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.apart,
     pytest.mark.browser,
-    # WhiteNoise reads its files synchronously, which Django's ASGI handler remarks on.
+    # WhiteNoise reads files synchronously, about which Django's ASGI handler warns.
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
 ]
 Visit = Callable[..., "Page"]

@@ -1,4 +1,4 @@
-"""The table of workspaces: who sees which rows, filters, orders, pages and the export."""
+"""The workspace table: visibility, filters, orders, pages and export."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW = re.compile(r'<tr id="w-[^"]+">.*?title="([^"]+)">', re.DOTALL)
 
 
 def names(browser: Any, path: str = "/workspaces/") -> list[str]:
-    """The workspaces of the page, in order."""
+    """Return the workspaces of the page in order."""
     page = browser.get(path)
     assert page.status_code == 200
     return ROW.findall(page.content.decode())
@@ -49,7 +49,7 @@ def many(numbers: range, like: Workspace) -> None:
 
 @pytest.fixture
 def audio(db: None) -> Any:
-    """A workspace of another team, of zoe's."""
+    """A workspace of zoe in another team."""
     team = TeamFactory(slug="audio", name="Audio")
     zoe = MembershipFactory(team=team, user=UserFactory(username="zoe"), role=Role.OWNER).user
     return WorkspaceFactory(name="of-zoe", owner=zoe, team=team, state="stopped")
@@ -57,7 +57,7 @@ def audio(db: None) -> Any:
 
 @pytest.fixture
 def running(bob: Any, team: Any, local_pool: Any) -> Any:
-    """Bob's, which runs."""
+    """A running workspace of bob."""
     now = timezone.now()
     return WorkspaceFactory(
         name="of-bob", owner=bob, team=team, state="running", pool=local_pool, generation=1, ready_at=now
@@ -95,7 +95,7 @@ def test_table_filters(running, audio, as_user, olga, local_pool):
         assert names(browser, f"/workspaces/?{query}") == ["of-bob"], query
     assert names(browser, f"/workspaces/?flavor={audio.flavor.slug}") == ["of-zoe"]
     assert "No matching workspaces" in browser.get("/workspaces/?owner=nobody").content.decode()
-    # An unknown state must not select everything, as for an act on all that match.
+    # An unknown state must not select everything, for example for an action on all matches.
     assert browser.get("/workspaces/?state=bogus").status_code == 400
     assert browser.get("/workspaces/csv/?state=bogus").status_code == 400
 
@@ -186,7 +186,7 @@ def test_table_agrees_with_the_workspace_page(running, as_user, bob):
     Preemption.objects.create(workspace=running, preempt_at=ends[2], cause="reclaim")
     assert shown()[1] == ends[2].isoformat(timespec="seconds")
     Preemption.objects.all().delete()
-    # A notice for an earlier end, and an observation of an earlier start, are not of now.
+    # A notice for an earlier end, or an observation of an earlier start, is ignored.
     ReclaimNotice.objects.filter(pk=notice.pk).update(ends_version=7)
     WorkspaceActivity.objects.filter(pk=activity.pk).update(generation=0)
     assert shown() == ("unknown", ends[0].isoformat(timespec="seconds"))
@@ -207,7 +207,7 @@ def test_checkboxes_are_shown_for_changeable_rows_only(running, audio, as_user, 
     assert 'name="workspace"' not in as_user(una).get("/workspaces/").content.decode()
     assert as_user(alice).get("/workspaces/").content.decode().count('name="workspace"') == 1
     mixed = as_user(dan_in).get("/workspaces/").content.decode()
-    # He views vision, and works in audio.
+    # A viewer of vision and member of audio.
     assert mixed.count("<tr id=") == 2
     assert mixed.count('name="workspace"') == 1
 

@@ -1,4 +1,4 @@
-"""Which secrets a start gets, who is told them, and every way to be told that there should not be."""
+"""Delivery of secrets to a start: selection, authentication, and attacks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def template(catalog: None) -> Template:
 
 @pytest.fixture
 def started(clock, make, bob, local_pool) -> Workspace:
-    """A workspace of bob's whose start is under way, with one secret of his."""
+    """A starting workspace of bob with one of his secrets."""
     put(bob, bob, "TOKEN_A")
     return make(bob, secrets=["TOKEN_A"])
 
@@ -60,7 +60,7 @@ def told(response: Any) -> dict[str, tuple[str, str]]:
     return {secret["name"]: (secret["kind"], secret["value"]) for secret in response.json()["secrets"]}
 
 
-# --- which ------------------------------------------------------------------------------------------
+# --- selection ------------------------------------------------------------------------------------
 
 
 def test_user_secret_overrides_team_secret_and_that_the_template_secret(
@@ -104,10 +104,8 @@ def test_secrets_of_another_team_are_not_delivered(make, alice, bob, team, local
     assert told(ask(make(bob))) == {}
 
 
-def test_template_secrets_of_another_team_are_not_delivered(
-    make, alice, bob, team, template, local_pool
-):
-    # Another team's owner gives a secret of the same name to a template of theirs: it is another row.
+def test_template_secrets_of_another_team_are_not_delivered(make, alice, bob, team, template, local_pool):
+    # An owner of another team adds a secret of the same name to a template of theirs: a separate row.
     other = TeamFactory()
     template.team = team
     template.save()
@@ -141,7 +139,7 @@ def test_secrets_of_a_workspace_over_rest(api, bob, team, local_pool, clock):
     assert refused["reason"]["code"] == "unknown_secrets_named" and "secrets" in refused["errors"]
 
 
-# --- the message, and what is written down ----------------------------------------------------------
+# --- messages and stored data ---------------------------------------------------------------------
 
 
 def test_secret_values_are_not_in_messages_or_rows(sent, started):
@@ -169,7 +167,7 @@ def test_spec_hash_does_not_depend_on_secrets(sent, started, bob):
     assert spec_of(started).secrets is False and spec_of(started).digest() == before
 
 
-# --- who is told ------------------------------------------------------------------------------------
+# --- authentication -------------------------------------------------------------------------------
 
 
 def test_secrets_can_be_requested_again_until_the_app_starts(started):
@@ -214,14 +212,14 @@ def test_token_of_another_workspace_gets_its_own_secrets(started, make, alice):
 
 
 def test_node_gets_only_secrets_of_its_workspaces(started, settings):
-    """Somebody with another machine's certificate who has read the token in a queue."""
+    """An attacker with the certificate of another machine who has read the token in a queue."""
     through = {door.DOOR_HEADER: door.token_of(settings.BERTH_GATEWAY_SECRET)}
     node = started.allocations.get().node
     MachineFactory(name="gpu-other", pool=started.pool)
     assert ask(started, **through, **{door.NODE_HEADER: "gpu-other"}).status_code == 410
     MachineFactory(name=node.name, pool=started.pool)
     assert ask(started, **through, **{door.NODE_HEADER: "gpu-other"}).status_code == 410
-    assert ask(started).status_code == 410  # not through the door at all
+    assert ask(started).status_code == 410  # bypassing the front door
     assert VALUE in str(told(ask(started, **through, **{door.NODE_HEADER: node.name})))
 
 
@@ -246,7 +244,7 @@ def test_undecryptable_secret_is_reported(started, settings):
     assert refused.status_code == 409 and refused.json()["code"] == "secret_unreadable"
 
 
-# --- what its page says -----------------------------------------------------------------------------
+# --- workspace page -------------------------------------------------------------------------------
 
 
 def test_changed_secret_applies_from_the_next_start(sent, started, bob):

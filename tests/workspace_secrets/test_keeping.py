@@ -1,4 +1,4 @@
-"""Who writes and sees which secrets, what is taken in, and that no value comes out again."""
+"""Secrets: permissions, valid values, and write-only storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planted value is in no notice, mail or message to a chat, and in no report of an error."""
+"""A planted value is in no notice, mail, chat message or error report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUE = "planted-value-77c0de"
 
 @pytest.fixture
 def jobs(monkeypatch) -> list[sending.Job]:
-    """What goes out by mail and to chats."""
+    """Record outgoing mails and chat messages."""
     found: list[sending.Job] = []
 
     def send(given: list[sending.Job]) -> dict[Any, SendOutcome]:
@@ -69,7 +69,7 @@ def test_secret_value_is_not_in_mails_notices_or_audit_entries(
 
 @pytest.mark.parametrize("by", ["rest", "page"])
 def test_secret_value_is_not_in_error_reports(by, as_user, bob, monkeypatch, caplog):
-    """What goes wrong unforeseen while a value is saved: neither the answer nor any log has it."""
+    """On an unexpected error while saving, neither the response nor a log has the value."""
 
     def breaks(**_given: Any) -> None:
         raise RuntimeError("the disk is gone")

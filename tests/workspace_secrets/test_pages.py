@@ -1,4 +1,4 @@
-"""The pages of secrets: what was typed as a value is in no answer, and the form of a new workspace."""
+"""Pages of secrets: typed values are in no response; and the workspace form."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_workspace_form_lists_secrets_and_remembers_the_choice(
     assert [c.chosen for c in browser.get("/workspaces/new/").context["secrets"]] == [True, False]
     run_until_ready(sent, made)
     page = browser.get(f"/workspaces/{made.pk}/")
-    # Nobody has asked for them here, as this start has no agent.
+    # No secrets were delivered, as this start has no agent.
     assert b"Secrets have changed since this start" in page.content
     services.delete(actor=bob, secret=Secret.objects.get(user=bob))
     services.delete(actor=alice, secret=Secret.objects.get(team=team, name="OWN"))

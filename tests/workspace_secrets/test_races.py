@@ -1,4 +1,4 @@
-"""A secret that is deleted while a start asks for it, on whichever database the tests run."""
+"""A secret deleted while a start requests it, on either database."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def delete(bob, name: str) -> None:
 
 
 def test_deletion_during_a_start_is_atomic(started, bob, monkeypatch):
-    """Deleted after it was looked up: the start gets it whole or not at all, and says which."""
+    """Deleted after its lookup: the start gets it completely or not at all, and reports which."""
     meanwhile = Meanwhile(monkeypatch, effective, "values_of", lambda: delete(bob, "TOKEN_A"))
     given = ask(started)
     assert meanwhile.outcome() is None
-    # SQLite has one writer, so there the deletion waits for the start.
+    # SQLite has one writer, so the deletion waits for the start.
     left = ("TOKEN_A", "TOKEN_B") if connection.vendor == "sqlite" else ("TOKEN_B",)
     assert given == {name: f"{VALUE}-{name}" for name in left}
     assert [each["name"] for each in StartSecrets.objects.get().given] == sorted(given)
-    # Asked again, as after a lost answer, it is gone; the other one is there.
+    # Requested again, as after a lost response, it is missing; the other one is delivered.
     assert ask(started) == {"TOKEN_B": f"{VALUE}-TOKEN_B"}
     assert [each["name"] for each in StartSecrets.objects.get().given] == ["TOKEN_B"]
 

@@ -1,4 +1,4 @@
-"""`manage.py reseal_texts`: after it no text needs the key from before."""
+"""`manage.py reseal_texts` rewrites every encrypted text with the current key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_undecryptable_secrets_are_reported_and_skipped(alice):
 
 
 def test_every_encrypted_column_is_listed():
-    """A model that gets another sealed column has it listed, by the names that such columns have."""
+    """New models with encrypted columns must be listed; they are found by column names."""
     listed = {(column.model, column.field) for column in encrypted_fields.COLUMNS}
     hidden = {
         (model, field.name)

@@ -1,4 +1,4 @@
-"""Secrets that Vault keeps, read from a real server: what a start gets, bad weather, which may be named."""
+"""Vault secrets read from a real server: delivery, failures, and permitted paths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALUE = "planted-in-vault-51ac"
 
 @pytest.fixture
 def server(vault_server: VaultServer, settings: Any, monkeypatch: Any) -> VaultServer:
-    """It keeps one value of bob's; the portal reads it by its AppRole."""
+    """A server with one value of bob, read by the portal with its AppRole."""
     for name, value in vault_server.settings().items():
         setattr(settings, name, value)
     monkeypatch.setattr(vault, "REST_S", 0.0)
@@ -61,7 +61,7 @@ def refused(response: Any, status: int, code: SecretCode) -> None:
     assert VALUE not in response.content.decode()
 
 
-# --- a start ----------------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 def test_start_gets_the_current_vault_secret_and_it_is_not_stored(server, started, bob):
@@ -113,14 +113,14 @@ def test_git_credential_can_be_a_vault_secret(server, clock, make, bob, local_po
     workspace = make(bob, git={"url": "https://git.example.org/a/b", "ref": "", "secret": "TOKEN_A"})
     (opened,) = ask(workspace).json()["git"]
     assert opened["password"] == VALUE
-    # A start does not fail for a repository.
+    # A repository does not make the start fail.
     put(bob, bob, vault_key="none")
     (closed,) = ask(workspace).json()["git"]
     assert closed == {"what": "repository", "problem": "no_secret"}
     assert checkouts.secrets_for(workspace)
 
 
-# --- bad weather ------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def test_secret_error_ends_the_start_with_the_reason(server, started, bob):
@@ -164,7 +164,7 @@ def test_start_waiting_for_vault_gets_a_final_notice(sent, server, started, bob)
     server.seal()
     try:
         refused(ask(started), 503, SecretCode.VAULT_SEALED)
-        # The agent of the former start says nothing of this one.
+        # The agent of the previous start does not report for this one.
         assert ask(started, generation=generation).status_code == 410
     finally:
         server.unseal()
@@ -212,7 +212,7 @@ def test_failed_start_shows_the_secret_problem(sent, server, started, bob):
     assert next_action_of(reason)
 
 
-# --- which places may be named ----------------------------------------------------------------------
+# --- permitted paths ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -274,13 +274,13 @@ def test_secret_row_has_a_value_or_a_vault_path(server, bob):
     with pytest.raises(InvalidInput) as error:
         put(bob, bob, value="x")
     assert error.value.extra["errors"]["value"][0].code is SecretCode.VALUE_AND_VAULT
-    # From Vault to here and back, nothing of the former is left.
+    # Switching between Vault and stored values leaves nothing of the previous one.
     row = services.put_secret(actor=bob, holder=bob, name="TOKEN_A", value="here").secret
     assert (row.vault_path, row.vault_key, row.size_bytes, row.version) == ("", "", 4, 2) and row.sealed
     assert put(bob, bob).sealed == ""
 
 
-# --- pages and REST ---------------------------------------------------------------------------------
+# --- pages and REST -------------------------------------------------------------------------------
 
 
 def test_vault_secrets_over_rest(server, api, bob, settings):
@@ -324,7 +324,9 @@ def test_vault_secrets_on_the_pages(server, as_user, bob, settings):
     assert b"Vault" not in browser.get("/account/secrets/").content
 
 
-def test_site_file_has_vault_paths_of_teams_and_templates_without_secret_values(server, ada, alice, team, template):
+def test_site_file_has_vault_paths_of_teams_and_templates_without_secret_values(
+    server, ada, alice, team, template
+):
     put(alice, team, vault_path="berth/teams/vision/a")
     services.put_secret(actor=alice, holder=team, name="HERE", value=VALUE)
     put(alice, alice, vault_path="berth/users/alice/own")

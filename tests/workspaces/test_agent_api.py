@@ -43,7 +43,7 @@ def token_of(workspace: Workspace, generation: int | None = None) -> str:
     return agent_token(workspace.pk, workspace.generation if generation is None else generation)
 
 
-# -- authentication
+# --- authentication -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -103,7 +103,7 @@ def test_get_requests_are_refused(report, db):
     assert Client().get(f"/agent/v1/{report}").status_code == 405
 
 
-# -- refusals
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -159,7 +159,7 @@ def test_invalid_exit_code_is_refused(workspace, code):
     assert status == 400
 
 
-# -- ready
+# --- ready ----------------------------------------------------------------------------------------
 
 
 def test_ready_after_the_start_result(workspace, sent):
@@ -211,7 +211,7 @@ def test_ready_report_does_not_revive_a_stopping_workspace(workspace, alice, sen
     assert workspace.state == State.STOPPING
 
 
-# -- heartbeat
+# --- heartbeat ------------------------------------------------------------------------------------
 
 
 def test_heartbeat_is_stored_and_answered_with_the_next_interval(workspace, sent, settings):
@@ -274,7 +274,7 @@ def test_heartbeat_takes_one_query(workspace, sent, django_assert_num_queries):
         post("heartbeat", {"activity": {}}, token=token)
 
 
-# -- exited
+# --- exited ---------------------------------------------------------------------------------------
 
 
 def test_exited_app_is_observed_and_fails(workspace, sent):

@@ -96,7 +96,7 @@ def test_template_repository_is_used_unless_overridden(clock, make, bob, local_p
     assert make(bob, name="c", git=source("")).git == {}
 
 
-# -- credentials
+# --- credentials ----------------------------------------------------------------------------------
 
 
 def test_token_secret_is_passed_to_git_only(clock, make, bob, local_pool):
@@ -145,7 +145,7 @@ def test_missing_secret_does_not_prevent_the_start(clock, make, bob, local_pool)
     assert tell(workspace, "secrets").json()["git"] == [{"what": "repository", "problem": "no_secret"}]
 
 
-# -- reports
+# --- reports --------------------------------------------------------------------------------------
 
 
 def rows(workspace: Workspace) -> list[checkout_reports.CheckoutRow]:
@@ -273,7 +273,7 @@ def test_no_notice_for_unrequested_or_earlier_checkouts(clock, make, bob, local_
     assert tell(workspace, what="repository", state="cloned").status_code == 410
 
 
-# -- dotfiles
+# --- dotfiles -------------------------------------------------------------------------------------
 
 
 def test_user_dotfiles_replace_those_of_the_template(clock, make, bob, local_pool, template, sent):

@@ -58,7 +58,7 @@ def test_too_few_measurements_give_no_result():
     assert (used, share, hint) == (0.0, 0.5, None)
 
 
-# -- samples
+# --- samples --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_stopped_workspace_cannot_be_entered(running, what):
     assert not publishing.view_of(running).reachable
 
 
-# -- tickets
+# --- tickets --------------------------------------------------------------------------------------
 
 
 def test_owner_gets_a_ticket(running, alice, monkeypatch):
@@ -214,7 +214,7 @@ def test_without_redis_access_is_refused_with_the_reason(running, alice):
     publishing.end_sessions(SignedOut(alice.pk))
 
 
-# -- tokens
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def entries(kind: str) -> list[Event]:
     return list(Event.objects.filter(kind=kind).order_by("id"))
 
 
-# -- selection
+# --- selection ------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough("`make test` has each step in this file")
@@ -144,7 +144,7 @@ def test_refused_deletion_keeps_the_home(ada, bob, ran, sent):
     assert User.objects.get(pk=bob.pk).is_active
 
 
-# -- sending
+# --- sending --------------------------------------------------------------------------------------
 
 
 def test_home_is_not_deleted_while_a_workspace_exists(ada, bob, ran, sent):
@@ -184,7 +184,7 @@ def test_lost_deletion_command_is_sent_again_with_another_lease(deletion, sent, 
     assert not HomeDeletion.objects.exists()
 
 
-# -- results
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_partial_deletion_is_continued_at_once(deletion, sent):
@@ -257,7 +257,7 @@ def test_progress_resets_the_failure_count(deletion, sent, clock):
     assert deletion.attempts == 0
 
 
-# -- on the node
+# --- on the node ----------------------------------------------------------------------------------
 
 
 def test_expired_deletion_command_is_ignored(deletion, sent, pool):

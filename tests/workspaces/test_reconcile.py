@@ -187,7 +187,7 @@ def test_start_is_not_placed_twice_by_two_sweeps(make, alice, local_pool, sent, 
     assert queued.generation == 1
 
 
-# -- whole lifecycles with the simulated driver
+# --- whole lifecycles with the simulated driver ---------------------------------------------------
 
 
 ALL_AT_ONCE = {"lose_replies": 0.3, "fail_starts": 0.3, "refuse_capacity": 0.3, "stop_delay_s": 2, "seed": 4}

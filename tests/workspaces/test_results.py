@@ -49,7 +49,7 @@ def picture(workspace: Workspace) -> dict:
     return {**row, "events": Event.objects.filter(workspace=workspace).count(), "held": active(workspace)}
 
 
-# -- accepted results
+# --- accepted results -----------------------------------------------------------------------------
 
 
 def test_result_is_applied_once(workspace, sent):
@@ -89,7 +89,7 @@ def test_result_for_an_unknown_workspace_is_dropped(db):
     assert results.apply_result(Result(Op.STOP, ref, "x", Observation(ref, ObservedState.ABSENT))) is False
 
 
-# -- starting
+# --- starting -------------------------------------------------------------------------------------
 
 
 def test_starting_workspace_is_observed_again(workspace, sent, clock):
@@ -255,7 +255,7 @@ def test_timeout_without_any_backend_answer_is_reported(workspace, sent, clock):
     assert "The node does not answer." in error_message(workspace)
 
 
-# -- running
+# --- running --------------------------------------------------------------------------------------
 
 
 def observe(running: Workspace, sent, clock) -> None:
@@ -333,7 +333,7 @@ def test_endpoint_of_the_driver_replaces_that_of_the_agent(running, sent, clock)
     assert running.endpoint == "http://127.0.0.1:18055"
 
 
-# -- ending
+# --- ending ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["unknown", "running", "stopping", "starting"])
@@ -412,7 +412,7 @@ def test_released_capacity_wakes_the_queue(make, alice, local_pool, sent, clock)
     check_invariants()
 
 
-# -- program output
+# --- program output -------------------------------------------------------------------------------
 
 NASTY = "before\x00after\ud800 \N{SNOWMAN} \x1b[31m"
 

@@ -113,7 +113,7 @@ def test_last_choice_is_the_latest_still_available(make, alice, bob, team, local
     assert selectors.last_choice(alice) is None
 
 
-# -- stages
+# --- stages ---------------------------------------------------------------------------------------
 
 
 def states(workspace: Workspace) -> list[str]:

@@ -33,7 +33,7 @@ def kinds(workspace: Workspace) -> list[str]:
     return list(Event.objects.filter(workspace=workspace).order_by("pk").values_list("kind", flat=True))
 
 
-# -- create
+# --- create ---------------------------------------------------------------------------------------
 
 
 def test_creation_places_at_once_and_sends_one_start(make, alice, local_pool, sent):
@@ -142,7 +142,7 @@ def test_request_that_fits_later_is_queued_with_the_blocker(make, alice, local_p
     assert len(sent) == 0
 
 
-# -- idempotency
+# --- idempotency ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a", ""], ids=["named", "without a name"])
@@ -183,7 +183,7 @@ def test_old_keys_are_deleted(make, alice, local_pool, clock):
     assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["new"]
 
 
-# -- permissions
+# --- permissions ----------------------------------------------------------------------------------
 
 VERBS = [services.start, services.stop, services.delete]
 
@@ -219,7 +219,7 @@ def test_missing_objects_are_not_found(alice, verb):
         verb(actor=alice, workspace_id=uuid.uuid4())
 
 
-# -- every verb in every state
+# --- every verb in every state --------------------------------------------------------------------
 
 ANSWERS = {
     # state: (start, stop, delete); the resulting state, or "refused"

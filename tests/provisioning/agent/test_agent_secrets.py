@@ -185,7 +185,7 @@ def test_secret_file_requires_a_sandbox(asked, configuration, start, state, tmp_
     assert state()["reason"] == "secrets_need_sandbox"
 
 
-# -- the log
+# --- the log --------------------------------------------------------------------------------------
 
 
 def written(tmp_path: Path, hidden: list[str], pieces: list[bytes]) -> bytes:

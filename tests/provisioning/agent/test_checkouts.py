@@ -322,7 +322,7 @@ def test_failed_clone_does_not_prevent_the_next(cloning, server, home):
     ]  # fmt: skip
 
 
-# -- dotfiles
+# --- dotfiles -------------------------------------------------------------------------------------
 
 
 def dotfiles(cloning: Cloning, **item: Any) -> dict[str, Any]:

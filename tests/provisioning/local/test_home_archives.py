@@ -350,7 +350,7 @@ def test_invalid_archive_name_is_refused(machine: Machine) -> None:
     assert machine.kept() == []
 
 
-# -- archived homes
+# --- archived homes -------------------------------------------------------------------------------
 
 
 def put_away(machine: Machine) -> dict[str, bytes]:

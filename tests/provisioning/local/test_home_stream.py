@@ -278,7 +278,7 @@ def test_full_disk_reports_the_needed_space(home: Path, tmp_path: Path) -> None:
     assert refused.value.free == 0 and refused.value.needed > 0
 
 
-# -- in parts
+# --- in parts -------------------------------------------------------------------------------------
 
 
 class Copy:

@@ -264,7 +264,7 @@ def test_unknown_parts_of_a_newer_profile_are_refused(
         profile.rules(MACHINES["x86_64"], MODERN)
 
 
-# -- use on a node
+# --- use on a node --------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def until_gone(pid: int) -> None:
         time.sleep(0.01)
 
 
-# -- holders
+# --- holders --------------------------------------------------------------------------------------
 
 
 def test_share_holders_are_read_from_disk_after_the_worker_was_killed(pool: Pool) -> None:
@@ -189,7 +189,7 @@ def test_full_gpu_is_urgent_if_a_holder_has_less_than_its_share(pool: Pool, sand
     assert urgent(79_000) == {spec.ref.external_name: True, other.ref.external_name: False}
 
 
-# -- enforcement
+# --- enforcement ----------------------------------------------------------------------------------
 
 
 def guard_of(pool: Pool, latest: Callable[[], Mapping[str, Sample]]) -> Guard:
@@ -329,7 +329,7 @@ def test_overuse_message_to_the_portal(pool: Pool) -> None:
     assert messages.load(kwargs["report"], ShareNotes) == ShareNotes("lab", "gpu-01", (note,))
 
 
-# -- unsupported machines
+# --- unsupported machines -------------------------------------------------------------------------
 
 
 def test_shares_are_offered_only_where_enforceable(

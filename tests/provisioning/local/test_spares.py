@@ -137,7 +137,7 @@ def pids_of(pool: Pool, spec: WorkspaceSpec) -> list[int]:
     return [one.pid for one in found]
 
 
-# -- equal to a plain start
+# --- equal to a plain start -----------------------------------------------------------------------
 
 
 def test_workspace_from_a_spare_equals_a_plain_start(pool: Pool) -> None:
@@ -227,7 +227,7 @@ def test_resource_limits_apply_in_a_spare(pool: Pool) -> None:
 LIMIT_FILES = ("memory.limit_in_bytes", "memory.max", "cpu.cfs_quota_us", "cpu.max")
 
 
-# -- isolation
+# --- isolation ------------------------------------------------------------------------------------
 
 
 def test_spare_holds_no_user_data(pool: Pool) -> None:
@@ -342,7 +342,7 @@ def test_app_holds_no_descriptor_of_its_starter(pool: Pool) -> None:
     assert ask(seen, "__import__('ctypes').CDLL(None).sethostname(b'x', 1)") == -1
 
 
-# -- used once, never left behind
+# --- used once, never left behind -----------------------------------------------------------------
 
 
 def test_spare_is_used_by_only_one_of_concurrent_starts(pool: Pool) -> None:

@@ -89,7 +89,7 @@ def app_headers(stack: Stack, **headers: str) -> dict[str, str]:
     return dict(answer.json()["headers"])
 
 
-# -- headers
+# --- headers --------------------------------------------------------------------------------------
 
 
 def test_only_the_front_door_sets_user_headers(door: Stack) -> None:
@@ -203,7 +203,7 @@ def test_responses_do_not_name_the_server(door: Stack) -> None:
         assert "caddy" not in str(answer.headers).lower()
 
 
-# -- paths
+# --- paths ----------------------------------------------------------------------------------------
 
 PATHS = (
     "/files/a%2Fb%20c.ipynb?x=%2F&y=a+b",
@@ -248,7 +248,7 @@ def test_odd_characters_in_a_query_are_accepted(door: Stack) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-# -- bodies and streams
+# --- bodies and streams ---------------------------------------------------------------------------
 
 
 def test_portal_gets_complete_bodies_within_the_limit(door: Stack) -> None:
@@ -400,7 +400,7 @@ def test_a_request_is_never_repeated(door: Stack) -> None:
     assert asked == [b"POST /run HTTP/1.1", b"DELETE /run HTTP/1.1", b"GET /run HTTP/1.1"]
 
 
-# -- routing
+# --- routing --------------------------------------------------------------------------------------
 
 
 def test_next_start_of_a_workspace_is_reachable_at_once(door: Stack) -> None:
@@ -596,7 +596,7 @@ def test_node_gateway_accepts_only_the_front_door_certificate(behind: Stack, tmp
         assert status(Certificates(authority.path, other.certificate, other.key)) == 0
 
 
-# -- pages
+# --- pages ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 502, 503, 504])

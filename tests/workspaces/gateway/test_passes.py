@@ -111,7 +111,7 @@ def paths(stack: Stack) -> list[Path]:
     return list((stack.folder / "passes" / key_of(SECRET)).glob("held-*/*/*"))
 
 
-# -- accepted requests, and what the app gets
+# --- accepted requests, and what the app gets -----------------------------------------------------
 
 
 def test_request_with_a_pass_reaches_the_app_unchanged(door: Stack, asked: Asked) -> None:
@@ -222,7 +222,7 @@ def test_ended_app_with_a_pass_shows_the_state_page(door: Stack, asked: Asked) -
     assert ask(door, own).json()["code"] == "workspace_unavailable"
 
 
-# -- requests never accepted
+# --- requests never accepted ----------------------------------------------------------------------
 
 STRANGE: dict[str, list[str]] = {
     "another origin": ["Origin: http://evil.example"],
@@ -388,7 +388,7 @@ def test_only_the_prefixed_cookie_has_a_pass_over_https(tmp_path: Path, asked: A
             assert not by_pass(stack, asked, {"Cookie": cookie})
 
 
-# -- end of a pass
+# --- end of a pass --------------------------------------------------------------------------------
 
 HARMS = {
     "signed out": lambda door: tickets.revoke_user(door.redis, "7"),
@@ -510,7 +510,7 @@ def test_lost_redis_ends_passes(tmp_path: Path, asked: Asked, by_word_alone: Non
         assert paths(stack) == []
 
 
-# -- folder
+# --- folder ---------------------------------------------------------------------------------------
 
 
 def test_forged_passes_are_invalid(door: Stack, asked: Asked) -> None:

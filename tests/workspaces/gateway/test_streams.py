@@ -278,7 +278,7 @@ async def test_app_on_another_node_is_reached_and_disconnected(
                 assert await cut_after(channel) < CUT_S
 
 
-# -- without a front door: replaced by a test server
+# --- without a front door: replaced by a test server ----------------------------------------------
 
 
 class Door:
