@@ -53,7 +53,7 @@ def test_request_is_created_approved_for_less_and_revoked(bob, petra, team, eigh
     assert len(member.get("/api/v1/grants?active=false").json()["results"]) == 1
 
 
-def test_repeated_request_is_a_conflict_naming_the_first(bob, team, eight, with_token):
+def test_requesting_twice_is_a_conflict_naming_the_first(bob, team, eight, with_token):
     client = with_token(bob)
     first = client.post("/api/v1/quota-requests", BODY, **JSON).json()
     second = client.post("/api/v1/quota-requests", BODY, **JSON)

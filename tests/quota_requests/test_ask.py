@@ -100,7 +100,7 @@ def test_operator_is_notified_of_the_cap_of_the_only_owner(alice, olga, team, ei
     assert Notification.objects.get().user == olga
 
 
-def test_duplicate_request_is_refused(bob, alice, team, eight):
+def test_same_request_cannot_be_created_twice(bob, alice, team, eight):
     first = ask(bob, team)
     with pytest.raises(StateConflict) as refused:
         ask(bob, team, amount=2000)

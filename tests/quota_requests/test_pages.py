@@ -104,7 +104,7 @@ def test_refusal_is_shown_at_its_field_and_input_is_kept(bob, team, eight, as_us
     assert not QuotaRequest.objects.exists()
 
 
-def test_repeated_request_redirects_to_the_first(bob, team, eight, as_user):
+def test_requesting_twice_redirects_to_the_first(bob, team, eight, as_user):
     client = as_user(bob)
     client.post("/quotas/ask/", FORM)
     answer = client.post("/quotas/ask/", FORM)

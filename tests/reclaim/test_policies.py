@@ -105,7 +105,7 @@ def test_looser_policy_withdraws_the_notice(running):
     assert pass_now().withdrawn == 1
 
 
-def test_extension_overrides_a_schedule_until_its_end(running, alice, clock):
+def test_extension_wins_against_a_schedule_until_its_end(running, alice, clock):
     stop = timezone.now() + timedelta(minutes=20)
     week = {"zone": "UTC", "days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]}
     make_policy("team:vision", idle_minutes=None, stop_at=stop.time().replace(second=0), **week)

@@ -150,7 +150,7 @@ def test_closest_policy_decides_and_is_named_as_source():
 
 
 @pytest.mark.parametrize(("asked", "holds"), [(1800, 1800), (7200, 3600), (0, 3600), (None, 3600)])
-def test_team_policy_can_only_be_stricter(asked, holds):
+def test_team_limit_is_never_looser(asked, holds):
     found = merge([SITE, flavor(idle_gpu_s=3600), team(idle_gpu_s=asked, notice_s=60)], accelerated=True)
     assert (found.policy.idle_s, found.policy.notice_s) == (holds, 1800)
 

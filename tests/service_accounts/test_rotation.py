@@ -78,7 +78,7 @@ def test_overlap_out_of_range_is_refused(ci, alice, hours):
         tokens.rotate_token(actor=alice, token_id=token.pk, overlap_hours=hours)
 
 
-def test_users_unable_to_create_tokens_cannot_rotate_them(ci, alice, bob, charlie, olga):
+def test_only_users_who_may_create_a_token_can_rotate_it(ci, alice, bob, charlie, olga):
     token = tokens.create_token(actor=alice, user=ci, name="ci").token
     for actor in (bob, charlie):
         with pytest.raises(NotFound):

@@ -487,7 +487,7 @@ def test_many_entries_are_read_in_ordered_batches(hook, tell, there, monkeypatch
     assert Outbox.objects.get().last_id == Event.objects.latest("pk").pk
 
 
-def test_an_administrators_message_is_signed_by_the_system(there, hook, tell, ada):
+def test_account_event_for_administrators_has_the_user(there, hook, tell, ada):
     hook(there.url, "user.deactivated", actor=ada, team=None)
     tell(AuditKind.USER_DEACTIVATED, team=None, data={"username": "bob"}, actor=SYSTEM)
     round_trip()

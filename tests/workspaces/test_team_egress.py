@@ -60,7 +60,7 @@ def test_template_cannot_open_egress_closed_by_the_team(template, words):
     assert reach_of(workspace).egress != "open"
 
 
-def test_owner_can_only_restrict_team_egress(alice, team):
+def test_owner_never_opens_team_egress(alice, team):
     close(team, "list", "packages.example, *.example.org", actor=alice)
     close(team, "list", "packages.example, git.example.org", actor=alice)
     for kind, allow in (

@@ -546,7 +546,7 @@ def test_passes_are_not_written_to_an_unsafe_folder(tmp_path: Path, asked: Asked
 
 
 @pytest.mark.thorough("waits for a folder to be missed")
-def test_missing_folder_only_disables_passes(door: Stack, asked: Asked) -> None:
+def test_lost_folder_only_disables_passes(door: Stack, asked: Asked) -> None:
     own = cookie_of(door)
     warm(door, asked, own)
     shutil.rmtree(door.folder / "passes")
