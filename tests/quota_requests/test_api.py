@@ -152,7 +152,7 @@ def test_approvers_create_change_and_delete_rules(bob, alice, petra, team, eight
     assert approver.post("/api/v1/auto-approve-rules", {**body, "team": "no"}, **JSON).status_code == 400
 
 
-def test_delegations_over_rest(bob, alice, olga, petra, team, eight, with_token):
+def test_delegations_are_managed_over_rest(bob, alice, olga, petra, team, eight, with_token):
     made = ask(bob, team)
     approver = with_token(petra, "quotas:read", "quotas:decide")
     body = {"delegate": "olga", "ends_at": in_hours(5).isoformat()}

@@ -116,7 +116,7 @@ def test_concurrent_change_is_reported_with_its_author(as_user, olga, alice, tea
     assert ReclaimPolicy.objects.get().idle_minutes == 90
 
 
-def test_versions_are_shown_in_words_and_restored(as_user, alice, team):
+def test_versions_are_listed_and_restored(as_user, alice, team):
     made = make_policy("team:vision", idle_minutes=60)
     policy_services.change(actor=alice, policy_id=made.pk, values={"idle_minutes": 45, "longest_hours": 100})
     browser = as_user(alice)

@@ -253,7 +253,7 @@ def test_resize_page_shows_effects_and_expected_start_and_resizes(
     assert "No other size available" in web.get(f"{page}resize/").content.decode()
 
 
-def test_resize_over_rest(runs, sizes, alice, with_token, sent):
+def test_workspace_is_resized_over_rest(runs, sizes, alice, with_token, sent):
     api = with_token(alice, "workspaces:read", "workspaces:write")
     there = f"/api/v1/workspaces/{runs.pk}"
     etag = api.get(there)["ETag"]

@@ -221,7 +221,7 @@ def test_calendar_requests_checks_and_shows_reservations(as_user, alice, charlie
     assert Reservation.objects.get().state == ReservationState.CANCELLED
 
 
-def test_reservations_over_rest(with_token, alice, bob, charlie, petra, team, pool):
+def test_reservations_are_managed_over_rest(with_token, alice, bob, charlie, petra, team, pool):
     when = {name: value.isoformat() for name, value in times().items()}
     body = {"team": "vision", "title": "Paper", "amounts": {H100: 4000}, **when}
 

@@ -87,7 +87,7 @@ def test_silent_nodes_do_not_shorten_the_estimate(make, alice, bob, pool, team, 
     assert (verdict.eta_at, verdict.basis.params) == (None, {"name": pool.nodes.first().name, "since": ""})
 
 
-def test_a_listed_flavor_on_silent_nodes_is_not_expected(two_models, make, alice, bob, team):  # noqa: F811
+def test_estimate_skips_a_listed_flavor_on_silent_nodes(two_models, make, alice, bob, team):  # noqa: F811
     make(alice, "big", team=team)
     for name in ("b1", "b2"):
         make(alice, "small", team=team, name=name)

@@ -269,7 +269,7 @@ def test_member_sees_the_account_but_no_tokens(as_user, ci, alice, bob):
     assert "very secret name" in as_user(alice).get("/teams/vision/service-accounts/svc-ci/").content.decode()
 
 
-def test_me_names_the_service_account(api, ci):
+def test_me_endpoint_identifies_the_service_account(api, ci):
     me = api(ci).get("me").json()
     assert (me["username"], me["kind"], me["roles"]) == ("svc-ci", "service", [])
 

@@ -61,7 +61,7 @@ def message(team, alice):
         ("https://hooks.example.org/#x", "https://hooks.example.org/"),
     ],
 )
-def test_redacted_url(url, shown):
+def test_url_is_redacted(url, shown):
     assert url_origin(url) == shown
 
 

@@ -81,7 +81,7 @@ def test_secret_and_path_are_not_logged_or_audited(hook, tell, there, caplog, te
         ({"types": []}, "types", WebhookCode.CHOOSE_TYPES),
     ],
 )
-def test_webhook_refusals(team, alice, change, field, code):
+def test_invalid_webhooks_are_refused(team, alice, change, field, code):
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=team, **{**BODY, **change})
     assert [each.code for each in refused.value.extra["errors"][field]] == [code]

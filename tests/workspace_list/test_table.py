@@ -89,7 +89,7 @@ def test_rows_of_another_team_cannot_be_read_or_counted(running, audio, as_user,
     assert len(exported.splitlines()) == 1
 
 
-def test_table_filters(running, audio, as_user, olga, local_pool):
+def test_table_is_filtered(running, audio, as_user, olga, local_pool):
     browser = as_user(olga)
     for query in ("q=bob+vision", "state=running", "team=vision", "owner=bob", f"pool={local_pool.slug}"):
         assert names(browser, f"/workspaces/?{query}") == ["of-bob"], query

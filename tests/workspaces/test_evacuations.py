@@ -178,7 +178,7 @@ def test_evacuation_waits_while_the_target_is_unavailable(node, homes, olga, sen
     assert len(active()) == 2 and how(olga).reason == {}
 
 
-def test_evacuation_refusals(node, homes, olga, sent):
+def test_invalid_evacuations_are_refused(node, homes, olga, sent):
     for to in ("gpu-a", "gpu-x", "gpu-\x00", ""):
         with pytest.raises(InvalidInput):
             evacuate(olga, node, to)
@@ -205,7 +205,7 @@ def test_evacuation_refusals(node, homes, olga, sent):
     assert refused.value.reason.code is HomeMoveCode.HOMES_NOT_APART
 
 
-def test_evacuation_permissions(node, homes, bob, olga, sent):
+def test_only_operators_evacuate_homes(node, homes, bob, olga, sent):
     una = UserFactory(is_auditor=True)
     with pytest.raises(NotAllowed):
         evacuations.node_by_id(bob, node.pk)
@@ -235,7 +235,7 @@ def test_homes_of_a_node_are_counted(node, homes, olga, sent, django_assert_max_
     assert how(olga).homes == 4
 
 
-def test_evacuation_over_rest(api, node, homes, olga, bob, sent):
+def test_homes_are_evacuated_over_rest(api, node, homes, olga, bob, sent):
     as_olga = api(olga)
     seen = as_olga.get(f"nodes/{node.pk}/homes").json()
     assert (seen["homes"], seen["ready"], seen["targets"]) == (5, 5, ["gpu-b", "gpu-c"])

@@ -333,14 +333,14 @@ def test_archives_are_deleted_with_the_account_and_home(workspace, bob, ada, sen
     assert not HomeArchive.objects.exists()
 
 
-def test_archive_names(workspace, sent):
+def test_archive_names_are_validated(workspace, sent):
     for name in ("x" * 81, "a\nb", "a\u202eb"):
         with pytest.raises(InvalidInput):
             make_one(workspace, name)
     assert make_one(workspace, "  ").name
 
 
-def test_archive_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
+def test_archives_are_managed_on_the_pages(workspace, bob, as_user, sent, django_assert_max_num_queries):
     browser, here = as_user(bob), f"/workspaces/{workspace.pk}/files/archives/"
     assert "No archives yet" in browser.get(here).content.decode()
     browser.post(here + "create/", {"name": "<b>one</b>"})

@@ -205,7 +205,7 @@ def test_entered_names_cannot_contain_a_path(workspace, bob, as_user, node):
     assert node.asked[-1][0]["ask"] == {"do": "rename", "path": "d/x", "to": "d/%E2%80%AEy"}
 
 
-def test_files_over_rest(workspace, bob, with_token, node, tickets):
+def test_files_are_managed_over_rest(workspace, bob, with_token, node, tickets):
     client = with_token(bob, "workspaces:connect")
     api = f"/api/v1/workspaces/{workspace.pk}/files"
     node.answer = {"ok": {"entries": [HOSTILE], "total": 1}}

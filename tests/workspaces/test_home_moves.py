@@ -123,7 +123,7 @@ def test_home_move_from_request_to_completion(place, bob, sent, tickets):
     assert not home_moves.sweep()
 
 
-def test_home_move_permissions(place, bob, alice, olga, sent):
+def test_only_owner_and_operators_move_a_home(place, bob, alice, olga, sent):
     with pytest.raises(NotFound):
         ask(alice, place)
     move = ask(bob, place)

@@ -22,7 +22,7 @@ from tests.workspaces.helpers import answer, endpoint_of, run_until_ready
 pytestmark = pytest.mark.django_db
 
 
-def test_visibility_of_workspaces(make, alice, bob, charlie, olga, local_pool):
+def test_workspaces_are_visible_by_role(make, alice, bob, charlie, olga, local_pool):
     own, bobs = make(alice), make(bob)
     seen = {user.username: set(selectors.workspaces_for(user)) for user in (alice, bob, charlie, olga)}
     assert seen == {"alice": {own, bobs}, "bob": {bobs}, "charlie": set(), "olga": {own, bobs}}

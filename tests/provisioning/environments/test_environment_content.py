@@ -53,7 +53,7 @@ def test_digest_is_stable_across_machines_and_releases() -> None:
     assert digest_of(LOCK, "3.12") == "dd3a9f902cff9de43a567fc5cb192c95"
 
 
-def test_a_digest_is_safe_in_a_path() -> None:
+def test_digest_is_safe_in_a_path() -> None:
     assert is_digest(digest_of("", "3.12"))
     for wrong in ("", "a" * 31, "a" * 33, "A" * 32, "../" + "a" * 29, "a" * 32 + "\n"):
         assert not is_digest(wrong)

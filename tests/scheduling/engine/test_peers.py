@@ -55,7 +55,7 @@ def test_job_that_does_not_fit_is_skipped():
     ("demand", "capacity", "most"),
     [([1, 2, 8], 11, 8), ([1, 2, 8], 7, 4), ([4, 4], 4, 2), ([1, 1, 32], 4, 2), ([8], 4, 4)],
 )
-def test_water_filling_level(demand, capacity, most):
+def test_water_filling_level_is_found(demand, capacity, most):
     assert level(np.array(demand, dtype=float), capacity) == most
 
 
