@@ -26,19 +26,19 @@ def agent_log(folder: WorkspaceDir) -> Log:
     return Log(str(folder.app_log), 1000, [])
 
 
-def on(folder: WorkspaceDir, after: int | None, *, whole: bool = False) -> tuple[str, int]:
+def lines_after(folder: WorkspaceDir, after: int | None, *, whole: bool = False) -> tuple[str, int]:
     piece = read_log(folder, after=after, tail_lines=3, whole=whole)
     return piece.text, piece.reached
 
 
 def test_reading_continues_at_the_last_position(folder: WorkspaceDir, agent_log: Log) -> None:
-    assert on(folder, None) == ("", 0)
+    assert lines_after(folder, None) == ("", 0)
     agent_log.feed(b"1\n2\n3\n4\n5")
-    assert on(folder, None) == ("2\n3\n4\n", 8)
-    assert on(folder, 8) == ("", 8)
-    assert on(folder, 8, whole=True) == ("5", 9)
+    assert lines_after(folder, None) == ("2\n3\n4\n", 8)
+    assert lines_after(folder, 8) == ("", 8)
+    assert lines_after(folder, 8, whole=True) == ("5", 9)
     agent_log.feed(b"5\n6\n")
-    assert on(folder, 8) == ("55\n6\n", 13)
+    assert lines_after(folder, 8) == ("55\n6\n", 13)
 
 
 def test_reading_continues_across_rotations(folder: WorkspaceDir, agent_log: Log) -> None:
@@ -46,19 +46,19 @@ def test_reading_continues_across_rotations(folder: WorkspaceDir, agent_log: Log
     for number in range(300):
         agent_log.feed(b"line %03d\n" % number)
         if number % 40 == 39:
-            text, after = on(folder, after)
+            text, after = lines_after(folder, after)
             said += text
-    said += on(folder, after)[0]
+    said += lines_after(folder, after)[0]
     assert said == "".join(f"line {number:03d}\n" for number in range(300))
 
 
 def test_late_reader_gets_the_cut_off_marker(folder: WorkspaceDir, agent_log: Log) -> None:
     for number in range(500):
         agent_log.feed(b"line %03d\n" % number)
-    text, reached = on(folder, 9)
+    text, reached = lines_after(folder, 9)
     assert text.startswith(CUT_OFF) and text.endswith("line 499\n")
     assert reached == 500 * 9
-    assert on(folder, 10**9) == ("", 500 * 9)
+    assert lines_after(folder, 10**9) == ("", 500 * 9)
 
 
 def test_reading_during_a_rotation_returns_nothing(folder: WorkspaceDir, agent_log: Log) -> None:
@@ -68,7 +68,7 @@ def test_reading_during_a_rotation_returns_nothing(folder: WorkspaceDir, agent_l
     agent_log._mark = lambda: None
     agent_log.max_bytes = 1
     agent_log.feed(b"next\n")
-    assert on(folder, 40) == ("", 40)
+    assert lines_after(folder, 40) == ("", 40)
 
 
 @pytest.mark.parametrize("name", ["app.log", "app.log.1", "app.log.start"])
@@ -80,19 +80,19 @@ def test_links_made_by_a_workspace_are_not_followed(
     (tmp_path / "secret").write_text("secret\n" * 100)
     (folder.run / name).unlink()
     (folder.run / name).symlink_to(tmp_path / "secret")
-    assert "secret" not in on(folder, None)[0] + on(folder, 0)[0]
+    assert "secret" not in lines_after(folder, None)[0] + lines_after(folder, 0)[0]
     (folder.run / name).unlink()
     os.mkfifo(folder.run / name)
-    on(folder, 0)
+    lines_after(folder, 0)
 
 
 @pytest.mark.parametrize("mark", ["", "x y", "1", "1 -5", "9" * 200, "²²  3"])
 def test_invalid_rotation_mark_is_ignored(folder: WorkspaceDir, mark: str) -> None:
     folder.app_log.write_text("one\n")
     (folder.run / "app.log.start").write_text(mark)
-    assert on(folder, None)[1] >= 0
+    assert lines_after(folder, None)[1] >= 0
     (folder.run / "app.log.start").write_text(f"{folder.app_log.stat().st_ino} {'9' * 30}")
-    assert on(folder, None)[1] == 10**11 + 4
+    assert lines_after(folder, None)[1] == 10**11 + 4
 
 
 def test_long_line_is_cut_between_characters() -> None:

@@ -20,7 +20,7 @@ TAGS = ("one", "two")
 
 
 @pytest.fixture
-def held(monkeypatch):
+def full_worker(monkeypatch):
     """A worker with a limit of two messages that holds two while Redis is unavailable."""
 
     def away(*args, **kwargs):
@@ -37,12 +37,12 @@ def held(monkeypatch):
 
 
 @pytest.mark.parametrize("answer", ["ack", "reject", "requeue"])
-def test_failed_answer_releases_the_message(held, answer):
-    assert not held.can_consume()
+def test_failed_answer_releases_the_message(full_worker, answer):
+    assert not full_worker.can_consume()
     for tag in TAGS:
         with pytest.raises(RedisAway):
-            held.ack(tag) if answer == "ack" else held.reject(tag, requeue=answer == "requeue")
-    assert held.can_consume()
+            full_worker.ack(tag) if answer == "ack" else full_worker.reject(tag, requeue=answer == "requeue")
+    assert full_worker.can_consume()
 
 
 @pytest.mark.parametrize("app", [control_app, node_app])

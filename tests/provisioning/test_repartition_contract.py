@@ -59,7 +59,7 @@ class Simulated:
         node = self.driver.inventory().nodes[0].name
         self.driver.ensure_started(spec(), Placement((NodePlacement(node, (DeviceGrant(device),)),)))
 
-    def soil(self, device: str) -> None:
+    def make_dirty(self, device: str) -> None:
         whole = self.driver.scrub_device
 
         def scrub(uuid: str, **limits: Any) -> ScrubResult:
@@ -100,7 +100,7 @@ class Local:
             Process(4242)
         ]
 
-    def soil(self, device: str) -> None:
+    def make_dirty(self, device: str) -> None:
         self.dirty.add(device)
 
     def kill(self) -> None:
@@ -209,7 +209,7 @@ def test_illegal_layout_is_refused_and_the_old_one_kept(world):
 
 def test_unclean_instance_is_not_destroyed(world):
     repartition = change(world)
-    world.soil(repartition.destroy[0])
+    world.make_dirty(repartition.destroy[0])
     with pytest.raises(UncleanDevices) as caught:
         world.driver.repartition_device(repartition)
     assert caught.value.devices == repartition.destroy and layout(world) == OLD
@@ -246,7 +246,7 @@ def test_worker_reports_new_or_unclean_instances(world, sent):
     answer = said(repartition)
     assert messages.load(answer.report, Repartitioned).created == (uuid_at(world, 0),)
     dirty = change(world, MigSlice("1g.10gb", 0))
-    world.soil(dirty.destroy[0])
+    world.make_dirty(dirty.destroy[0])
     assert messages.load(said(dirty).report, Repartitioned).unclean == dirty.destroy
     rejected = said(MigRepartition(repartition.parent_uuid, ("MIG-none",), (MigSlice("7g.80gb", 0),)))
     assert rejected.failure is not None and rejected.failure.code == "no_capacity"

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db
 WORLD = sites.eight_gpus
 
 
-def told(user) -> list[str]:
+def notice_titles(user) -> list[str]:
     return [notice.title for notice in Notification.objects.filter(user=user).order_by("pk")]
 
 
@@ -47,7 +47,7 @@ def test_approval_creates_a_grant_and_notifies_the_requester(bob, petra, team, e
     assert (made.state, made.decided_by, made.granted_amount) == (RequestState.APPROVED, petra, 2000)
     grant = Grant.objects.get()
     assert (grant.team, grant.user, grant.amount, grant.ends_at) == (team, None, 2000, made.until)
-    assert told(bob) == ["petra approved 2 × H100 for Vision"]
+    assert notice_titles(bob) == ["petra approved 2 × H100 for Vision"]
     event = Event.objects.get(kind="quota.request_approved")
     assert (event.actor, event.data["own"]) == (petra, False)
     assert "control.schedule" in sent.tasks
@@ -62,7 +62,7 @@ def test_approval_for_less_is_possible_and_for_more_refused(bob, petra, team, ei
     requests.approve(actor=petra, request_id=made.pk, amount=500, until=ends)
     grant = Grant.objects.get()
     assert (grant.amount, grant.ends_at) == (500, ends)
-    assert told(bob) == ["petra approved 0.5 × H100 (of 2 requested) for Vision"]
+    assert notice_titles(bob) == ["petra approved 0.5 × H100 (of 2 requested) for Vision"]
 
 
 def test_approved_cap_applies_to_the_requester_only(bob, alice, petra, team, eight):
@@ -198,7 +198,7 @@ def test_delegate_does_not_decide_requests_of_the_approver(olga, petra, bob, tea
     MembershipFactory(team=team, user=petra)
     rules.delegate(actor=petra, delegate="bob", ends_at=in_hours(2))
     made = ask(petra, team)
-    assert "petra asks for" not in " ".join(told(bob))
+    assert "petra asks for" not in " ".join(notice_titles(bob))
     assert made not in QuotaRequest.objects.filter(policies.decidable_by(bob))
     with pytest.raises(NotAllowed) as refused:
         requests.approve(actor=bob, request_id=made.pk)
@@ -248,24 +248,24 @@ def test_revoked_grant_does_not_count(bob, alice, olga, petra, team, eight, sent
     assert not Grant.objects.active(in_hours(0)).exists()
     assert "control.schedule" in sent.tasks
     assert Event.objects.filter(kind="quota.grant_revoked").count() == 1
-    assert "petra revoked the grant of 1 × H100 to Vision" in told(alice)
+    assert "petra revoked the grant of 1 × H100 to Vision" in notice_titles(alice)
 
 
 def test_grant_warns_once_a_day_before_and_ends_once(bob, alice, petra, team, eight, clock, sent):
     made = ask(bob, team, until=in_hours(48))
     requests.approve(actor=petra, request_id=made.pk)
     grants.end_due_grants()
-    assert not told(alice)
+    assert not notice_titles(alice)
     clock.shift(24 * 3600)
     for _ in range(2):
         assert grants.end_due_grants() == 0
-    assert len(told(alice)) == 1
-    assert "ends" in told(alice)[0]
+    assert len(notice_titles(alice)) == 1
+    assert "ends" in notice_titles(alice)[0]
     clock.shift(24 * 3600)
     sent.clear()
     assert [grants.end_due_grants(), grants.end_due_grants()] == [1, 0]
-    assert told(alice)[1:] == ["Grant of 1 × H100 to Vision has ended"]
-    assert told(bob)[-1] == "Grant of 1 × H100 to Vision has ended"
+    assert notice_titles(alice)[1:] == ["Grant of 1 × H100 to Vision has ended"]
+    assert notice_titles(bob)[-1] == "Grant of 1 × H100 to Vision has ended"
     assert "control.schedule" in sent.tasks
     assert Event.objects.filter(kind="quota.grant_ended").count() == 1
 
@@ -273,7 +273,7 @@ def test_grant_warns_once_a_day_before_and_ends_once(bob, alice, petra, team, ei
 def test_short_grant_gives_no_warning(bob, alice, petra, team, eight):
     requests.approve(actor=petra, request_id=ask(bob, team, until=in_hours(8)).pk)
     grants.end_due_grants()
-    assert not told(alice)
+    assert not notice_titles(alice)
 
 
 # --- waiting workspaces ---------------------------------------------------------------------------

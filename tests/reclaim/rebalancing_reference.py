@@ -84,8 +84,8 @@ def propose(
     }
     there = [each for each in running if each.can_move and each.id not in resting]
     for asks in waiting:
-        if len(found) < case.rules.max_proposals and keeps_waiting(site, asks, case):
-            made = makes_room(site, asks, there, case)
+        if len(found) < case.rules.max_proposals and is_eligible(site, asks, case):
+            made = cheapest_moves(site, asks, there, case)
             if made is not None:
                 proposal, site = made
                 found.append(proposal)
@@ -93,7 +93,7 @@ def propose(
                 there = [each for each in there if each.id not in moved]
     low = [each for each in there if each.reasons and each.score <= case.rules.low_score]
     for each in sorted(low, key=lambda each: (each.score, case.lost([each]), each.started_s, each.id)):
-        target = better_place(site, each, case)
+        target = find_better_place(site, each, case)
         if len(found) < case.rules.max_proposals and target is not None:
             gain = worth_of(each.pool, target, case) - each.score
             move = Move(each.id, each.pool, each.placement, target)
@@ -102,7 +102,7 @@ def propose(
     return found
 
 
-def keeps_waiting(site: Site, asks: BlockedRequest, case: Case) -> bool:
+def is_eligible(site: Site, asks: BlockedRequest, case: Case) -> bool:
     """Return whether the request has waited long enough, does not start soon, and lacks only a place."""
     soon = asks.eta_s is not None and asks.eta_s <= case.now_s + case.rules.patience_s
     return (
@@ -112,7 +112,7 @@ def keeps_waiting(site: Site, asks: BlockedRequest, case: Case) -> bool:
     )
 
 
-def makes_room(
+def cheapest_moves(
     site: Site, asks: BlockedRequest, there: Sequence[Movable], case: Case
 ) -> tuple[Proposal, Site] | None:
     """Return the cheapest moves in the first pool where moves can make room:
@@ -124,7 +124,7 @@ def makes_room(
         ways = [
             (removed, moves)
             for name in nearest(site, pool, request, may_go, case)
-            for removed, moves in ways_on(site, pool, name, request, may_go, case)
+            for removed, moves in move_alternatives(site, pool, name, request, may_go, case)
             if case.lost(removed) <= max(asks.milli, 1) * asks.duration_s
         ]
         if not ways:
@@ -144,7 +144,7 @@ def makes_room(
     return None
 
 
-def first_to_go(there: Iterable[Movable], case: Case) -> list[Movable]:
+def by_cost(there: Iterable[Movable], case: Case) -> list[Movable]:
     """Return candidates ordered by cost, the largest first among equals."""
     return sorted(
         there,
@@ -165,7 +165,7 @@ def nearest(
     accelerators, found = request.accelerators, []
     for name in {each.node for each in may_go}:
         node = site.cluster(pool).node(name)
-        crew = first_to_go((each for each in may_go if each.node == name), case)
+        crew = by_cost((each for each in may_go if each.node == name), case)
         room = [
             device
             for device in node.devices
@@ -181,26 +181,26 @@ def nearest(
     return [name for *_, name in sorted(found)[: case.nodes_looked_at]]
 
 
-def ways_on(
+def move_alternatives(
     site: Site, pool: str, name: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
 ) -> list[Way]:
     """Return alternatives of moves from that node:
 
     a few large workspaces, or the smallest sufficient ones.
     """
-    crew = first_to_go((each for each in may_go if each.node == name), case)
+    crew = by_cost((each for each in may_go if each.node == name), case)
     smallest = sorted(crew, key=lambda each: (case.lost([each]), each.milli, each.id))
     of_one_size = len({each.milli for each in crew}) == 1
     ways = []
     for order in (crew,) if of_one_size else (crew, smallest):
-        removed = who_goes(site, pool, name, request, order, case)
-        moves = where_to(site, pool, request, removed, case)
+        removed = sufficient_moves(site, pool, name, request, order, case)
+        moves = targets_of(site, pool, request, removed, case)
         if moves:
             ways.append((removed, moves))
     return ways
 
 
-def who_goes(
+def sufficient_moves(
     site: Site, pool: str, name: str, request: ResourceRequest, order: Sequence[Movable], case: Case
 ) -> list[Movable]:
     """Return the shortest sufficient prefix, without workspaces that do not help;
@@ -220,7 +220,7 @@ def who_goes(
     return removed if len(removed) <= case.rules.max_moves else []
 
 
-def where_to(
+def targets_of(
     site: Site, pool: str, request: ResourceRequest, removed: Sequence[Movable], case: Case
 ) -> list[Move]:
     """Return targets for all moves once the request is placed, the largest first;
@@ -243,7 +243,7 @@ def where_to(
     return moves
 
 
-def better_place(site: Site, each: Movable, case: Case) -> Placement | None:
+def find_better_place(site: Site, each: Movable, case: Case) -> Placement | None:
     """Return the first of the best free places with sufficient gain.
 
     A sharing workspace gets a GPU of its own.
@@ -261,7 +261,7 @@ def better_place(site: Site, each: Movable, case: Case) -> Placement | None:
             return None
         target = with_share(place, each.request) if shares else place
         gain = worth_of(each.pool, target, case) - each.score
-        if gain >= case.rules.min_gain and leaves(each, target) and not case.goes_back(each, target):
+        if gain >= case.rules.min_gain and improves_place(each, target) and not case.goes_back(each, target):
             return target
         site = site.with_(each.pool, place, asked)
     return None
@@ -274,15 +274,15 @@ def with_share(place: Placement, request: ResourceRequest) -> Placement:
     return Placement((replace(part, devices=grants),))
 
 
-def leaves(each: Movable, target: Placement) -> bool:
+def improves_place(each: Movable, target: Placement) -> bool:
     """Return whether the move leaves the node, or changes devices if only devices are the problem."""
     if target.nodes[0].node != each.node:
         return True
-    node_is_wrong = any(speaks_against_node(reason) for reason in each.reasons)
+    node_is_wrong = any(blames_node(reason) for reason in each.reasons)
     return bool(each.devices) and not node_is_wrong and not each.devices & devices_of(target)
 
 
-def speaks_against_node(reason: Reason) -> bool:
+def blames_node(reason: Reason) -> bool:
     if reason.code is RebalanceCode.WORK_SLOWER:
         return reason.params["sign"] in ("overcommitted", "node_short")
     return reason.code in (

@@ -13,12 +13,12 @@ from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, run_until_ready
 
 
-def held() -> int:
+def allocated_devices() -> int:
     """Return the number of allocated devices."""
     return AllocatedDevice.objects.filter(active=True).count()
 
 
-def free_it(holder: Workspace, sent: Broker) -> None:
+def stop_and_free(holder: Workspace, sent: Broker) -> None:
     """Stop the workspace, which frees its devices."""
     services.stop(actor=holder.owner, workspace_id=holder.pk)
     assert answer(sent, "stop", "absent")

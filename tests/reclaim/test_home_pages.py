@@ -11,7 +11,7 @@ from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.models import HomeArchive, HomePlace
 from tests import sites
 from tests.factories import make_token
-from tests.reclaim.test_homes import answer, order, place, pool, put_away, unused, workspace
+from tests.reclaim.test_homes import answer, archive_and_empty, order, place, pool, unused, workspace
 
 JSON = "application/json"
 pytestmark = pytest.mark.django_db
@@ -43,7 +43,7 @@ def test_pages_show_unused_time_threshold_and_remaining_time(workspace, place, b
 
 
 def test_home_is_archived_and_restored_on_the_pages(workspace, place, bob, olga, as_user, sent):
-    archive = put_away(place, sent)
+    archive = archive_and_empty(place, sent)
     homes.run()
     unused(place, 10)
     browser, at = as_user(bob), f"/workspaces/{workspace.pk}/"
@@ -69,7 +69,7 @@ def test_home_is_archived_and_restored_on_the_pages(workspace, place, bob, olga,
 
 
 def test_administrator_deletes_a_home_with_name_and_reason(place, ada, as_user, sent):
-    put_away(place, sent)
+    archive_and_empty(place, sent)
     homes.run()
     browser, url = as_user(ada), f"/homes/{place.pk}/delete/"
     assert "the option to restore it" in page(browser, url)
@@ -95,7 +95,7 @@ def test_unused_homes_over_rest(place, bob, ada, sent):
     assert row == bobs.get(f"/api/v1/homes/{place.pk}").json() | {"due_at": row["due_at"]}
     assert (row["unused_s"], row["limit_s"]) == (60 * 86_400, 90 * 86_400)
     assert not row["warned"] and row["archive"] is None
-    put_away(place, sent)
+    archive_and_empty(place, sent)
     homes.run()
     unused(place, 301, told_days=20)
     (row,) = adas.get("/api/v1/homes?archived=true").json()["results"]

@@ -30,7 +30,7 @@ from provisioning.types import Failure
 from provisioning.version import VERSION
 from tests import sites
 from tests.factories import MachineFactory, local_pool_with, node_info
-from tests.reclaim.test_kills import _transactions, killed_before, undone
+from tests.reclaim.test_kills import _transactions, killed_before, rolled_back
 from tests.scheduling.test_home_places import preview
 from tests.suite.choice import quick_of
 from tests.workspaces.helpers import run_until_ready
@@ -86,7 +86,7 @@ def answer(given: HomeArchiveOrder, **said: Any) -> bool:
     return home_archives.apply(HomeArchived(given.archive, given.lease, given.do, **said))
 
 
-def put_away(place: HomePlace, sent) -> HomeArchive:
+def archive_and_empty(place: HomePlace, sent) -> HomeArchive:
     """Archive the due home and empty it."""
     unused(place, 91, told_days=15)
     assert homes.run().begun == 1
@@ -95,7 +95,7 @@ def put_away(place: HomePlace, sent) -> HomeArchive:
     return HomeArchive.objects.get(away_at__isnull=False)
 
 
-def told() -> list[str]:
+def notice_kinds() -> list[str]:
     found = Notification.objects.filter(kind__startswith="home.").order_by("pk")
     return list(found.values_list("kind", flat=True))
 
@@ -106,10 +106,10 @@ def code_of(caught) -> str:
 
 def test_unused_home_is_announced_archived_and_restored_by_a_start(workspace, place, bob, sent):
     unused(place, 75)
-    assert homes.run() == homes.HomePassReport() and not told()
+    assert homes.run() == homes.HomePassReport() and not notice_kinds()
     unused(place, 76)
-    assert homes.run() == homes.HomePassReport(warned=1) and told() == ["home.unused_warned"]
-    assert homes.run() == homes.HomePassReport() and told() == ["home.unused_warned"], "once"
+    assert homes.run() == homes.HomePassReport(warned=1) and notice_kinds() == ["home.unused_warned"]
+    assert homes.run() == homes.HomePassReport() and notice_kinds() == ["home.unused_warned"], "once"
     note = Notification.objects.get(kind="home.unused_warned")
     assert note.user == bob and "14 days" in note.title and note.url == "/homes/"
     unused(place, 89, told_days=13)
@@ -135,7 +135,7 @@ def test_unused_home_is_announced_archived_and_restored_by_a_start(workspace, pl
     assert answer(clear, done=True, placed=True)
     archive.refresh_from_db()
     assert (archive.state, archive.open) == ("ready", False) and archive.away_at and not archive.restored_at
-    assert told()[-1] == "home.put_away"
+    assert notice_kinds()[-1] == "home.put_away"
 
     with pytest.raises(StateConflict) as caught:
         files.listing(actor=bob, workspace=workspace)
@@ -296,7 +296,7 @@ def test_node_of_an_older_version_gets_no_archive_command(place):
 
 
 def test_failed_restore_is_reported_and_retried(workspace, place, bob, sent, clock):
-    archive = put_away(place, sent)
+    archive = archive_and_empty(place, sent)
     homes.restore(actor=bob, place_id=place.pk)
     assert homes.restore(actor=bob, place_id=place.pk).away == archive.pk, "twice is success"
     answer(order(sent), refused="disk_full", free=5 << 20)
@@ -314,7 +314,7 @@ def test_only_owner_and_operators_manage_archived_homes(place, bob, alice, olga,
     for other, error in ((alice, NotFound), (charlie, NotFound), (una, NotAllowed)):
         with pytest.raises(error):
             homes.keep_home(actor=other, place_id=place.pk)
-    put_away(place, sent)
+    archive_and_empty(place, sent)
     for other, error in ((alice, NotFound), (charlie, NotFound), (una, NotAllowed)):
         with pytest.raises(error):
             homes.restore(actor=other, place_id=place.pk)
@@ -323,7 +323,7 @@ def test_only_owner_and_operators_manage_archived_homes(place, bob, alice, olga,
 
 
 def test_administrator_deletes_a_home_after_limit_and_notice(place, bob, ada, olga, sent):
-    archive = put_away(place, sent)
+    archive = archive_and_empty(place, sent)
     homes.run()
 
     def delete(actor=ada, confirm="vision/bob"):
@@ -352,11 +352,11 @@ def test_administrator_deletes_a_home_after_limit_and_notice(place, bob, ada, ol
     assert not HomeArchive.objects.exists() and HomePlace.objects.exists()
     entry = Event.objects.get(kind="user.home_away_deleted")
     assert "nobody answers" in entry.message and entry.actor == ada
-    assert told()[-1] == "home.away_deleted"
+    assert notice_kinds()[-1] == "home.away_deleted"
 
 
 def test_keeping_an_archive_restarts_its_time(place, bob, ada, sent):
-    put_away(place, sent)
+    archive_and_empty(place, sent)
     homes.run()
     unused(place, 400, told_days=20)
     homes.keep_home(actor=bob, place_id=place.pk)
@@ -394,7 +394,7 @@ def test_home_policies_and_their_preview(place, alice, pool, settings):
 # --- killed before each write ---------------------------------------------------------------------
 
 
-def standing() -> tuple[Any, ...]:
+def visible_state() -> tuple[Any, ...]:
     return (
         tuple(HomeStay.objects.values_list("unused_s", "warned_s", "archive")),
         tuple(HomeArchive.objects.values_list("state", "open", "left", "empties", "away_at")),
@@ -427,7 +427,7 @@ def is_emptied(place, bob, sent):
 
 
 def is_restored(place, bob, sent):
-    put_away(place, sent)
+    archive_and_empty(place, sent)
     homes.restore(actor=bob, place_id=place.pk)
     given = order(sent)
     return lambda: answer(given, done=True, placed=True)
@@ -450,22 +450,22 @@ def test_kill_before_any_write_completes_or_undoes_the_step(place, bob, sent, st
     now = timezone.now()
     act = step(place, bob, sent)
     monkeypatch.setattr(timezone, "now", lambda: now)
-    before = standing()
-    with undone():
+    before = visible_state()
+    with rolled_back():
         act()
-        after = standing()
+        after = visible_state()
     assert before != after
     seen = 0
     for statement in range(1, 100):
-        with undone():
+        with rolled_back():
             with killed_before(statement) as hit:
                 act()
             if not hit:
                 break
             seen += 1
-            assert standing() in (before, after), hit
+            assert visible_state() in (before, after), hit
             act()
-            assert standing() == after, hit
+            assert visible_state() == after, hit
     else:
         pytest.fail("it does not end")
     assert seen >= (1 if step is is_whole else 2)

@@ -59,7 +59,7 @@ def killed_before(statement: int) -> Iterator[list[str]]:
 
 
 @contextmanager
-def undone() -> Iterator[None]:
+def rolled_back() -> Iterator[None]:
     """Roll back all writes of the block."""
     with transaction.atomic():
         yield
@@ -109,7 +109,7 @@ def idle(workspace: Workspace, minutes: float) -> None:
     LastPass.objects.update_or_create(pk=1, defaults={"at": now - timedelta(seconds=30)})
 
 
-def standing(workspace: Workspace) -> tuple[Any, ...]:
+def visible_state(workspace: Workspace) -> tuple[Any, ...]:
     """Return everything visible: states, notices, notifications, audit log."""
     row = Workspace.objects.get(pk=workspace.pk)
     activity = WorkspaceActivity.objects.filter(workspace=workspace)
@@ -195,24 +195,24 @@ def test_kill_before_any_write_completes_or_undoes_the_step(accelerated, clock, 
         actor=SYSTEM, target="site", values={"release_gpu_minutes": 60, "notice_minutes": 30}
     )
     act = step(accelerated, clock, alice)
-    before = standing(accelerated)
-    with undone():
+    before = visible_state(accelerated)
+    with rolled_back():
         act()
-        after = standing(accelerated)
+        after = visible_state(accelerated)
     assert (before == after) == (step is look)
     seen = []
     for statement in range(1, 400):
         snapshot_cache.forget()
-        with undone():
+        with rolled_back():
             with killed_before(statement) as hit:
                 act()
             if not hit:
                 break
             sent.clear()
-            seen.append(standing(accelerated))
+            seen.append(visible_state(accelerated))
             assert seen[-1] in (before, after), hit
             act()
-            assert standing(accelerated) == after, hit
+            assert visible_state(accelerated) == after, hit
     else:
         pytest.fail("it does not end")
     assert len(seen) >= (1 if step is look else 2)
@@ -220,13 +220,13 @@ def test_kill_before_any_write_completes_or_undoes_the_step(accelerated, clock, 
 
 def test_killed_extension_is_applied_once_when_repeated(accelerated, alice):
     """An idempotency key is answered once; without one, each request adds its hours."""
-    before = standing(accelerated)
+    before = visible_state(accelerated)
     for statement in range(1, 100):
-        with undone():
+        with rolled_back():
             with killed_before(statement) as hit:
                 extending.extend(actor=alice, workspace_id=accelerated.pk, seconds=HOUR)
             if not hit:
                 assert Workspace.objects.get().ends_at == accelerated.ends_at + timedelta(hours=1)
                 break
-            assert standing(accelerated) == before, hit
+            assert visible_state(accelerated) == before, hit
     assert statement > 1

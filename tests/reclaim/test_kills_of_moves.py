@@ -11,7 +11,7 @@ from portal.scheduling import snapshot_cache
 from portal.scheduling.models import Move
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 from tests.reclaim import test_kills, test_rebalancing
-from tests.reclaim.test_kills import killed_before, undone
+from tests.reclaim.test_kills import killed_before, rolled_back
 
 pytestmark = pytest.mark.django_db
 fragmented = test_rebalancing.fragmented
@@ -19,7 +19,7 @@ _notice = test_rebalancing._notice
 _transactions = test_kills._transactions
 
 
-def standing() -> list[object]:
+def visible_state() -> list[object]:
     """Return the state of the move for portal and people."""
     return [
         list(RebalanceProposal.objects.values_list("pk", "state", "decided_by")),
@@ -36,21 +36,21 @@ def standing() -> list[object]:
 def test_kill_before_any_write_requests_all_moves_or_none(fragmented, olga):
     assert proposing.run().proposed == 1
     row = RebalanceProposal.objects.get()
-    before = standing()
-    with undone():
+    before = visible_state()
+    with rolled_back():
         services.apply(actor=olga, proposal_id=row.pk)
-        after = standing()
+        after = visible_state()
     assert before != after
     for statement in range(1, 200):
         snapshot_cache.forget()
-        with undone():
+        with rolled_back():
             with killed_before(statement) as hit:
                 services.apply(actor=olga, proposal_id=row.pk)
             if not hit:
                 break
-            assert standing() in (before, after), hit
+            assert visible_state() in (before, after), hit
             services.apply(actor=olga, proposal_id=row.pk)
-            assert standing() == after, hit
+            assert visible_state() == after, hit
     else:
         pytest.fail("it does not end")
     assert statement > 3

@@ -22,8 +22,8 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.reclaim import test_kills
-from tests.reclaim.restarts import free_it
-from tests.reclaim.test_kills import killed_before, undone
+from tests.reclaim.restarts import stop_and_free
+from tests.reclaim.test_kills import killed_before, rolled_back
 from tests.suite.choice import quick_of
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
@@ -50,7 +50,7 @@ def holder(make, bob, sent) -> Workspace:
     return workspace
 
 
-def standing() -> list[object]:
+def visible_state() -> list[object]:
     """Return its whole state for portal and people, without random keys."""
     return [
         list(
@@ -79,17 +79,17 @@ def start(holder, make, alice, sent):
 
 def tell(holder, make, alice, sent):
     started(make, alice, sent)
-    free_it(holder, sent)
+    stop_and_free(holder, sent)
     return free_gpus.run
 
 
 def attach(holder, make, alice, sent):
     runs = started(make, alice, sent)
-    free_it(holder, sent)
+    stop_and_free(holder, sent)
     return lambda: gpus.attach(actor=alice, workspace_id=runs.pk)
 
 
-def go_on_without(holder, make, alice, sent):
+def continue_without_gpus(holder, make, alice, sent):
     """Its GPU is used by another workspace again, and its user releases it instead of waiting."""
     runs = started(make, alice, sent)
     gpus.attach(actor=alice, workspace_id=runs.pk)
@@ -102,31 +102,31 @@ def go_on_without(holder, make, alice, sent):
 @pytest.mark.parametrize(
     "step",
     quick_of(
-        [start, tell, attach, go_on_without],
+        [start, tell, attach, continue_without_gpus],
         [attach],
         "a kill before every write; `make test` has some steps",
     ),
 )
 def test_kill_before_any_write_completes_or_undoes_the_step(holder, make, alice, sent, step):
     act = step(holder, make, alice, sent)
-    before = standing()
-    with undone():
+    before = visible_state()
+    with rolled_back():
         act()
-        after = standing()
+        after = visible_state()
     assert before != after
     for statement in range(1, 200):
         snapshot_cache.forget()
-        with undone():
+        with rolled_back():
             with killed_before(statement) as hit:
                 act()
             if not hit:
                 break
             sent.clear()
-            assert standing() in (before, after), hit
+            assert visible_state() in (before, after), hit
             check_invariants()
             # A repetition happens once, by the key of the request or since it is done.
             act()
-            assert standing() == after, hit
+            assert visible_state() == after, hit
     else:
         pytest.fail("it does not end")
     assert statement > 2
@@ -138,7 +138,7 @@ def test_command_lost_with_its_process_is_sent_again(holder, make, alice, sent, 
     if lost == "its start":
         lose(sent)
     run_until_ready(sent, made)
-    free_it(holder, sent)
+    stop_and_free(holder, sent)
     gpus.attach(actor=alice, workspace_id=made.pk)
     if lost == "its stop for the GPUs":
         lose(sent)

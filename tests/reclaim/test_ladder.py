@@ -176,7 +176,7 @@ class Ladder(RuleBasedStateMachine):
         self.run_state = replace(self.run_state, spent=spent)
 
     @rule(by=st.integers(min_value=-500_000, max_value=500_000))
-    def clock_is_set(self, by: int) -> None:
+    def change_clock(self, by: int) -> None:
         """As in `passes._extend_for_outage`: the remaining time is kept."""
         self.now += by
         assert self.run_state.ends_at_s is not None
@@ -204,14 +204,14 @@ class Ladder(RuleBasedStateMachine):
             self.notice = None
         elif verdict.step is Step.RELEASE:
             self.check_stop(verdict.cause)
-            self.goes_on_without()
+            self.release_gpus()
         elif verdict.step is Step.STOP:
             # No step is skipped: a workspace with a GPU release is not stopped for idleness before it.
             assert self.rules.release_s is None or verdict.cause not in (Cause.IDLE, Cause.GPU_IDLE)
             self.check_stop(verdict.cause)
             self.stopped = True
 
-    def goes_on_without(self) -> None:
+    def release_gpus(self) -> None:
         """The app restarts without GPUs, for which `terms.merge` has neither limit."""
         self.released += 1
         self.rules = replace(self.rules, release_s=None, gpu_idle_s=None)
@@ -222,7 +222,7 @@ class Ladder(RuleBasedStateMachine):
 
     @precondition(lambda self: self.rules.release_s is not None)
     @rule()
-    def nothing_is_released_twice(self) -> None:
+    def steps_apply_once(self) -> None:
         """A step with notice is applied once: the next pass, at once or after a crash, does nothing."""
         verdict = decide(self.run_state, self.rules, None, self.now)
         assert verdict.step in (Step.NONE, Step.WARN)
@@ -259,7 +259,7 @@ class Ladder(RuleBasedStateMachine):
             assert any(stop > (self.run_state.began_s or 0.0) for stop in past)
 
     @invariant()
-    def a_notice_gives_its_time(self) -> None:
+    def notice_period_is_respected(self) -> None:
         if self.notice is not None:
             assert self.notice.due_at_s - self.notice.warned_at_s >= self.least_s
 

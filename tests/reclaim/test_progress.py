@@ -76,7 +76,7 @@ def slow(row, live):
     return row
 
 
-def a_little_hot(row: Workspace) -> None:
+def throttle_slightly(row: Workspace) -> None:
     """Throttle its GPU for a fifth of the time, which alone is no reason."""
     minutes(devices_of(row), 1900, 12)
 
@@ -97,7 +97,7 @@ def test_slow_work_without_a_visible_cause_is_shown_but_no_reason(slow, alice, w
 
 
 def test_move_with_checkpoint_is_proposed_without_asking(slow, alice, with_token):
-    a_little_hot(slow)
+    throttle_slightly(slow)
     assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     found = Discontent.objects.get()
     assert (found.score, found.reason["code"]) == (60, RebalanceCode.WORK_SLOWER)
@@ -113,7 +113,7 @@ def test_move_with_checkpoint_is_proposed_without_asking(slow, alice, with_token
 
 def test_workspace_is_not_moved_again_during_cooldown(slow, olga, settle, live):
     """It may have been another job, so it is not moved again soon."""
-    a_little_hot(slow)
+    throttle_slightly(slow)
     proposing.run()
     before = devices_of(slow)
     services.apply(actor=olga, proposal_id=RebalanceProposal.objects.get().pk)
@@ -124,32 +124,32 @@ def test_workspace_is_not_moved_again_during_cooldown(slow, olga, settle, live):
     (found,) = pacing.progress_of(again(moved))
     assert (found.percent, found.best_node) == (60, "node-before"), "the best of all counts, and not the last"
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
-    a_little_hot(moved)
+    throttle_slightly(moved)
     assert proposing.run() == proposing.RebalancePassReport(1, 0, 0)
 
 
 def test_small_throttling_alone_is_no_reason(row, live):
     live(row, 12, tokens=60.0)
-    a_little_hot(row)
+    throttle_slightly(row)
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
 
 
 def test_work_must_be_slow_for_a_while_and_still_be(slow, live, clock):
     live(slow, 1, tokens=99.0)
-    a_little_hot(slow)
+    throttle_slightly(slow)
     assert proposing.run().discontent == 0
     live(slow, 9, tokens=60.0)
     DeviceMinute.objects.all().delete()
-    a_little_hot(slow)
+    throttle_slightly(slow)
     assert proposing.run().discontent == 0
     live(slow, 3, tokens=60.0)
     DeviceMinute.objects.all().delete()
-    a_little_hot(slow)
+    throttle_slightly(slow)
     assert proposing.run().discontent == 1
     # The job has ended, or reports no more.
     clock.shift(400)
     DeviceMinute.objects.all().delete()
-    a_little_hot(slow)
+    throttle_slightly(slow)
     assert proposing.run().discontent == 0
 
 
@@ -171,7 +171,7 @@ def test_active_neighbours_are_a_cause(slow, make, alice, settle, live):
 
 
 def test_pace_of_another_or_stopped_start_gives_no_reason(slow):
-    a_little_hot(slow)
+    throttle_slightly(slow)
     Workspace.objects.filter(pk=slow.pk).update(generation=slow.generation + 1)
     assert pacing.slow_workspaces(timezone.now()) == {}
     Workspace.objects.filter(pk=slow.pk).update(generation=slow.generation, state=State.STOPPED)
@@ -208,7 +208,7 @@ def test_row_of_another_version_is_reset(row, live):
 
 
 def test_queries_do_not_grow_with_past_notices(slow):
-    a_little_hot(slow)
+    throttle_slightly(slow)
     proposing.run()
     with CaptureQueriesContext(connection) as few:
         proposing.run()
@@ -229,14 +229,14 @@ SHORT = {
 }  # fmt: skip
 
 
-def told(row: Workspace, **changes: object) -> None:
+def set_node_pressure(row: Workspace, **changes: object) -> None:
     node = node_of(row)
     facts = {**node.facts, "headroom": {**SHORT, **changes}}
     Node.objects.filter(pk=node.pk).update(facts=facts, limited=[], online=True, seen_at=timezone.now())
 
 
 def test_workspace_on_a_node_short_of_cpu_moves_to_another(row, live):
-    told(row)
+    set_node_pressure(row)
     live(row, 2)
     assert proposing.run() == proposing.RebalancePassReport(1, 1, 0)
     assert (Discontent.objects.get().score, Discontent.objects.get().reason["code"]) == (
@@ -247,7 +247,7 @@ def test_workspace_on_a_node_short_of_cpu_moves_to_another(row, live):
 
 
 def test_no_move_if_all_nodes_are_short_of_cpu(row, live):
-    told(row)
+    set_node_pressure(row)
     facts = Node.objects.get(pk=node_of(row).pk).facts
     Node.objects.update(facts=facts, limited=[], online=True, seen_at=timezone.now())
     live(row, 2)
@@ -257,7 +257,7 @@ def test_no_move_if_all_nodes_are_short_of_cpu(row, live):
 @pytest.mark.parametrize("change", ["limited", "old", "offline", "forged"])
 def test_node_with_limits_or_without_data_is_not_short_of_cpu(row, live, change):
     live(row, 2)
-    told(row, **({"cpu_idle": "none", "cores": -3} if change == "forged" else {}))
+    set_node_pressure(row, **({"cpu_idle": "none", "cores": -3} if change == "forged" else {}))
     changes = {
         "limited": {"limited": ["cpu"]},
         "old": {"seen_at": timezone.now() - dt.timedelta(minutes=10)},
@@ -266,7 +266,7 @@ def test_node_with_limits_or_without_data_is_not_short_of_cpu(row, live, change)
     }
     Node.objects.update(**changes[change])
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
-    told(row)
+    set_node_pressure(row)
     assert proposing.run().discontent == 1
 
 
@@ -274,13 +274,13 @@ def test_node_with_limits_or_without_data_is_not_short_of_cpu(row, live, change)
 def test_idle_or_fully_served_workspace_is_not_moved_for_cpu(row, live, cores):
     assert row.resources["cpu_milli"] == 28_000
     live(row, 2, cores=cores)
-    told(row)
+    set_node_pressure(row)
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
 
 
 def test_unmeasured_cpu_use_gives_no_proposal(row, live, clock):
     live(row, 2)
-    told(row)
+    set_node_pressure(row)
     clock.shift(60)
     results.agent_heartbeat(workspace_id=row.pk, generation=row.generation, activity={"jobs": 1})
     observing.run()

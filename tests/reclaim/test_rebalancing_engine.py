@@ -52,7 +52,7 @@ class World:
             ]
         )
 
-    def anew(self) -> Cluster:
+    def new_cluster(self) -> Cluster:
         """Return a new cluster with the same content."""
         made = self._empty()
         for each in self.running.values():

@@ -22,7 +22,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from tests import sites
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
-from tests.reclaim.restarts import held, restarted
+from tests.reclaim.restarts import allocated_devices, restarted
 from tests.rows import again
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
@@ -64,11 +64,11 @@ def test_released_gpus_are_freed_while_the_workspace_keeps_running(accelerated, 
     leaving = again(accelerated)
     assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
     # Still allocated: no end has been observed.
-    assert held() == 1
+    assert allocated_devices() == 1
     assert leaving.amounts["gpu"] == 1000
     check_invariants()
     runs = restarted(accelerated, sent)
-    assert (runs.state, runs.gpu_released, held()) == (State.RUNNING, True, 0)
+    assert (runs.state, runs.gpu_released, allocated_devices()) == (State.RUNNING, True, 0)
     assert runs.resources["accelerators"]["count"] == 0
     small = {"accelerators": 0, "cpu_milli": 2000, "memory_mib": 1024}
     assert {**runs.resources, **small} == {**before, **small}
@@ -100,7 +100,7 @@ def test_attached_workspace_queues_and_gets_its_gpus_again(accelerated, alice, m
     # A user who does not want to wait continues without GPUs.
     gpus.release(actor=alice, workspace_id=runs.pk)
     assert again(runs).state == State.PROVISIONING
-    assert held() == 1
+    assert allocated_devices() == 1
 
 
 def test_next_in_the_queue_gets_the_released_gpu(catalog, tmp_path, make, alice, bob, run_node):
@@ -130,7 +130,7 @@ def test_stop_wins_over_a_release_and_next_start_has_no_gpus(accelerated, alice,
     assert answer(sent, "stop", "absent")
     assert again(accelerated).state == State.STOPPED
     services.start(actor=alice, workspace_id=accelerated.pk)
-    assert (again(accelerated).state, held()) == (State.PROVISIONING, 0)
+    assert (again(accelerated).state, allocated_devices()) == (State.PROVISIONING, 0)
 
 
 def test_release_of_a_stopped_workspace_applies_at_once(accelerated, alice, sent):

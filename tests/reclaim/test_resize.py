@@ -17,7 +17,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from tests import sites
 from tests.factories import FlavorFactory, TeamFactory, local_pool_with, node_info, simulated_pool
-from tests.reclaim.restarts import held, restarted
+from tests.reclaim.restarts import allocated_devices, restarted
 from tests.rows import again
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
@@ -59,12 +59,12 @@ def test_running_workspace_restarts_with_the_new_size_through_the_queue(runs, si
     leaving = again(runs)
     assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
     # Its allocation is kept until its end is observed.
-    assert (held(), leaving.amounts["gpu"]) == (1, 1000)
+    assert (allocated_devices(), leaving.amounts["gpu"]) == (1, 1000)
     check_invariants()
     # Repeated during the restart: idempotent.
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
     after = restarted(runs, sent)
-    assert (after.flavor.slug, held(), after.amounts["gpu"]) == ("two", 2, 2000)
+    assert (after.flavor.slug, allocated_devices(), after.amounts["gpu"]) == ("two", 2, 2000)
     assert (after.resources["cpu_milli"], after.resources["accelerators"]["count"]) == (6000, 2)
     # Its times are those of the new flavor.
     assert (after.preemptible, after.lifetime_s) == (False, 20 * 3600)
@@ -116,7 +116,11 @@ def test_resize_of_a_released_workspace_applies_when_gpus_are_attached(runs, siz
     assert not sent.commands
     gpus.attach(actor=alice, workspace_id=small.pk)
     whole = restarted(small, sent)
-    assert (whole.resources["accelerators"]["count"], whole.resources["cpu_milli"], held()) == (2, 6000, 2)
+    assert (whole.resources["accelerators"]["count"], whole.resources["cpu_milli"], allocated_devices()) == (
+        2,
+        6000,
+        2,
+    )
     assert not whole.gpu_released
 
 
@@ -173,7 +177,7 @@ def test_stop_wins_over_a_resize_and_next_start_has_the_new_size(runs, sizes, al
     assert answer(sent, "stop", "absent")
     assert again(runs).state == State.STOPPED
     services.start(actor=alice, workspace_id=runs.pk)
-    assert (again(runs).state, held()) == (State.PROVISIONING, 0)
+    assert (again(runs).state, allocated_devices()) == (State.PROVISIONING, 0)
 
 
 # --- expected start -------------------------------------------------------------------------------

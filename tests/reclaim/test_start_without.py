@@ -11,7 +11,7 @@ from portal.workspaces import gpus, resizing, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
-from tests.reclaim.restarts import free_it, held
+from tests.reclaim.restarts import allocated_devices, stop_and_free
 from tests.rows import again
 from tests.workspaces.helpers import check_invariants, run_until_ready
 
@@ -39,7 +39,12 @@ def holder(make, bob, sent) -> Workspace:
 
 def test_workspace_starts_normally_if_a_gpu_is_free(make, alice):
     made = make(alice, FLAVOR, start_without_gpu=True)
-    assert (made.state, made.gpu_released, made.gpu_awaited, held()) == (State.PROVISIONING, False, False, 1)
+    assert (made.state, made.gpu_released, made.gpu_awaited, allocated_devices()) == (
+        State.PROVISIONING,
+        False,
+        False,
+        1,
+    )
 
 
 def test_workspace_starts_without_gpus_if_busy_and_attaches_later(holder, make, alice, sent):
@@ -48,11 +53,15 @@ def test_workspace_starts_without_gpus_if_busy_and_attaches_later(holder, make, 
     services.delete(actor=alice, workspace_id=waits.pk)
     made = make(alice, FLAVOR, start_without_gpu=True)
     assert (made.state, made.gpu_released, made.gpu_awaited) == (State.PROVISIONING, True, True)
-    assert (made.resources["accelerators"]["count"], made.resources["cpu_milli"], held()) == (0, 2000, 1)
+    assert (made.resources["accelerators"]["count"], made.resources["cpu_milli"], allocated_devices()) == (
+        0,
+        2000,
+        1,
+    )
     assert "without its GPUs" in Event.objects.filter(kind="workspace.requested").latest("pk").message
     check_invariants()
     run_until_ready(sent, made)
-    free_it(holder, sent)
+    stop_and_free(holder, sent)
     gpus.attach(actor=alice, workspace_id=made.pk)
     assert again(made).resources["accelerators"]["count"] == 1
     assert (again(made).resources["cpu_milli"], again(made).gpu_awaited) == (3000, False)
@@ -79,7 +88,7 @@ def test_option_is_ignored_for_flavors_without_gpus(make, alice):
 # --- notice of free GPUs --------------------------------------------------------------------------
 
 
-def told(user) -> int:
+def notice_count(user) -> int:
     return Notification.objects.filter(user=user, kind="workspace.gpu_free").count()
 
 
@@ -88,10 +97,10 @@ def test_user_is_notified_once_when_the_gpu_is_free(holder, make, alice, sent):
     assert free_gpus.run() == 0
     run_until_ready(sent, made)
     assert free_gpus.run() == 0
-    free_it(holder, sent)
-    assert (free_gpus.run(), told(alice)) == (1, 1)
+    stop_and_free(holder, sent)
+    assert (free_gpus.run(), notice_count(alice)) == (1, 1)
     Notification.objects.update(read_at=made.created_at)
-    assert (free_gpus.run(), told(alice)) == (0, 1)
+    assert (free_gpus.run(), notice_count(alice)) == (0, 1)
     assert (again(made).state, again(made).gpu_released) == (State.RUNNING, True)
 
 
@@ -100,9 +109,9 @@ def test_one_free_gpu_notifies_one_user_longest_wait_first(holder, make, alice, 
     run_until_ready(sent, first)
     second = make(bob, FLAVOR, name="second", start_without_gpu=True)
     run_until_ready(sent, second)
-    free_it(holder, sent)
-    assert (free_gpus.run(), told(alice), told(bob)) == (1, 1, 0)
-    assert (free_gpus.run(), told(alice), told(bob)) == (1, 1, 1)
+    stop_and_free(holder, sent)
+    assert (free_gpus.run(), notice_count(alice), notice_count(bob)) == (1, 1, 0)
+    assert (free_gpus.run(), notice_count(alice), notice_count(bob)) == (1, 1, 1)
 
 
 def test_no_notice_of_a_free_gpu_after_the_user_has_acted(holder, make, alice, sent):
@@ -110,8 +119,8 @@ def test_no_notice_of_a_free_gpu_after_the_user_has_acted(holder, make, alice, s
     run_until_ready(sent, made)
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=FlavorFactory(slug="no-gpu", cpu_milli=2000))
     assert not again(made).gpu_awaited
-    free_it(holder, sent)
-    assert (free_gpus.run(), told(alice)) == (0, 0)
+    stop_and_free(holder, sent)
+    assert (free_gpus.run(), notice_count(alice)) == (0, 0)
 
 
 # --- pages and REST -------------------------------------------------------------------------------

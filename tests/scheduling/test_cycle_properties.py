@@ -50,12 +50,12 @@ def check() -> None:
         assert held == sum(
             amount for resource, amount in row.amounts.items() if resource.startswith("gpu:")
         ), row.amounts
-    the_kept_snapshot_is_as_if_read_anew()
+    assert_cached_snapshot_is_current()
     waiting = Workspace.objects.filter(state=State.PENDING)
     assert not waiting.exclude(allocations=None).filter(allocations__released_at=None).exists()
 
 
-def the_kept_snapshot_is_as_if_read_anew() -> None:
+def assert_cached_snapshot_is_current() -> None:
     fresh = load()
     with snapshot_cache.preview_cache.use() as kept:
         assert kept.scheduler.running.keys() == fresh.scheduler.running.keys()

@@ -93,7 +93,7 @@ class Flow:
 
 
 @contextmanager
-def undone() -> Iterator[None]:
+def rolled_back() -> Iterator[None]:
     """Roll back all writes of the block; its commits have their effects."""
     block = transaction.Atomic(using=None, savepoint=True, durable=False)
     block._from_testcase = True  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def test_kill_before_any_write_loses_no_byte(blocked, make, alice, team, sent, r
     for statement in range(1, 400):
         snapshot_cache.forget()
         sent.clear()
-        with undone():
+        with rolled_back():
             flow = Flow(sent, ask)
             with killed_before(statement) as hit:
                 flow.run()

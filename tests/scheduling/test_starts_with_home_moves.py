@@ -97,7 +97,7 @@ def failed(code: str = "no_room_for_home") -> Failure:
     return Failure(code, "The disk is full.", False, "operator")
 
 
-def held(workspace: Workspace) -> list[str]:
+def allocated_nodes(workspace: Workspace) -> list[str]:
     rows = Allocation.objects.filter(workspace=workspace, released_at=None)
     return list(rows.values_list("node__name", flat=True))
 
@@ -107,7 +107,7 @@ def test_workspace_is_placed_then_home_moves_then_start(blocked, alice, team, ma
     assert (said.outcome, said.reason.code) == (Outcome.FITS_NOW, AdmissionCode.FITS_NOW_WITH_HOME)
     assert said.message == "Starts now on gpu-2. 2.1 GiB of files move there first, about 47 s."
     workspace = make(alice, "one-gpu")
-    assert (workspace.state, held(workspace)) == (State.PROVISIONING, ["gpu-2"])
+    assert (workspace.state, allocated_nodes(workspace)) == (State.PROVISIONING, ["gpu-2"])
     assert workspace.waits_for_home and not starts(sent)
     move = HomeMove.objects.get()
     assert (move.workspace, move.source_name, move.target_name) == (workspace, "gpu-1", "gpu-2")
@@ -245,7 +245,11 @@ def test_failed_move_releases_the_allocation_and_pauses_for_an_hour(blocked, ali
     homes.answer(fetch, failure=failed())
     homes.reconcile_waiting()
     workspace.refresh_from_db()
-    assert (workspace.state, workspace.requested_at, held(workspace)) == (State.PENDING, requested_at, [])
+    assert (workspace.state, workspace.requested_at, allocated_nodes(workspace)) == (
+        State.PENDING,
+        requested_at,
+        [],
+    )
     assert workspace.status.reason["code"] == HomeMoveCode.NOT_WITH_START
     assert HomePlace.objects.get(owner=alice).node.name == "gpu-1"
     homes.finish_moves(sent)
@@ -266,7 +270,7 @@ def test_move_cancelled_by_its_owner_is_not_repeated(blocked, alice, make, sent,
     homes.reconcile_waiting()
     cycle.run()
     workspace.refresh_from_db()
-    assert (workspace.state, held(workspace), HomeMove.objects.count()) == (State.PENDING, [], 1)
+    assert (workspace.state, allocated_nodes(workspace), HomeMove.objects.count()) == (State.PENDING, [], 1)
 
 
 @pytest.mark.parametrize("way", ["stop", "delete"])
@@ -306,7 +310,7 @@ def test_silent_node_ends_the_move_and_requeues_the_start(blocked, alice, make, 
     home_moves.sweep()
     homes.reconcile_waiting()
     workspace.refresh_from_db()
-    assert (workspace.state, held(workspace)) == (State.PENDING, [])
+    assert (workspace.state, allocated_nodes(workspace)) == (State.PENDING, [])
     assert HomePlace.objects.get(owner=alice).node.name == "gpu-1"
 
 

@@ -69,7 +69,7 @@ def post(workspace: Workspace, report: str, raw: str):
     return client.post(f"/agent/v1/{report}", raw.encode(), content_type="application/json")
 
 
-def still_shown(workspace: Workspace, user, as_user) -> None:
+def assert_still_shown(workspace: Workspace, user, as_user) -> None:
     """Assert that page, list and REST still work, and that stored values are plain JSON."""
     browser = as_user(user)
     assert browser.get(f"/workspaces/{workspace.pk}/").status_code == 200
@@ -87,7 +87,7 @@ def test_implausible_figure_counts_as_not_measured(running, alice, as_user, acti
     kept = running.status.activity
     assert kept.keys() == reports.FIGURES.keys() - reports.LEFT_OUT
     assert not any(kept.values()), kept
-    still_shown(running, alice, as_user)
+    assert_still_shown(running, alice, as_user)
 
 
 @pytest.mark.parametrize("traffic", ["-1", "9223372036854775807", '"much"', "true", "1.5", "null"])
@@ -126,7 +126,7 @@ def test_invalid_report_is_dropped_completely(running, alice, as_user, raw):
     assert answered["Content-Type"] == "application/problem+json"
     running.status.refresh_from_db()
     assert running.status.activity == before
-    still_shown(running, alice, as_user)
+    assert_still_shown(running, alice, as_user)
 
 
 def test_invalid_figure_does_not_affect_others(running, clock):

@@ -64,7 +64,7 @@ def execute(statement: str) -> None:
 
 
 @pytest.fixture
-def anew(monkeypatch) -> None:
+def cleared_health_cache(monkeypatch) -> None:
     """Clear remembered results of earlier health writes."""
     monkeypatch.setattr(last_seen, "_noted", type(last_seen._noted)())
     monkeypatch.setattr(health, "_written", (float("-inf"), ""))
@@ -74,7 +74,7 @@ def quiet(**headers: str) -> Client:
     return Client(raise_request_exception=False, headers=headers)
 
 
-def test_signed_in_users_can_read_on_a_full_disk(kind, anew, alice, team, as_user):
+def test_signed_in_users_can_read_on_a_full_disk(kind, cleared_health_cache, alice, team, as_user):
     workspace = WorkspaceFactory(owner=alice, team=team, state=State.STOPPED)
     browser = quiet()
     assert browser.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
@@ -102,7 +102,7 @@ def test_full_database_is_distinguished_from_other_errors():
     assert storage.write_problem(wrong.value) is None
 
 
-def test_writes_are_refused_with_the_reason(anew, alice, team):
+def test_writes_are_refused_with_the_reason(cleared_health_cache, alice, team):
     workspace = WorkspaceFactory(owner=alice, team=team, state=State.PENDING)
     program = quiet(Authorization=f"Bearer {make_token(alice)[1]}")
     before = Event.objects.count()
@@ -127,7 +127,7 @@ def database_of(answered) -> dict[str, object]:
     return next(part for part in answered.json()["parts"] if part["name"] == "database")
 
 
-def test_health_reports_an_unwritable_database(anew):
+def test_health_reports_an_unwritable_database(cleared_health_cache):
     assert database_of(quiet().get("/healthz"))["ok"] is True
     with unwritable("read-only"):
         health._written = (float("-inf"), "")
@@ -140,7 +140,7 @@ def test_health_reports_an_unwritable_database(anew):
     assert database_of(quiet().get("/healthz"))["ok"] is True
 
 
-def test_many_health_requests_make_one_write(anew, monkeypatch):
+def test_many_health_requests_make_one_write(cleared_health_cache, monkeypatch):
     tried = []
     monkeypatch.setattr(health, "WRITE_EVERY_S", 600.0)  # however slow this machine is
     monkeypatch.setattr(health, "_try_to_write", lambda: tried.append(1) or "")
@@ -149,7 +149,7 @@ def test_many_health_requests_make_one_write(anew, monkeypatch):
     assert len(tried) == 1
 
 
-def test_locked_database_is_reported(anew, monkeypatch):
+def test_locked_database_is_reported(cleared_health_cache, monkeypatch):
     monkeypatch.setattr(health, "WRITE_WITHIN_MS", 50)
     with locked():
         answered = quiet().get("/healthz")
@@ -184,7 +184,7 @@ def locked() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT])
-def test_exhausted_disk_quota_is_reported_despite_free_space(anew, monkeypatch, fault):
+def test_exhausted_disk_quota_is_reported_despite_free_space(cleared_health_cache, monkeypatch, fault):
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL has its own disk")
 

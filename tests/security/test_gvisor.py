@@ -58,7 +58,7 @@ def of_gvisor(pool: Pool, spec: WorkspaceSpec) -> list[int]:
     return [each.pid for each in found if processes._status(each.pid, "Seccomp") == ["2"]]
 
 
-def said(seen: Any, command: str) -> str:
+def shell_output(seen: Any, command: str) -> str:
     return str(ask(seen, f"os.popen({command!r}).read()"))
 
 
@@ -68,7 +68,7 @@ def said(seen: Any, command: str) -> str:
 def test_workspace_sees_the_gvisor_kernel_only(pool: Pool) -> None:
     spec = pool.spec()
     seen = pool.run(spec)
-    assert gvisor.SEEN in said(seen, "dmesg")
+    assert gvisor.SEEN in shell_output(seen, "dmesg")
     for place in ("os.uname().release", "open('/proc/version').read()"):
         assert os.uname().release not in ask(seen, place)
     assert ask(seen, "os.getuid()") == 1000
@@ -116,16 +116,16 @@ def test_gvisor_runs_with_seccomp_and_no_network_capabilities(pool: Pool) -> Non
 
 def test_neighbours_and_host_are_not_visible(pool: Pool) -> None:
     theirs = pool.spec(owner="grace")
-    assert said(pool.run(theirs), "echo secret > ~/diary; cat ~/diary") == "secret\n"
+    assert shell_output(pool.run(theirs), "echo secret > ~/diary; cat ~/diary") == "secret\n"
     mine = pool.spec()
     seen = pool.run(mine)
-    assert said(seen, "find /home /run /tmp /var -name diary 2>/dev/null") == ""
+    assert shell_output(seen, "find /home /run /tmp /var -name diary 2>/dev/null") == ""
     assert ask(seen, "os.listdir('/home')") == ["ada"]
     for path in (str(HERE), "/etc/shadow", str(pool.home), "/berth", "/proc/1/root/berth", "/root/.ssh"):
         assert ask(seen, f"os.path.exists({path!r})") is False, path
-    listed = said(seen, "cat /proc/*/cmdline").replace("\0", " ")
+    listed = shell_output(seen, "cat /proc/*/cmdline").replace("\0", " ")
     assert "runsc" not in listed and theirs.ref.external_name not in listed
-    environ = said(seen, "cat /proc/*/environ")
+    environ = shell_output(seen, "cat /proc/*/environ")
     assert mine.agent.token not in environ and "BERTH_NODE" not in environ
 
 
@@ -139,12 +139,12 @@ def test_system_is_read_only_and_the_home_is_the_real_one(pool: Pool) -> None:
         "/run/berth/node/planted",
     ):
         assert ask(seen, f"open({path!r}, 'w')") in ("OSError", "PermissionError"), path
-    said(seen, "echo kept > ~/file; ln -s file ~/link")
+    shell_output(seen, "echo kept > ~/file; ln -s file ~/link")
     home = pool.home / "homes" / "analysts" / "ada"
     assert (home / "file").read_text() == "kept\n"
     (home / "file").write_text("changed outside\n")
-    assert said(seen, "cat ~/link") == "changed outside\n"
-    assert said(seen, "ls -l ~ 2>&1; echo $?").endswith("link -> file\n0\n")
+    assert shell_output(seen, "cat ~/link") == "changed outside\n"
+    assert shell_output(seen, "ls -l ~ 2>&1; echo $?").endswith("link -> file\n0\n")
 
 
 # --- network --------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_host_network_is_blocked_and_rules_cannot_be_changed(pool: Pool) -> None
     assert ask(seen, "__import__('socket').socket(17, 3, 768)") in ("OSError", "PermissionError")
     nft = network.tools()
     assert isinstance(nft, network.NetworkTools)
-    changed = said(seen, f"unshare -Ur {nft.nft} flush ruleset 2>&1; echo $?")
+    changed = shell_output(seen, f"unshare -Ur {nft.nft} flush ruleset 2>&1; echo $?")
     assert not changed.endswith("\n0\n") and changed != "0\n"
 
 

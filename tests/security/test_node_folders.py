@@ -41,42 +41,42 @@ def pool(shared: Path) -> Iterator[Pool]:
     made.close()
 
 
-def said(seen: Any, command: str) -> str:
+def shell_output(seen: Any, command: str) -> str:
     return str(ask(seen, f"os.popen({f'( {command} ) 2>&1'!r}).read()"))
 
 
 def test_read_only_folder_cannot_be_written(pool: Pool, shared: Path) -> None:
     seen = pool.run(pool.spec(mounts=("imagenet",)))
-    assert said(seen, "cat /data/imagenet/labels.txt") == "cat\n"
+    assert shell_output(seen, "cat /data/imagenet/labels.txt") == "cat\n"
     for attempt in (
         "echo dog > /data/imagenet/labels.txt", "touch /data/imagenet/new", "rm /data/imagenet/labels.txt",
         "chmod 777 /data/imagenet", "mount -o remount,rw /data/imagenet", "mkdir /data/imagenet/there",
     ):  # fmt: skip
-        assert said(seen, attempt), attempt
+        assert shell_output(seen, attempt), attempt
     assert sorted(path.name for path in (shared / "imagenet").iterdir()) == ["labels.txt"]
     assert (shared / "imagenet" / "labels.txt").read_text() == "cat\n"
     # Folders it did not request are not mounted, although the machine offers them.
-    assert said(seen, "ls /data") == "imagenet\n"
+    assert shell_output(seen, "ls /data") == "imagenet\n"
 
 
 def test_shared_folder_is_readable_and_links_do_not_escape(pool: Pool, shared: Path) -> None:
     (shared / "aside").write_text("not for notebooks")
     mine = pool.run(pool.spec(mounts=("imagenet", "scratch:rw")))
-    assert said(mine, "echo 42 > /data/scratch/result; cat /data/scratch/result") == "42\n"
+    assert shell_output(mine, "echo 42 > /data/scratch/result; cat /data/scratch/result") == "42\n"
     for link, target in (("up", "../aside"), ("out", f"{shared}/aside"), ("berth", f"{pool.home}")):
-        said(mine, f"ln -s {target} /data/scratch/{link}")
-        assert "No such file" in said(mine, f"cat /data/scratch/{link}"), link
+        shell_output(mine, f"ln -s {target} /data/scratch/{link}")
+        assert "No such file" in shell_output(mine, f"cat /data/scratch/{link}"), link
     theirs = pool.run(pool.spec(owner="grace", mounts=("scratch",)))
-    assert said(theirs, "cat /data/scratch/result") == "42\n"
-    assert said(theirs, "echo 43 > /data/scratch/result")
+    assert shell_output(theirs, "cat /data/scratch/result") == "42\n"
+    assert shell_output(theirs, "echo 43 > /data/scratch/result")
     assert (shared / "scratch" / "result").read_text() == "42\n"
 
 
 def test_folders_are_mounted_nosuid_and_nodev(pool: Pool, shared: Path) -> None:
     seen = pool.run(pool.spec(mounts=("scratch:rw",)))
-    options = said(seen, "grep ' /data/scratch ' /proc/self/mounts").split()[3].split(",")
+    options = shell_output(seen, "grep ' /data/scratch ' /proc/self/mounts").split()[3].split(",")
     assert {"nosuid", "nodev"} <= set(options)
-    assert said(seen, "mknod /data/scratch/null c 1 3")
+    assert shell_output(seen, "mknod /data/scratch/null c 1 3")
 
 
 def test_message_cannot_mount_paths_or_unlisted_folders(pool: Pool, shared: Path) -> None:

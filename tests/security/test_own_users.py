@@ -68,7 +68,7 @@ def everything(pool: Pool, spec: WorkspaceSpec) -> list[int]:
     return found + [pid for pid, _ in ways]
 
 
-def loose(uid: int, code: str) -> str:
+def run_unconfined(uid: int, code: str) -> str:
     """Run `code` with the system Python as that user, outside every sandbox. Returns its output."""
     os_code = "import ctypes, os, sys\n" + code
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
@@ -135,17 +135,20 @@ def test_escaped_process_cannot_access_another_workspace(pool: Pool) -> None:
             f"os.listdir('/proc/{pid}/cwd')",
         ]  # fmt: skip
         for call in tries:
-            assert loose(uid, f"{TRY}\nprint(name(lambda: {call}))") == "PermissionError", call
+            assert run_unconfined(uid, f"{TRY}\nprint(name(lambda: {call}))") == "PermissionError", call
     for call in (
         f"os.listdir({str(home)!r})", f"open({str(home / 'note')!r}).read()",
         f"os.listdir({str(run)!r})", f"open({str(run / 'x')!r}, 'w')",
     ):  # fmt: skip
-        assert loose(uid, f"{TRY}\nprint(name(lambda: {call}))") == "PermissionError", call
+        assert run_unconfined(uid, f"{TRY}\nprint(name(lambda: {call}))") == "PermissionError", call
     # The attack itself works for the user of the workspace.
     mine = processes.user_of(first_process(pool, victim))
     assert mine is not None
-    assert loose(mine, f"{TRY}\nprint(name(lambda: os.kill({first_process(pool, victim)}, 0)))") == "done"
-    assert loose(mine, f"print(open({str(home / 'note')!r}).read())") == "mine"
+    assert (
+        run_unconfined(mine, f"{TRY}\nprint(name(lambda: os.kill({first_process(pool, victim)}, 0)))")
+        == "done"
+    )
+    assert run_unconfined(mine, f"print(open({str(home / 'note')!r}).read())") == "mine"
 
 
 def test_installation_files_are_closed_to_users(pool: Pool) -> None:
@@ -154,7 +157,9 @@ def test_installation_files_are_closed_to_users(pool: Pool) -> None:
     uid = processes.user_of(first_process(pool, spec))
     assert uid is not None
     for path in (pool.driver.base, pool.driver.base / ".uids", pool.driver._dir(spec.ref).path):
-        assert loose(uid, f"{TRY}\nprint(name(lambda: os.listdir({str(path)!r})))") == "PermissionError"
+        assert (
+            run_unconfined(uid, f"{TRY}\nprint(name(lambda: os.listdir({str(path)!r})))") == "PermissionError"
+        )
 
 
 def test_inaccessible_device_is_reported_before_the_start(pool: Pool, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def passes(berth: Berth) -> list[Path]:
     return list(home(berth).glob("held-*/*/*"))
 
 
-def held(berth: Berth) -> set[str]:
+def held_passes(berth: Berth) -> set[str]:
     return {path.name for path in home(berth).glob("held-*")}
 
 
@@ -96,12 +96,14 @@ def test_process_without_notifications_admits_no_one(berth: Berth, entered: str)
 
 
 def test_killed_gateway_process_leaves_no_valid_pass(berth: Berth, entered: str) -> None:
-    before = held(berth)
+    before = held_passes(berth)
     os.kill(berth.services()["gateway"]["pid"], signal.SIGKILL)
     assert max(seconds(berth), default=0) <= int(time.time()) + 1
     eventually(
         lambda: (
-            berth.enter(entered, berth.tokens["ada"]) == 200 and passes(berth) and not before & held(berth)
+            berth.enter(entered, berth.tokens["ada"]) == 200
+            and passes(berth)
+            and not before & held_passes(berth)
         ),
         limit_s=60,
         what="it is entered again",

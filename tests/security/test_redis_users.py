@@ -207,7 +207,7 @@ def as_control(port: int, key: str = CONTROL_KEY) -> SignedCelery:
     return app
 
 
-def as_somebody(port: int) -> Celery:
+def as_attacker(port: int) -> Celery:
     app = Celery("attacker", set_as_current=False)
     configure(app, broker_url=url(port, "control"), default_queue=CONTROL_QUEUE)
     return app
@@ -222,7 +222,7 @@ def test_forged_changed_and_replayed_commands_are_dropped_and_reported(
 ) -> None:
     """Each attack is followed by a valid command, whose result must be the first."""
     loose = inventory_of({"sandbox": "none", "home": str(tmp_path / "evil")})
-    as_somebody(port).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
+    as_attacker(port).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
     assert worker.told("control.message_refused")["reason"] == "unsigned"
     as_control(port, OTHER_KEY).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
     assert worker.told("control.message_refused")["reason"] == "forged"

@@ -63,7 +63,7 @@ def status_of(pid: int) -> dict[str, list[str]]:
     return {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
 
 
-def let_loose(berth: Berth, service: str, code: str, **given: Any) -> Any:
+def run_as_service(berth: Berth, service: str, code: str, **given: Any) -> Any:
     """Run a program as the user of the service with its file system view.
 
     Returns its output; `given` defines its names.
@@ -141,7 +141,7 @@ def test_files_of_the_node_and_of_other_users_are_hidden(berth: Berth) -> None:
         berth.home / "run" / "front-door.json", berth.home / "logs" / "node.log", Path("/etc/shadow"),
         Path("/root/.ssh"), Path(f"/proc/{berth.services()['node']['pid']}/environ"),
     ]  # fmt: skip
-    said = let_loose(
+    said = run_as_service(
         berth,
         "web",
         "look = lambda path: os.listdir(path) if os.path.isdir(path) else open(path)\n"
@@ -181,7 +181,7 @@ def test_program_and_environments_are_read_only_for_services(berth: Berth) -> No
     """Otherwise root would run planted files at the next start."""
     places = [ROOT / "portal", ROOT / "provisioning", Path(sys.prefix) / "lib", Path(sys.base_prefix), ROOT]
     files = [*(place / "planted.py" for place in places), ROOT / "portal" / "settings" / "__init__.py"]
-    said = let_loose(
+    said = run_as_service(
         berth,
         "web",
         "print(json.dumps({path: tried(written, path) for path in paths}))",
@@ -200,15 +200,15 @@ said.append(tried(written, file))
 print(json.dumps(said))
 """
     file = str(berth.home / "database" / "berth.sqlite3")
-    assert let_loose(berth, "web", code, file=file) == ["PermissionError"] * 6 + ["done"]
+    assert run_as_service(berth, "web", code, file=file) == ["PermissionError"] * 6 + ["done"]
 
 
 def test_root_processes_cannot_be_signalled(berth: Berth) -> None:
     pids = [berth.services()["node"]["pid"], berth.services()["front-door"]["pid"], os.getpid()]
     code = "print(json.dumps([tried(os.kill, pid, signal.SIGTERM) for pid in pids] + [tried(os.setuid, 0)]))"
-    assert let_loose(berth, "web", code, pids=pids) == ["PermissionError"] * 4
+    assert run_as_service(berth, "web", code, pids=pids) == ["PermissionError"] * 4
     pids = [berth.services()[name]["pid"] for name in ("node", "web", "redis")]
-    assert let_loose(berth, "front-door", code, pids=pids) == ["PermissionError"] * 4
+    assert run_as_service(berth, "front-door", code, pids=pids) == ["PermissionError"] * 4
 
 
 def as_user(uid: int, code: str, **given: Any) -> Any:
@@ -248,7 +248,7 @@ print(json.dumps([
 """
         given = {"app": str(app), "inside": [str(path) for path in inside]}
         folders = [str(folder), str(folder.parent), str(folder.parent / ".spares")]
-        said = let_loose(berth, "front-door", code, folders=folders, **given)
+        said = run_as_service(berth, "front-door", code, folders=folders, **given)
         assert said[0] == "done" and {*said[1:]} <= {"PermissionError", "OSError"}, said
         ada.act(made, "delete")
 
@@ -273,7 +273,7 @@ def test_others_cannot_reach_workspace_sockets_or_doors(berth: Berth, closed: Pa
         finally:
             for path, mode in modes.items():
                 path.chmod(mode)
-        assert let_loose(berth, "web", code, sockets=addresses) == ["FileNotFoundError"] * 2
+        assert run_as_service(berth, "web", code, sockets=addresses) == ["FileNotFoundError"] * 2
         # Caddy's admin API is off: no process listens there.
         configured = json.loads((berth.home / "run" / "front-door.json").read_text())
         assert configured["admin"]["disabled"] is True

@@ -15,7 +15,7 @@ import pytest
 from provisioning.drivers.local.isolation import probe
 from provisioning.drivers.local.seccomp.profile import MACHINES, numbers
 from tests.provisioning.local.local_support import Pool, ask, filters_of
-from tests.provisioning.local.proc_support import held
+from tests.provisioning.local.proc_support import open_descriptors
 
 NUMBERS = numbers(MACHINES[platform.machine()]) if platform.machine() in MACHINES else {}
 BAD = 0xFFFF_FFFF  # flags unknown to every kernel
@@ -202,7 +202,7 @@ def test_filter_file_is_not_accessible_inside(workspace: Any) -> None:
     (file,) = (pool.home / "local" / ".seccomp").iterdir()
     assert file.stat().st_mode & 0o077 == 0
     for pid in filters_of(pool, spec):
-        assert str(file) not in held(pid)
+        assert str(file) not in open_descriptors(pid)
     assert ask(seen, f"os.path.exists({str(file)!r})") is False
 
 

@@ -130,7 +130,7 @@ def launched(confinement: str, *argv: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def of(home: Path) -> ServiceNeeds:
+def needs_of(home: Path) -> ServiceNeeds:
     return ServiceNeeds(
         reads=(Path(sys.base_prefix), Path(sys.executable), Path(sys.prefix), home / "program"),
         writes=(home / "database",),
@@ -142,7 +142,7 @@ def of(home: Path) -> ServiceNeeds:
 @root_only
 def test_service_sees_needed_files_and_has_no_rights(home: Path) -> None:
     os.chown(home / "database", UID, UID)
-    done = launched(plan(UID, of(home)), sys.executable, "-I", "-S", "-c", LOOK, str(home))
+    done = launched(plan(UID, needs_of(home)), sys.executable, "-I", "-S", "-c", LOOK, str(home))
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
     assert seen.pop("status") == {
@@ -187,16 +187,16 @@ print(json.dumps([said, *(line.split()[1] for line in open('/proc/self/status') 
 """
     argv = (sys.executable, "-I", "-S", "-c", look)
     os.chown(home / "database", UID, UID)
-    done = launched(plan(UID, of(home), groups=(UID - 1,), capabilities=(10,)), *argv)
+    done = launched(plan(UID, needs_of(home), groups=(UID - 1,), capabilities=(10,)), *argv)
     assert done.returncode == 0, done.stderr
     only = f"{1 << 10:016x}"
     assert json.loads(done.stdout) == ["Operation not permitted", *[only] * 5]
-    assert launched(plan(UID, of(home)), *argv).returncode == 1
+    assert launched(plan(UID, needs_of(home)), *argv).returncode == 1
 
 
 @root_only
 def test_link_in_place_of_a_written_folder_is_not_followed(home: Path) -> None:
-    confinement = plan(UID, of(home))
+    confinement = plan(UID, needs_of(home))
     (home / "database").rmdir()
     (home / "database").symlink_to("/etc")
     done = launched(confinement, sys.executable, "-I", "-S", "-c", "import os; print(os.getuid())")
@@ -205,7 +205,7 @@ def test_link_in_place_of_a_written_folder_is_not_followed(home: Path) -> None:
 
 @root_only
 def test_missing_folder_is_reported(home: Path) -> None:
-    confinement = plan(UID, of(home))
+    confinement = plan(UID, needs_of(home))
     (home / "database").rmdir()
     done = launched(confinement, "/bin/true")
     assert done.returncode == 1

@@ -30,7 +30,7 @@ def code(outcome) -> ExchangeCode:
     return outcome.reason.code
 
 
-def dead(account, *made) -> None:
+def assert_no_valid_token(account, *made) -> None:
     """Assert that no token of the account is valid, also after its reactivation."""
     assert not ApiToken.objects.filter(owner=account, revoked_at=None).exists()
     secrets = [each.secret for each in made if isinstance(each, services.IssuedJobToken | tokens.NewToken)]
@@ -71,14 +71,14 @@ def test_account_ended_during_an_exchange_leaves_no_valid_token(issuer, rule, ci
     assert not isinstance(meanwhile.outcome(), Exception)
     ci.refresh_from_db()
     assert not ci.is_active
-    dead(ci, made)
+    assert_no_valid_token(ci, made)
 
 
 def test_exchange_during_account_deactivation_leaves_no_valid_token(issuer, rule, ci, alice, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", exchanging(issuer.sign()))
     deactivation.deactivate(actor=alice, user=ci)
     assert code(meanwhile.outcome()) is ExchangeCode.ACCOUNT_INACTIVE
-    dead(ci)
+    assert_no_valid_token(ci)
 
 
 def test_exchanges_and_account_deactivation_at_once_leave_no_valid_token(issuer, rule, ci, alice):
@@ -93,7 +93,7 @@ def test_exchanges_and_account_deactivation_at_once_leave_no_valid_token(issuer,
         for outcome in outcomes
         if isinstance(outcome, Exception) and not isinstance(outcome, ExchangeRefused)
     ]
-    dead(ci, *outcomes)
+    assert_no_valid_token(ci, *outcomes)
 
 
 def test_rule_deleted_during_an_exchange_leaves_no_valid_token(issuer, rule, ci, alice, monkeypatch):
@@ -112,7 +112,7 @@ def test_account_deactivated_while_a_token_is_issued_leaves_no_valid_token(ci, a
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
     made = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
     assert not isinstance(meanwhile.outcome(), Exception)
-    dead(ci, made)
+    assert_no_valid_token(ci, made)
 
 
 def test_token_issued_during_account_deactivation_is_not_valid(ci, alice, monkeypatch):
@@ -124,7 +124,7 @@ def test_token_issued_during_account_deactivation_is_not_valid(ci, alice, monkey
     )
     deactivation.deactivate(actor=alice, user=ci)
     assert isinstance(meanwhile.outcome(), StateConflict)
-    dead(ci)
+    assert_no_valid_token(ci)
 
 
 def test_account_deactivated_during_a_rotation_leaves_no_valid_token(ci, alice, monkeypatch):
@@ -132,7 +132,7 @@ def test_account_deactivated_during_a_rotation_leaves_no_valid_token(ci, alice, 
     meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
     made = tokens.rotate_token(actor=alice, token_id=old.token.pk)
     assert not isinstance(meanwhile.outcome(), Exception)
-    dead(ci, old, made)
+    assert_no_valid_token(ci, old, made)
 
 
 def test_token_rotated_during_account_deactivation_is_not_valid(ci, alice, monkeypatch):
@@ -145,7 +145,7 @@ def test_token_rotated_during_account_deactivation_is_not_valid(ci, alice, monke
     )
     deactivation.deactivate(actor=alice, user=ci)
     assert isinstance(meanwhile.outcome(), NotFound | StateConflict), meanwhile.outcome()
-    dead(ci, old)
+    assert_no_valid_token(ci, old)
 
 
 def test_token_revoked_during_rotation_has_no_successor(ci, alice, monkeypatch):

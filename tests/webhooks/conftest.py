@@ -22,7 +22,7 @@ def _loopback_is_allowed(settings: Any) -> None:
 
 
 @pytest.fixture
-def there() -> Iterator[Receiver]:
+def receiving() -> Iterator[Receiver]:
     with receiver() as found:
         yield found
 

@@ -43,14 +43,14 @@ def due_now(**fields) -> None:
     Endpoint.objects.update(not_before=None)
 
 
-def test_event_is_delivered_signed(hook, tell, there, team, alice):
+def test_event_is_delivered_signed(hook, tell, receiving, team, alice):
     made = services.create(
-        actor=alice, team=team, name="Bot", url=f"{there.url}/x?y=1", types=["team.members_changed"]
+        actor=alice, team=team, name="Bot", url=f"{receiving.url}/x?y=1", types=["team.members_changed"]
     )
     fan_out.run()
     tell(data={"username": "bob", "role": "owner", "secret": "not for others"})
     (delivery,) = round_trip()
-    (request,) = there.requests
+    (request,) = receiving.requests
     assert request.path == "/x?y=1"
     assert request.headers["content-type"] == "application/json"
     assert request.headers["webhook-id"] == delivery.message_id
@@ -74,9 +74,9 @@ def test_event_is_delivered_signed(hook, tell, there, team, alice):
     assert Attempt.objects.get().status_code == 200
 
 
-def test_workspace_event_contains_a_link(hook, tell, there, team, bob):
+def test_workspace_event_contains_a_link(hook, tell, receiving, team, bob):
     workspace = WorkspaceFactory(owner=bob, team=team, name="paper")
-    hook(there.url, "workspace.failed")
+    hook(receiving.url, "workspace.failed")
     tell(
         AuditKind.WORKSPACE_FAIL,
         workspace=workspace,
@@ -84,28 +84,28 @@ def test_workspace_event_contains_a_link(hook, tell, there, team, bob):
         data={"from": "provisioning", "to": "terminating", "reason": "start_failed", "code": "no_image"},
     )
     round_trip()
-    data = json.loads(there.requests[0].body)["data"]
+    data = json.loads(receiving.requests[0].body)["data"]
     assert data["workspace"] == {
         "id": str(workspace.pk),
         "name": "paper",
         "url": f"http://localhost:8000/api/v1/workspaces/{workspace.pk}",
     }
     assert (data["from"], data["to"], data["code"]) == ("provisioning", "terminating", "no_image")
-    assert b"secret" not in there.requests[0].body
+    assert b"secret" not in receiving.requests[0].body
 
 
-def test_only_selected_events_of_the_own_team_are_delivered(hook, tell, there, charlie):
-    hook(there.url, "workspace.failed")
+def test_only_selected_events_of_the_own_team_are_delivered(hook, tell, receiving, charlie):
+    hook(receiving.url, "workspace.failed")
     tell()
     tell(AuditKind.WORKSPACE_FAIL, team=charlie.teams.get())
     tell(AuditKind.WORKSPACE_FAIL)
     (delivery,) = round_trip()
     assert delivery.type == "workspace.failed"
-    assert len(there.requests) == 1
+    assert len(receiving.requests) == 1
 
 
-def test_site_webhook_gets_events_of_all_teams(hook, tell, there, olga, charlie):
-    hook(there.url, "workspace.failed", "gpu_check.failed", actor=olga, team=None)
+def test_site_webhook_gets_events_of_all_teams(hook, tell, receiving, olga, charlie):
+    hook(receiving.url, "workspace.failed", "gpu_check.failed", actor=olga, team=None)
     tell(AuditKind.WORKSPACE_FAIL)
     tell(AuditKind.WORKSPACE_FAIL, team=charlie.teams.get())
     tell(AuditKind.DEVICE_CHECK_HUNG, team=None)
@@ -116,23 +116,23 @@ def test_site_webhook_gets_events_of_all_teams(hook, tell, there, olga, charlie)
     ]
 
 
-def test_events_before_the_webhook_are_not_delivered(hook, tell, there):
+def test_events_before_the_webhook_are_not_delivered(hook, tell, receiving):
     tell()
-    hook(there.url)
+    hook(receiving.url)
     assert round_trip() == []
 
 
-def test_rolled_back_event_is_not_delivered(hook, tell, there):
-    hook(there.url)
+def test_rolled_back_event_is_not_delivered(hook, tell, receiving):
+    hook(receiving.url)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tell()
         raise ZeroDivisionError
     assert round_trip() == []
 
 
-def test_failed_delivery_is_retried(hook, tell, there, clock):
-    there.answer = one_after_another(status(500, b"broken"), status(204))
-    hook(there.url)
+def test_failed_delivery_is_retried(hook, tell, receiving, clock):
+    receiving.answer = one_after_another(status(500, b"broken"), status(204))
+    hook(receiving.url)
     tell()
     (delivery,) = round_trip()
     assert delivery.state == DeliveryState.PENDING
@@ -146,14 +146,14 @@ def test_failed_delivery_is_retried(hook, tell, there, clock):
     assert [attempt.status_code for attempt in delivery.attempts.all()] == [500, 204]
     assert delivery.attempts.all()[0].answer == "broken"
     assert Endpoint.objects.get().failing_since is None
-    first, second = there.requests
+    first, second = receiving.requests
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert first.body == second.body
 
 
-def test_delivery_fails_after_a_day_and_can_be_redelivered(hook, tell, there, alice):
-    there.answer = status(500)
-    hook(there.url)
+def test_delivery_fails_after_a_day_and_can_be_redelivered(hook, tell, receiving, alice):
+    receiving.answer = status(500)
+    hook(receiving.url)
     tell()
     fan_out.run()
     assert 22 * 3600 < sum(deliveries.WAITS_S) < 26 * 3600
@@ -163,16 +163,16 @@ def test_delivery_fails_after_a_day_and_can_be_redelivered(hook, tell, there, al
         assert delivery.attempt_count == number
     assert (delivery.state, delivery.due_at) == (DeliveryState.FAILED, None)
     assert round_trip()[0].attempt_count == deliveries.MAX_ATTEMPTS
-    there.answer = None
+    receiving.answer = None
     services.redeliver(actor=alice, delivery=delivery)
     (delivery,) = round_trip()
     assert delivery.state == DeliveryState.DELIVERED
-    assert len({request.headers["webhook-id"] for request in there.requests}) == 1
+    assert len({request.headers["webhook-id"] for request in receiving.requests}) == 1
 
 
-def test_test_event_is_sent_once_and_shows_the_response(hook, there, alice):
-    there.answer = status(403, b"who are you?" + b"x" * 5000)
-    endpoint = hook(there.url)
+def test_test_event_is_sent_once_and_shows_the_response(hook, receiving, alice):
+    receiving.answer = status(403, b"who are you?" + b"x" * 5000)
+    endpoint = hook(receiving.url)
     services.send_test(actor=alice, endpoint=endpoint)
     (delivery,) = round_trip()
     assert delivery.state == DeliveryState.FAILED
@@ -180,13 +180,13 @@ def test_test_event_is_sent_once_and_shows_the_response(hook, there, alice):
     assert attempt.status_code == 403
     assert attempt.answer.startswith("who are you?")
     assert len(attempt.answer) == 1024
-    assert json.loads(there.requests[0].body)["type"] == "berth.test"
+    assert json.loads(receiving.requests[0].body)["type"] == "berth.test"
 
 
-def test_redirects_are_not_followed(hook, tell, there):
+def test_redirects_are_not_followed(hook, tell, receiving):
     with receiver() as inside:
-        there.answer = status(302, Location=f"{inside.url}/admin")
-        hook(there.url)
+        receiving.answer = status(302, Location=f"{inside.url}/admin")
+        hook(receiving.url)
         tell()
         (delivery,) = round_trip()
         assert delivery.attempts.get().status_code == 302
@@ -202,15 +202,15 @@ def test_redirects_are_not_followed(hook, tell, there):
         "https://localtest.example:{port}/",
     ],
 )
-def test_host_resolving_to_loopback_is_refused(hook, tell, there, settings, monkeypatch, url):
+def test_host_resolving_to_loopback_is_refused(hook, tell, receiving, settings, monkeypatch, url):
     _leads_to(monkeypatch, "127.0.0.1")
     settings.BERTH_OUTGOING_ALLOW = []
-    hook(url.format(port=there.port))
+    hook(url.format(port=receiving.port))
     tell()
     (delivery,) = round_trip()
     attempt = delivery.attempts.get()
     assert (attempt.status_code, attempt.error) == (None, "refused_address")
-    assert there.requests == []
+    assert receiving.requests == []
 
 
 def _leads_to(monkeypatch, *addresses: str) -> list[str]:
@@ -226,25 +226,25 @@ def _leads_to(monkeypatch, *addresses: str) -> list[str]:
     return asked
 
 
-def test_dns_rebinding_is_prevented(hook, tell, there, monkeypatch):
+def test_dns_rebinding_is_prevented(hook, tell, receiving, monkeypatch):
     """The first answer is allowed, the next an internal address: only the first is used."""
     asked = _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")
-    hook(f"http://rebinding.example:{there.port}/")
+    hook(f"http://rebinding.example:{receiving.port}/")
     tell()
     (delivery,) = round_trip()
     assert delivery.state == DeliveryState.DELIVERED
     assert asked == ["rebinding.example"]
-    assert there.requests[0].headers["host"] == f"rebinding.example:{there.port}"
+    assert receiving.requests[0].headers["host"] == f"rebinding.example:{receiving.port}"
 
 
-def test_a_proxy_of_the_environment_is_not_used(hook, tell, there, monkeypatch):
+def test_a_proxy_of_the_environment_is_not_used(hook, tell, receiving, monkeypatch):
     with receiver() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url)
-        hook(there.url)
+        hook(receiving.url)
         tell()
         round_trip()
-        assert (len(there.requests), proxy.requests) == (1, [])
+        assert (len(receiving.requests), proxy.requests) == (1, [])
 
 
 def test_refused_connection_is_recorded(hook, tell):
@@ -259,17 +259,17 @@ def test_refused_connection_is_recorded(hook, tell):
     assert endpoint.not_before > timezone.now()
 
 
-def test_silent_receiver_does_not_delay_others(hook, tell, there, monkeypatch):
+def test_silent_receiver_does_not_delay_others(hook, tell, receiving, monkeypatch):
     # Time enough for responding receivers, also on a busy machine.
     monkeypatch.setattr(deliveries, "REQUEST_S", 4.0)
     with receiver() as silent:
         silent.answer = lambda _received, _handler: silent.over.wait(LIMIT_S)
         slow = [hook(silent.url, name=f"Slow {number}") for number in range(4)]
-        quick = hook(there.url, name="Quick")
+        quick = hook(receiving.url, name="Quick")
         for _ in range(5):
             tell()
         round_trip()
-        assert len(there.requests) == 5
+        assert len(receiving.requests) == 5
         assert quick.deliveries.filter(state=DeliveryState.DELIVERED).count() == 5
         for endpoint in slow:
             # One failed attempt suffices: the others wait until it is retried.
@@ -277,7 +277,7 @@ def test_silent_receiver_does_not_delay_others(hook, tell, there, monkeypatch):
             assert attempt.error == "timeout"
 
 
-def test_slow_response_does_not_extend_the_timeout(hook, tell, there, monkeypatch):
+def test_slow_response_does_not_extend_the_timeout(hook, tell, receiving, monkeypatch):
     monkeypatch.setattr(deliveries, "REQUEST_S", 1.0)
 
     def drip(_received, handler) -> None:
@@ -287,11 +287,11 @@ def test_slow_response_does_not_extend_the_timeout(hook, tell, there, monkeypatc
         for _ in range(100):
             handler.wfile.write(b".")
             handler.wfile.flush()
-            if there.over.wait(0.2):
+            if receiving.over.wait(0.2):
                 return
 
-    there.answer = drip
-    hook(there.url)
+    receiving.answer = drip
+    hook(receiving.url)
     tell()
     (delivery,) = round_trip()
     assert delivery.attempts.get().error == "timeout"
@@ -325,9 +325,9 @@ def test_suspect_endpoints_never_exceed_their_threads(hook, tell, monkeypatch):
     assert most[0] == deliveries.SUSPECT_THREADS
 
 
-def test_worker_killed_during_a_delivery_loses_no_event(hook, tell, there):
+def test_worker_killed_during_a_delivery_loses_no_event(hook, tell, receiving):
     """Its claimed delivery is due again, and arrives under the same id."""
-    endpoint = hook(there.url)
+    endpoint = hook(receiving.url)
     tell()
     fan_out.run()
     claimed = deliveries._claimed(endpoint)
@@ -337,21 +337,21 @@ def test_worker_killed_during_a_delivery_loses_no_event(hook, tell, there):
     due_now()
     (delivery,) = round_trip()
     assert delivery.state == DeliveryState.DELIVERED
-    assert [request.headers["webhook-id"] for request in there.requests] == [delivery.message_id] * 2
+    assert [request.headers["webhook-id"] for request in receiving.requests] == [delivery.message_id] * 2
 
 
-def test_delivery_ends_when_killed_in_the_last_attempt(hook, tell, there):
-    hook(there.url)
+def test_delivery_ends_when_killed_in_the_last_attempt(hook, tell, receiving):
+    hook(receiving.url)
     tell()
     fan_out.run()
     due_now(attempt_count=deliveries.MAX_ATTEMPTS)
     (delivery,) = round_trip()
     assert (delivery.state, delivery.due_at) == (DeliveryState.FAILED, None)
-    assert there.requests == []
+    assert receiving.requests == []
 
 
-def test_two_workers_do_not_send_the_same_delivery(hook, tell, there):
-    endpoint = hook(there.url)
+def test_two_workers_do_not_send_the_same_delivery(hook, tell, receiving):
+    endpoint = hook(receiving.url)
     tell()
     fan_out.run()
     first = deliveries._claimed(endpoint)
@@ -365,8 +365,8 @@ def test_two_workers_do_not_send_the_same_delivery(hook, tell, there):
     assert Outbox.objects.get().busy_until is None
 
 
-def test_audit_entry_makes_one_delivery(hook, tell, there):
-    hook(there.url)
+def test_audit_entry_makes_one_delivery(hook, tell, receiving):
+    hook(receiving.url)
     tell()
     assert fan_out.run() == 1
     assert fan_out.run() == 0
@@ -376,26 +376,28 @@ def test_audit_entry_makes_one_delivery(hook, tell, there):
         fan_out.run()
 
 
-def test_rotated_webhook_signs_with_both_secrets_for_a_day(hook, tell, there, team, alice, clock):
-    made = services.create(actor=alice, team=team, name="Bot", url=there.url, types=["team.members_changed"])
+def test_rotated_webhook_signs_with_both_secrets_for_a_day(hook, tell, receiving, team, alice, clock):
+    made = services.create(
+        actor=alice, team=team, name="Bot", url=receiving.url, types=["team.members_changed"]
+    )
     fan_out.run()
     again = services.rotate_secret(actor=alice, endpoint=made.endpoint)
     assert again.secret != made.secret
     tell()
     round_trip()
-    request = there.requests[-1]
+    request = receiving.requests[-1]
     new, old = request.headers["webhook-signature"].split(" ")
     assert (new, old) == (signatures_of(again.secret, request), signatures_of(made.secret, request))
     clock.shift(services.OVERLAP.total_seconds() + 1)
     tell()
     round_trip()
-    request = there.requests[-1]
+    request = receiving.requests[-1]
     assert request.headers["webhook-signature"] == signatures_of(again.secret, request)
 
 
-def test_another_portal_secret_key_requires_the_old_one_as_fallback(hook, tell, there, settings):
+def test_another_portal_secret_key_requires_the_old_one_as_fallback(hook, tell, receiving, settings):
     """With the old key as a fallback deliveries continue; without it they fail with a message."""
-    hook(there.url)
+    hook(receiving.url)
     before, settings.SECRET_KEY = settings.SECRET_KEY, "another secret key for tests, of some length"
     settings.SECRET_KEY_FALLBACKS = [before]
     tell()
@@ -403,12 +405,14 @@ def test_another_portal_secret_key_requires_the_old_one_as_fallback(hook, tell, 
     settings.SECRET_KEY_FALLBACKS = []
     tell()
     assert round_trip()[-1].attempts.get().error == "secret_unreadable"
-    assert len(there.requests) == 1
+    assert len(receiving.requests) == 1
 
 
-def test_endpoint_failing_for_days_is_disabled_and_owners_notified(hook, tell, there, alice, bob, settings):
-    there.answer = status(500)
-    endpoint = hook(there.url)
+def test_endpoint_failing_for_days_is_disabled_and_owners_notified(
+    hook, tell, receiving, alice, bob, settings
+):
+    receiving.answer = status(500)
+    endpoint = hook(receiving.url)
     tell()
     round_trip()
     assert Endpoint.objects.get().enabled
@@ -421,24 +425,24 @@ def test_endpoint_failing_for_days_is_disabled_and_owners_notified(hook, tell, t
     assert (notice.user, notice.url) == (alice, f"/webhooks/{endpoint.pk}/")
     assert Event.objects.filter(kind=AuditKind.WEBHOOK_DISABLED, team=endpoint.team).exists()
     due_now()
-    before = len(there.requests)
+    before = len(receiving.requests)
     round_trip()
-    assert len(there.requests) == before
-    there.answer = None
+    assert len(receiving.requests) == before
+    receiving.answer = None
     services.change(actor=alice, endpoint=endpoint, enabled=True)
     assert round_trip()[0].state == DeliveryState.DELIVERED
 
 
-def test_status_410_disables_the_endpoint(hook, tell, there):
-    there.answer = status(410)
-    hook(there.url)
+def test_status_410_disables_the_endpoint(hook, tell, receiving):
+    receiving.answer = status(410)
+    hook(receiving.url)
     tell()
     round_trip()
     assert not Endpoint.objects.get().enabled
 
 
-def test_endpoint_deleted_during_a_delivery(hook, tell, there):
-    endpoint = hook(there.url)
+def test_endpoint_deleted_during_a_delivery(hook, tell, receiving):
+    endpoint = hook(receiving.url)
     tell()
     fan_out.run()
     claimed = deliveries._claimed(endpoint)
@@ -448,8 +452,8 @@ def test_endpoint_deleted_during_a_delivery(hook, tell, there):
     assert Attempt.objects.count() == 0
 
 
-def test_old_deliveries_are_deleted(hook, tell, there, settings):
-    hook(there.url)
+def test_old_deliveries_are_deleted(hook, tell, receiving, settings):
+    hook(receiving.url)
     tell()
     tell()
     first, _second = round_trip()
@@ -459,18 +463,18 @@ def test_old_deliveries_are_deleted(hook, tell, there, settings):
     assert Delivery.objects.exclude(pk=first.pk).count() == Attempt.objects.count() == 1
 
 
-def test_unreachable_receiver_does_not_fill_the_disk(hook, tell, there, monkeypatch):
+def test_unreachable_receiver_does_not_fill_the_disk(hook, tell, receiving, monkeypatch):
     monkeypatch.setattr(fan_out, "MAX_PENDING", 2)
-    hook(there.url)
+    hook(receiving.url)
     for _ in range(4):
         tell()
         fan_out.run()
     assert Delivery.objects.count() == 2
 
 
-def test_sweep_sends_without_redis(hook, there, alice, monkeypatch):
+def test_sweep_sends_without_redis(hook, receiving, alice, monkeypatch):
     monkeypatch.setattr(services.app, "send_task", _no_broker)
-    services.send_test(actor=alice, endpoint=hook(there.url))
+    services.send_test(actor=alice, endpoint=hook(receiving.url))
     assert round_trip()[0].state == DeliveryState.DELIVERED
 
 
@@ -478,17 +482,17 @@ def _no_broker(*_: object, **__: object) -> None:
     raise ConnectionError("Redis is away")
 
 
-def test_many_entries_are_read_in_ordered_batches(hook, tell, there, monkeypatch):
+def test_many_entries_are_read_in_ordered_batches(hook, tell, receiving, monkeypatch):
     monkeypatch.setattr(fan_out, "BATCH", 3)
-    hook(there.url)
+    hook(receiving.url)
     for _ in range(8):
         tell()
     assert fan_out.run() == 8
     assert Outbox.objects.get().last_id == Event.objects.latest("pk").pk
 
 
-def test_account_event_for_administrators_has_the_user(there, hook, tell, ada):
-    hook(there.url, "user.deactivated", actor=ada, team=None)
+def test_account_event_for_administrators_has_the_user(receiving, hook, tell, ada):
+    hook(receiving.url, "user.deactivated", actor=ada, team=None)
     tell(AuditKind.USER_DEACTIVATED, team=None, data={"username": "bob"}, actor=SYSTEM)
     round_trip()
-    assert json.loads(there.requests[0].body)["data"]["user"] == {"username": "bob"}
+    assert json.loads(receiving.requests[0].body)["data"]["user"] == {"username": "bob"}

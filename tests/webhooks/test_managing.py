@@ -52,11 +52,11 @@ def test_the_secret_is_shown_once_and_kept_encrypted(team, alice):
     assert made.secret not in repr(made)
 
 
-def test_secret_and_path_are_not_logged_or_audited(hook, tell, there, caplog, team, alice):
+def test_secret_and_path_are_not_logged_or_audited(hook, tell, receiving, caplog, team, alice):
     caplog.set_level(logging.DEBUG)
-    there.answer = status(500)
+    receiving.answer = status(500)
     made = services.create(
-        actor=alice, team=team, name="Bot", url=f"{there.url}/token-7f3a", types=["team.members_changed"]
+        actor=alice, team=team, name="Bot", url=f"{receiving.url}/token-7f3a", types=["team.members_changed"]
     )
     services.rotate_secret(actor=alice, endpoint=made.endpoint)
     services.send_test(actor=alice, endpoint=made.endpoint)
@@ -147,8 +147,8 @@ def test_webhooks_per_team_are_limited(team, alice, monkeypatch):
     assert refused.value.code == "too_many_webhooks"
 
 
-def test_one_test_at_a_time_and_none_for_a_disabled_webhook(hook, there, alice):
-    endpoint = hook(there.url)
+def test_one_test_at_a_time_and_none_for_a_disabled_webhook(hook, receiving, alice):
+    endpoint = hook(receiving.url)
     services.send_test(actor=alice, endpoint=endpoint)
     with pytest.raises(StateConflict):
         services.send_test(actor=alice, endpoint=endpoint)
@@ -158,8 +158,8 @@ def test_one_test_at_a_time_and_none_for_a_disabled_webhook(hook, there, alice):
     assert refused.value.code == "webhook_disabled"
 
 
-def test_pending_delivery_cannot_be_redelivered(hook, there, alice):
-    endpoint = hook(there.url)
+def test_pending_delivery_cannot_be_redelivered(hook, receiving, alice):
+    endpoint = hook(receiving.url)
     delivery = services.send_test(actor=alice, endpoint=endpoint)
     with pytest.raises(StateConflict):
         services.redeliver(actor=alice, delivery=delivery)
@@ -168,8 +168,8 @@ def test_pending_delivery_cannot_be_redelivered(hook, there, alice):
     assert Delivery.objects.get().state == "pending"
 
 
-def test_every_change_is_audited(hook, there, alice, team):
-    endpoint = hook(there.url)
+def test_every_change_is_audited(hook, receiving, alice, team):
+    endpoint = hook(receiving.url)
     services.change(actor=alice, endpoint=endpoint, name="Another")
     services.change(actor=alice, endpoint=endpoint, name="Another")  # no change
     services.rotate_secret(actor=alice, endpoint=endpoint)
@@ -187,9 +187,9 @@ def test_every_change_is_audited(hook, there, alice, team):
     ]
 
 
-def test_managing_webhooks_over_rest(api, alice, team, there):
+def test_managing_webhooks_over_rest(api, alice, team, receiving):
     program = api(alice)
-    made = program.post("teams/vision/webhooks", {**BODY, "url": there.url})
+    made = program.post("teams/vision/webhooks", {**BODY, "url": receiving.url})
     assert (made.status_code, made["Cache-Control"]) == (201, "no-store")
     assert made.json()["secret"].startswith("whsec_")
     path = f"webhooks/{made.json()['id']}"
@@ -226,9 +226,9 @@ def test_page_creates_a_webhook_and_shows_its_secret_once(as_user, alice, team):
     assert "internal address" in refused.content.decode()
 
 
-def test_webhook_page_escapes_log_and_responses(as_user, alice, hook, tell, there):
-    there.answer = status(500, b"<script>alert(1)</script>")
-    endpoint = hook(there.url)
+def test_webhook_page_escapes_log_and_responses(as_user, alice, hook, tell, receiving):
+    receiving.answer = status(500, b"<script>alert(1)</script>")
+    endpoint = hook(receiving.url)
     tell()
     round_trip()
     browser = as_user(alice)
@@ -242,8 +242,8 @@ def test_webhook_page_escapes_log_and_responses(as_user, alice, hook, tell, ther
     assert not Endpoint.objects.exists()
 
 
-def test_queries_of_the_log_do_not_grow_with_deliveries(as_user, alice, hook, there):
-    endpoint = hook(there.url)
+def test_queries_of_the_log_do_not_grow_with_deliveries(as_user, alice, hook, receiving):
+    endpoint = hook(receiving.url)
     now = timezone.now()
     browser = as_user(alice)
 

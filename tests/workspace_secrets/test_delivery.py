@@ -55,7 +55,7 @@ def ask(workspace: Workspace, *, generation: int | None = None, token: str = "",
     return client.post("/agent/v1/secrets", b"{}", content_type="application/json")
 
 
-def told(response: Any) -> dict[str, tuple[str, str]]:
+def delivered_secrets(response: Any) -> dict[str, tuple[str, str]]:
     assert response.status_code == 200, response.content
     return {secret["name"]: (secret["kind"], secret["value"]) for secret in response.json()["secrets"]}
 
@@ -77,7 +77,7 @@ def test_user_secret_overrides_team_secret_and_that_the_template_secret(
     put(bob, bob, "D", "of bob")
     put(alice, alice, "H", "of alice", everywhere=True)
     workspace = make(bob, secrets=["C", "F"])
-    found = {name: value for name, (_kind, value) in told(ask(workspace)).items()}
+    found = {name: value for name, (_kind, value) in delivered_secrets(ask(workspace)).items()}
     assert found == {
         "A": "of bob", "B": "of the team", "C": "of bob", "D": "of the template",
         "E": "of the team", "F": "of the team",
@@ -101,7 +101,7 @@ def test_secrets_of_another_team_are_not_delivered(make, alice, bob, team, local
     put(alice, other, "OTHERS", everywhere=True)
     with pytest.raises(InvalidInput):
         make(bob, secrets=["OTHERS"])
-    assert told(ask(make(bob))) == {}
+    assert delivered_secrets(ask(make(bob))) == {}
 
 
 def test_template_secrets_of_another_team_are_not_delivered(make, alice, bob, team, template, local_pool):
@@ -111,7 +111,7 @@ def test_template_secrets_of_another_team_are_not_delivered(make, alice, bob, te
     template.save()
     put(alice, team, "SHARED", "of vision")
     put(alice, template, "OWN", "of the template")
-    assert "SHARED" not in told(ask(make(bob)))
+    assert "SHARED" not in delivered_secrets(ask(make(bob)))
     owner = MembershipFactory(team=other, role=Role.OWNER).user
     assert effective.available_secrets(owner, other, None).by_name == {}
 
@@ -146,7 +146,7 @@ def test_secret_values_are_not_in_messages_or_rows(sent, started):
     (message,) = sent.messages
     assert message.command.spec.secrets is True
     assert VALUE not in str(message.kwargs) and VALUE not in json.dumps(message.command.spec.digest())
-    told(ask(started))
+    delivered_secrets(ask(started))
     row = StartSecrets.objects.get()
     assert [each["name"] for each in row.given] == ["TOKEN_A"] and VALUE not in str(row.given)
     entry = Event.objects.get(kind="workspace.secrets_given")
@@ -171,7 +171,7 @@ def test_spec_hash_does_not_depend_on_secrets(sent, started, bob):
 
 
 def test_secrets_can_be_requested_again_until_the_app_starts(started):
-    assert told(ask(started)) == told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
+    assert delivered_secrets(ask(started)) == delivered_secrets(ask(started)) == {"TOKEN_A": ("env", VALUE)}
     assert Event.objects.filter(kind="workspace.secrets_given").count() == 1
     launched = Client(headers={"Authorization": f"Bearer {agent_token(started.pk, started.generation)}"})
     body = json.dumps({"endpoint": endpoint_of(started)}).encode()
@@ -196,14 +196,14 @@ def test_secrets_are_delivered_only_while_starting(sent, started, bob):
     started.refresh_from_db()
     assert started.generation == generation + 1
     assert ask(started, generation=generation).status_code == 410
-    assert VALUE in str(told(ask(started)))
+    assert VALUE in str(delivered_secrets(ask(started)))
     workspaces.delete(actor=bob, workspace_id=started.pk)
     assert ask(started).status_code == 410
 
 
 def test_token_of_another_workspace_gets_its_own_secrets(started, make, alice):
     other = make(alice)
-    assert told(ask(other)) == {}
+    assert delivered_secrets(ask(other)) == {}
     forged = agent_token(started.pk, started.generation).split(".")[:2]
     forged.append(agent_token(other.pk, other.generation).rsplit(".", 1)[1])
     assert ask(started, token=".".join(forged)).status_code == 401
@@ -220,21 +220,21 @@ def test_node_gets_only_secrets_of_its_workspaces(started, settings):
     MachineFactory(name=node.name, pool=started.pool)
     assert ask(started, **through, **{door.NODE_HEADER: "gpu-other"}).status_code == 410
     assert ask(started).status_code == 410  # bypassing the front door
-    assert VALUE in str(told(ask(started, **through, **{door.NODE_HEADER: node.name})))
+    assert VALUE in str(delivered_secrets(ask(started, **through, **{door.NODE_HEADER: node.name})))
 
 
 def test_former_members_and_deactivated_users_get_no_team_secrets(started, team, alice, bob):
     put(alice, team, "TEAMS", everywhere=True)
-    assert set(told(ask(started))) == {"TOKEN_A", "TEAMS"}
+    assert set(delivered_secrets(ask(started))) == {"TOKEN_A", "TEAMS"}
     Membership.objects.filter(user=bob).update(role=Role.VIEWER)
-    assert set(told(ask(started))) == {"TOKEN_A"}
+    assert set(delivered_secrets(ask(started))) == {"TOKEN_A"}
     type(bob).objects.filter(pk=bob.pk).update(is_active=False)
     assert ask(started).status_code == 410
 
 
 def test_concurrently_deleted_secret_is_not_delivered(started, bob):
     services.delete(actor=bob, secret=Secret.objects.get())
-    assert told(ask(started)) == {}
+    assert delivered_secrets(ask(started)) == {}
 
 
 def test_undecryptable_secret_is_reported(started, settings):
@@ -248,7 +248,7 @@ def test_undecryptable_secret_is_reported(started, settings):
 
 
 def test_changed_secret_applies_from_the_next_start(sent, started, bob):
-    told(ask(started))
+    delivered_secrets(ask(started))
     run_until_ready(sent, started)
     note = secret_delivery.note_of(started)
     assert note is not None and ([row.name for row in note.rows], note.changed) == (["TOKEN_A"], False)

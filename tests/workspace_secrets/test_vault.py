@@ -27,7 +27,7 @@ from tests.api.conftest import api as api  # a fixture
 from tests.api.conftest import problem
 from tests.vault_server import VaultServer
 from tests.vault_server import vault_server as vault_server
-from tests.workspace_secrets.test_delivery import ask, told
+from tests.workspace_secrets.test_delivery import ask, delivered_secrets
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -65,9 +65,9 @@ def refused(response: Any, status: int, code: SecretCode) -> None:
 
 
 def test_start_gets_the_current_vault_secret_and_it_is_not_stored(server, started, bob):
-    assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
+    assert delivered_secrets(ask(started)) == {"TOKEN_A": ("env", VALUE)}
     server.write("berth/users/bob/wandb", api_key=f"{VALUE}-2")
-    assert told(ask(started)) == {"TOKEN_A": ("env", f"{VALUE}-2")}
+    assert delivered_secrets(ask(started)) == {"TOKEN_A": ("env", f"{VALUE}-2")}
     row = Secret.objects.get()
     assert (row.sealed, row.size_bytes, row.delivered_to) == ("", 0, bob)
     kept = StartSecrets.objects.get()
@@ -80,7 +80,7 @@ def test_start_gets_the_current_vault_secret_and_it_is_not_stored(server, starte
 
 
 def test_page_shows_no_change_for_vault_secrets(sent, started, bob):
-    told(ask(started))
+    delivered_secrets(ask(started))
     run_until_ready(sent, started)
     note = secret_delivery.note_of(started)
     assert note is not None and not note.changed
@@ -95,16 +95,16 @@ def test_vault_token_file_is_read_each_time(server, started, settings):
     server.token_file.write_text("s.of-another-vault")
     refused(ask(started), 409, SecretCode.VAULT_LOGIN_REFUSED)
     server.token_file.write_text(server.new_token() + "\n")
-    assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
+    assert delivered_secrets(ask(started)) == {"TOKEN_A": ("env", VALUE)}
     server.token_file.unlink()
     refused(ask(started), 409, SecretCode.VAULT_LOGIN_REFUSED)
 
 
 def test_revoked_vault_token_is_renewed(server, started):
-    assert told(ask(started))
+    assert delivered_secrets(ask(started))
     token = vault._kept.token
     server.root.auth.token.revoke(token)
-    assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
+    assert delivered_secrets(ask(started)) == {"TOKEN_A": ("env", VALUE)}
     assert vault._kept.token != token
 
 
@@ -144,7 +144,7 @@ def test_transient_failure_is_retried(server, started, settings):
         refused(ask(started), 503, SecretCode.VAULT_SEALED)
     finally:
         server.unseal()
-    assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
+    assert delivered_secrets(ask(started)) == {"TOKEN_A": ("env", VALUE)}
     assert StartSecrets.objects.get().problem == {}
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -153,7 +153,7 @@ def test_transient_failure_is_retried(server, started, settings):
 
 
 def test_start_waiting_for_vault_gets_a_final_notice(sent, server, started, bob):
-    told(ask(started))
+    delivered_secrets(ask(started))
     run_until_ready(sent, started)
     secret_delivery.close(started.pk, started.generation)
     workspaces.stop(actor=bob, workspace_id=started.pk)
@@ -170,7 +170,7 @@ def test_start_waiting_for_vault_gets_a_final_notice(sent, server, started, bob)
         server.unseal()
     kept = StartSecrets.objects.get()
     assert (kept.generation, kept.given, kept.closed) == (started.generation, [], False)
-    assert told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
+    assert delivered_secrets(ask(started)) == {"TOKEN_A": ("env", VALUE)}
 
 
 def test_second_start_does_not_wait_for_an_unavailable_vault_secret(server, started, settings, monkeypatch):
@@ -182,7 +182,7 @@ def test_second_start_does_not_wait_for_an_unavailable_vault_secret(server, star
         server.unseal()
     refused(ask(started), 503, SecretCode.VAULT_SEALED)
     vault.forget()
-    assert told(ask(started))
+    assert delivered_secrets(ask(started))
 
 
 def test_vault_permission_errors_are_distinguished(server, started, settings, bob):
@@ -194,7 +194,7 @@ def test_vault_permission_errors_are_distinguished(server, started, settings, bo
     vault.forget()
     refused(ask(started), 409, SecretCode.VAULT_LOGIN_REFUSED)
     server.new_secret_id()
-    assert told(ask(started))
+    assert delivered_secrets(ask(started))
     settings.BERTH_VAULT_ADDR = server.address.replace("http:", "https:")
     refused(ask(started), 409, SecretCode.VAULT_CERTIFICATE)
     settings.BERTH_VAULT_ADDR = ""

@@ -35,7 +35,7 @@ ENDPOINT = "http://127.0.0.1:18001"
 
 
 @pytest.fixture
-def told(monkeypatch) -> list[tuple]:
+def sent_updates(monkeypatch) -> list[tuple]:
     """Record what is written for the gateway, in order."""
     calls: list[tuple] = []
     monkeypatch.setattr(live, "connection", lambda: "store")
@@ -59,14 +59,14 @@ def running(workspace, sent) -> Workspace:
     return workspace
 
 
-def test_every_state_is_published_to_the_gateway(told, make, alice, local_pool, sent):
+def test_every_state_is_published_to_the_gateway(sent_updates, make, alice, local_pool, sent):
     workspace = make(alice)
     run_until_ready(sent, workspace, ENDPOINT)
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert answer(sent, "stop", "stopped")
     services.delete(actor=alice, workspace_id=workspace.pk)
     assert answer(sent, "delete", "absent")
-    assert list(dict.fromkeys(what[1] for what in told if what[0] == "view")) == [
+    assert list(dict.fromkeys(what[1] for what in sent_updates if what[0] == "view")) == [
         "provisioning",
         "running",
         "stopping",
@@ -75,8 +75,8 @@ def test_every_state_is_published_to_the_gateway(told, make, alice, local_pool, 
         "terminated",
     ]
     # Its address is published with its state: reachable only while it runs.
-    assert ("view", "running", ENDPOINT) in told
-    assert told[-1] == ("revoked", workspace.external_name)
+    assert ("view", "running", ENDPOINT) in sent_updates
+    assert sent_updates[-1] == ("revoked", workspace.external_name)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def second(settings, tmp_path) -> Path:
 
 @pytest.mark.parametrize("harm", ["stopped", "signed out", "switched off", "token revoked"])
 def test_revoked_right_invalidates_passes(
-    told, running, alice, sent, second, monkeypatch, harm, django_capture_on_commit_callbacks
+    sent_updates, running, alice, sent, second, monkeypatch, harm, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(tickets, "revoke_user", lambda *_: None)
     monkeypatch.setattr(changes.live, "connection", lambda: SimpleNamespace(incr=lambda _: None))

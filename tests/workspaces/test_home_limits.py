@@ -58,7 +58,7 @@ def measured(
     return State(workspace.state)
 
 
-def told() -> list[str]:
+def notice_titles() -> list[str]:
     found = Notification.objects.filter(kind="workspace.home_filling").order_by("pk")
     return list(found.values_list("title", flat=True))
 
@@ -66,8 +66,8 @@ def told() -> list[str]:
 def test_each_step_is_reported_once(running):
     for used in (500, 799, 800, 850, 800, 899, 900, 950, 940, 990):
         assert measured(running, used) == State.RUNNING
-    assert len(told()) == 2
-    assert "80 %" in told()[0] and "90 %" in told()[1]
+    assert len(notice_titles()) == 2
+    assert "80 %" in notice_titles()[0] and "90 %" in notice_titles()[1]
     assert {notice.user for notice in Notification.objects.all()} == {running.owner}
 
 
@@ -75,19 +75,19 @@ def test_refilled_home_is_reported_again(running):
     measured(running, 850)
     measured(running, 760)  # still nearly as much: the notice remains
     measured(running, 850)
-    assert len(told()) == 1
+    assert len(notice_titles()) == 1
     Notification.objects.all().delete()  # otherwise the same text would not be repeated
     measured(running, 760)
     measured(running, 850)
-    assert told() == []
+    assert notice_titles() == []
     measured(running, 300)
     measured(running, 850)
-    assert len(told()) == 1
+    assert len(notice_titles()) == 1
 
 
 def test_workspace_above_the_home_limit_is_stopped_after_the_grace_period(running):
     assert measured(running, 1001) == State.RUNNING
-    assert told()[-1].endswith("is full")
+    assert notice_titles()[-1].endswith("is full")
     assert measured(running, 1001, after_s=599) == State.RUNNING
     assert measured(running, 1001, after_s=601) == State.STOPPING
     entry = Event.objects.filter(kind="workspace.stop", workspace=running).last()
@@ -134,7 +134,7 @@ def test_nearly_full_disk_without_growth_stops_no_workspace(running):
 
 
 @pytest.fixture
-def held(running) -> Workspace:
+def limited_running(running) -> Workspace:
     """A workspace on a node whose kernel limits homes."""
     node = running.allocations.select_related("node").get(released_at=None).node
     node.facts = {**node.facts, "home_hold": "project_quota"}
@@ -142,26 +142,26 @@ def held(running) -> Workspace:
     return running
 
 
-def test_workspace_is_not_stopped_if_the_kernel_enforces_the_limit(held):
-    measured(held, 1001)
+def test_workspace_is_not_stopped_if_the_kernel_enforces_the_limit(limited_running):
+    measured(limited_running, 1001)
     body = Notification.objects.get(kind="workspace.home_filling").body
     assert body.endswith("Delete files. Above 1.1 GiB, writes fail. Workspaces go on.")
-    assert measured(held, 1100, after_s=5, low=True) == State.RUNNING
-    assert measured(held, 1100, after_s=5000) == State.RUNNING
-    assert measured(held, 1100, hidden=True, after_s=9000) == State.RUNNING
-    note = home_limits.note_of(held)
+    assert measured(limited_running, 1100, after_s=5, low=True) == State.RUNNING
+    assert measured(limited_running, 1100, after_s=5000) == State.RUNNING
+    assert measured(limited_running, 1100, hidden=True, after_s=9000) == State.RUNNING
+    note = home_limits.note_of(limited_running)
     assert note is not None and note.full and "Workspaces go on." in note.text
-    measured(held, 500, after_s=9100)
+    measured(limited_running, 500, after_s=9100)
     Notification.objects.all().delete()  # otherwise the same title would not be repeated
-    assert measured(held, 10, files=110_000, after_s=9200) == State.RUNNING
+    assert measured(limited_running, 10, files=110_000, after_s=9200) == State.RUNNING
     body = Notification.objects.filter(kind="workspace.home_filling").latest("pk").body
     assert "no file can be created" in body and "110,000" in body.replace("\xa0", ",").replace("\u202f", ",")
 
 
-def test_home_above_the_kernel_limit_is_treated_as_unlimited(held):
-    measured(held, 1050)
-    assert measured(held, 1200, after_s=5) == State.RUNNING
-    assert measured(held, 1300, after_s=66) == State.STOPPING
+def test_home_above_the_kernel_limit_is_treated_as_unlimited(limited_running):
+    measured(limited_running, 1050)
+    assert measured(limited_running, 1200, after_s=5) == State.RUNNING
+    assert measured(limited_running, 1300, after_s=66) == State.STOPPING
 
 
 def test_page_shows_the_remaining_time(running, clock):
@@ -195,7 +195,11 @@ def test_unmeasurable_usage_counts_as_full(running):
 def test_file_limit_is_reported_and_enforced_like_size(running):
     for files in (70_000, 79_999, 80_000, 85_000, 90_000, 99_999):
         assert measured(running, 3, files=files) == State.RUNNING
-    assert ["80 %" in told()[0], "90 %" in told()[1], len(told())] == [True, True, 2]
+    assert ["80 %" in notice_titles()[0], "90 %" in notice_titles()[1], len(notice_titles())] == [
+        True,
+        True,
+        2,
+    ]
     body = Notification.objects.filter(kind="workspace.home_filling").order_by("pk")[0].body
     assert "80,000 of 100,000 files" in body.replace("\xa0", ",").replace("\u202f", ",")
     assert measured(running, 3, files=100_001) == State.RUNNING
@@ -251,7 +255,7 @@ def test_no_limit_sends_no_reports_and_stops_no_workspace(running, settings):
     settings.BERTH_HOME_LIMIT_MIB = 0
     measured(running, 10_000_000)
     assert measured(running, 20_000_000, after_s=9000, hidden=True) == State.RUNNING
-    assert told() == []
+    assert notice_titles() == []
     assert home_limits.note_of(running) is None
 
 

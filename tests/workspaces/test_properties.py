@@ -217,7 +217,7 @@ relaxed = settings(
 )
 
 
-def everything_is_as_wanted(world: World) -> None:
+def desired_states_are_reached(world: World) -> None:
     driver = driver_for(config_of(world.pool))
     assert driver.over_grants() == ()
     expected = {
@@ -267,7 +267,7 @@ def everything_is_as_wanted(world: World) -> None:
     ]
 )
 def test_invariants_hold_and_all_workspaces_converge(worlds, steps):
-    worlds(steps, everything_is_as_wanted)
+    worlds(steps, desired_states_are_reached)
 
 
 @pytest.mark.slow("whole histories for each example")

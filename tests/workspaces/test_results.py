@@ -298,8 +298,8 @@ def test_operators_see_machines_out_of_memory(running, sent, clock, olga):
         sent, Op.OBSERVE, "failed", exit_code=137, code="machine_out_of_memory", message="No memory."
     )
     node = active(running)[0].node
-    told = Notification.objects.get(user=olga, kind="node.memory_full")
-    assert node.name in told.title and told.url == f"/gpus/nodes/{node.pk}/"
+    notices_of = Notification.objects.get(user=olga, kind="node.memory_full")
+    assert node.name in notices_of.title and notices_of.url == f"/gpus/nodes/{node.pk}/"
     running.refresh_from_db()
     assert error_code(running) == "machine_out_of_memory"
 
@@ -442,12 +442,12 @@ def test_owner_is_notified_when_ready_after_a_long_wait(make, alice, local_pool,
     local_pool.nodes.update(cordoned=False)
     cycle.run()
     run_until_ready(sent, late)
-    told = Notification.objects.get(kind="workspace.ready")
-    assert (told.user, told.title) == (alice, "late is ready")
-    assert "waited 10 min" in told.body
+    notices_of = Notification.objects.get(kind="workspace.ready")
+    assert (notices_of.user, notices_of.title) == (alice, "late is ready")
+    assert "waited 10 min" in notices_of.body
 
 
-def told(user, kind: str) -> list[tuple[str, str, int]]:
+def notices_of(user, kind: str) -> list[tuple[str, str, int]]:
     found = Notification.objects.filter(user=user, kind=kind).order_by("pk")
     return [(notice.title, notice.body, notice.repeats) for notice in found]
 
@@ -461,7 +461,7 @@ def test_owner_is_notified_once_of_a_failed_start(make, alice, local_pool, sent)
         workspace.refresh_from_db()
         assert workspace.state == State.TERMINATING
         assert answer(sent, Op.DELETE, "absent")
-    ((title, body, repeats),) = told(alice, "workspace.failed")
+    ((title, body, repeats),) = notices_of(alice, "workspace.failed")
     assert (title, repeats) == ("one failed to start", 2)
     assert "No such image." in body
 
@@ -469,7 +469,7 @@ def test_owner_is_notified_once_of_a_failed_start(make, alice, local_pool, sent)
 def test_owner_is_notified_of_a_lost_or_ended_workspace(running, sent, clock, alice):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "absent")
-    ((title, _body, _repeats),) = told(running.owner, "workspace.lost")
+    ((title, _body, _repeats),) = notices_of(running.owner, "workspace.lost")
     assert title == f"{running.name} has disappeared"
 
 

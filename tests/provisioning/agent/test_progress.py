@@ -43,7 +43,9 @@ def write(folder: Path, name: str, text: str, at: float) -> None:
     os.utime(folder / name, (at, at))
 
 
-def told(folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "tokens") -> ProgressCounters:
+def simulate_job(
+    folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "tokens"
+) -> ProgressCounters:
     """Simulate a job with `each` steps per second, written once a minute and read four times as often."""
     seen = ProgressCounters(str(folder))
     for minute in range(minutes + 1):
@@ -56,7 +58,7 @@ def told(folder: Path, clock: Clock, *, minutes: int, each: float, name: str = "
 
 
 def test_running_total_gives_a_ten_minute_rate(folder, clock):
-    seen = told(folder, clock, minutes=6, each=50)
+    seen = simulate_job(folder, clock, minutes=6, each=50)
     assert seen.rates() == {"tokens": 50}
     for minute in range(1, 12):
         write(folder, "tokens", str(18_000 + minute * 600), clock.wall)
@@ -67,21 +69,21 @@ def test_running_total_gives_a_ten_minute_rate(folder, clock):
 
 
 def test_value_no_longer_reported_is_unknown_not_zero(folder, clock):
-    seen = told(folder, clock, minutes=6, each=50)
+    seen = simulate_job(folder, clock, minutes=6, each=50)
     clock.go(progress.STALE_S)
     assert seen.rates() == {}
 
 
 def test_restarted_or_stalled_job_has_no_rate(folder, clock):
-    seen = told(folder, clock, minutes=6, each=50)
+    seen = simulate_job(folder, clock, minutes=6, each=50)
     write(folder, "tokens", "10", clock.wall)
     assert seen.rates() == {}
-    still = told(folder, clock, minutes=8, each=0, name="steps")
+    still = simulate_job(folder, clock, minutes=8, each=0, name="steps")
     assert still.rates() == {}
 
 
 def test_empty_progress_file_keeps_the_rate(folder, clock):
-    seen = told(folder, clock, minutes=6, each=50)
+    seen = simulate_job(folder, clock, minutes=6, each=50)
     before = seen.rates()
     write(folder, "tokens", "", clock.wall)
     assert seen.rates() == before == {"tokens": 50}
@@ -89,7 +91,7 @@ def test_empty_progress_file_keeps_the_rate(folder, clock):
 
 @pytest.mark.parametrize("set_by", [-3600, 3600, 5])
 def test_clock_change_gives_no_rate(folder, clock, set_by):
-    seen = told(folder, clock, minutes=6, each=50)
+    seen = simulate_job(folder, clock, minutes=6, each=50)
     clock.wall += set_by
     for minute in range(5):
         write(folder, "tokens", str(18_060 + minute * 60 * 50), clock.wall)

@@ -33,7 +33,7 @@ def attack():
 """
 
 
-def said(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
+def run_in_build(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
     """Return what the code of a package reported after running these lines."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     packages.source("hostile", TRY.format(body=lines))
@@ -54,7 +54,7 @@ def test_build_reads_no_user_files(bench: Bench, packages: PackageFolder, tmp_pa
     home.mkdir(parents=True)
     (home / "secret").write_text("secret")
     other = bench.build("pip")
-    found = said(
+    found = run_in_build(
         bench,
         packages,
         f"""
@@ -75,7 +75,7 @@ attempt("processes", lambda: len([p for p in os.listdir("/proc") if p.isdigit()]
 def test_build_reaches_only_the_package_index(bench: Bench, packages: PackageFolder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        found = said(
+        found = run_in_build(
             bench,
             packages,
             f"""
@@ -112,7 +112,7 @@ def test_build_code_runs_as_a_user_without_files_of_others(
         chown(folder, uid)
 
     monkeypatch.setattr(cell, "_chown", taken)
-    found = said(
+    found = run_in_build(
         bench,
         packages,
         f"""
@@ -178,7 +178,7 @@ def test_build_writes_only_to_its_own_folder(bench: Bench, packages: PackageFold
     place = bench.store.folder_of(other.digest)
     (module,) = place.glob("lib/python3*/site-packages/shared.py")
     packages.wheel("beta", files={"shared2.py": "good = True\n"})
-    said(
+    run_in_build(
         bench,
         packages,
         f"""

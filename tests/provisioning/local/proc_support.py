@@ -19,7 +19,7 @@ def command(pid: int) -> bytes:
         return b""
 
 
-def held(pid: int) -> set[str]:
+def open_descriptors(pid: int) -> set[str]:
     """Return all open descriptors of a process, by kernel names."""
     found = set()
     for path in Path(f"/proc/{pid}/fd").iterdir():
@@ -30,7 +30,7 @@ def held(pid: int) -> set[str]:
 
 def open_ends(pid: int) -> set[str]:
     """Return the pipes and sockets of a process, by kernel names."""
-    return {target for target in held(pid) if target.startswith(("pipe:", "socket:"))}
+    return {target for target in open_descriptors(pid) if target.startswith(("pipe:", "socket:"))}
 
 
 def contents(pid: int, *words: str) -> list[str]:

@@ -353,7 +353,7 @@ def test_invalid_archive_name_is_refused(machine: Machine) -> None:
 # --- archived homes -------------------------------------------------------------------------------
 
 
-def put_away(machine: Machine) -> dict[str, bytes]:
+def archive_and_empty(machine: Machine) -> dict[str, bytes]:
     """Archive and empty the home. Returns its previous content."""
     before = fill(machine.home)
     time.sleep(0.05)
@@ -365,7 +365,7 @@ def put_away(machine: Machine) -> dict[str, bytes]:
 
 def test_archived_home_is_emptied_and_restored(machine: Machine) -> None:
     machine.home.chmod(0o710)
-    before = put_away(machine)
+    before = archive_and_empty(machine)
     assert content(machine.home) == {} and stat.S_IMODE(machine.home.stat().st_mode) == 0o710
     assert machine.do(ArchiveCommand.EMPTY, job="j2").placed, "twice is the same"
     assert machine.do(ArchiveCommand.LEAVE, job="j2").placed, "it is too late to leave it"

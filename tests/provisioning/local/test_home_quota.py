@@ -74,17 +74,17 @@ def enforce(quotas: HomeQuotas, *homes: str) -> None:
     list(quotas.enforce(homes))
 
 
-def held(quotas: HomeQuotas, home: str) -> QuotaRecord:
+def quota_record(quotas: HomeQuotas, home: str) -> QuotaRecord:
     found = quotas.limit_home(home)
     assert found is not None
     return found
 
 
 def test_each_home_has_its_own_lasting_project_id(quotas, homes, kernel):
-    one, two = held(quotas, "a/one").project, held(quotas, "a/two").project
+    one, two = quota_record(quotas, "a/one").project, quota_record(quotas, "a/two").project
     assert one != two and {one, two} <= set(home_quota.NUMBERS)
     again = HomeQuotas(quotas.folder.parent, homes)
-    assert (held(again, "a/one").project, held(again, "a/two").project) == (one, two)
+    assert (quota_record(again, "a/one").project, quota_record(again, "a/two").project) == (one, two)
     assert kernel.projects[(homes / "a/one").stat().st_ino] == one
     assert kernel.uses[one].limit_bytes == 1100 << 20, "a tenth more than the measured limit"
     assert kernel.uses[one].limit_files == quotas.most_files() * 110 // 100 >= home_quota.LEAST_FILES
@@ -95,14 +95,14 @@ def test_project_ids_of_others_are_not_used(quotas, kernel, tmp_path, monkeypatc
     (tmp_path / "projid").write_text(f"# mine\nbackups:{first}\n")
     monkeypatch.setattr(home_quota, "ADMINISTRATORS", (tmp_path / "projid", tmp_path / "none"))
     kernel.uses[second] = ProjectUse(0, 4096, 0, 1)
-    assert held(quotas, "a/one").project == third
+    assert quota_record(quotas, "a/one").project == third
     assert kernel.uses[second] == ProjectUse(0, 4096, 0, 1)
 
 
 def test_damaged_record_is_rebuilt(quotas):
-    before = held(quotas, "a/one").project
+    before = quota_record(quotas, "a/one").project
     (quotas.folder / "a:one").write_text("{")
-    after = held(quotas, "a/one").project
+    after = quota_record(quotas, "a/one").project
     assert after != before, "the kernel counts for that one still"
     assert json.loads((quotas.folder / "a:one").read_text())["project"] == after
 
@@ -112,9 +112,9 @@ def test_no_limit_sets_no_quota_and_removes_an_earlier_one(tmp_path, homes, kern
     quotas.store_limit(0)
     assert quotas.limit_home("a/one") is None and not quotas.folder.exists()
     quotas.store_limit(1000)
-    project = held(quotas, "a/one").project
+    project = quota_record(quotas, "a/one").project
     quotas.store_limit(0)
-    assert held(quotas, "a/one").project == project and kernel.uses[project] == NOTHING
+    assert quota_record(quotas, "a/one").project == project and kernel.uses[project] == NOTHING
 
 
 def test_only_existing_content_of_the_home_gets_the_project_id(quotas, homes, kernel, tmp_path):
@@ -145,7 +145,7 @@ def test_killed_operation_resumes(quotas, homes, kernel):
     steps = quotas.enforce(["a/one"])
     next(steps)
     steps.close()
-    assert 1 < len(kernel.given) < len(files) and held(quotas, "a/one").given == 0
+    assert 1 < len(kernel.given) < len(files) and quota_record(quotas, "a/one").given == 0
     enforce(HomeQuotas(quotas.folder.parent, homes), "a/one")
     assert {path.stat().st_ino for path in files} <= set(kernel.given)
     assert len(kernel.given) == len(set(kernel.given)), "nothing was given twice"
@@ -153,7 +153,7 @@ def test_killed_operation_resumes(quotas, homes, kernel):
 
 def test_another_folder_replacing_the_home_gets_the_project_id(quotas, homes, kernel):
     enforce(quotas, "a/one")
-    project = held(quotas, "a/one").project
+    project = quota_record(quotas, "a/one").project
     (homes / "a/.restored").mkdir()
     (homes / "a/.restored/file").write_text("x")
     (homes / "a/one").rename(homes / "a/.old")
@@ -163,7 +163,7 @@ def test_another_folder_replacing_the_home_gets_the_project_id(quotas, homes, ke
 
 
 def test_project_id_is_released_when_the_home_is_fully_deleted(quotas, homes, kernel):
-    project = held(quotas, "a/one").project
+    project = quota_record(quotas, "a/one").project
     (homes / "a/one").rename(homes / "a/.deleting-one")
     kernel.uses[project] = replace(kernel.uses[project], used_files=3)
     enforce(quotas, "a/two")

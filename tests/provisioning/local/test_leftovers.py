@@ -24,7 +24,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     made.close()
 
 
-def there(pool: Pool) -> set[tuple[LeftoverKind, str]]:
+def listed_leftovers(pool: Pool) -> set[tuple[LeftoverKind, str]]:
     return {
         (leftover.kind, leftover.name) for leftover in pool.driver.list_leftovers() if not leftover.removed_at
     }
@@ -35,18 +35,18 @@ def test_live_workspace_is_never_listed_as_a_leftover(pool):
     folder = pool.driver._dir(spec.ref)
     with folder.operation():
         folder.prepare()  # a start without a record yet
-        assert there(pool) == set()
+        assert listed_leftovers(pool) == set()
     folder.remove()
     pool.run(spec)
-    assert there(pool) == set()
+    assert listed_leftovers(pool) == set()
     for kind in (FOLDER, GROUP):
         with pytest.raises(Conflict):
             pool.driver.remove_leftover(kind, folder.name)
     assert pool.driver.observe(spec.ref).state is ObservedState.RUNNING
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
-    assert there(pool) == set()
+    assert listed_leftovers(pool) == set()
     pool.wait(lambda: pool.driver.ensure_deleted(spec.ref), ObservedState.ABSENT)
-    assert there(pool) == set()
+    assert listed_leftovers(pool) == set()
 
 
 def test_folder_without_a_record_is_listed_with_its_size_and_removed(pool):
@@ -61,7 +61,7 @@ def test_folder_without_a_record_is_listed_with_its_size_and_removed(pool):
     with folder.operation(), pytest.raises(Exception, match="in progress"):
         pool.driver.remove_leftover(FOLDER, folder.name)
     assert pool.driver.remove_leftover(FOLDER, folder.name)
-    assert there(pool) == set() and not folder.path.exists()
+    assert listed_leftovers(pool) == set() and not folder.path.exists()
     assert pool.driver.remove_leftover(FOLDER, folder.name), "missing is gone"
 
 
@@ -71,9 +71,9 @@ def test_empty_control_group_is_listed_and_removed(pool):
         pytest.skip(host.reason)
     name = f"ws-{uuid.uuid4().hex}"
     groups = cgroups.create(host, name, cpu_milli=500, memory_mib=64)
-    assert there(pool) == {(GROUP, name)}
+    assert listed_leftovers(pool) == {(GROUP, name)}
     assert pool.driver.remove_leftover(GROUP, name)
-    assert there(pool) == set() and not any(group.exists() for group in groups)
+    assert listed_leftovers(pool) == set() and not any(group.exists() for group in groups)
 
 
 def test_remains_of_a_deleted_home_are_removed_and_a_new_home_is_kept(pool):
@@ -82,7 +82,7 @@ def test_remains_of_a_deleted_home_are_removed_and_a_new_home_is_kept(pool):
     for path in (rest / "x", new):
         path.mkdir(parents=True)
         (path / "file").write_text("here")
-    assert there(pool) == {(FOLDER, "lab/.deleting-ada")}
+    assert listed_leftovers(pool) == {(FOLDER, "lab/.deleting-ada")}
     assert pool.driver.remove_leftover(FOLDER, "lab/.deleting-ada")
     assert not rest.exists() and (new / "file").read_text() == "here"
     assert homes.delete_rest(homes_dir, "lab", "ada", limit_s=1)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from local_support import PROBE, Pool, ask, filters_of, is_root
-from proc_support import alive, command, contents, held, open_ends
+from proc_support import alive, command, contents, open_descriptors, open_ends
 
 from portal.catalog.initial_catalog import TEMPLATES
 from provisioning import preloading
@@ -80,7 +80,7 @@ def pool(environment: Path, make_pool: Callable[..., Pool], monkeypatch: Any) ->
     yield pool
     pool.driver.spare_count = 0
     pool.driver.warm_up(owner=os.getpid())
-    assert not marks(pool)
+    assert not spare_pids(pool)
 
 
 def probe(pool: Pool, **changes: Any) -> WorkspaceSpec:
@@ -92,7 +92,7 @@ def folders(pool: Pool) -> list[Path]:
     return sorted(path.parent for path in (pool.home / "local" / ".spares").glob("*/spare.json"))
 
 
-def marks(pool: Pool) -> set[int]:
+def spare_pids(pool: Pool) -> set[int]:
     """Return the processes of all spares that are still unused."""
     found = set()
     for folder in folders(pool):
@@ -234,7 +234,7 @@ def test_spare_holds_no_user_data(pool: Pool) -> None:
     secret = probe(pool)
     pool.run(secret)
     (folder,) = ready_spares(pool)
-    for pid in marks(pool):
+    for pid in spare_pids(pool):
         root = Path(f"/proc/{pid}/root")
         environ = Path(f"/proc/{pid}/environ").read_bytes()
         assert b"token" not in environ.lower() and not re.search(rb"\bada\b", environ)
@@ -279,7 +279,7 @@ def test_seccomp_filter_applies_before_and_after_takeover(pool: Pool) -> None:
         pid: [
             line.split()[1] for line in _text(Path(f"/proc/{pid}/status")).splitlines() if "Seccomp:" in line
         ]
-        for pid in marks(pool)
+        for pid in spare_pids(pool)
         if pid != outside
     }
     assert len(waiting) >= 3 and list(waiting.values()) == [["2"]] * len(waiting)
@@ -324,7 +324,7 @@ def test_app_holds_no_descriptor_of_its_starter(pool: Pool) -> None:
     for pid in pids_of(pool, spec):
         if b"app_host" not in command(pid):
             continue
-        kinds = held(pid)
+        kinds = open_descriptors(pid)
         assert not [kind for kind in kinds if "pidfd" in kind or "namespace" in kind or "nsfs" in kind]
         assert not [
             kind
@@ -410,7 +410,7 @@ def start_again(pool: Pool, spec: WorkspaceSpec) -> Any:
 def test_spares_end_with_their_worker(pool: Pool) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
         ready_spares(pool, owner=worker.pid)
-        pids = marks(pool)
+        pids = spare_pids(pool)
         assert pids
         worker.kill()
     until(lambda: not any(alive(pid) for pid in pids), what="a spare outlives its worker")

@@ -145,7 +145,7 @@ class Calls(RuleBasedStateMachine):
         assert self.driver.usage() == held
 
     @invariant()
-    def what_is_listed_is_what_is_observed(self):
+    def list_equals_observations(self):
         listed = {seen.ref.workspace_id: seen for seen in self.driver.list_owned()}
         for workspace in IDS:
             seen = self.driver.observe(WorkspaceRef(workspace, 1))

@@ -36,13 +36,13 @@ def site(*running: Running, **more) -> Snapshot:
     return Snapshot(NOW, TEAMS, (Cohort("c"),), running, **{"capacity": {GPU: 8000}, **more})
 
 
-def held(name: str, gpus: int, team: str = "vision", started_s: int = NOW - 1800, **more) -> Running:
+def running_work(name: str, gpus: int, team: str = "vision", started_s: int = NOW - 1800, **more) -> Running:
     return Running(ask(name, gpus, team, **more), started_s)
 
 
 def test_blocked_request_names_its_holders_and_their_ends():
     assert decide(site(), ask("n", 4)).outcome is Outcome.FITS_NOW
-    snapshot = site(held("v", 7, preemptible=False))
+    snapshot = site(running_work("v", 7, preemptible=False))
     verdict = decide(snapshot, ask("n", 2), alternatives=[ask("small", 1), ask("big", 3)])
     assert (verdict.outcome, verdict.position, verdict.eta_s) == (Outcome.QUEUED, 1, NOW + 1800)
     assert verdict.blocker.rule is Rule.COHORT
@@ -65,13 +65,13 @@ def test_request_above_capacity_is_impossible_and_above_quota_needs_approval():
 
 def test_member_cap_delays_only_that_member():
     teams = (TEAMS[0], replace(TEAMS[1], user_caps={GPU: 1000}))
-    snapshot = replace(site(held("n", 1, "nlp", user="ann")), teams=teams)
+    snapshot = replace(site(running_work("n", 1, "nlp", user="ann")), teams=teams)
     assert decide(snapshot, ask("x", 1, user="ann")).blocker.rule is Rule.USER_CAP
     assert decide(snapshot, ask("x", 1, user="bob")).outcome is Outcome.FITS_NOW
 
 
 def test_owner_reclaims_and_capacity_is_reserved_until_victims_leave():
-    scheduler = Scheduler(site(held("v1", 4), held("v2", 4, started_s=NOW - 1000)))
+    scheduler = Scheduler(site(running_work("v1", 4), running_work("v2", 4, started_s=NOW - 1000)))
     scheduler.submit(ask("owner", 2))
     cycle = scheduler.cycle(NOW)
     assert [(each.workload, each.reason) for each in cycle.victims] == [("v2", PreemptionCode.RECLAIM)]
@@ -83,11 +83,11 @@ def test_owner_reclaims_and_capacity_is_reserved_until_victims_leave():
 
 
 def test_recent_or_nonpreemptible_workloads_are_not_victims():
-    young = site(held("v", 8, started_s=NOW - 10), queued=(ask("n", 2),))
+    young = site(running_work("v", 8, started_s=NOW - 10), queued=(ask("n", 2),))
     assert schedule(young).victims == ()
-    fixed = site(held("v", 8, preemptible=False), queued=(ask("n", 2),))
+    fixed = site(running_work("v", 8, preemptible=False), queued=(ask("n", 2),))
     assert schedule(fixed).victims == ()
-    assert schedule(site(held("v", 8), queued=(ask("n", 2),))).victims != ()
+    assert schedule(site(running_work("v", 8), queued=(ask("n", 2),))).victims != ()
 
 
 def test_only_short_requests_overtake_a_reserved_head():
@@ -97,7 +97,7 @@ def test_only_short_requests_overtake_a_reserved_head():
         ask("long", 1, "vision", duration_s=7200),
         ask("short", 1, "vision", duration_s=60),
     )
-    cycle = schedule(site(held("v", 4), queued=queued, policy=policy))
+    cycle = schedule(site(running_work("v", 4), queued=queued, policy=policy))
     assert [(head.workload, head.start_s) for head in cycle.backfill_reservations] == [("head", NOW + 1800)]
     assert cycle.starts == ("short",)
     assert cycle.backfilled == {"short"}
@@ -110,7 +110,7 @@ def test_reserved_capacity_is_lent_to_preemptible_work_only():
     assert (fixed.outcome, fixed.blocker.rule, fixed.eta_s) == (Outcome.QUEUED, Rule.BOOKING, NOW + 4200)
     assert decide(before, ask("n", 1)).outcome is Outcome.FITS_NOW
     assert decide(before, ask("n", 1, preemptible=False, duration_s=600)).outcome is Outcome.FITS_NOW
-    begun = replace(site(held("n", 1, "nlp"), reservations=(booking,)), now_s=NOW + 600)
+    begun = replace(site(running_work("n", 1, "nlp"), reservations=(booking,)), now_s=NOW + 600)
     assert [each.reason for each in schedule(begun).victims] == [PreemptionCode.RESERVATION_BEGUN]
 
 

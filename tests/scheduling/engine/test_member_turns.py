@@ -48,12 +48,12 @@ def order(scheduler: Scheduler) -> list[str]:
     return found
 
 
-def twenty_of_ann() -> list[Workload]:
+def twenty_requests_of_ann() -> list[Workload]:
     return [ask(f"ann{number:02}", "ann") for number in range(20)]
 
 
 def test_member_with_less_usage_precedes_twenty_earlier_requests():
-    scheduler = site(*twenty_of_ann(), now_s=0)
+    scheduler = site(*twenty_requests_of_ann(), now_s=0)
     scheduler.apply(scheduler.cycle(0), 0)
     assert len(scheduler.running) == 4
     scheduler.submit(ask("bob", "bob", made_s=60))
@@ -63,17 +63,17 @@ def test_member_with_less_usage_precedes_twenty_earlier_requests():
 
 
 def test_requests_are_ordered_by_age_without_member_shares():
-    queued = [*twenty_of_ann(), ask("bob", "bob", made_s=60)]
+    queued = [*twenty_requests_of_ann(), ask("bob", "bob", made_s=60)]
     assert order(site(*queued, team=replace(TEAM, member_shares=False)))[-1] == "bob"
 
 
 def test_starts_of_one_cycle_alternate():
-    queued = [*twenty_of_ann(), *(ask(f"bob{number}", "bob", made_s=60) for number in range(5))]
+    queued = [*twenty_requests_of_ann(), *(ask(f"bob{number}", "bob", made_s=60) for number in range(5))]
     assert site(*queued).cycle(HOUR).starts == ("ann00", "bob0", "ann01", "bob1")
 
 
 def test_plan_alternates_members_like_cycles():
-    queued = [*twenty_of_ann(), *(ask(f"bob{number}", "bob", made_s=60) for number in range(5))]
+    queued = [*twenty_requests_of_ann(), *(ask(f"bob{number}", "bob", made_s=60) for number in range(5))]
     scheduler = site(*queued)
     scheduler.apply(scheduler.cycle(HOUR), HOUR)
     plan = Outlook(scheduler).plan

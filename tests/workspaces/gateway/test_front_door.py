@@ -74,7 +74,7 @@ def raw(stack: Stack, *lines: str) -> bytes:
     return found
 
 
-def told(stack: Stack, **headers: str) -> dict[str, str]:
+def portal_headers(stack: Stack, **headers: str) -> dict[str, str]:
     """Return the headers that reach the portal."""
     url = f"http://127.0.0.1:{stack.proxy_port}/told"
     sent = {key.replace("_", "-"): value for key, value in headers.items()}
@@ -93,7 +93,7 @@ def app_headers(stack: Stack, **headers: str) -> dict[str, str]:
 
 
 def test_only_the_front_door_sets_user_headers(door: Stack) -> None:
-    found = told(
+    found = portal_headers(
         door,
         x_berth_front_door="0" * 64,
         x_berth_socket="ws-1.1",
@@ -115,7 +115,7 @@ def test_only_the_front_door_sets_user_headers(door: Stack) -> None:
 @pytest.mark.parametrize("listed", [front_door.TOKEN_HEADER, "x-berth-front-door, close", "X-Forwarded-For"])
 def test_client_cannot_remove_front_door_headers_as_hop_by_hop(door: Stack, listed: str) -> None:
     """Otherwise a request would appear internal, like those of agents."""
-    found = told(door, connection=listed)
+    found = portal_headers(door, connection=listed)
     assert found[front_door.TOKEN_HEADER.lower()] == TOKEN
     assert found["x-forwarded-for"] == "127.0.0.1"
 
@@ -161,7 +161,7 @@ def test_upstream_address_comes_from_forward_auth_only(door: Stack) -> None:
 
 def test_trusted_proxy_sets_the_client_address(behind: Stack) -> None:
     named = {"x_forwarded_for": "203.0.113.7", "x_forwarded_proto": "https", "x_berth_proxy_secret": "p"}
-    found = told(behind, **named)
+    found = portal_headers(behind, **named)
     assert found["x-forwarded-for"] == "203.0.113.7, 127.0.0.1"
     assert found["x-forwarded-proto"] == "https"
     assert found[front_door.PROXY_HEADER.lower()] == "p"

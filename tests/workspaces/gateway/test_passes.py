@@ -97,7 +97,7 @@ def warm(stack: Stack, asked: Asked, headers: dict[str, str], name: str = WS_A, 
 
 
 @pytest.fixture
-def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_periodic_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes do not expire by time in these tests: only notifications end them."""
     monkeypatch.setattr(passes, "LONGEST_S", 3600.0)
     monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
@@ -404,7 +404,7 @@ HARMS = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_revoked_access_ends_the_pass(door: Stack, asked: Asked, by_word_alone: None, harm: str) -> None:
+def test_revoked_access_ends_the_pass(door: Stack, asked: Asked, no_periodic_checks: None, harm: str) -> None:
     own = cookie_of(door)
     for _ in range(3):
         warm(door, asked, own)
@@ -418,7 +418,7 @@ def test_revoked_access_ends_the_pass(door: Stack, asked: Asked, by_word_alone: 
         assert "x-upstream" not in ask(door, own).headers
 
 
-def test_revoked_token_ends_the_pass(door: Stack, asked: Asked, by_word_alone: None) -> None:
+def test_revoked_token_ends_the_pass(door: Stack, asked: Asked, no_periodic_checks: None) -> None:
     warm(door, asked, BEARER)
     del door.portal.tokens["t" * 43]
     door.redis.incr(changes.REVISION_KEY)
@@ -485,7 +485,7 @@ def test_forward_auth_sees_every_session_again(
     eventually(lambda: not by_pass(door, asked, own) or None)
 
 
-def test_pass_reaches_only_the_current_start(door: Stack, asked: Asked, by_word_alone: None) -> None:
+def test_pass_reaches_only_the_current_start(door: Stack, asked: Asked, no_periodic_checks: None) -> None:
     async def second(scope: object, receive: object, send: object) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"x-upstream", b"second")]})  # type: ignore[operator]
         await send({"type": "http.response.body"})  # type: ignore[operator]
@@ -499,7 +499,7 @@ def test_pass_reaches_only_the_current_start(door: Stack, asked: Asked, by_word_
             assert ask(door, own).headers["x-upstream"] == "second"
 
 
-def test_lost_redis_ends_passes(tmp_path: Path, asked: Asked, by_word_alone: None) -> None:
+def test_lost_redis_ends_passes(tmp_path: Path, asked: Asked, no_periodic_checks: None) -> None:
     with started(tmp_path, passes=tmp_path / "passes") as stack, stack.app(echo):
         stack.portal.views = {WS_A: at_socket(stack)}
         own = cookie_of(stack)

@@ -85,7 +85,7 @@ async def cut_after(channel: ClientConnection) -> float:
 
 
 @pytest.fixture
-def by_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_periodic_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No periodic checks: connections are closed by notifications only."""
     monkeypatch.setattr(streams, "TOKEN_RECHECK_S", 3600.0)
     monkeypatch.setattr(streams, "SESSION_RECHECK_S", 3600.0)
@@ -108,7 +108,7 @@ TAKEN_AWAY: dict[str, Callable[[Stack], Any]] = {
 
 
 @pytest.mark.parametrize("how", TAKEN_AWAY)
-async def test_open_connection_ends_with_access(door: Stack, by_word_alone: None, how: str) -> None:
+async def test_open_connection_ends_with_access(door: Stack, no_periodic_checks: None, how: str) -> None:
     session = await asyncio.to_thread(cookie_of, door)
     async with (
         talking(door, session) as mine,
@@ -124,7 +124,7 @@ async def test_ended_token_closes_its_connections(
     door: Stack, told: bool, request: pytest.FixtureRequest
 ) -> None:
     if told:
-        request.getfixturevalue("by_word_alone")
+        request.getfixturevalue("no_periodic_checks")
     session = await asyncio.to_thread(cookie_of, door)
     async with (
         talking(door, {"Authorization": "Bearer good"}) as by_token,
@@ -138,7 +138,7 @@ async def test_ended_token_closes_its_connections(
         await echoed(by_cookie)
 
 
-async def test_event_stream_ends_with_access(door: Stack, by_word_alone: None) -> None:
+async def test_event_stream_ends_with_access(door: Stack, no_periodic_checks: None) -> None:
     """Its response never ends while the app has data."""
 
     async def ticking(scope: Any, receive: Any, send: Any) -> None:
@@ -249,7 +249,7 @@ async def test_large_messages_pass_in_both_directions_in_order(door: Stack) -> N
 
 
 async def test_app_on_another_node_is_reached_and_disconnected(
-    door: Stack, by_word_alone: None, tmp_path: Path
+    door: Stack, no_periodic_checks: None, tmp_path: Path
 ) -> None:
     """Through the gateway of that node, with mutual TLS."""
     authority = Authority(tmp_path / "authority")
