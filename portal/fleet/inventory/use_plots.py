@@ -14,7 +14,6 @@ from portal.common import plots
 from portal.common.formatting import format_number
 from portal.common.plots import Limit, Line, Plot, Style, Values
 from portal.fleet.inventory.use_history import DAYS, MONTH, WEEK, MeasuredUse, Window
-from provisioning.gpu.rollup import MINUTE_S
 
 MIB_PER_GIB = 1024
 SPAN_TEXTS = ((WEEK, gettext_lazy("Last 7 days")), (MONTH, gettext_lazy("Last 30 days")))
@@ -85,7 +84,6 @@ def _plot(
     limits: tuple[Limit, ...] = (),
 ) -> Plot:
     bundle = plots.bundle_of(len(values))
-    by_minute = window.step_s == MINUTE_S
     drawn = plots.merged(values, bundle=bundle)
     return Plot(
         key=key,
@@ -99,11 +97,10 @@ def _plot(
             [values],
             start_s=window.start_s,
             step_s=window.step_s,
-            every_s=600 if by_minute else plots.DAY_S,
+            every_s=plots.DAY_S,
             unit=unit,
             digits=digits,
         ),
-        dated=not by_minute,
         digits=digits,
         top=top,
         limits=limits,
@@ -136,13 +133,16 @@ def page_context(
     url: str,
     here: str,
     simulated: bool,
-    span: str = "",
+    span: str,
     spans: Sequence[tuple[str, str | Promise]] = SPAN_TEXTS,
     every_s: int = 300,
+    live_delay_ms: int | None = None,
+    shown_at: str = "",
 ) -> dict[str, Any]:
-    """Return the context of `templates/components/use_page.html`; without a span, it offers none.
+    """Return the context of `templates/components/use_page.html`.
 
-    The page is refreshed every `every_s` seconds.
+    The page is refreshed every `every_s` seconds, or with `live_delay_ms` that long after each `measured`
+    event of its stream. `shown_at` is the path of the page whose address gets the chosen span.
     """
     return {
         "plots": plots.plots,
@@ -152,6 +152,8 @@ def page_context(
         "here": here,
         "simulated": simulated,
         "span": span,
-        "spans": spans if span else (),
+        "spans": spans,
         "every_s": every_s,
+        "live_delay_ms": live_delay_ms,
+        "shown_at": shown_at,
     }
