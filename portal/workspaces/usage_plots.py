@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from portal.common import plots
 from portal.common.formatting import format_number
-from portal.common.plots import Limit, Line, Plot, Style, TableRow, Values
+from portal.common.plots import Limit, Line, Plot, Style, Values
+from portal.fleet.inventory import use_plots
 from portal.fleet.inventory.use_plots import MIB_PER_GIB, UsePlots
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.usage_history import Span, Usage
+from provisioning.gpu.rollup import MINUTE_S
 
 SPAN_TEXTS = (
     (Span.HOUR, gettext_lazy("1 hour")),
@@ -23,13 +25,14 @@ SPAN_TEXTS = (
     (Span.ALL, gettext_lazy("All")),
 )
 MILLI_PER_CORE = 1000
-_SHORT_S = 2 * plots.HOUR_S
-"""Periods up to this length have a table row per 5 minutes, those up to a day per hour, others per day."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """Names of the columns, and what one unit of the plot is in theirs. `limit` is None without a line."""
+    """Columns of the mean and the maximum, and how many of their units are one `unit` of the plot.
+
+    `title` gets average and maximum. `limit` is None without a line, `top` without a fixed end of the axis.
+    """
 
     key: str
     mean: str
@@ -38,7 +41,7 @@ class _Quantity:
     scale: int
     digits: int
     quantity: str
-    title: Callable[[str, str], str]
+    title: Callable[[float, float], str]
     limit: Limit | None = None
     top: float | None = None
 
@@ -59,31 +62,34 @@ def _quantities(usage: Usage) -> tuple[_Quantity, ...]:
     return (
         _Quantity(
             "cpu", "cpu_milli", "cpu_max_milli", "", MILLI_PER_CORE, 2, _("CPU use, cores"),
-            lambda average, _most: _("CPU: %(average)s of %(limit)s cores on average")
-            % {"average": average, "limit": format_number(cores, 2)},
-            Limit(_("requested cores"), cores),
+            lambda average, _most: _cpu_title(average, cores), Limit(_("requested cores"), cores),
         ),
         _Quantity(
             "ram", "memory_mib", "memory_max_mib", "GiB", MIB_PER_GIB, 1, _("Memory in use, GiB"),
             lambda _average, most: _("Memory: up to %(max)s of %(limit)s GiB")
-            % {"max": most, "limit": format_number(memory, 1)},
+            % {"max": format_number(most, 1), "limit": format_number(memory, 1)},
             Limit(_("memory limit"), memory),
         ),
         _Quantity(
             "use", "gpu_pct", "gpu_max_pct", "%", 1, 0, _("GPU use, %"),
-            lambda average, _most: _("GPU use: %(average)s on average") % {"average": f"{average} %"},
-            top=100,
+            lambda average, _most: use_plots.utilisation_title(average), top=100,
         ),
         _Quantity(
             "memory", "gpu_memory_mib", "gpu_memory_max_mib", "GiB", MIB_PER_GIB, 1,
             _("GPU memory in use, GiB"),
-            lambda _average, most: _("GPU memory: up to %(max)s of %(limit)s GiB")
-            % {"max": most, "limit": format_number(gpu_memory, 1)}
-            if gpu_memory
-            else _("GPU memory: up to %(max)s GiB") % {"max": most},
+            lambda _average, most: use_plots.memory_title(most, gpu_memory),
             Limit(_("GPU memory"), gpu_memory) if gpu_memory else None,
         ),
     )  # fmt: skip
+
+
+def _cpu_title(average: float, cores: float) -> str:
+    title = ngettext(
+        "CPU: %(average)s of %(limit)s core on average",
+        "CPU: %(average)s of %(limit)s cores on average",
+        1 if cores == 1 else 2,
+    )
+    return title % {"average": format_number(average, 2), "limit": format_number(cores, 2)}
 
 
 def _values(usage: Usage, name: str, scale: int) -> Values:
@@ -94,43 +100,40 @@ def _values(usage: Usage, name: str, scale: int) -> Values:
 def _plot(quantity: _Quantity, usage: Usage) -> Plot:
     means = _values(usage, quantity.mean, quantity.scale)
     maxima = _values(usage, quantity.maximum, quantity.scale)
-    average, most = plots.mean(means), plots.peak((*means, *maxima))
-    length_s = usage.end_s - usage.start_s
-    newest = means[-1] if means else None
+    every_s = _row_s(usage)
     return Plot(
         key=quantity.key,
-        title=quantity.title(
-            format_number(average or 0, quantity.digits), format_number(most or 0, quantity.digits)
-        ),
+        title=quantity.title(plots.mean(means) or 0, plots.peak((*means, *maxima)) or 0),
         quantity=quantity.quantity,
         start_s=usage.start_s + usage.step_s / 2,
         step_s=usage.step_s,
         lines=(Line(_("mean"), Style.MEAN, means), Line(_("maximum"), Style.PEAK, maxima)),
         columns=(_("Mean"), _("Maximum")),
-        rows=_rows(quantity, usage, means, maxima),
-        dated=length_s > plots.DAY_S + plots.HOUR_S,
+        rows=plots.rows(
+            [means, maxima],
+            start_s=usage.start_s,
+            step_s=usage.step_s,
+            every_s=every_s,
+            unit=quantity.unit,
+            digits=quantity.digits,
+            summaries=(plots.mean, plots.peak),
+        ),
+        dated=every_s == plots.DAY_S,
         digits=quantity.digits,
         top=quantity.top,
         limits=(quantity.limit,) if quantity.limit is not None else (),
-        now=plots.text_of(newest, quantity.unit, quantity.digits),
+        # The mean of a longer interval is not the present value.
+        now=plots.text_of(means[-1], quantity.unit, quantity.digits) if usage.step_s == MINUTE_S else "",
     )
 
 
-def _rows(quantity: _Quantity, usage: Usage, means: Values, maxima: Values) -> tuple[TableRow, ...]:
+def _row_s(usage: Usage) -> int:
+    """Return the length of a table row in seconds: 5 minutes, an hour, or a day."""
     length_s = usage.end_s - usage.start_s
-    if length_s <= _SHORT_S:
-        every_s = 300
-    else:
-        every_s = plots.HOUR_S if length_s <= plots.DAY_S + plots.HOUR_S else plots.DAY_S
-    return plots.rows(
-        [means, maxima],
-        start_s=usage.start_s,
-        step_s=usage.step_s,
-        every_s=every_s,
-        unit=quantity.unit,
-        digits=quantity.digits,
-        summaries=(plots.mean, plots.peak),
-    )
+    if length_s <= 2 * plots.HOUR_S:
+        return 5 * MINUTE_S
+    # A day has up to one interval more: the current one.
+    return plots.HOUR_S if length_s <= plots.DAY_S + plots.HOUR_S else plots.DAY_S
 
 
 def _notes(workspace: Workspace, usage: Usage, measured: tuple[Plot, ...]) -> list[str]:

@@ -176,6 +176,21 @@ async def test_hints_tell_a_quiet_time_from_a_lost_connection(
     await until(lambda: connections(redis) == 0)
 
 
+async def test_measurements_are_no_change(redis_url: str, redis: Redis, settings: Any) -> None:
+    """Open pages reload their plots only, and a change at the same time is not lost."""
+    settings.BERTH_REDIS_URL = redis_url
+    hints = live.hints("a", measured=True)
+    assert [await anext(hints), await anext(hints)] == [live.Hint.CHANGED] * 2
+    await until(lambda: channels(redis) == {"a", live.MEASURED_CHANNEL})
+    while await asyncio.wait_for(anext(hints), 20) == live.Hint.CHANGED:
+        redis.publish(live.MEASURED_CHANNEL, "measured")
+    redis.publish(live.MEASURED_CHANNEL, "measured")
+    assert await anext(hints) == live.Hint.MEASURED
+    redis.publish("a", "x")
+    assert await anext(hints) == live.Hint.CHANGED
+    await hints.aclose()
+
+
 def test_each_event_loop_has_its_own(redis_url: str, redis: Redis) -> None:
     both = threading.Barrier(2)
     seen: list[int] = []

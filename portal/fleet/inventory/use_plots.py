@@ -45,13 +45,25 @@ def allocated_plot(values: Values, window: Window, *, devices: int | None = None
                  limits=limits, digits=1)  # fmt: skip
 
 
+def utilisation_title(average: float) -> str:
+    """Return the finding of a plot of GPU use."""
+    text = _("under %(percent)s") % {"percent": "1 %"} if 0 < average < 0.5 else plots.text_of(average, "%")
+    return _("GPU use: %(average)s on average") % {"average": text}
+
+
+def memory_title(peak: float, total: float) -> str:
+    """Return the finding of a plot of GPU memory in GiB; `total` is 0 without a limit."""
+    texts = {"max": format_number(peak, 1), "total": format_number(total, 1)}
+    title = _("GPU memory: up to %(max)s of %(total)s GiB") if total else _("GPU memory: up to %(max)s GiB")
+    return title % texts
+
+
 def utilisation_plot(use: MeasuredUse, window: Window) -> Plot | None:
     """Return the plot of mean utilisation, or None if nothing was measured."""
     average = plots.mean(use.gpu_pct)
     if average is None:
         return None
-    text = _("under %(percent)s") % {"percent": "1 %"} if 0 < average < 0.5 else plots.text_of(average, "%")
-    title = _("GPU use: %(average)s on average") % {"average": text}
+    title = utilisation_title(average)
     return _plot("use", title, _("GPU use, %"), _("mean"), use.gpu_pct, window, unit="%", top=100)
 
 
@@ -62,11 +74,9 @@ def memory_plot(use: MeasuredUse, window: Window, *, total_mib: int) -> Plot | N
     if peak is None:
         return None
     total = total_mib / MIB_PER_GIB
-    texts = {"max": format_number(peak, 1), "total": format_number(total, 1)}
-    title = _("GPU memory: up to %(max)s of %(total)s GiB") if total else _("GPU memory: up to %(max)s GiB")
     limits = (Limit(_("all memory"), total),) if total else ()
-    name = _("in use")
-    return _plot("memory", title % texts, _("GPU memory in use, GiB"), name, values, window,
+    title, name = memory_title(peak, total), _("in use")
+    return _plot("memory", title, _("GPU memory in use, GiB"), name, values, window,
                  unit="GiB", digits=1, limits=limits)  # fmt: skip
 
 
