@@ -45,6 +45,6 @@ def use(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 def _shown_at(request: SignedInRequest, workspace: Workspace) -> str:
     """Return the path of the page that shows the plots: the workspace's own, or the separate one."""
-    detail = reverse("workspaces:detail", args=[workspace.pk])
-    current = urlsplit(request.htmx.current_url_abs_path or "").path
-    return detail if current == detail else reverse("workspaces:use", args=[workspace.pk])
+    own_path = reverse("workspaces:detail", args=[workspace.pk])
+    current_path = urlsplit(request.htmx.current_url_abs_path or "").path
+    return own_path if current_path == own_path else reverse("workspaces:use", args=[workspace.pk])
