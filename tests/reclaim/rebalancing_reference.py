@@ -115,9 +115,9 @@ def is_eligible(site: Site, asks: BlockedRequest, case: Case) -> bool:
 def cheapest_moves(
     site: Site, asks: BlockedRequest, there: Sequence[Movable], case: Case
 ) -> tuple[Proposal, Site] | None:
-    """Return the cheapest moves in the first pool where moves can make room:
+    """Return the cheapest moves in the first pool where moves can make room.
 
-    fewest, then least lost work, then smallest; the first of equal ones.
+    The fewest moves are the cheapest, then those losing least work, then the smallest; then the first.
     """
     for pool, request in asks.requests:
         may_go = [each for each in there if each.pool == pool and each.preemptible]
@@ -184,10 +184,7 @@ def nearest(
 def move_alternatives(
     site: Site, pool: str, name: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
 ) -> list[Way]:
-    """Return alternatives of moves from that node:
-
-    a few large workspaces, or the smallest sufficient ones.
-    """
+    """Return alternative moves off that node: a few large workspaces, or the smallest sufficient ones."""
     crew = by_cost((each for each in may_go if each.node == name), case)
     smallest = sorted(crew, key=lambda each: (case.lost([each]), each.milli, each.id))
     of_one_size = len({each.milli for each in crew}) == 1
@@ -203,9 +200,9 @@ def move_alternatives(
 def sufficient_moves(
     site: Site, pool: str, name: str, request: ResourceRequest, order: Sequence[Movable], case: Case
 ) -> list[Movable]:
-    """Return the shortest sufficient prefix, without workspaces that do not help;
+    """Return the shortest sufficient prefix, without workspaces that do not help.
 
-    none if there are too many.
+    None if there are too many.
     """
     count = 0
     while count < len(order) and not site.without(order[:count]).fits_on(pool, name, request):
@@ -223,9 +220,9 @@ def sufficient_moves(
 def targets_of(
     site: Site, pool: str, request: ResourceRequest, removed: Sequence[Movable], case: Case
 ) -> list[Move]:
-    """Return targets for all moves once the request is placed, the largest first;
+    """Return targets for all moves once the request is placed, the largest first.
 
-    none if one has no target.
+    None if one has no target.
     """
     site = site.without(removed)
     place = site.find(pool, request)

@@ -1,6 +1,6 @@
-"""A process is killed before each of its writes in every reclaim step:
+"""A process is killed before each of its writes in every reclaim step; no step is half done.
 
-no step is half done. SIGKILL leaves committed writes and no unsent message. Here a step is cut off before its
+SIGKILL leaves committed writes and no unsent message. Here a step is cut off before its
 first write, its second, and so on, with its transactions rolled back. Which process is killed makes no other
 difference: the worker runs passes and observes; web keeps, extends, releases and attaches. Without beat no
 pass runs, which is an outage (`test_passes`); killed nodes are tested in `tests/crash`.

@@ -1,6 +1,6 @@
-"""A process is killed before each write of a start without GPUs and its follow-ups:
+"""A process is killed before each write of a start without GPUs and its follow-ups; none is half done.
 
-all or nothing. As in `test_kills`. Web starts it, attaches its GPUs, and releases them again if that takes
+As in `test_kills`. Web starts it, attaches its GPUs, and releases them again if that takes
 too long; the worker notifies its user that they are free. For its node these are ordinary starts and stops
 (`tests/crash/test_node_worker.py` kills the node in each stage).
 """

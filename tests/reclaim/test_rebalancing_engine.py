@@ -89,10 +89,7 @@ class World:
         return found
 
     def carry_out(self, proposals: Sequence[Proposal], requests: dict[str, ResourceRequest]) -> None:
-        """Apply proposals in sequence like the queue:
-
-        moved work leaves, waiting work starts, moved work returns.
-        """
+        """Apply proposals like the queue: moved work leaves, waiting work starts, moved work returns."""
         for proposal in proposals:
             for move in proposal.moves:
                 each = self.running[move.workspace]

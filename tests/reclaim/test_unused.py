@@ -78,9 +78,9 @@ LOOKS = st.lists(
 
 @given(LOOKS, st.integers(1, 20_000), st.integers(1, 8_000))
 def test_home_is_never_archived_early(looks, archive_s, notice_s):
-    """Random observations, uses, outages and clocks:
+    """Random observations, uses, outages and clocks.
 
-    only after limit and notice were observed since the last use.
+    Homes are archived only after limit and notice were observed since the last use.
     """
     held = HomeRules(archive_s=archive_s, notice_s=notice_s)
     standing = HomeIdleState()

@@ -1,7 +1,4 @@
-"""The scheduling cycle:
-
-quota, order, preemption, reservations, GPU-hours; on a simulated pool of 2 × 4 H100.
-"""
+"""Scheduling cycle (quota, order, preemption, reservations, GPU-hours) on a simulated pool with 8 H100."""
 
 from __future__ import annotations
 

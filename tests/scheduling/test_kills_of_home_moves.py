@@ -1,6 +1,6 @@
-"""The control plane is killed before each write of a home move:
+"""The control plane is killed before each write of a home move; no byte is lost and the move completes.
 
-no byte is lost and the move completes. Nodes are replaced by `Disks`, which hold a home completely or not at
+Nodes are replaced by `Disks`, which hold a home completely or not at
 all; `tests/provisioning/local` kills real nodes while they copy. The move is requested by a user or comes
 with a start.
 """

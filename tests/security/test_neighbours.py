@@ -428,9 +428,9 @@ def test_workspace_reaches_only_agent_paths_of_the_portal(pool: Pool, gateway: G
 
 
 def test_killing_the_relay_affects_only_its_workspace(pool: Pool, gateway: Gateway) -> None:
-    """The relay runs as the workspace user;
+    """The relay runs as the workspace user.
 
-    when killed, it is restarted with its original modules. Files with names of Python modules beside the
+    When killed, it is restarted with its original modules. Files with names of Python modules beside the
     agent folder are not imported.
     """
     seen = pool.run(pool.spec())

@@ -1,6 +1,6 @@
-"""Attack:
+"""A member leaves a setuid root program in a home, on a node whose worker is root.
 
-a member leaves a setuid root program in a home, on a node whose worker is root. Without separate users per
+Without separate users per
 owner (`test_own_users.py`), files of workspaces belong to root.
 """
 

@@ -74,10 +74,7 @@ def room_of(file: str) -> str:
 
 
 def shares(sizes: dict[str, int], count: int) -> dict[str, int]:
-    """Return how many of `count` faults each room gets:
-
-    by the square root of its candidates, at least one.
-    """
+    """Divide `count` faults among the rooms by the square root of their candidates, at least one each."""
     given = dict.fromkeys(sizes, 0)
     for _ in range(min(count, sum(sizes.values()))):
         open_rooms = [room for room in sorted(sizes) if given[room] < sizes[room]]

@@ -64,9 +64,9 @@ class Visitor:
         self.contexts: list[BrowserContext] = []
 
     def sign_in(self, user: User | None, *, expected: tuple[str, ...] = (), **options: Any) -> Page:
-        """Return a page of a new browser profile with the session of `user` (None:
+        """Return a page of a new browser profile, signed in as `user` unless None.
 
-        signed out). `expected` are parts of console messages caused by the test.
+        `expected` are parts of console messages caused by the test.
         """
         from django.conf import settings
         from django.test import Client

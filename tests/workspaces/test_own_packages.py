@@ -1,7 +1,4 @@
-"""Packages installed by users on top of an environment:
-
-listed, reset at a start, turned into an environment.
-"""
+"""Packages installed by users on top of an environment: listed, reset at a start, saved as an environment."""
 
 from __future__ import annotations
 

@@ -153,10 +153,9 @@ def until(condition: Callable[[], Any], *, what: str) -> None:
 
 @contextmanager
 def heartbeats(pool: Pool, figure: str) -> Iterator[queue.Queue[Any]]:
-    """Replaces the portal:
+    """Replace the portal and yield one figure of each heartbeat of the pool's workspaces.
 
-    yields one figure of each heartbeat of the pool's workspaces. A busy app may report none; such heartbeats
-    are skipped.
+    A busy app may report none; such heartbeats are skipped.
     """
     seen: queue.Queue[Any] = queue.Queue()
 

@@ -1,7 +1,4 @@
-"""Changing the MIG layout of a GPU:
-
-only idle instances are destroyed; a kill leaves the old or new layout.
-"""
+"""Changing the MIG layout of a GPU destroys only idle instances; a kill leaves the old or new layout."""
 
 from __future__ import annotations
 

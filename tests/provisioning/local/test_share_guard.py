@@ -1,7 +1,6 @@
-"""GPU shares on this machine:
+"""GPU shares on this machine: holders, attribution of processes, and enforcement.
 
-holders, attribution of processes, and enforcement. Memory reported by the driver is fake; workspaces,
-sandboxes and processes are real.
+Memory reported by the driver is fake; workspaces, sandboxes and processes are real.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records sessions in a running Berth:
+"""Records sessions in a running Berth.
 
 `BERTH_HOME=… BERTH_PORT=… python -m tests.reclaim.recording`. Berth must run on this machine, started by
 `make up` with BERTH_HEARTBEAT_S=5 and without request limits, and this program as its user (as root for the

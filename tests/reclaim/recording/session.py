@@ -17,7 +17,7 @@ FALSELY_KEPT = "falsely_kept"
 
 @dataclass(frozen=True)
 class Session:
-    """`act` is called with a running workspace;
+    """`act` is called with a running workspace.
 
     `gpu` is the simulated utilisation in percent. With `browser`, `act` also gets a page of a real browser.
     With `goes_on`, the recording ends together with the action.

@@ -1,6 +1,6 @@
-"""Kueue's classical preemption, beside `kueue_model`:
+"""Kueue's classical preemption (`pkg/scheduler/preemption/classical`), beside `kueue_model`.
 
-`pkg/scheduler/preemption/classical`. Berth has fair sharing only; both agree if no other queue has borrowed,
+Berth has fair sharing only; both agree if no other queue has borrowed,
 or one only.
 """
 

@@ -395,7 +395,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @contextlib.contextmanager
 def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[Stack]:
-    """Start a separate stack, for tests that break it;
+    """Start a separate stack, for tests that break it.
 
     `changes` are front door settings, `scheme` is that of the portal.
     """
