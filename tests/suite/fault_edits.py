@@ -42,9 +42,9 @@ class Edit:
 
 
 class Finder(ast.NodeVisitor):
-    """Finds edits in function bodies;
+    """Finds edits in function bodies.
 
-    import-time code belongs to no specific test. Python 3.11 gives no positions within f-strings, so these
+    Import-time code belongs to no specific test. Python 3.11 gives no positions within f-strings, so these
     are left out.
     """
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 KEPT = "kept"
-"""Somebody's work: it is never warned nor stopped."""
+"""Work in progress: neither warned nor stopped."""
 STOPPED = "stopped"
-"""Nothing is done in it: it stops when the limit is reached, and not before."""
+"""Idle: stops when the limit is reached, not earlier."""
 WAITS = "waits"
-"""Only a command waits in it: it is kept for hours, and then stops as one in which nothing is done."""
+"""Only a command waits in it: kept for hours, then stopped as idle."""
 FALSELY_KEPT = "falsely_kept"
-"""Nothing is done in it, and it is kept: listed in docs/reclaim.md."""
+"""Idle but kept: listed in docs/reclaim.md."""
 
 
 @dataclass(frozen=True)
