@@ -64,7 +64,7 @@ def again(user: User) -> User:
 # --- what ends ------------------------------------------------------------------------------------
 
 
-def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
+def test_sessions_tokens_and_links_end_at_once_and_reactivation_does_not_restore_them(ada, bob):
     browser = Client()
     browser.post("/sign-in/", {"username": "bob", "password": PASSWORD})
     assert browser.get("/api/v1/me").status_code == 200
@@ -84,7 +84,7 @@ def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
     assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 302
 
 
-def test_an_invitation_ends_and_a_new_one_is_needed_afterwards(ada):
+def test_pending_invitation_ends_and_reactivation_needs_a_new_one(ada):
     link = users.invite(actor=ada, username="gina")
     path = "/" + link.url.split("/", 3)[3]
     deactivation.deactivate(actor=ada, user=link.user)
@@ -126,7 +126,7 @@ def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, 
     assert not Workspace.objects.filter(owner=bob, desired_state="running").exists()
 
 
-def test_requests_are_cancelled_and_booked_time_stays_the_teams(ada, alice, bob, team, eight):
+def test_requests_are_cancelled_and_booked_reservations_pass_to_an_owner(ada, alice, bob, team, eight):
     asked = requests.create_request(
         actor=bob, team=team, kind="quota", resource="gpu:h100", amount=1000, until=None, note="More"
     )
@@ -151,7 +151,7 @@ def test_requests_are_cancelled_and_booked_time_stays_the_teams(ada, alice, bob,
     assert (booked.state, booked.created_by) == (ReservationState.BOOKED, alice)
 
 
-def test_delegations_end_and_stay_ended(ada, bob, petra):
+def test_reactivation_does_not_restore_delegations(ada, bob, petra):
     now = timezone.now()
     Delegation.objects.create(approver=petra, delegate=bob, starts_at=now - SOON, ends_at=now + SOON)
     Delegation.objects.create(approver=petra, delegate=bob, starts_at=now + SOON, ends_at=now + 2 * SOON)
@@ -169,7 +169,7 @@ def roles(team) -> dict[str, str]:
     return dict(team.memberships.values_list("user__username", "role"))
 
 
-def test_the_longest_member_becomes_owner_in_place_of_the_only_one(ada, team, alice, bob):
+def test_longest_serving_member_replaces_the_only_owner(ada, team, alice, bob):
     MembershipFactory(team=team, user=UserFactory(username="carla"))
     deactivation.deactivate(actor=ada, user=alice)
     assert roles(team) == {"alice": "member", "bob": "owner", "carla": "member"}
@@ -178,7 +178,7 @@ def test_the_longest_member_becomes_owner_in_place_of_the_only_one(ada, team, al
     assert roles(team)["alice"] == "member"
 
 
-def test_another_owner_stays_and_an_empty_team_goes_to_who_deactivates(ada, team, alice, bob):
+def test_another_owner_remains_and_a_team_without_active_members_passes_to_the_actor(ada, team, alice, bob):
     services.set_member(actor=SYSTEM, team=team, username="bob", role="owner")
     own = MembershipFactory(team=TeamFactory(slug="own"), user=alice, role="owner").team
     inactive = UserFactory(username="gone", is_active=False)
@@ -192,14 +192,14 @@ def test_another_owner_stays_and_an_empty_team_goes_to_who_deactivates(ada, team
 
 
 @pytest.mark.parametrize("username", ["alice", "bob", "olga"])
-def test_only_administrators_do_it(request, team, bob, username):
+def test_only_administrators_deactivate_and_reactivate(request, team, bob, username):
     for act in (deactivation.deactivate, deactivation.reactivate):
         with pytest.raises(NotAllowed):
             act(actor=request.getfixturevalue(username), user=bob)
     assert again(bob).is_active
 
 
-def test_the_last_administrator_cannot_switch_themselves_off(ada, with_token):
+def test_last_administrator_cannot_deactivate_themselves(ada, with_token):
     with pytest.raises(StateConflict, match="last administrator who can sign in"):
         deactivation.deactivate(actor=ada, user=ada)
     answer = with_token(ada).post("/api/v1/users/ada/deactivate", {}, content_type="application/json")
@@ -211,7 +211,7 @@ def test_the_last_administrator_cannot_switch_themselves_off(ada, with_token):
         deactivation.deactivate(actor=other, user=other)
 
 
-def test_twice_is_success_and_leaves_one_entry(ada, bob):
+def test_deactivating_twice_succeeds_with_one_audit_entry(ada, bob):
     for _ in range(2):
         deactivation.deactivate(actor=ada, user=bob, reason="left the company")
     entry = Event.objects.get(kind="user.deactivated")
@@ -221,13 +221,13 @@ def test_twice_is_success_and_leaves_one_entry(ada, bob):
     assert Event.objects.filter(kind="user.reactivated").count() == 1
 
 
-def test_a_deleted_account_is_not_given_back(ada, bob):
+def test_deleted_account_cannot_be_reactivated(ada, bob):
     users.delete(actor=ada, user=bob)
     with pytest.raises(StateConflict):
         deactivation.reactivate(actor=ada, user=bob)
 
 
-def test_what_cannot_end_keeps_the_account_as_it_was(ada, bob, monkeypatch):
+def test_failed_deactivation_leaves_the_account_active(ada, bob, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise StateConflict(deactivation.Reason(deactivation.AccountCode.USER_DELETED, {"username": "x"}))
 
@@ -238,7 +238,7 @@ def test_what_cannot_end_keeps_the_account_as_it_was(ada, bob, monkeypatch):
     assert not Event.objects.filter(kind="user.deactivated").exists()
 
 
-def test_nothing_begins_for_an_account_that_was_switched_off_meanwhile(
+def test_starts_are_refused_for_an_account_deactivated_after_it_was_read(
     ada, bob, olga, team, make, local_pool
 ):
     """As by a request that was let in before: it still holds the user as active."""
@@ -253,7 +253,7 @@ def test_nothing_begins_for_an_account_that_was_switched_off_meanwhile(
     assert not Workspace.objects.exclude(pk=stopped.pk).exists()
 
 
-def test_workspaces_of_others_go_on(ada, alice, bob, team):
+def test_workspaces_of_other_owners_are_unchanged(ada, alice, bob, team):
     hers = WorkspaceFactory(owner=alice, team=team, state=State.PENDING)
     deactivation.deactivate(actor=ada, user=bob)
     hers.refresh_from_db()
@@ -261,7 +261,7 @@ def test_workspaces_of_others_go_on(ada, alice, bob, team):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_administrators_at_once_cannot_switch_each_other_off():
+def test_two_administrators_at_once_cannot_deactivate_each_other():
     pair = [UserFactory(username=name, is_superuser=True) for name in ("ada", "abe")]
     barrier = threading.Barrier(2)
     refused: list[Exception] = []

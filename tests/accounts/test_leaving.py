@@ -49,7 +49,7 @@ def there(user: User) -> bool:
 # --- the whole way --------------------------------------------------------------------------------
 
 
-def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
+def test_deletion_on_the_page_ends_access_and_reserves_the_username(as_user, bob, team):
     _, secret = make_token(bob)
     other = Client()
     other.post("/sign-in/", {"username": "bob", "password": PASSWORD})
@@ -71,14 +71,14 @@ def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
     assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 200
 
 
-def test_by_rest_with_a_session(as_user, bob, team):
+def test_deletion_over_rest_with_a_session(as_user, bob, team):
     browser = as_user(bob)
     assert browser.delete(REST).status_code == 204
     assert not there(bob)
     assert browser.get(REST).status_code == 401
 
 
-def test_what_runs_stops_and_what_waits_is_cancelled(as_user, bob, team, make, local_pool, sent):
+def test_running_workspaces_stop_and_pending_requests_are_cancelled(as_user, bob, team, make, local_pool, sent):
     workspace = make(bob)
     run_until_ready(sent, workspace)
     TeamFactory(slug="sound", name="Sound")
@@ -94,7 +94,7 @@ def test_what_runs_stops_and_what_waits_is_cancelled(as_user, bob, team, make, l
 
 @pytest.mark.parametrize("how", ["page", "rest"])
 @pytest.mark.parametrize("homes", [True, False])
-def test_home_folders_as_it_is_said(as_user, bob, pool, make, settle, how, homes):
+def test_home_folders_are_kept_or_deleted_as_chosen(as_user, bob, pool, make, settle, how, homes):
     make(bob, "sim-cpu")
     settle()
     browser = as_user(bob)
@@ -131,7 +131,7 @@ def test_team_without_other_members_is_left_to_operators(as_user, charlie):
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_it_is_off_unless_the_portal_says_otherwise(as_user, bob, team, policy):
+def test_self_deletion_is_off_unless_enabled(as_user, bob, team, policy):
     for value in ("off", "", "request"):
         policy.BERTH_ACCOUNT_DELETION = value
         browser = as_user(bob)
@@ -144,7 +144,7 @@ def test_it_is_off_unless_the_portal_says_otherwise(as_user, bob, team, policy):
         users.delete(actor=bob, user=bob)
 
 
-def test_last_administrator_is_warned_and_kept(as_user, ada):
+def test_last_administrator_cannot_be_deleted(as_user, ada):
     browser = as_user(ada)
     page = browser.get(PAGE)
     assert "ada is the last administrator who can sign in. Make another" in text_of(page)
@@ -158,7 +158,7 @@ def test_last_administrator_is_warned_and_kept(as_user, ada):
 
 
 @pytest.mark.parametrize("other", ["member", "viewer", "service account"])
-def test_the_only_owner_of_others_stays(as_user, charlie, other):
+def test_only_owner_of_a_team_with_other_members_cannot_leave(as_user, charlie, other):
     own = TeamFactory(slug="own", name="Own")
     MembershipFactory(team=own, user=charlie, role="owner")
     if other == "service account":
@@ -175,7 +175,7 @@ def test_the_only_owner_of_others_stays(as_user, charlie, other):
     assert there(charlie)
 
 
-def test_an_administrator_who_deletes_themselves_as_a_user_hands_over_first_too(as_user, ada, alice, team):
+def test_administrator_must_hand_over_teams_before_deleting_themselves_over_the_users_api(as_user, ada, alice, team):
     UserFactory(username="abe", is_superuser=True)
     MembershipFactory(team=team, user=ada, role="owner")
     team.memberships.filter(user=alice).delete()
@@ -213,7 +213,7 @@ def test_users_cannot_delete_other_accounts(as_user, bob, alice, team):
 
 
 @pytest.mark.parametrize("asked", ["homes=keep", "homes=", "workspaces=yes", "homes=delete%00"])
-def test_a_choice_that_there_is_not_deletes_nothing(as_user, bob, team, asked):
+def test_unknown_option_is_400_and_deletes_nothing(as_user, bob, team, asked):
     assert as_user(bob).delete(f"{REST}?{asked}").status_code == 400
     assert there(bob)
 
@@ -227,7 +227,7 @@ def test_cross_site_request_is_refused(bob, team):
     assert there(bob)
 
 
-def test_a_session_that_was_left_open_is_asked_who_it_is(as_user, bob, team, clock):
+def test_old_session_must_confirm_the_password(as_user, bob, team, clock):
     browser = as_user(bob)
     clock.shift(3600)
     asked = browser.post(PAGE, {"homes": "delete"})
@@ -249,7 +249,7 @@ def test_second_deletion_is_refused_without_changes(ada, bob, team):
     assert Event.objects.filter(kind="user.deleted").count() == 1
 
 
-def test_what_cannot_end_keeps_the_account_as_it_was(as_user, bob, team, monkeypatch):
+def test_failed_deletion_changes_nothing(as_user, bob, team, monkeypatch):
     WorkspaceFactory(owner=bob, team=team, name="paper", state=State.STOPPED)
 
     def fail(**_: object) -> None:
@@ -265,7 +265,7 @@ def test_what_cannot_end_keeps_the_account_as_it_was(as_user, bob, team, monkeyp
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_owners_at_once_do_not_leave_the_others_alone():
+def test_two_owners_at_once_cannot_both_leave():
     team = TeamFactory(slug="own", name="Own")
     pair = [UserFactory(username=name) for name in ("one", "two")]
     for user in pair:

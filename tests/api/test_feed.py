@@ -57,7 +57,7 @@ def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
     }
 
 
-def test_the_gateway_process_sends_the_addresses_of_the_portal(
+def test_gateway_process_sends_portal_urls(
     happened: dict[str, int], team: Any, settings: Any
 ) -> None:
     """It serves the stream, and has no other paths."""
@@ -113,7 +113,7 @@ def test_events_are_limited_to_what_the_reader_may_see(
     problem(api(alice, "workspaces:read").get("events"), 403, "permission_denied")
 
 
-def test_an_event_says_what_a_webhook_is_sent(api: Any, bob: Any, happened: dict[str, int]) -> None:
+def test_event_has_the_payload_of_a_webhook(api: Any, bob: Any, happened: dict[str, int]) -> None:
     (row,) = api(bob, "events:read").get("events").json()["results"]
     assert (row["id"], row["type"]) == (happened["mine"], "workspace.started")
     assert row["data"]["workspace"]["name"] == "mine"
@@ -122,7 +122,7 @@ def test_an_event_says_what_a_webhook_is_sent(api: Any, bob: Any, happened: dict
     assert row["data"]["actor"] == "Berth"
 
 
-def test_reading_on_and_narrowing(api: Any, olga: Any, happened: dict[str, int]) -> None:
+def test_pages_and_filters(api: Any, olga: Any, happened: dict[str, int]) -> None:
     assert told(api, olga, happened, f"?after={happened['hers']}") == ["quota", "elsewhere", "device"]
     assert told(api, olga, happened, f"?after={happened['account']}") == []
     assert told(api, olga, happened, "?type=workspace.started&type=device.state_changed") == [
@@ -140,7 +140,7 @@ def test_reading_on_and_narrowing(api: Any, olga: Any, happened: dict[str, int])
         problem(api(olga).get(f"events?{wrong}"), 400, "invalid")
 
 
-def test_a_page_costs_as_many_queries_whatever_it_holds(api: Any, olga: Any, team: Any, bob: Any) -> None:
+def test_query_count_is_constant(api: Any, olga: Any, team: Any, bob: Any) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as ran:
             assert api(olga).get("events?page_size=200").status_code == 200
@@ -170,7 +170,7 @@ def test_events_after_an_open_gap_are_held_back(
     assert told(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
 
 
-def test_an_entry_that_is_committed_late_is_not_passed_over(happened: dict[str, int]) -> None:
+def test_entry_committed_late_is_not_skipped(happened: dict[str, int]) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("writers follow each other on SQLite: no entry appears before another")
     assert selectors.last_complete_id() == happened["account"]
@@ -200,7 +200,7 @@ def test_permanent_gap_does_not_delay_events(api: Any, olga: Any, happened: dict
     assert told(api, olga, happened) == ["mine", "quota", "elsewhere", "device"]
 
 
-def test_a_log_that_is_not_the_one_from_before(olga: Any, happened: dict[str, int]) -> None:
+def test_last_complete_id_follows_a_shortened_log(olga: Any, happened: dict[str, int]) -> None:
     assert selectors.last_complete_id() == happened["account"]
     Event.objects.filter(pk__gt=happened["untyped"]).delete()
     assert selectors.last_complete_id() == happened["untyped"]
@@ -208,7 +208,7 @@ def test_a_log_that_is_not_the_one_from_before(olga: Any, happened: dict[str, in
     assert selectors.last_complete_id() == 0
 
 
-def test_many_entries_are_passed_over_in_strides(
+def test_long_logs_are_searched_in_strides(
     olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "STRIDE", 2)
@@ -232,7 +232,7 @@ def messages(chunks: list[bytes]) -> list[tuple[str, int]]:
     return found
 
 
-async def test_a_stream_begins_with_what_comes_next(bob: Any, happened: dict[str, int], hints: Hints) -> None:
+async def test_stream_starts_with_the_next_event(bob: Any, happened: dict[str, int], hints: Hints) -> None:
     response = await follow(bob)
     assert (response.status_code, response["Content-Type"]) == (200, "text/event-stream")
     content = aiter(response)
@@ -247,7 +247,7 @@ async def test_a_stream_begins_with_what_comes_next(bob: Any, happened: dict[str
     await content.aclose()
 
 
-async def test_a_stream_goes_on_where_it_was_left(olga: Any, happened: dict[str, int], hints: Hints) -> None:
+async def test_stream_resumes_after_last_event_id(olga: Any, happened: dict[str, int], hints: Hints) -> None:
     response = await follow(olga, "?type=quota.changed", **{"Last-Event-ID": "0"})
     content = aiter(response)
     found = messages(await take(content, f"id: {happened['elsewhere']}\n".encode()))
@@ -278,7 +278,7 @@ async def test_revoked_right_ends_events(
 
 
 @pytest.mark.parametrize("query", ["?type=no.such", "?workspace=x", "?after=3"])
-def test_a_stream_refuses_what_it_does_not_understand(api: Any, bob: Any, query: str) -> None:
+def test_invalid_stream_parameters_are_400(api: Any, bob: Any, query: str) -> None:
     problem(api(bob).get(f"events/stream{query}", Accept="text/event-stream"), 400, "invalid")
     problem(
         api(bob).get("events/stream", **{"Accept": "text/event-stream", "Last-Event-ID": "x"}),

@@ -69,7 +69,7 @@ def model(generated: str, name: str, fields: dict[str, Any]) -> Any:
     return getattr(importlib.import_module(f"{generated}.models"), name).from_dict(fields)
 
 
-def test_a_workspace_from_wish_to_end(generated: str, as_user: Any, bob: Any, team: Any, pool: Any) -> None:
+def test_client_creates_follows_and_deletes_a_workspace(generated: str, as_user: Any, bob: Any, team: Any, pool: Any) -> None:
     client = as_user(bob)
     wish = {"template": "jupyterlab", "flavor": "sim-h100-x4", "team": "vision", "name": "by-client"}
     body = model(generated, "WorkspaceCreateRequest", wish)
@@ -88,7 +88,7 @@ def test_a_workspace_from_wish_to_end(generated: str, as_user: Any, bob: Any, te
     assert response.status_code in (202, 204)
 
 
-def test_a_refusal_is_a_problem_with_codes(
+def test_refusal_is_a_problem_with_codes(
     generated: str, as_user: Any, bob: Any, team: Any, pool: Any
 ) -> None:
     client = as_user(bob)
@@ -101,7 +101,7 @@ def test_a_refusal_is_a_problem_with_codes(
     assert "flavor" in refused.parsed.errors.to_dict()
 
 
-def test_every_list_is_understood(generated: str, as_user: Any, team: Any, pool: Any) -> None:
+def test_client_parses_every_list(generated: str, as_user: Any, team: Any, pool: Any) -> None:
     """All that can be read without naming something, as an administrator."""
     ada = UserFactory(username="ada", is_superuser=True)
     client = as_user(ada)

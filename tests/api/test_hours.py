@@ -24,7 +24,7 @@ def lifetimes(answer: Any) -> tuple[int | None, int | None]:
 
 
 @pytest.mark.parametrize(("path", "made"), [("flavors", SMALL), ("templates", SHELL)])
-def test_lifetimes_are_written_and_read(
+def test_lifetimes_in_hours_round_trip(
     api: Any, olga: Any, bob: Any, path: str, made: dict[str, Any]
 ) -> None:
     operator, where = api(olga), f"{path}/{made['slug']}"

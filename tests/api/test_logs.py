@@ -25,7 +25,7 @@ def one(bob: Any, team: Any) -> Workspace:
     return WorkspaceFactory(owner=bob, team=team, state=State.FAILED, status__log_tail="first\nlast ümläut\n")
 
 
-def test_as_json_and_as_text(api: Any, bob: Any, one: Workspace) -> None:
+def test_logs_are_returned_as_json_and_as_text(api: Any, bob: Any, one: Workspace) -> None:
     assert api(bob).get(f"workspaces/{one.pk}/logs").json() == {"text": "first\nlast ümläut\n"}
     text = api(bob).get(f"workspaces/{one.pk}/logs?tail=10", Accept="text/plain")
     assert text["Content-Type"] == "text/plain; charset=utf-8"
@@ -40,13 +40,13 @@ def test_permissions(api: Any, alice: Any, charlie: Any, olga: Any, one: Workspa
 
 
 @pytest.mark.parametrize("tail", ["0", "-1", "5001", "many", "9" * 20, "٣"])
-def test_a_tail_that_is_none(api: Any, bob: Any, one: Workspace, tail: str) -> None:
+def test_invalid_tail_is_400(api: Any, bob: Any, one: Workspace, tail: str) -> None:
     body = problem(api(bob).get(f"workspaces/{one.pk}/logs?tail={tail}"), 400, "invalid")
     assert "tail" in body["errors"]
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/plain"])
-def test_a_node_that_does_not_answer(
+def test_unreachable_node_is_503(
     api: Any, bob: Any, one: Workspace, monkeypatch: pytest.MonkeyPatch, accept: str
 ) -> None:
     def silent(**_: Any) -> str:

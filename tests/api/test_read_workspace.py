@@ -32,7 +32,7 @@ def test_permissions(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, on
     problem(api(None).get(f"workspaces/{one.pk}"), 401, "not_authenticated")
 
 
-def test_why_it_waits(api: Any, bob: Any, one: Workspace) -> None:
+def test_queued_workspace_shows_its_reason(api: Any, bob: Any, one: Workspace) -> None:
     body = api(bob).get(f"workspaces/{one.pk}/").json()
     assert body["error"] == {"code": "queued", "message": "Waits."}
     waiting = body["stages"][1]
@@ -41,11 +41,11 @@ def test_why_it_waits(api: Any, bob: Any, one: Workspace) -> None:
     assert waiting["seconds"] >= 0
 
 
-def test_missing_objects(api: Any, bob: Any) -> None:
+def test_missing_workspace_is_404(api: Any, bob: Any) -> None:
     assert problem(api(bob).get(f"workspaces/{uuid.uuid4()}"), 404, "not_found")["next_action"]
 
 
-def test_nothing_is_sent_again_while_nothing_changes(api: Any, bob: Any, one: Workspace) -> None:
+def test_unchanged_workspace_is_304(api: Any, bob: Any, one: Workspace) -> None:
     program = api(bob)
     tag = program.get(f"workspaces/{one.pk}")["ETag"]
 
@@ -62,7 +62,7 @@ def test_nothing_is_sent_again_while_nothing_changes(api: Any, bob: Any, one: Wo
     assert program.get(f"workspaces/{one.pk}")["ETag"].partition(".")[0] != tag.partition(".")[0]
 
 
-def test_any_version_and_head_are_compared_as_one_tag_is(api: Any, bob: Any, one: Workspace) -> None:
+def test_wildcard_etag_and_head_are_compared_like_a_single_tag(api: Any, bob: Any, one: Workspace) -> None:
     program, path = api(bob), f"workspaces/{one.pk}"
     tag = program.get(path)["ETag"]
 

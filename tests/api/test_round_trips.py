@@ -126,7 +126,7 @@ def _older(name: str, value: Any) -> Any:
     return value - 1 if name in ("version", "spent") else value
 
 
-def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]) -> None:
+def test_changed_read_only_field_is_a_field_error(made: tuple[Any, str, str]) -> None:
     program, path, method = made
     read = program.get(path).json()
     name = next((name for name in ("id", "slug", "team", "resource", "username", "name") if name in read), "")
@@ -139,13 +139,13 @@ def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]
     assert _still(program.get(path).json()) == _still(read)
 
 
-def test_every_kind_of_the_document_is_tried(api: Any, people: Any, monkeypatch: Any) -> None:
+def test_all_editable_resources_are_covered(api: Any, people: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     tried = {_template_of(make(api(people[actor]))) for actor, make in MADE.values()}
     assert tried == _edits().keys()
 
 
-def test_a_part_of_what_is_read_changes_nothing_else(api: Any, people: Any) -> None:
+def test_partial_body_changes_only_its_fields(api: Any, people: Any) -> None:
     program = api(people["olga"])
     program.put("ledgers/vision", {"quota": 3600, "period": "day"})
     read = program.get("ledgers/vision").json()
@@ -160,7 +160,7 @@ def test_a_part_of_what_is_read_changes_nothing_else(api: Any, people: Any) -> N
     assert "Unknown field" in refused["errors"]["nonsense"][0]
 
 
-def test_a_secret_takes_its_whole_representation_with_a_value(api: Any, people: Any) -> None:
+def test_secret_accepts_its_full_representation_with_a_value(api: Any, people: Any) -> None:
     program = api(people["bob"])
     path = _secret("me/secrets/KEY")(program)
     read = program.get(path).json()
@@ -183,7 +183,7 @@ def test_missing_edit_permission_reveals_nothing(api: Any, people: Any) -> None:
     )
 
 
-def test_an_unknown_field_of_a_put_that_creates_is_named(api: Any, olga: User) -> None:
+def test_unknown_field_of_a_creating_put_is_a_field_error(api: Any, olga: User) -> None:
     body = {"ends_at": "2036-12-01T18:00:00Z", "reason": "Switch", "by": 1}
     refused = api(olga).send("PUT", "maintenance", body)
     assert problem(refused, 400, "invalid")["errors"].keys() == {"by"}

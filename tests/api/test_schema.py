@@ -28,7 +28,7 @@ OPERATIONS = [
 
 
 @pytest.mark.slow("generates the whole document")
-def test_the_committed_document_is_current(tmp_path: Path) -> None:
+def test_committed_document_is_current(tmp_path: Path) -> None:
     fresh = tmp_path / "openapi.yaml"
     call_command("spectacular", "--validate", "--fail-on-warn", "--file", str(fresh))
     assert fresh.read_text() == COMMITTED.read_text(), (
@@ -36,12 +36,12 @@ def test_the_committed_document_is_current(tmp_path: Path) -> None:
     )
 
 
-def test_it_is_openapi_3_1_and_says_how_to_sign_in() -> None:
+def test_document_is_openapi_3_1_with_security_schemes() -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     assert set(DOCUMENT["components"]["securitySchemes"]) == {"token", "session"}
 
 
-def test_it_is_valid_openapi_3_1() -> None:
+def test_document_is_valid_openapi_3_1() -> None:
     """By the meta-schema, and every default by the schema that it stands in."""
     found = [
         f"{list(error.absolute_path)}: {error.message}"
@@ -50,7 +50,7 @@ def test_it_is_valid_openapi_3_1() -> None:
     assert found == []
 
 
-def test_nothing_is_written_as_in_openapi_3_0() -> None:
+def test_no_openapi_3_0_syntax() -> None:
     text = COMMITTED.read_text()
     assert "nullable: true" not in text
     assert "api.example.org" not in text
@@ -58,13 +58,13 @@ def test_nothing_is_written_as_in_openapi_3_0() -> None:
     assert page["properties"]["next"]["type"] == ["string", "null"]
 
 
-def test_no_parameter_is_offered_that_is_refused() -> None:
+def test_documented_parameters_are_accepted() -> None:
     for path, method, operation in OPERATIONS:
         names = {each["name"] for each in operation.get("parameters", []) if each["in"] == "query"}
         assert "format" not in names, (path, method)
 
 
-def test_views_name_their_operations_and_no_others() -> None:
+def test_views_name_exactly_their_operations() -> None:
     routed: dict[Any, set[str]] = {}
     for pattern in api.v1:
         view: Any = pattern.callback
@@ -104,7 +104,7 @@ def test_each_verb_has_one_meaning() -> None:
     assert wrong == []
 
 
-def test_parameters_schemas_and_fields_have_meanings() -> None:
+def test_parameters_schemas_and_fields_have_descriptions() -> None:
     untold = [
         f"{operation['operationId']}: {each['name']}"
         for _path, _method, operation in OPERATIONS
@@ -119,7 +119,7 @@ def test_parameters_schemas_and_fields_have_meanings() -> None:
     assert untold == [], "Write a help_text for the field, or a docstring for the serializer"
 
 
-def test_examples_are_what_their_schemas_allow() -> None:
+def test_examples_match_their_schemas() -> None:
     """Also by format and pattern: people copy them."""
     shown = [
         (f"{schema}.{name}", field, example)
@@ -192,7 +192,7 @@ def test_each_operation_is_documented(path: str, method: str, operation: dict[st
 
 
 @pytest.mark.django_db
-def test_it_is_served_with_and_without_a_slash(client: Any) -> None:
+def test_document_is_served_with_and_without_a_slash(client: Any) -> None:
     for path in ("/api/v1/schema", "/api/v1/schema/"):
         response = client.get(path)
         assert response.status_code == 200
@@ -205,7 +205,7 @@ def test_it_is_served_with_and_without_a_slash(client: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_its_documentation_needs_no_inline_code_and_no_other_host(client: Any) -> None:
+def test_documentation_page_has_no_inline_code_and_no_external_hosts(client: Any) -> None:
     page = client.get("/api/v1/docs/")
 
     assert page.status_code == 200

@@ -84,7 +84,7 @@ def seen(answer: Any) -> tuple[int, dict[str, str], Any]:
         ("POST", "/api/v1/token-exchange", "", 400),
     ],
 )
-def test_both_ways_answer_the_same(
+def test_both_middleware_paths_give_the_same_response(
     ways: Any, alice: Any, team: Any, method: str, path: str, body: str, status: int
 ) -> None:
     rows = [WorkspaceFactory(name=f"w{n}", owner=alice, team=team, state=State.STOPPED) for n in range(3)]
@@ -95,13 +95,13 @@ def test_both_ways_answer_the_same(
 
 
 @pytest.mark.parametrize("header", ["Bearer", "bearer berth_nonsense", "Bearer  berth_", "BEARER x y"])
-def test_a_bad_token_is_refused_alike(ways: Any, header: str) -> None:
+def test_invalid_token_gets_the_same_response(ways: Any, header: str) -> None:
     short, full = ways("GET", "/api/v1/me", Authorization=header)
     assert short.status_code == 401
     assert seen(short) == seen(full)
 
 
-def test_another_host_is_refused_alike(ways: Any, alice: Any) -> None:
+def test_another_host_gets_the_same_response(ways: Any, alice: Any) -> None:
     short, full = ways(
         "GET", "/api/v1/me", Authorization=f"Bearer {make_token(alice)[1]}", Host="elsewhere.example"
     )
@@ -118,7 +118,7 @@ def test_unchanged_values_are_not_resent(ways: Any, alice: Any, team: Any) -> No
     assert seen(short) == seen(full)
 
 
-def test_a_fault_of_the_portal_is_answered_alike(
+def test_internal_error_gets_the_same_response(
     ways: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_user: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_fault_of_the_portal_is_answered_alike(
     assert seen(short) == seen(full)
 
 
-def test_a_session_does_not_come_along_with_a_header(as_user: Any, alice: Any, bob: Any) -> None:
+def test_authorization_header_disables_the_session(as_user: Any, alice: Any, bob: Any) -> None:
     """Who can make a browser send any `Authorization` gets no session past the protection of forms."""
     browser = as_user(alice)
     browser.handler.enforce_csrf_checks = True
@@ -145,7 +145,7 @@ def test_a_session_does_not_come_along_with_a_header(as_user: Any, alice: Any, b
     assert not ApiToken.objects.filter(owner=alice).exists()
 
 
-def test_the_views_that_are_taken_ask_for_tokens_first() -> None:
+def test_short_path_covers_only_views_that_check_tokens_first() -> None:
     assert ApiView.authentication_classes[0] is TokenAuthentication
     taken = {
         path: token_requests._takes_tokens(get_resolver().resolve(path).func)
@@ -171,5 +171,5 @@ def test_the_views_that_are_taken_ask_for_tokens_first() -> None:
         ("Bearer berth_x y", "berth_x y"),
     ],
 )
-def test_the_token_in_a_header(header: str, secret: str | None) -> None:
+def test_token_header_formats(header: str, secret: str | None) -> None:
     assert bearer_token(header) == secret

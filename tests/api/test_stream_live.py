@@ -58,7 +58,7 @@ def session_cookie(browser: Any) -> dict[str, str]:
     return {"Cookie": "; ".join(f"{name}={morsel.value}" for name, morsel in browser.cookies.items())}
 
 
-def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
+def test_event_arrives_at_once_and_a_closed_client_is_unsubscribed(
     server: str,
     hinted: redis_py.Redis,
     unhurried: None,
@@ -82,7 +82,7 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
 
 
 @pytest.mark.thorough("200 streams")
-def test_many_streams_hold_no_threads_and_one_connection_to_redis(
+def test_streams_use_no_threads_and_share_one_redis_connection(
     server: str,
     hinted: redis_py.Redis,
     bob: Any,
@@ -108,7 +108,7 @@ def test_many_streams_hold_no_threads_and_one_connection_to_redis(
     eventually(lambda: hub_connections(hinted) == 0 or None)
 
 
-def test_a_page_and_a_program_share_the_connection(
+def test_page_and_program_share_the_connection(
     server: str, hinted: redis_py.Redis, bob: Any, one: Workspace, as_user: Any
 ) -> None:
     page = session_cookie(as_user(bob))
@@ -130,7 +130,7 @@ def test_a_page_and_a_program_share_the_connection(
             assert next(line for line in lines if line) == "event: changed"
 
 
-def test_a_user_has_a_limit_of_streams(
+def test_streams_per_user_are_limited(
     server: str,
     hinted: redis_py.Redis,
     alice: Any,

@@ -31,7 +31,7 @@ def problems_in(html: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["template", "flavor"])
-def test_a_new_form_shows_five_fields_and_every_other_in_one_closed_section(kind):
+def test_new_form_shows_five_fields_and_hides_the_rest_in_one_section(kind):
     form = {"template": TemplateForm, "flavor": FlavorForm}[kind](
         initial=initial_values(sections.new_document(kind))
     )
@@ -53,7 +53,7 @@ def test_preset_template_can_be_created_unchanged(as_user, olga, preset):
     assert (created.argv, created.ready_path) == (preset.document["argv"], preset.document["ready_path"])
 
 
-def test_a_section_with_an_error_opens_and_its_field_has_the_focus(as_user, olga):
+def test_section_with_an_error_opens_with_its_field_focused(as_user, olga):
     html = as_user(olga).get(f"{NEW['template']}?preset=jupyterlab").content.decode()
     assert "4 set: Readiness path /api, Start path /lab, App sign-in Authorization: Bearer …, …" in html
     _, fields = filled(html, "argv")
@@ -67,7 +67,7 @@ def test_a_section_with_an_error_opens_and_its_field_has_the_focus(as_user, olga
     assert filled(html, "argv")[1]["description"] == ["Kept"]
 
 
-def test_a_check_reports_what_the_form_and_its_rules_refuse(as_user, olga):
+def test_live_check_reports_errors_of_the_form_and_the_service(as_user, olga):
     client = as_user(olga)
     fields = filled(client.get(NEW["template"]).content.decode(), "argv")[1]
     # Fields that the user has not come to yet are not reported.
@@ -87,7 +87,7 @@ def test_a_check_reports_what_the_form_and_its_rules_refuse(as_user, olga):
     assert not Template.objects.exists()
 
 
-def test_a_check_of_a_flavor_says_where_it_starts_and_what_is_set(as_user, olga, bob):
+def test_live_check_of_a_flavor_shows_where_it_starts(as_user, olga, bob):
     local_pool_with(node_info(gpus=2))
     fields = filled(as_user(olga).get(NEW["flavor"]).content.decode(), "cpu_milli")[1]
     fields |= {"name": "Pair", "slug": "pair", "accelerator_count": "2", "accelerator_models": "H100"}

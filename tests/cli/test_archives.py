@@ -34,7 +34,7 @@ def becomes(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     )
 
 
-def test_from_making_to_deleting(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_are_created_downloaded_and_deleted(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     becomes(monkeypatch, state="ready", size_bytes=3 << 20, made_at=timezone.now())
     made = home("files", "archives", "make", "mine", "--name", "before", "--wait")
     assert (made.code, made.out) == (0, "before is ready on gpu-a\n") and "making" in made.err
@@ -70,7 +70,7 @@ def test_failed_archives_are_reported(home: Any, monkeypatch: pytest.MonkeyPatch
     assert home("files", "archives", "restore", "mine", "nothing", "-y").code == 5
 
 
-def test_waiting_ends(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ends_at_the_timeout(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portal.cli.archives.time.sleep", lambda _s: None)
     assert home("files", "archives", "make", "mine", "--wait", "--timeout", "1").code == 6
     assert HomeArchive.objects.get().state == "making", "it goes on"

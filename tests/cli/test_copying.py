@@ -149,7 +149,7 @@ def told(folder: Path) -> dict[str, bytes | None]:
 
 
 @unpacks
-def test_a_folder_there_and_back(as_bob: Any, home: Path, here: Path) -> None:
+def test_folder_is_copied_in_both_directions(as_bob: Any, home: Path, here: Path) -> None:
     done = as_bob("cp", "-r", "project", "mine:", "--json")
     assert done.code == 0, done.err
     left_out = ["project/pipe", "project/secret", "project/up"]
@@ -174,7 +174,7 @@ def test_a_folder_there_and_back(as_bob: Any, home: Path, here: Path) -> None:
 
 
 @unpacks
-def test_where_it_goes_is_as_with_cp(as_bob: Any, home: Path, here: Path) -> None:
+def test_destination_rules_match_cp(as_bob: Any, home: Path, here: Path) -> None:
     (home / "data").mkdir()
     assert as_bob("cp", "-r", "project/data", "mine:data").code == 0
     assert as_bob("cp", "-r", "project/data", "mine:new").out.startswith("mine:new: 2 files, ")
@@ -218,7 +218,7 @@ def test_existing_files_are_replaced_only_with_force(as_bob: Any, home: Path, he
 
 
 @unpacks
-def test_files_and_folders_do_not_take_each_others_place(as_bob: Any, home: Path, here: Path) -> None:
+def test_files_never_replace_folders_nor_folders_files(as_bob: Any, home: Path, here: Path) -> None:
     (home / "project").write_text("a file")
     for force in ((), ("-f",)):
         refused = as_bob("cp", "-r", "project", "mine:", *force)
@@ -238,7 +238,7 @@ def test_files_and_folders_do_not_take_each_others_place(as_bob: Any, home: Path
     assert {name: data for name, data in told(here).items() if name != "got"} == before
 
 
-def test_cut_off_on_the_way_there(
+def test_interrupted_upload_reports_progress_and_can_be_repeated(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cut, "puts", 3)
@@ -250,7 +250,7 @@ def test_cut_off_on_the_way_there(
 
 
 @unpacks
-def test_cut_off_on_the_way_back(
+def test_interrupted_download_leaves_no_partial_files(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "much").mkdir()
@@ -269,7 +269,7 @@ def test_cut_off_on_the_way_back(
 
 @unpacks
 @pytest.mark.parametrize("name", ["t/../../evil", "t//evil", "t/a/../../../evil"])
-def test_a_node_that_lies_writes_nowhere_else(
+def test_malicious_archive_cannot_write_outside_the_target(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (home / "t").mkdir()
@@ -293,7 +293,7 @@ def test_a_node_that_lies_writes_nowhere_else(
 
 
 @unpacks
-def test_unreadable_files(as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_reported(as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_bob("cp", "-r", "nothing", "mine:").code == 2
     monkeypatch.setattr("portal.cli.copying.os.access", lambda path, _: Path(path).name != "100%")
     refused = as_bob("cp", "-r", "project", "mine:")

@@ -41,7 +41,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return happens
 
 
-def test_a_file_is_built_and_waited_for(as_olga, sent, between, tmp_path):
+def test_build_from_a_file_is_awaited(as_olga, sent, between, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy>=2\n")
     taken: list[Any] = []
@@ -61,7 +61,7 @@ def test_a_file_is_built_and_waited_for(as_olga, sent, between, tmp_path):
     assert as_olga("environments", "--json").json[0]["slug"] == "tools"
 
 
-def test_a_workspace_is_made_with_the_one_that_is_named(as_olga, sent, olga, team):
+def test_up_uses_the_named_environment(as_olga, sent, olga, team):
     MembershipFactory(user=olga, team=team)
     ready(sent, name="Tools", slug="tools")
     asked = ("--template", "jupyterlab", "--flavor", "cpu-small", "--environment", "tools")
@@ -113,14 +113,14 @@ def test_retried_build_is_awaited_until_the_timeout(as_olga, sent, between, tmp_
     assert "cannot reach the package index: It went wrong. Retrying." in ran.err
 
 
-def test_a_list_of_powershell_is_read(as_olga, tmp_path):
+def test_requirements_file_of_powershell_is_read(as_olga, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_bytes("numpy==1.26.4\r\n".encode("utf-16"))
     assert as_olga("environments", "build", "tools", "--from", str(file)).code == 0
     assert EnvironmentVersion.objects.get(environment__slug="tools").source == "numpy==1.26.4\n"
 
 
-def test_refusals(as_olga, tmp_path, bob, monkeypatch):
+def test_invalid_arguments_and_files_are_refused(as_olga, tmp_path, bob, monkeypatch):
     file = tmp_path / "requirements.txt"
     file.write_text("-e git+https://example.org/x\n")
     assert as_olga("environments", "build", "tools", "--from", str(tmp_path / "none.txt")).code == 2

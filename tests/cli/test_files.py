@@ -45,7 +45,7 @@ def node(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     return held
 
 
-def test_from_sending_to_deleting(
+def test_files_are_uploaded_listed_and_deleted(
     as_bob: Any, node: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ def test_interrupted_upload_leaves_no_file(as_bob: Any, node: dict[str, Any], tm
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_copying_there_and_back(
+def test_files_are_copied_in_both_directions(
     as_bob: Any, node: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -70,7 +70,7 @@ def test_applied_moves_are_printed(as_bob, olga, proposal, monkeypatch):
     assert (proposal.state, proposal.decided_by) == ("applied", "olga")
 
 
-def test_members_see_how_much_of_their_gpus_they_use(as_bob, bob, team, monkeypatch):
+def test_members_see_their_gpu_efficiency(as_bob, bob, team, monkeypatch):
     assert as_bob("efficiency").err == "You have no running workspaces.\n"
     dan = MembershipFactory(team=team, user__username="dan").user
     pool = local_pool_with(node_info(gpus=1))

@@ -70,7 +70,7 @@ def ran(installed: Path, *command: str, **variables: str) -> subprocess.Complete
     )  # fmt: skip
 
 
-def test_it_holds_the_command_line_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_only_the_command_line(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == {str(path.relative_to(ROOT)) for path in (ROOT / "portal" / "cli").rglob("*.py")}
     assert license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
@@ -82,7 +82,7 @@ def test_dependencies_are_a_subset_of_the_portals() -> None:
     assert set(thin) <= set(whole) and len(thin) == 2
 
 
-def test_it_runs_without_the_portal(installed: Path) -> None:
+def test_command_runs_without_the_portal(installed: Path) -> None:
     assert ran(installed, "berth", "--version").stdout == f"berth {version()}\n"
     every = "import importlib, pkgutil, portal.cli as cli\n"
     every += "for each in pkgutil.walk_packages(cli.__path__, 'portal.cli.'):\n"

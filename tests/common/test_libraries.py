@@ -16,7 +16,7 @@ PINNED = re.compile(
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
-def test_every_package_has_its_version_and_hash(lock: Path) -> None:
+def test_every_package_is_pinned_by_version_and_hash(lock: Path) -> None:
     text = "\n".join(
         line for line in lock.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")
     )

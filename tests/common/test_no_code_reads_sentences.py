@@ -245,7 +245,7 @@ def read_by_template(source: str) -> list[str]:
     return [found.group() for pattern in (COMPARES, CUTS) for found in pattern.finditer(source)]
 
 
-def test_no_template_reads_sentences() -> None:
+def test_no_template_compares_sentences() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {code}"
         for path in sorted((ROOT / "templates").rglob("*"))
@@ -267,11 +267,11 @@ def test_no_template_reads_sentences() -> None:
         ("{{ workspace.note|default:'–' }}", 0),
     ],
 )
-def test_it_finds_what_templates_read(source: str, count: int) -> None:
+def test_check_finds_templates_that_compare_sentences(source: str, count: int) -> None:
     assert len(read_by_template(source)) == count
 
 
-def test_no_code_reads_sentences() -> None:
+def test_no_code_compares_sentences() -> None:
     found = [(name, line, code) for name, source in sources() for line, code in readings(source)]
     unexcused = [f"{name}:{line}: {code}" for name, line, code in found if (name, code) not in EXCEPTIONS]
     assert unexcused == []
@@ -311,7 +311,7 @@ def test_no_code_reads_sentences() -> None:
         "if (run.verdict, run.summary) == (last.verdict, last.summary): pass",
     ],
 )
-def test_it_finds_every_kind_of_reading(source: str) -> None:
+def test_check_finds_code_that_compares_sentences(source: str) -> None:
     assert len(readings(source)) == 1
 
 

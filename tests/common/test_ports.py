@@ -26,13 +26,13 @@ def doorkeeper(monkeypatch) -> Port[Doorkeeper]:
     return Port[Doorkeeper]("Doorkeeper")
 
 
-def test_a_port_answers_with_its_implementation(doorkeeper):
+def test_port_returns_its_implementation(doorkeeper):
     doorkeeper.connect(Strict())
     ports.require_connected()
     assert doorkeeper().admits("alice") is False
 
 
-def test_a_port_without_an_implementation_is_named(doorkeeper):
+def test_unconnected_port_is_named_in_the_error(doorkeeper):
     with pytest.raises(ImproperlyConfigured, match="Doorkeeper"):
         doorkeeper()
     with pytest.raises(ImproperlyConfigured, match="connected to: Doorkeeper"):

@@ -56,7 +56,7 @@ def formats(code: StrEnum) -> list[str]:
     return [each for each in found if each]
 
 
-def test_every_code_has_a_text_of_whole_sentences() -> None:
+def test_every_code_has_a_text_in_full_sentences() -> None:
     for code in CODES:
         name, patterns = f"{type(code).__name__}.{code.name}", formats(code)
         assert patterns, f"{name} has no text"
@@ -81,7 +81,7 @@ def test_every_code_of_the_portal_is_registered_by_its_value() -> None:
     )
 
 
-def test_a_code_is_in_a_room_that_uses_it() -> None:
+def test_codes_belong_to_a_room_that_uses_them() -> None:
     """A code is used in its room; a code of `portal.common` there, or in two other rooms."""
     rooms: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path, tree in sources():
@@ -144,7 +144,7 @@ def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", owner.id, node.args[0].attr, names
 
 
-def test_a_text_names_only_what_its_code_is_raised_with() -> None:
+def test_texts_use_only_parameters_of_their_code() -> None:
     """Where params are written out at the call; what `prepare` adds to them is made of these."""
     by_name = {each.__name__: each for each in registry.enumerations}
     made: dict[str, int] = defaultdict(int)
@@ -165,7 +165,7 @@ def test_a_text_names_only_what_its_code_is_raised_with() -> None:
     assert made["WorkspaceCode"] > 10
 
 
-def test_states_read_as_their_labels() -> None:
+def test_state_words_match_the_labels() -> None:
     assert {state.value: state.label.lower() for state in State} == {
         state: str(word) for state, word in STATE_WORDS.items()
     }
@@ -196,11 +196,11 @@ def test_states_read_as_their_labels() -> None:
          "100 % of the disk is %(used)s."),
     ],
 )  # fmt: skip
-def test_sentences(code: StrEnum, params: dict[str, object], sentence: str) -> None:
+def test_messages_of_reasons(code: StrEnum, params: dict[str, object], sentence: str) -> None:
     assert message_of(Reason(code, params)) == sentence
 
 
-def test_a_reason_survives_a_row() -> None:
+def test_reason_round_trips_through_a_row() -> None:
     reason = Reason(WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"]})
     kept = Reason.from_json(reason.as_json())
     assert kept == reason
@@ -209,7 +209,7 @@ def test_a_reason_survives_a_row() -> None:
         Reason.from_json({"code": "of another version"})
 
 
-def test_a_problem_has_sentences_for_people_and_a_reason_for_programs() -> None:
+def test_problem_has_message_and_reason() -> None:
     known = {"known": ["all"]}
     error = InvalidInput(
         Reason(AccountCode.NO_SCOPES, known),
@@ -223,7 +223,7 @@ def test_a_problem_has_sentences_for_people_and_a_reason_for_programs() -> None:
     assert response.data["reason"] == {"code": "no_scopes", "params": {"known": ["all"]}}
 
 
-def test_a_second_thread_that_asks_while_texts_are_gathered_gets_its_own(
+def test_concurrent_first_lookups_of_texts_succeed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first requests of a process come in several threads."""

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
 
 @pytest.mark.django_db
-def test_a_whole_life_with_every_message_delivered_twice(planes: Planes) -> None:
+def test_lifecycle_with_every_message_delivered_twice(planes: Planes) -> None:
     kept: list[Message] = []
 
     def twice(message: Message) -> None:
@@ -117,7 +117,7 @@ print(json.dumps(messages.dump(Command(
 
 @pytest.mark.thorough("half a minute; `make test` delivers every message twice")
 @pytest.mark.xdist_group("e2e")
-def test_a_start_command_again_while_it_runs_and_after_it_has_been_deleted(fleet: Fleet) -> None:
+def test_start_command_redelivered_while_running_and_after_deletion_has_no_effect(fleet: Fleet) -> None:
     """On real workers: no lease, no expiry stands in the way here, only the driver's own memory."""
     workspace_id = fleet.create("captured")
     fleet.recovered()

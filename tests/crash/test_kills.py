@@ -76,7 +76,7 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
     "victim",
     quick_of(VICTIMS, ("control", "node"), "every process in turn; `make test` kills two"),
 )
-def test_every_workspace_comes_to_be_as_wanted(
+def test_workspaces_reach_their_desired_state_after_each_process_is_killed(
     fleet: Fleet, victim: str, record_property: Callable[[str, object], None]
 ) -> None:
     runs = [member for member in fleet.members if fleet.desired_state[member] == "running"]
@@ -106,7 +106,7 @@ def test_every_workspace_comes_to_be_as_wanted(
     assert fleet.watch.doubles == set()
 
 
-def test_a_killed_workspace_is_said_to_have_failed_and_can_be_tried_again(fleet: Fleet) -> None:
+def test_killed_workspace_is_failed_and_can_be_retried(fleet: Fleet) -> None:
     """The other way round: the services live, the workspace's own processes die."""
     workspace_id = next(member for member in fleet.members if fleet.desired_state[member] == "running")
     (agent,) = fleet.agents_of(workspace_id)

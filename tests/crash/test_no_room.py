@@ -97,7 +97,7 @@ def has_reserve(berth: Berth) -> bool:
 
 
 @pytest.mark.parametrize("what", ["bytes", "inodes"])
-def test_people_sign_in_and_stop_what_they_have(berth: Berth, disk: Disk, what: str) -> None:
+def test_users_can_sign_in_and_stop_workspaces_on_a_full_disk(berth: Berth, disk: Disk, what: str) -> None:
     ada = berth.api("ada")
     made = ada.create("files", "tiny")["id"]
     ada.wait(made, "running")
@@ -126,7 +126,7 @@ def test_people_sign_in_and_stop_what_they_have(berth: Berth, disk: Disk, what: 
     ada.close()
 
 
-def test_workers_go_on_after_redis_has_refused_every_write(berth: Berth) -> None:
+def test_workers_recover_after_redis_refused_writes(berth: Berth) -> None:
     """As it does for a moment when its disk is full, also to a worker that waits for its next message."""
     url = berth.instance.redis_url("control", berth.secret("redis_control"))
     before = {name: berth.services()[name]["pid"] for name in ("control", "node")}

@@ -63,7 +63,7 @@ def command_of(planes: Planes) -> Message:
 
 
 @pytest.mark.parametrize("moment", quick_of(START, ("while it is launched",), EACH))
-def test_killed_while_starting(planes: Planes, moment: str) -> None:
+def test_worker_killed_while_starting(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     dies_at(START[moment], command_of(planes))
     launched = agents_soon(planes, workspace) if moment in STARTED_BY_THEN else []
@@ -81,7 +81,7 @@ def test_killed_while_starting(planes: Planes, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", quick_of(START, (), EACH))
-def test_killed_while_starting_without_its_gpus(planes: Planes, bob: User, moment: str) -> None:
+def test_worker_killed_while_starting_without_gpus(planes: Planes, bob: User, moment: str) -> None:
     planes.pretend_a_gpu(held_by=bob)
     workspace = planes.make("one-gpu", start_without_gpu=True)
     assert workspace.gpu_awaited
@@ -99,7 +99,7 @@ def agents_soon(planes: Planes, workspace: Workspace) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("moment", quick_of(STOP, ("before the answer",), EACH))
-def test_killed_while_stopping(planes: Planes, moment: str) -> None:
+def test_worker_killed_while_stopping(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     planes.until(workspace, "running")
     planes.sent.clear()
@@ -113,7 +113,7 @@ def test_killed_while_stopping(planes: Planes, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", quick_of(DELETE, ("before the folder is removed",), EACH))
-def test_killed_while_deleting(planes: Planes, moment: str) -> None:
+def test_worker_killed_while_deleting(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     planes.until(workspace, "running")
     services.stop(actor=planes.owner, workspace_id=workspace.pk)
@@ -127,7 +127,7 @@ def test_killed_while_deleting(planes: Planes, moment: str) -> None:
     planes.check()
 
 
-def test_launched_but_unwanted_workspace_is_ended(planes: Planes) -> None:
+def test_launched_workspace_that_is_no_longer_wanted_is_stopped(planes: Planes) -> None:
     """Its worker died with the answer, and the person has changed their mind meanwhile."""
     workspace = planes.make()
     dies_at(START["before the answer"], command_of(planes))
