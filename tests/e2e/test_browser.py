@@ -201,7 +201,7 @@ def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) ->
     ada.delete()
 
 
-def test_a_cell_that_is_run_before_its_kernel_is_there_waits_for_it(person: Callable[..., Person]) -> None:
+def test_cell_run_before_the_kernel_is_ready_waits_for_it(person: Callable[..., Person]) -> None:
     """And no second kernel is started for it."""
     ada = person("jupyterlab-early", color_scheme="light", **DESKTOP)
     ada.sign_in()
@@ -240,7 +240,7 @@ def is_sessions(url: str) -> bool:
     return urlsplit(url).path == "/api/sessions"
 
 
-def test_stopping_leads_from_jupyterlab_to_our_page(person: Callable[..., Person]) -> None:
+def test_stop_in_jupyterlab_leads_to_the_workspace_page(person: Callable[..., Person]) -> None:
     """By its own bar; what is left of JupyterLab in another tab comes to the portal, not to an error."""
     ada = person("jupyterlab-stop", color_scheme="light", **DESKTOP)
     ada.sign_in()
@@ -259,7 +259,7 @@ def test_stopping_leads_from_jupyterlab_to_our_page(person: Callable[..., Person
     ada.delete()
 
 
-def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Person], ada: Api) -> None:
+def test_click_during_a_live_update_counts(person: Callable[..., Person], ada: Api) -> None:
     made = ada.create("files", "tiny", name="clicked")
     ada.wait(made["id"], "running")
     ada.act(made["id"], "stop")
@@ -306,7 +306,7 @@ def drop(page: Page, target: Locator, *files: Path) -> None:
         session.send("Input.dispatchDragEvent", {"type": step, **where, "data": data})
 
 
-def test_files_are_dropped_into_a_home_whose_workspace_is_stopped(
+def test_files_can_be_dropped_into_the_home_of_a_stopped_workspace(
     berth: Berth, person: Callable[..., Person], ada: Api, tmp_path: Path
 ) -> None:
     made = ada.create("files", "tiny", name="dropped")
@@ -410,7 +410,7 @@ def test_marimo(berth: Berth, person: Callable[..., Person], shots: str, options
     ada.shot("again")
 
 
-def test_a_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> None:
+def test_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> None:
     """One shell, which a reload finds again; a new one after a stop."""
     ada = person("terminal-phone", color_scheme="light", **PHONE)
     ada.sign_in()

@@ -144,7 +144,7 @@ MOMENTS = [waiting_for_its_turn, while_packages_come, while_they_are_installed, 
 
 
 @pytest.mark.parametrize("cut_off", MOMENTS, ids=lambda each: each.__name__)
-def test_killed_before_it_is_whole(site: Site, cut_off: Callable[[Site, str], None]) -> None:
+def test_build_killed_before_completion_is_repeated_once(site: Site, cut_off: Callable[[Site, str], None]) -> None:
     name = cut_off.__name__.replace("_", "")
     before = site.holding()
     cut_off(site, name)
@@ -163,7 +163,7 @@ def new_stamp(site: Site, before: set[str]) -> Path | None:
     return next((path for path in found if path.parent.name.removeprefix(PREFIX) not in before), None)
 
 
-def test_killed_after_completion_before_the_report(site: Site) -> None:
+def test_build_killed_after_completion_before_its_report_is_not_repeated(site: Site) -> None:
     name, hold, before = "wholebutunsaid", Hold(3), site.holding()
     site.packages.wheel(name, files=hold.files())
     site.ask(name, name)
@@ -197,7 +197,7 @@ def test_killed_after_completion_before_the_report(site: Site) -> None:
     assert not hold.found()
 
 
-def test_two_of_the_same_content_at_once_are_built_once(site: Site) -> None:
+def test_two_builds_of_the_same_content_at_once_run_once(site: Site) -> None:
     before = site.holding()
     site.packages.wheel("alike")
     with site.store.build_lock() as mine:
@@ -211,7 +211,7 @@ def test_two_of_the_same_content_at_once_are_built_once(site: Site) -> None:
     assert sorted(said) == [False, True], "one is built, the other finds it"
 
 
-def test_a_node_that_is_away_builds_nothing_and_then_once(site: Site) -> None:
+def test_unreachable_node_builds_once_after_it_returns(site: Site) -> None:
     name, before = "nodeaway", site.holding()
     site.packages.wheel(name)
     node = site.pid("node")

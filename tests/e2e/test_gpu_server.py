@@ -119,7 +119,7 @@ def exit_code(here: HowToMachine, command: str) -> tuple[int, str]:
     return int(code[1]) if code else 0, said
 
 
-def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: Machine) -> None:
+def test_guide_leads_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: Machine) -> None:
     list_gpus, by_hand, simulated = blocks("gpu-server")
     shown = here.do(list_gpus).splitlines()
     assert shown == [f"GPU {number}: {MODEL} (UUID: {uuid})" for number, uuid in enumerate(GPUS)]

@@ -81,7 +81,7 @@ def people(here: HowToMachine, secret: str) -> set[str]:
     return {result["username"] for result in ask(here, secret, "GET", "users")["results"]}
 
 
-def test_the_administrators_tutorial_and_monitoring(here: HowToMachine) -> None:
+def test_administrator_tutorial_and_monitoring(here: HowToMachine) -> None:
     up, create, as_a_file = blocks("tutorial-administrator")
     well, make_token, metrics = blocks("monitoring")
     here.do(up)
@@ -166,7 +166,7 @@ cat > /run/vault-$(echo "$3" | tr / -)
 """
 
 
-def test_the_consoles_of_the_guides(here: HowToMachine) -> None:
+def test_console_commands_of_the_guides(here: HowToMachine) -> None:
     """`$ command` lines and what they print."""
     here.do("make up")
     secret = token(here)
@@ -221,7 +221,7 @@ with httpx.Client(base_url="https://{HOST}", transport=way, headers=referer) as 
 """
 
 
-def test_tls_by_nginx_and_by_caddy(here: HowToMachine) -> None:
+def test_tls_with_nginx_and_with_caddy(here: HowToMachine) -> None:
     needs("nginx")
     proxy_secret, up, good = blocks("tls")
     here.do(SELF_SIGNED)

@@ -60,7 +60,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
+def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
     """The first of these tests: it needs room for two JupyterLabs at once."""
     pool = ada.json("GET", "pools/this-machine")
     nodes = ada.json("GET", "nodes")["results"]
@@ -293,7 +293,7 @@ def tokens_of(berth: Berth) -> int:
 
 @pytest.mark.browser
 @pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
-def test_a_page_of_a_workspace_cannot_act_on_the_portal(
+def test_page_of_a_workspace_cannot_act_on_the_portal(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
     mine, bens = pair
@@ -337,7 +337,7 @@ def workspaces(berth: Berth) -> list[tuple[Any, ...]]:
 
 @pytest.mark.browser
 @pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
-def test_an_action_with_the_portals_own_cookies_is_refused_for_its_origin(
+def test_request_with_portal_cookies_from_a_workspace_origin_is_refused(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
     """On a domain of one's own, workspaces are the same site: browsers then send the portal's cookies."""
@@ -366,7 +366,7 @@ def test_an_action_with_the_portals_own_cookies_is_refused_for_its_origin(
 
 @pytest.mark.browser
 @pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
-def test_another_user_and_another_workspace_stay_out(
+def test_other_users_and_another_workspace_are_refused(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
     mine, bens = pair

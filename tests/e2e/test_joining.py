@@ -43,7 +43,7 @@ def optics(berth: Berth) -> Iterator[None]:
     berth.run("manage.py", "shell", "-c", CLEAN_UP)
 
 
-def test_the_owner_s_badge_and_the_asker_s_page_follow_by_themselves(
+def test_badge_of_the_owner_and_page_of_the_requester_update_live(
     berth: Berth, optics: None, browser: Browser
 ) -> None:
     """Each within the 20 seconds of a locator; pages that nobody tells ask once a minute."""

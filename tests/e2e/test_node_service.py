@@ -177,7 +177,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             mounts.detach(shared)
 
 
-def test_a_service_of_the_system_from_joining_to_leaving(site: Site) -> None:
+def test_system_service_from_join_to_leave(site: Site) -> None:
     node = Service(site, "node-b", NodeFolder(site.folder / "b"), site.first_port)
     said = node.join()
     assert "Service                connected" in said, said
@@ -217,7 +217,7 @@ def test_a_service_of_the_system_from_joining_to_leaving(site: Site) -> None:
     assert site.machine.run("test", "-e", f"/etc/systemd/system/{NAME}").returncode == 1
 
 
-def test_a_service_of_a_users_own(site: Site) -> None:
+def test_user_service_from_join_to_leave(site: Site) -> None:
     machine = site.machine
     machine.ask("useradd", "--create-home", "ada")
     home = site.folder / "ada"

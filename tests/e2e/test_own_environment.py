@@ -163,7 +163,7 @@ def template_of(name: str) -> dict[str, Any]:
     }
 
 
-def test_by_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
+def test_environment_is_corrected_and_used_over_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
     berth, admin, ben = site, site_admin, site_ben
     name = "own-by-rest"
     body = {"name": name, "slug": name, "source": f"six\n{WRONG}\n", "notebook": False}
@@ -181,7 +181,7 @@ def test_by_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
     member_starts(berth, ben, name)
 
 
-def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -> None:
+def test_environment_is_corrected_and_used_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -> None:
     berth, admin, ben = site, site_admin, site_ben
     name = "own-by-apply"
     file = tmp_path / "site.yaml"
@@ -238,7 +238,7 @@ def shot(page: Page, name: str) -> None:
 
 
 @pytest.mark.browser
-def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
+def test_environment_is_corrected_and_used_on_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
     name = "own-by-pages"
     context = browser.new_context(base_url=berth.url)
     page = context.new_page()

@@ -91,7 +91,7 @@ def nothing_is_left(ada: Api, berth: Berth) -> bool:
 
 
 @pytest.mark.parametrize("name", quick_of(JOBS, ("github",), "the same by another runner"))
-def test_a_pipeline_from_start_to_result(
+def test_pipeline_runs_from_start_to_result(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path, name: str
 ) -> None:
     outcome = pipeline(name)
@@ -102,7 +102,7 @@ def test_a_pipeline_from_start_to_result(
     assert nothing_is_left(ada, berth)
 
 
-def test_a_check_that_fails_ends_it(
+def test_failed_check_ends_the_pipeline(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path
 ) -> None:
     outcome = pipeline("gitlab", GPU_CHECK="nvidia-smi-that-is-not-here -L")
@@ -112,7 +112,7 @@ def test_a_check_that_fails_ends_it(
     assert nothing_is_left(ada, berth)
 
 
-def test_cancelled_while_starting_leaves_nothing(
+def test_pipeline_cancelled_while_starting_leaves_nothing(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth
 ) -> None:
     def begun() -> None:
@@ -124,7 +124,7 @@ def test_cancelled_while_starting_leaves_nothing(
 
 
 @pytest.mark.thorough("`make test` cancels one that starts")
-def test_cancelled_while_working_leaves_nothing(
+def test_pipeline_cancelled_while_running_leaves_nothing(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path
 ) -> None:
     train = tmp_path / "train.ipynb"
@@ -186,7 +186,7 @@ print(server.server_port)
 """
 
 
-def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
+def test_port_is_forwarded_for_its_user_until_the_token_is_revoked(
     berth: Berth, ada: Api, tmp_path: Path
 ) -> None:
     made = ada.create("jupyterlab", "cpu-small", name="forwards")

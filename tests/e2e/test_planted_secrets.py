@@ -103,7 +103,7 @@ def overheard(store: Any) -> Iterator[list[bytes]]:
     assert not thread.is_alive()
 
 
-def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api, vault: VaultServer) -> None:
+def test_secret_value_is_found_only_in_its_workspace(berth: Berth, ada: Api, vault: VaultServer) -> None:
     mark = uuid.uuid4().hex
     env, file, kept = f"planted-env-{mark}", f"planted-file-{mark}", f"planted-vault-{mark}"
     # What Vault keeps, and what opens it, which not even the workspace has.

@@ -227,7 +227,7 @@ def reservation() -> dict[str, Any]:
     }
 
 
-def test_every_kind_is_sent_back_without_a_change(provider: Provider) -> None:
+def test_every_resource_round_trips_without_changes(provider: Provider) -> None:
     tried: set[tuple[str, str]] = set()
     for kind, methods in provider.kinds().items():
         paths = dict.fromkeys(path for path in provider.made if provider.kind_of(path) == kind)

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def test_unsaved_work_is_saved_after_signing_in_again_in_another_tab(
+def test_unsaved_work_is_saved_after_sign_in_in_another_tab(
     berth: Berth, person: Callable[..., Person]
 ) -> None:
     ada = person("signed-out", color_scheme="light", **DESKTOP)

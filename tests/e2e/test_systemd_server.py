@@ -128,7 +128,7 @@ def api(server: SystemdMachine, token: str, method: str, path: str, body: Any = 
     return json.loads(said) if said else None
 
 
-def test_a_server_from_the_document(server: SystemdMachine) -> None:
+def test_server_is_installed_as_documented(server: SystemdMachine) -> None:
     environment = instance.need_notebook_environment()
     programs, *steps, join = BLOCKS
     assert "apt-get" in programs and "node join" in join and len(steps) == 4

@@ -158,7 +158,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, wire: Network) -> Iterator[Pa
         b.end()
 
 
-def test_one_command_makes_it_a_node(pair: Pair) -> None:
+def test_join_command_adds_the_node(pair: Pair) -> None:
     token = pair.snippet(TOKEN)
     done = pair.b.join(pair.door, token, "node-b")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -192,7 +192,7 @@ def cell(pair: Pair, node: str, code: str) -> str:
         return execute(channel, code)
 
 
-def test_a_notebook_on_each_through_the_one_front_door(pair: Pair) -> None:
+def test_notebooks_on_both_nodes_are_reached_through_one_front_door(pair: Pair) -> None:
     on_b = pair.start_on("node-b", "node-a")
     on_a = pair.start_on("node-a", "node-b")
     assert pair.b.owned("ws-" + on_b.replace("-", "")) and not pair.b.owned("ws-" + on_a.replace("-", ""))
@@ -212,7 +212,7 @@ def test_a_notebook_on_each_through_the_one_front_door(pair: Pair) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a gateway an account of its own")
-def test_the_gateway_of_a_node_has_no_rights(pair: Pair) -> None:
+def test_node_gateway_has_no_privileges(pair: Pair) -> None:
     """It sees its configuration, its own key and the way to sockets; the worker stays root."""
     services = pair.b.services()
     gateway, worker = (Path(f"/proc/{services[name]['pid']}") for name in ("node-gateway", "node"))
@@ -241,7 +241,7 @@ def heard(pair: Pair, name: str) -> None:
     )
 
 
-def test_its_worker_dies_and_comes_back(pair: Pair) -> None:
+def test_killed_worker_recovers_and_the_workspace_keeps_running(pair: Pair) -> None:
     """The workspace goes on, is entered meanwhile, and its node takes orders again."""
     before = pair.b.services()["node"]["pid"]
     os.kill(before, signal.SIGKILL)
@@ -258,7 +258,7 @@ def test_its_worker_dies_and_comes_back(pair: Pair) -> None:
     pair.start_on("node-b", "node-a")
 
 
-def test_the_portals_machine_is_away_for_a_while(pair: Pair) -> None:
+def test_node_recovers_after_the_portal_was_unreachable(pair: Pair) -> None:
     """Its services are stopped and started; B connects again by itself, and what runs there went on."""
     pair.berth.down_keeping_workspaces()
     assert pair.b.owned()
@@ -275,7 +275,7 @@ def test_the_portals_machine_is_away_for_a_while(pair: Pair) -> None:
 # --- with B's keys in other hands --------------------------------------------------------------------
 
 
-def test_its_user_of_redis_reaches_nothing_of_others(pair: Pair) -> None:
+def test_redis_user_of_the_node_cannot_reach_other_keys(pair: Pair) -> None:
     own = node_queue("node-a")
     with redis_client.client(pair.b.known().redis_url(pair.b.folder), socket_timeout=10) as client:
         for attempt in (
@@ -291,7 +291,7 @@ def test_its_user_of_redis_reaches_nothing_of_others(pair: Pair) -> None:
                 attempt()
 
 
-def test_it_cannot_speak_for_the_other_node(pair: Pair) -> None:
+def test_node_cannot_send_messages_of_another_node(pair: Pair) -> None:
     """With its own key, its own name or A's: A's inventory stays as it is."""
     before = pair.node("node-a")
     known = pair.b.known()
@@ -311,7 +311,7 @@ def test_it_cannot_speak_for_the_other_node(pair: Pair) -> None:
     assert pair.node("node-a")["online"] and before["online"]
 
 
-def test_its_certificate_opens_no_gateway_and_no_more_than_agents_paths(pair: Pair) -> None:
+def test_node_certificate_gives_access_to_agent_paths_only(pair: Pair) -> None:
     """A node's gateway takes the front door alone; this machine's listens at no port at all."""
     workspace = pair.workspaces["node-b"].replace("-", "")
     context = ssl.create_default_context(cafile=str(pair.b.folder.authority))
@@ -341,7 +341,7 @@ def _portal(context: ssl.SSLContext) -> ssl.SSLContext:
     return context
 
 
-def test_from_its_network_only_the_two_doors_are_open(pair: Pair) -> None:
+def test_only_the_two_doors_are_reachable_from_the_node_network(pair: Pair) -> None:
     """The portal's machine shows the other one nothing else of Berth's."""
     first = int(pair.door.rpartition(":")[2])
     known = pair.berth.instance
@@ -358,7 +358,7 @@ def test_from_its_network_only_the_two_doors_are_open(pair: Pair) -> None:
 # --- it goes -----------------------------------------------------------------------------------------
 
 
-def test_it_is_drained(pair: Pair) -> None:
+def test_drained_node_keeps_stopped_workspaces_until_it_returns(pair: Pair) -> None:
     """What ran there waits for the machine with its home, and is there again when that takes work."""
     waits = pair.workspaces["node-b"]
     refused = pair.b.berth("leave")
@@ -372,7 +372,7 @@ def test_it_is_drained(pair: Pair) -> None:
     assert pair.b.owned()
 
 
-def test_it_is_revoked(pair: Pair) -> None:
+def test_revoked_node_is_cut_off(pair: Pair) -> None:
     """Its connection is cut, nobody enters what runs there, and both sides say so in words."""
     lost = pair.workspaces["node-b"]
     assert pair.berth.enter(lost, pair.ada.token, "/api") == 200

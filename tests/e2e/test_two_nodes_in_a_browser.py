@@ -152,7 +152,7 @@ def witness(site: Site, request: pytest.FixtureRequest) -> Iterator[None]:
     SHOTS.joinpath("two-nodes-failed.json").write_text(json.dumps(said, indent=1))
 
 
-def test_the_command_of_the_page_adds_each(site: Site) -> None:
+def test_command_of_the_page_adds_both_nodes(site: Site) -> None:
     site.admin.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=site.berth.url)
     for name, machine in site.machines.items():
         page = site.machines_page()
@@ -170,7 +170,7 @@ def test_the_command_of_the_page_adds_each(site: Site) -> None:
     assert site.nodes()["node-x"]["online"] and site.nodes()["node-y"]["online"]
 
 
-def test_a_notebook_on_each(site: Site) -> None:
+def test_notebook_on_each_node(site: Site) -> None:
     """Each on the machine of its home, and both entered through the one front door."""
     for name, team in TEAMS.items():
         (other,) = set(TEAMS) - {name}
@@ -199,7 +199,7 @@ def test_a_notebook_on_each(site: Site) -> None:
         expect(page.locator("[aria-labelledby=facts-title]")).to_contain_text(name)
 
 
-def test_killed(site: Site) -> None:
+def test_killed_worker_and_workspace_are_explained_on_the_page(site: Site) -> None:
     """The machine's worker and the workspace at once: her page says what happened, and how to go on."""
     machine, page = site.machines["node-x"], site.pages["node-x"]
     before = machine.services()["node"]["pid"]
@@ -224,7 +224,7 @@ def test_killed(site: Site) -> None:
     page.goto(f"{site.berth.url}/workspaces/{site.workspaces['node-x']}/")
 
 
-def test_drained_and_put_back(site: Site) -> None:
+def test_node_is_drained_and_returned_to_service(site: Site) -> None:
     """By the page of the machine. Hers is told, waits where its home is, and is there again by itself."""
     admin, page = site.machines_page(), site.pages["node-x"]
     site.row("node-x").get_by_role("link", name="Cordon or drain").click()
@@ -243,7 +243,7 @@ def test_drained_and_put_back(site: Site) -> None:
     page.locator("#act-open").wait_for(timeout=LIMIT_MS)
 
 
-def test_revoked(site: Site) -> None:
+def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
     """By the page. Hers says it by itself, with what to do; nothing offers to open what nobody can enter."""
     site.machines_page()
     page = site.pages["node-y"]
@@ -285,7 +285,7 @@ def test_revoked(site: Site) -> None:
     assert site.ada_api.workspace(site.workspaces["node-x"])["state"] == "running"
 
 
-def test_drained_with_its_homes(site: Site) -> None:
+def test_drain_moves_homes_to_another_node(site: Site) -> None:
     """To the portal's own machine: her workspace leaves, her home follows, and it starts there."""
     site.cordon("node-a", "uncordon")
     workspace_id = site.workspaces["node-x"]

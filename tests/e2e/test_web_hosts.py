@@ -45,7 +45,7 @@ def sign_in(client: httpx.Client, address: Address) -> None:
     assert answer.status_code == 302, answer.text[:2000]
 
 
-def test_a_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
+def test_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
     a, b = site.hosts
     with site.client(a) as at_a, site.client(b) as at_b:
         # The form of one host, sent to the other.
@@ -65,7 +65,7 @@ def test_a_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
         assert at_b.get("/").status_code == 302
 
 
-def test_a_request_repeated_at_the_other_host_is_done_once(site: Site) -> None:
+def test_request_replayed_at_the_other_host_takes_effect_once(site: Site) -> None:
     body = {"team": "lab", "template": "files", "flavor": "tiny", "name": "once"}
     headers = {**site.bearer(), "Idempotency-Key": uuid.uuid4().hex}
     answers = []

@@ -150,7 +150,7 @@ def notebook(opened: Notebook, request: pytest.FixtureRequest) -> Iterator[Noteb
         opened.person.testify()
 
 
-def test_a_running_cell_and_its_kernel_outlive_a_rolling_restart(site: Site, notebook: Notebook) -> None:
+def test_running_cell_and_kernel_survive_a_rolling_restart(site: Site, notebook: Notebook) -> None:
     before = notebook.sockets()
     for host in site.hosts:
         notebook.begin_and_hold()
@@ -165,7 +165,7 @@ def test_a_running_cell_and_its_kernel_outlive_a_rolling_restart(site: Site, not
     notebook.person.shot("restarted")
 
 
-def test_a_kernel_that_jupyterlab_leaves_disconnected_is_connected_again(notebook: Notebook) -> None:
+def test_disconnected_kernel_is_reconnected(notebook: Notebook) -> None:
     """As after a proxy that ends WebSockets with 1000 or 1001."""
     notebook.page.evaluate("window.kernelSockets.at(-1).close(1000)")
     notebook.page.wait_for_function("window.kernelStates.includes('disconnected')")
@@ -174,7 +174,7 @@ def test_a_kernel_that_jupyterlab_leaves_disconnected_is_connected_again(noteboo
     notebook.run()
 
 
-def test_a_portal_that_does_not_answer_is_no_dead_kernel(site: Site, notebook: Notebook) -> None:
+def test_unreachable_portal_is_not_reported_as_a_dead_kernel(site: Site, notebook: Notebook) -> None:
     a, b = site.hosts
     # JupyterLab says once that it has lost the connection.
     dialog = notebook.page.locator(".jp-Dialog")

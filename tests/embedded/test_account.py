@@ -63,7 +63,7 @@ def test_invalid_uid_is_reported(text: str, tmp_path: Path) -> None:
         Instance.from_environ({"BERTH_HOME": str(tmp_path), "BERTH_SERVICES_UID": text})
 
 
-def test_it_is_switched_off_by_a_nought(mine: Instance) -> None:
+def test_uid_0_disables_the_services_account(mine: Instance) -> None:
     assert choose(replace(mine, services_uid=0), {}) is None
 
 
@@ -77,7 +77,7 @@ def test_without_root_the_user_is_unchanged(mine: Instance, monkeypatch: pytest.
 
 
 @root_only
-def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -> None:
+def test_successful_trial_changes_only_its_own_folder(mine: Instance) -> None:
     before = {path: owner(path) for path in mine.home.rglob("*")}
     found = choose(mine, {})
     assert found is not None and found.uid == UID
@@ -105,7 +105,7 @@ def test_unusable_folders_of_the_account_are_reported(
 
 
 @root_only
-def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: Path) -> None:
+def test_root_only_file_named_by_a_setting_is_reported(mine: Instance, tmp_path: Path) -> None:
     token = tmp_path / "elsewhere" / "token"
     token.parent.mkdir()
     token.write_text("secret")
@@ -117,14 +117,14 @@ def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: 
 
 
 @root_only
-def test_a_file_that_comes_later_is_said(mine: Instance, tmp_path: Path) -> None:
+def test_missing_file_named_by_a_setting_is_reported(mine: Instance, tmp_path: Path) -> None:
     """Whoever makes it may make it root's alone, as an agent of Vault's does."""
     with pytest.raises(AccountUnusable, match="does not exist"):
         choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")})
 
 
 @root_only
-def test_a_redis_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
+def test_redis_without_execute_permission_is_reported(mine: Instance, tmp_path: Path) -> None:
     redis = tmp_path / "redis-server"
     redis.touch(mode=0o700)
     with pytest.raises(AccountUnusable, match=f"{redis} cannot be run"):
@@ -132,7 +132,7 @@ def test_a_redis_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> N
 
 
 @root_only
-def test_doors_that_cannot_be_are_said(mine: Instance) -> None:
+def test_invalid_doors_are_reported(mine: Instance) -> None:
     with pytest.raises(AccountUnusable, match="is BERTH_SERVICES_UID"):
         choose(replace(mine, doors_uid=UID), {})
     (mine.run_dir / "front-door.json").write_text("{")
@@ -141,7 +141,7 @@ def test_doors_that_cannot_be_are_said(mine: Instance) -> None:
 
 
 @root_only
-def test_a_caddy_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
+def test_caddy_without_execute_permission_is_reported(mine: Instance, tmp_path: Path) -> None:
     caddy = tmp_path / "caddy"
     caddy.touch(mode=0o700)
     with pytest.raises(AccountUnusable, match=f"could not start {caddy}: Permission denied"):
@@ -155,7 +155,7 @@ def test_invalid_uid_of_doors_is_reported(text: str, tmp_path: Path) -> None:
 
 
 @root_only
-def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, monkeypatch) -> None:
+def test_launcher_without_mount_permission_is_reported(mine: Instance, tmp_path: Path, monkeypatch) -> None:
     """As in a container without rights."""
     launcher = tmp_path / "launcher.py"
     launcher.write_text("raise SystemExit('python cannot be confined: Operation not permitted')")
@@ -165,7 +165,7 @@ def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, m
 
 
 @root_only
-def test_a_database_that_is_a_link_is_refused(mine: Instance, tmp_path: Path) -> None:
+def test_database_that_is_a_symlink_is_refused(mine: Instance, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.sqlite3"
     elsewhere.touch()
     database_place.database_file(mine.home).symlink_to(elsewhere)
@@ -173,7 +173,7 @@ def test_a_database_that_is_a_link_is_refused(mine: Instance, tmp_path: Path) ->
         choose(mine, {})
 
 
-def test_files_that_settings_name(tmp_path: Path) -> None:
+def test_files_named_by_settings(tmp_path: Path) -> None:
     for name in ("providers.toml", "client", "ca.pem", "token"):
         (tmp_path / name).touch()
     (tmp_path / "providers.toml").write_text(
@@ -193,7 +193,7 @@ def test_files_that_settings_name(tmp_path: Path) -> None:
 # -- who sees what ----------------------------------------------------------------------------
 
 
-def test_each_gets_the_secrets_that_it_needs(mine: Instance) -> None:
+def test_each_service_gets_only_its_secrets(mine: Instance) -> None:
     found = of(mine, UID)
     copied = {name: {path.name for path in found.needs(name).copies} for name in account.CONFINED}
     assert copied.pop("redis") == {"redis.conf", "redis.acl"}
@@ -208,7 +208,7 @@ def test_each_gets_the_secrets_that_it_needs(mine: Instance) -> None:
 
 
 @root_only
-def test_the_database_is_shared_and_stays_roots(mine: Instance) -> None:
+def test_database_is_shared_and_stays_owned_by_root(mine: Instance) -> None:
     (database(mine) / database_place.NAME).touch(mode=0o600)
     found = of(mine, UID)
     found.grant_ownership()
@@ -230,7 +230,7 @@ def test_the_database_is_shared_and_stays_roots(mine: Instance) -> None:
 
 
 @root_only
-def test_links_beside_the_database_are_removed_and_not_followed(mine: Instance, tmp_path: Path) -> None:
+def test_symlinks_beside_the_database_are_removed_and_not_followed(mine: Instance, tmp_path: Path) -> None:
     target, other = tmp_path / "target", tmp_path / "other"
     for path in (target, other):
         path.write_text("root's")
@@ -245,7 +245,7 @@ def test_links_beside_the_database_are_removed_and_not_followed(mine: Instance, 
 
 
 @root_only
-def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -> None:
+def test_redis_data_is_dropped_on_return_to_root(mine: Instance, tmp_path: Path) -> None:
     """Root's Redis would follow a link that the account has left there."""
     (mine.redis_dir / "appendonlydir").mkdir()
     found = of(mine, UID)
@@ -265,7 +265,7 @@ def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -
 
 
 @root_only
-def test_another_number_takes_over(mine: Instance) -> None:
+def test_another_uid_takes_over_the_folders(mine: Instance) -> None:
     of(mine, UID).grant_ownership()
     (mine.redis_dir / "data").touch()
     (mine.passes_dir / ("a" * 64)).mkdir()
@@ -276,7 +276,7 @@ def test_another_number_takes_over(mine: Instance) -> None:
 
 
 @root_only
-def test_a_link_in_place_of_the_passes_is_not_followed(mine: Instance, tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_passes_folder_is_not_followed(mine: Instance, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     mine.passes_dir.symlink_to(outside)
@@ -285,7 +285,7 @@ def test_a_link_in_place_of_the_passes_is_not_followed(mine: Instance, tmp_path:
 
 
 @root_only
-def test_the_end_of_passes_follows_no_link(mine: Instance, tmp_path: Path) -> None:
+def test_deleting_passes_follows_no_symlink(mine: Instance, tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", mine.passes_dir
     assert folder is not None
     (outside / "key").mkdir(parents=True)
@@ -300,7 +300,7 @@ def test_the_end_of_passes_follows_no_link(mine: Instance, tmp_path: Path) -> No
     assert (outside / "key").exists()
 
 
-def test_a_pause_of_passes_follows_no_link(tmp_path: Path) -> None:
+def test_pausing_passes_follows_no_symlink(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "passes"
     outside.mkdir()
     (outside / "1234").touch()
@@ -319,13 +319,13 @@ def test_a_pause_of_passes_follows_no_link(tmp_path: Path) -> None:
 # -- where the database is --------------------------------------------------------------------
 
 
-def test_an_instance_has_it_in_its_folder(tmp_path: Path) -> None:
+def test_database_is_in_the_folder_of_the_instance(tmp_path: Path) -> None:
     inside = tmp_path / database_place.FOLDER / database_place.NAME
     assert database_place.make_folder(tmp_path) == database_place.database_file(tmp_path) == inside
     assert stat.S_IMODE((tmp_path / database_place.FOLDER).stat().st_mode) == 0o700
 
 
-def test_a_file_beside_the_program_is_seen_alone(mine: Instance, tmp_path: Path) -> None:
+def test_file_beside_the_program_is_shared_without_its_folder(mine: Instance, tmp_path: Path) -> None:
     """Or else its folder would be shown with all that is in it."""
     found = of(mine, UID)
     assert found._readable_path(mine.home.parent / "token") == mine.home.parent / "token"

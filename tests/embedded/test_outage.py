@@ -49,7 +49,7 @@ def answered(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Re
         time.sleep(0.05)
 
 
-def test_a_browser_gets_our_page_which_tries_again_by_itself(without_web: Instance) -> None:
+def test_browser_gets_a_self_refreshing_outage_page(without_web: Instance) -> None:
     page = answered(without_web, "/workspaces/new/?flavor=gpu-1", BROWSER)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<title>Berth is starting" in page.text
@@ -60,7 +60,7 @@ def test_a_browser_gets_our_page_which_tries_again_by_itself(without_web: Instan
     assert "unsafe" not in page.headers["content-security-policy"]
 
 
-def test_a_program_gets_a_problem_document(without_web: Instance) -> None:
+def test_program_gets_a_problem_document(without_web: Instance) -> None:
     problem = answered(without_web, "/api/v1/workspaces", {"Accept": "application/json"})
     assert problem.headers["content-type"] == "application/problem+json"
     assert problem.json()["status"] == 502
@@ -68,7 +68,7 @@ def test_a_program_gets_a_problem_document(without_web: Instance) -> None:
     assert problem.headers["retry-after"] == "5"
 
 
-def test_the_style_of_each_page_is_the_one_that_its_policy_names(without_web: Instance) -> None:
+def test_style_hash_matches_the_csp(without_web: Instance) -> None:
     page = answered(without_web, "/", BROWSER)
     named = re.search(r"sha256-(\S+?)'", page.headers["content-security-policy"])
     style = re.search(r"<style>(.*)</style>", page.text, re.S)
@@ -76,14 +76,14 @@ def test_the_style_of_each_page_is_the_one_that_its_policy_names(without_web: In
     assert base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode() == named[1]
 
 
-def test_a_page_comes_as_it_was_written(without_web: Instance) -> None:
+def test_page_is_served_unchanged(without_web: Instance) -> None:
     """The front door's configuration reads braces as names of its own: none of a page is one."""
     bodies = [route["handle"][0]["body"] for route in outage.routes()]
     assert answered(without_web, "/", BROWSER).text in bodies
     assert answered(without_web, "/", {"Accept": "*/*"}).text in bodies
 
 
-def test_the_gateway_process_has_the_page_too(without_web: Instance) -> None:
+def test_unreachable_gateway_process_shows_the_page(without_web: Instance) -> None:
     """Where forward-auth does not answer, nobody enters, and the page says whose fault that is."""
     workspace = f"ws-{'1' * 32}.localhost"
     for host, path in (

@@ -36,16 +36,16 @@ def workspaces(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Says:
 @pytest.mark.parametrize(
     ("counts", "line"), [('{"running": 2, "queued": 1}', "2 running, 1 queued"), ("{}", "none")]
 )
-def test_how_many_there_are(workspaces: Says, counts: str, line: str) -> None:
+def test_workspace_counts(workspaces: Says, counts: str, line: str) -> None:
     assert workspaces(f"print('{counts}')") == line
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit('the database is gone')", "print('nonsense')"])
-def test_a_database_that_fails(workspaces: Says, code: str) -> None:
+def test_failing_database_is_reported(workspaces: Says, code: str) -> None:
     assert workspaces(code) == "unknown (the database did not answer)"
 
 
-def test_counting_that_takes_too_long_is_not_the_databases_word(
+def test_slow_count_is_reported_as_a_timeout(
     workspaces: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "COUNT_LIMIT_S", 0.2)

@@ -70,7 +70,7 @@ def test_every_process_has_a_unit(units: dict[str, Unit], compose: dict[str, Any
         assert unit["WantedBy"] == unit["PartOf"] == ["berth.target"], name
 
 
-def test_it_runs_what_the_container_runs(units: dict[str, Unit], compose: dict[str, Any]) -> None:
+def test_unit_runs_the_command_of_the_container(units: dict[str, Unit], compose: dict[str, Any]) -> None:
     known = assignments(FOLDER / "berth.env.example")
     for name, unit in units.items():
         run = []
@@ -87,7 +87,7 @@ def test_it_runs_what_the_container_runs(units: dict[str, Unit], compose: dict[s
         assert " && ".join(run) == expected, name
 
 
-def test_the_front_door_starts_when_what_is_behind_it_answers(units: dict[str, Unit]) -> None:
+def test_front_door_starts_after_its_upstreams_are_ready(units: dict[str, Unit]) -> None:
     """It stops first, since systemd stops in the opposite order."""
     (after,) = (line for line in units["front-door"]["After"] if "berth-web" in line)
     assert {"berth-web.service", "berth-gateway.service"} <= set(after.split())
@@ -98,7 +98,7 @@ def test_the_front_door_starts_when_what_is_behind_it_answers(units: dict[str, U
     ]
 
 
-def test_it_sees_the_folders_that_the_container_has(units: dict[str, Unit], compose: dict[str, Any]) -> None:
+def test_unit_sees_the_folders_of_the_container(units: dict[str, Unit], compose: dict[str, Any]) -> None:
     for name, unit in units.items():
         assert unit["TemporaryFileSystem"] == ["/var/lib/berth:ro"], name
         seen = {path.removeprefix(STATE) for path in unit.get("BindPaths", [])}
@@ -109,7 +109,7 @@ def test_it_sees_the_folders_that_the_container_has(units: dict[str, Unit], comp
         assert seen - COMPANION_SUFFIXES.get(name, set()) == expected, name
 
 
-def test_secrets_reach_the_control_plane_alone(units: dict[str, Unit]) -> None:
+def test_only_the_control_plane_gets_secrets(units: dict[str, Unit]) -> None:
     for name, unit in units.items():
         secret = "/etc/berth/secrets.env" in unit["EnvironmentFile"]
         assert secret == (name in CONTROL_PLANE | {"render"}), name
@@ -118,7 +118,7 @@ def test_secrets_reach_the_control_plane_alone(units: dict[str, Unit]) -> None:
     assert not re.findall(r"^\w*(?:PASSWORD|SECRET|_KEY)\w*=", example, flags=re.MULTILINE)
 
 
-def test_all_are_confined(units: dict[str, Unit]) -> None:
+def test_all_units_are_sandboxed(units: dict[str, Unit]) -> None:
     for name, unit in units.items():
         for line in ("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "RestrictNamespaces"):
             assert unit[line] == ["true"], (name, line)
@@ -129,7 +129,7 @@ def test_all_are_confined(units: dict[str, Unit]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
-def test_systemd_understands_every_line(tmp_path: Path) -> None:
+def test_systemd_accepts_every_line(tmp_path: Path) -> None:
     for path in FOLDER.glob("berth*"):
         text = path.read_text().replace(PROGRAMS, f"{Path(sys.prefix) / 'bin'}/")
         (tmp_path / path.name).write_text(re.sub(r"^Documentation=.*\n", "", text, flags=re.MULTILINE))

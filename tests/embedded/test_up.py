@@ -154,7 +154,7 @@ def running(place: Instance) -> Iterator[Running]:
         up.end()
 
 
-def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running) -> None:
+def test_all_parts_are_healthy_and_the_url_is_printed_last(running: Running) -> None:
     assert f"Berth is ready: {running.instance.public_url}" in running.lines[-1]
     status, report = running.health()
     assert status == 200, report
@@ -189,7 +189,7 @@ def test_status_shows_every_service(running: Running) -> None:
     eventually(told, limit_s=120, what="the workspaces are counted")
 
 
-def test_each_process_knows_only_what_it_needs(running: Running) -> None:
+def test_each_process_gets_only_its_secrets(running: Running) -> None:
     secrets = {path.name: path.read_text().strip() for path in (running.instance.home / "secrets").iterdir()}
     for name, row in running.services().items():
         environ = processes.environ_of(row["pid"])
@@ -199,7 +199,7 @@ def test_each_process_knows_only_what_it_needs(running: Running) -> None:
         assert not any(value in argv for value in secrets.values()), name
 
 
-def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> None:
+def test_node_plane_cannot_read_gateway_keys(running: Running) -> None:
     import redis
 
     secrets = running.instance.home / "secrets"
@@ -226,7 +226,7 @@ def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> No
         nobody.ping()
 
 
-def test_the_front_door_shows_neither_agents_nor_forward_auth(running: Running) -> None:
+def test_front_door_hides_agent_and_forward_auth_paths(running: Running) -> None:
     secret = (running.instance.home / "secrets" / "gateway_secret").read_text().strip()
     base = f"http://127.0.0.1:{running.instance.port}"
     for path in (
@@ -245,7 +245,7 @@ def test_the_front_door_shows_neither_agents_nor_forward_auth(running: Running) 
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_killed_service_comes_back(running: Running, name: str) -> None:
+def test_killed_service_is_restarted(running: Running, name: str) -> None:
     known = running.services()
     before = known[name]
     os.kill(before["pid"], signal.SIGKILL)
@@ -259,7 +259,7 @@ def test_a_killed_service_comes_back(running: Running, name: str) -> None:
     ]
 
 
-def test_a_redis_that_cannot_read_its_data_goes_on_without(running: Running) -> None:
+def test_redis_with_unreadable_data_starts_empty(running: Running) -> None:
     data = running.instance.home / "redis" / "appendonlydir"
     for path in data.iterdir():
         path.write_bytes(b"\x00garbage" * 100)
@@ -269,7 +269,7 @@ def test_a_redis_that_cannot_read_its_data_goes_on_without(running: Running) -> 
     running.wait_healthy()
 
 
-def test_after_a_killed_supervisor_the_next_start_finds_clear_ground(running: Running) -> None:
+def test_start_after_a_killed_supervisor_cleans_up(running: Running) -> None:
     old = {row["pid"] for row in running.services().values()}
     running.process.kill()
     running.process.wait()
@@ -303,7 +303,7 @@ def test_after_a_killed_supervisor_the_next_start_finds_clear_ground(running: Ru
     assert command(running.instance, "status").returncode == 3
 
 
-def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> None:
+def test_ctrl_c_stops_in_order_and_keeps_data(place: Instance) -> None:
     up = Running(place, "--keep-workspaces")
     try:
         up.until("Berth is ready")
@@ -323,7 +323,7 @@ def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> Non
     assert processes.leftovers(place.id) == []
 
 
-def test_ctrl_c_before_everything_is_started(place: Instance) -> None:
+def test_ctrl_c_during_startup(place: Instance) -> None:
     up = Running(place)
     try:
         up.until("This machine")

@@ -43,7 +43,7 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
-def test_it_holds_every_file_and_no_other(wheel):
+def test_wheel_contains_exactly_the_product_files(wheel):
     there = {
         path.relative_to(ROOT).as_posix()
         for name in FOLDERS
@@ -58,7 +58,7 @@ def test_it_holds_every_file_and_no_other(wheel):
     assert held == there
 
 
-def test_it_names_its_license_and_has_its_text(wheel):
+def test_wheel_contains_its_license(wheel):
     assert empty_environment.license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
 
 
@@ -85,7 +85,7 @@ def berth(installed, tmp_path_factory) -> Iterator[Berth]:
 
 
 @pytest.mark.thorough("starts a Berth from the wheel; `make test` looks into the wheel")
-def test_it_runs_apart_from_the_checkout(berth, installed):
+def test_wheel_runs_without_the_checkout(berth, installed):
     with httpx.Client(base_url=f"http://127.0.0.1:{berth.port}", follow_redirects=True, timeout=30) as client:
         page = client.get("/")
         assert page.status_code == 200 and "Sign in" in page.text
@@ -102,7 +102,7 @@ def test_it_runs_apart_from_the_checkout(berth, installed):
 
 
 @pytest.mark.thorough("starts a Berth from the wheel; `make test` looks into the wheel")
-def test_a_notebook_runs_in_the_environment_that_it_makes(berth, installed):
+def test_notebook_runs_in_the_created_environment(berth, installed):
     instance.need_notebook_environment()
     own = berth.home / "environments" / "notebook"
     assert (own / "bin" / "jupyter-lab").is_file() and own.resolve().is_relative_to(berth.home.resolve())

@@ -35,7 +35,7 @@ def why(row: Workspace) -> str:
     return stored_message(row.queue_entry.reason)
 
 
-def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sent, as_user):
+def test_first_request_builds_the_environment_and_then_starts(vscode, make, bob, sent, as_user):
     page = as_user(bob).get("/workspaces/new/?template=vscode").content.decode()
     assert "VS Code · has not been built yet" in page
     assert "“VS Code” is installed first. Your workspace then starts automatically." in page
@@ -58,7 +58,7 @@ def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sen
     assert start.spec.environment == version.digest
 
 
-def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as_user):
+def test_failed_build_shows_the_reason_and_whom_to_ask(vscode, make, bob, sent, as_user):
     row = make(bob, template="vscode")
     assert failed(only(sent), "resolution_failed", "no code-server for this machine")
     cycle.decide()
@@ -89,7 +89,7 @@ def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as
     assert (row.state, row.environment_version.number) == ("provisioning", 2)
 
 
-def test_start_that_can_begin_does_not_wait_for_a_build(vscode, make, bob, sent):
+def test_start_with_a_ready_environment_does_not_wait_for_a_build(vscode, make, bob, sent):
     prefer_environment(template="jupyterlab", environment="pytorch")
     row = make(bob, template="jupyterlab")
     assert (row.state, row.environment_version) == ("provisioning", None)
@@ -104,7 +104,7 @@ def test_named_environment_is_built_before_the_start(vscode, make, bob, sent):
     assert row.resources["needs"] == [f"environment:{row.environment_version.digest}"]
 
 
-def test_a_program_that_it_will_not_have_is_refused_at_once(vscode, make, bob, sent):
+def test_environment_without_the_program_is_refused_at_once(vscode, make, bob, sent):
     Environment.objects.filter(slug="pytorch").update(notebook=False)
     version = Environment.objects.get(slug="pytorch").versions.get()
     version.source = "torch\n"
@@ -114,7 +114,7 @@ def test_a_program_that_it_will_not_have_is_refused_at_once(vscode, make, bob, s
     assert not EnvironmentBuild.objects.exists()
 
 
-def test_a_site_may_have_it_so_that_only_operators_build(vscode, make, bob, sent, settings):
+def test_builds_on_request_can_be_disabled(vscode, make, bob, sent, settings):
     settings.BERTH_BUILD_WHEN_ASKED = False
     with pytest.raises(NotPossible):
         make(bob, template="vscode")
@@ -131,7 +131,7 @@ def test_previews_build_nothing(vscode, bob, as_user, sent):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_wishes_at_once_build_once(vscode, make, bob, alice, sent):
+def test_requests_at_once_build_once(vscode, make, bob, alice, sent):
     outcomes = at_once([lambda: make(bob, template="vscode"), lambda: make(alice, template="vscode")])
     assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     assert EnvironmentBuild.objects.count() == 1

@@ -52,7 +52,7 @@ def looked_at(command: BuildCommand, **fields: Any) -> bool:
     return built(command, **said | {"python_version": "3.11.7", "programs": ("jupyter-lab",)} | fields)
 
 
-def test_the_node_that_has_it_looks_at_it_and_nothing_is_built_elsewhere(there, sent):
+def test_folder_is_inspected_on_its_node_and_built_nowhere(there, sent):
     made = of_folder(f"{PATH}/")
     command = only(sent)
     assert (command.source_kind, command.source, command.lock) == (SourceKind.FOLDER, PATH, "")
@@ -72,7 +72,7 @@ def test_the_node_that_has_it_looks_at_it_and_nothing_is_built_elsewhere(there, 
     assert [holding.holds for holding in selectors.holdings(current.digest)] == [True, False]
 
 
-def test_only_operators_name_one_and_only_what_is_there(there, alice, team):
+def test_only_operators_use_folders_and_only_offered_ones(there, alice, team):
     with pytest.raises(NotAllowed):
         of_folder(actor=alice, team=team)
     with pytest.raises(InvalidInput) as refused:
@@ -85,7 +85,7 @@ def test_only_operators_name_one_and_only_what_is_there(there, alice, team):
     assert not Environment.objects.filter(name="ML").exists()
 
 
-def test_a_file_of_the_site_may_name_one_that_comes_later(local_pool, sent):
+def test_site_file_may_name_a_folder_that_no_node_offers_yet(local_pool, sent):
     documents.make(
         actor=SYSTEM, slug="ml", team=None, values={"name": "ML", "source_kind": "folder", "source": PATH}
     )
@@ -98,13 +98,13 @@ def test_a_file_of_the_site_may_name_one_that_comes_later(local_pool, sent):
     assert (found["source"], found.get("python")) == (PATH, None)
 
 
-def test_an_answer_about_another_folder_counts_as_unsound(there, sent):
+def test_result_for_another_folder_is_refused(there, sent):
     made = of_folder()
     assert looked_at(only(sent), digest=digest_of_folder("/etc"))
     assert made.versions.get().failure["code"] == EnvironmentCode.BUILD_UNSOUND
 
 
-def test_a_node_that_may_not_use_it_any_more(there, sent):
+def test_folder_that_is_no_longer_offered_fails_and_is_retried(there, sent):
     made = of_folder()
     failed(only(sent), "no_such_folder")
     version = made.versions.get()
@@ -112,7 +112,7 @@ def test_a_node_that_may_not_use_it_any_more(there, sent):
     assert version.retry_at is not None
 
 
-def test_looking_again_takes_in_what_was_installed_since(there, sent):
+def test_rebuild_updates_the_content_of_a_folder(there, sent):
     made = of_folder()
     looked_at(only(sent), programs=("python3",))
     digest = digest_of_folder(PATH)
@@ -123,7 +123,7 @@ def test_looking_again_takes_in_what_was_installed_since(there, sent):
     assert made.versions.count() == 2
 
 
-def test_pages_say_where_it_is_and_what_is_missing(there, sent, olga, as_user):
+def test_pages_show_nodes_of_a_folder_and_missing_programs(there, sent, olga, as_user):
     bare = held(path="/srv/bare", programs=("python3",))
     inventory.apply_inventory(
         pool=there, inventory=inventory_of(node_info(environments=(held(), bare)), node_info("node-2"))
@@ -143,12 +143,12 @@ def test_pages_say_where_it_is_and_what_is_missing(there, sent, olga, as_user):
     assert "on node-1. Nothing is built." in preview and "Templates that need these cannot run" in preview
 
 
-def test_a_teams_owner_is_not_shown_folders(there, team, alice, as_user):
+def test_team_owners_do_not_see_folders(there, team, alice, as_user):
     form = as_user(alice).get("/environments/new/").content.decode()
     assert PATH not in form and 'value="folder"' not in form
 
 
-def test_by_rest(there, sent, olga, as_user):
+def test_folder_environment_over_rest(there, sent, olga, as_user):
     client = as_user(olga)
     body = {"name": "ML", "source_kind": "folder", "source": PATH}
     answer = client.post("/api/v1/environments", body, content_type="application/json")

@@ -25,7 +25,7 @@ def lost(made) -> EnvironmentVersion:
     return version_of(made)
 
 
-def test_a_build_that_the_node_did_not_answer_keeps_its_reason_while_no_node_can_retry(
+def test_reason_of_a_lost_build_is_kept_while_no_node_can_retry(
     local_pool, sent, olga, as_user
 ):
     made = environment()
@@ -45,7 +45,7 @@ def test_a_build_that_the_node_did_not_answer_keeps_its_reason_while_no_node_can
     assert version_of(made).state == VersionState.BUILDING
 
 
-def test_trying_again_without_a_node_says_why(local_pool, sent, olga, as_user):
+def test_rebuild_without_a_node_shows_the_reason(local_pool, sent, olga, as_user):
     made = environment()
     lost(made)
     Node.objects.update(online=False)
@@ -57,7 +57,7 @@ def test_trying_again_without_a_node_says_why(local_pool, sent, olga, as_user):
     assert Event.objects.count() == recorded
 
 
-def test_a_build_is_queued_until_a_node_works_on_it(local_pool, sent, olga, as_user):
+def test_build_is_queued_until_a_node_starts_it(local_pool, sent, olga, as_user):
     made = environment()
     page = as_user(olga).get(f"/environments/{made.slug}/").content.decode()
     assert "Building" not in page
@@ -67,7 +67,7 @@ def test_a_build_is_queued_until_a_node_works_on_it(local_pool, sent, olga, as_u
     assert "Building" in as_user(olga).get("/environments/").content.decode()
 
 
-def test_versions_are_shown_as_they_were_pasted(local_pool, sent, olga, as_user):
+def test_version_sources_are_shown_as_entered(local_pool, sent, olga, as_user):
     made = environment(source="numpy==1.26.4\npandas[excel]>=2.2; python_version > '3.10'\n")
     commands(sent)
     page = as_user(olga).get(f"/environments/{made.slug}/").content.decode()

@@ -112,7 +112,7 @@ def server(settings) -> Iterator[SyslogServer]:
         yield found
 
 
-def test_entries_arrive_in_order_as_rfc_5424_says(server):
+def test_entries_arrive_in_order_in_rfc_5424_format(server):
     ids = write(5)
     assert audit_stream.run() == 5
     assert server.entries() == ids
@@ -133,14 +133,14 @@ def test_earlier_events_are_not_sent(settings):
         assert server.entries() == ids
 
 
-def test_more_than_a_batch(server, monkeypatch):
+def test_more_than_one_batch_is_sent(server, monkeypatch):
     monkeypatch.setattr(audit_stream, "BATCH", 4)
     ids = write(10)
     assert audit_stream.run() == 10
     assert server.entries() == ids
 
 
-def test_a_server_that_drops_the_connection_gets_all_of_it_again(server):
+def test_batch_is_sent_again_after_a_dropped_connection(server):
     """It reads some and goes away: none of the batch counts."""
 
     def read_a_little_and_drop(opened: socket.socket) -> None:
@@ -183,7 +183,7 @@ def test_dead_receiver_is_retried_with_backoff_and_does_not_block_others(setting
     assert progress.last_id < ids[0]
 
 
-def test_a_worker_killed_before_the_cursor_moved_sends_again(server, monkeypatch):
+def test_batch_is_sent_again_after_a_worker_was_killed(server, monkeypatch):
     ids = write(3)
     send = audit_stream.SyslogSink.send
 
@@ -198,7 +198,7 @@ def test_a_worker_killed_before_the_cursor_moved_sends_again(server, monkeypatch
     assert server.entries() == ids + ids
 
 
-def test_one_worker_at_a_time(server):
+def test_entries_are_sent_by_one_worker_at_a_time(server):
     write()
     AuditStream.objects.update(busy_until=timezone.now() + dt.timedelta(seconds=60))
     assert audit_stream.run() == 0
@@ -239,7 +239,7 @@ def authority(tmp_path):
     return public, private
 
 
-def test_over_tls_and_only_to_whom_an_authority_vouches_for(settings, authority):
+def test_tls_receiver_needs_a_trusted_certificate(settings, authority):
     public, private = authority
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(public, private)
@@ -256,7 +256,7 @@ def test_over_tls_and_only_to_whom_an_authority_vouches_for(settings, authority)
         assert server.entries() == ids
 
 
-def test_over_udp_each_is_a_datagram(settings):
+def test_udp_sends_one_datagram_per_entry(settings):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(LIMIT_S)
@@ -268,7 +268,7 @@ def test_over_udp_each_is_a_datagram(settings):
     assert [json.loads(text[text.index("{") :])["id"] for text in texts] == ids
 
 
-def test_to_a_url_in_signed_batches(settings):
+def test_http_receiver_gets_signed_batches(settings):
     settings.BERTH_AUDIT_WEBHOOK_SECRET = signatures.new_secret()
     with receiver(one_after_another(status(500), status(200))) as there:
         settings.BERTH_AUDIT_WEBHOOK = f"{there.url}/path-that-is-secret"
@@ -285,7 +285,7 @@ def test_to_a_url_in_signed_batches(settings):
     assert progress.target == "127.0.0.1"
 
 
-def test_administrators_see_how_far_it_is(server, ada, olga, as_user, api):
+def test_administrators_see_stream_progress(server, ada, olga, as_user, api):
     write(2)
     audit_stream.run()
     server.behave = [lambda opened: opened.close()]
@@ -300,7 +300,7 @@ def test_administrators_see_how_far_it_is(server, ada, olga, as_user, api):
     assert api(olga).get("audit-streams").status_code == 403
 
 
-def test_names_that_a_header_cannot_hold():
+def test_header_fields_are_sanitized():
     line = syslog.message(at=dt.datetime.now(dt.UTC), host="a b\n“c”", message_id="x" * 50, text="{}")
     assert b" abc berth - " + b"x" * 32 + b" - {}" in line
 
@@ -309,7 +309,7 @@ def test_names_that_a_header_cannot_hold():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_entry_that_is_committed_late_is_not_passed_over():
+def test_entry_committed_late_is_not_skipped():
     """On PostgreSQL ids are given before they are seen; the reader waits for whoever has one."""
     if connection.vendor != "postgresql":
         pytest.skip("writers follow each other on SQLite: no entry appears before another")

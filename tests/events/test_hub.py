@@ -61,7 +61,7 @@ async def test_many_readers_share_one_connection(redis_url: str, redis: Redis) -
     await until(lambda: connections(redis) == 0)
 
 
-async def test_a_second_reader_hears_what_comes_after_it(
+async def test_second_reader_gets_later_messages(
     confirmed: hub.Subscription, redis_url: str, redis: Redis
 ) -> None:
     with hub.current(redis_url).subscribe("a") as second:
@@ -70,7 +70,7 @@ async def test_a_second_reader_hears_what_comes_after_it(
         assert await confirmed.wait(10)
 
 
-async def test_a_channel_that_is_left_and_read_again_is_heard(
+async def test_resubscribed_channel_gets_messages(
     confirmed: hub.Subscription, redis_url: str, redis: Redis
 ) -> None:
     for _ in range(20):
@@ -84,7 +84,7 @@ async def test_a_channel_that_is_left_and_read_again_is_heard(
     await until(lambda: channels(redis) == {"a"})
 
 
-async def test_a_slow_reader_has_one_hint_however_many_there_were(
+async def test_many_messages_are_one_hint_for_a_slow_reader(
     confirmed: hub.Subscription, redis_url: str, redis: Redis
 ) -> None:
     with hub.current(redis_url).subscribe("last") as last:
@@ -116,7 +116,7 @@ def hinted_url(port: int, settings: Any, quick: None) -> Iterator[str]:
     yield settings.BERTH_REDIS_URL
 
 
-async def test_readers_look_by_themselves_while_redis_is_away(
+async def test_readers_poll_while_redis_is_unreachable(
     hinted_url: str, port: int, tmp_path: Path
 ) -> None:
     hints = live.hints("a")
@@ -145,7 +145,7 @@ async def test_readers_look_by_themselves_while_redis_is_away(
 
 
 @pytest.mark.thorough("waits for a silence")
-async def test_a_connection_that_is_dead_but_open_is_given_up(
+async def test_silent_connection_is_closed(
     hinted_url: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "SILENT_S", 3.0)
@@ -164,7 +164,7 @@ async def test_a_connection_that_is_dead_but_open_is_given_up(
         await until(lambda: subscription.connected)
 
 
-async def test_hints_tell_a_quiet_time_from_a_lost_connection(
+async def test_hints_distinguish_silence_from_a_lost_connection(
     redis_url: str, redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.BERTH_REDIS_URL = redis_url
@@ -176,7 +176,7 @@ async def test_hints_tell_a_quiet_time_from_a_lost_connection(
     await until(lambda: connections(redis) == 0)
 
 
-def test_each_event_loop_has_its_own(redis_url: str, redis: Redis) -> None:
+def test_each_event_loop_has_its_own_hub(redis_url: str, redis: Redis) -> None:
     both = threading.Barrier(2)
     seen: list[int] = []
 

@@ -50,14 +50,14 @@ def test_deactivated_user_gets_no_notice(alice):
     assert tell(alice) == []
 
 
-def test_a_live_hint_goes_to_the_readers_channel(alice, monkeypatch):
+def test_live_hint_is_published_to_the_user(alice, monkeypatch):
     sent = []
     monkeypatch.setattr(live, "publish_to", lambda user_id, kind: sent.append((user_id, kind)))
     tell(alice)
     assert sent == [(alice.pk, "test.told")]
 
 
-def test_without_a_mail_server_nothing_is_due(alice, settings):
+def test_no_mail_is_scheduled_without_a_mail_server(alice, settings):
     assert settings.BERTH_MAIL is False
     (notice,) = tell(alice)
     assert notice.mail_due_at is None
@@ -65,7 +65,7 @@ def test_without_a_mail_server_nothing_is_due(alice, settings):
     assert outbox.outbox == []
 
 
-def test_the_mail_says_what_the_notice_says_and_where_it_leads(alice, mailing):
+def test_mail_has_the_text_and_url_of_the_notice(alice, mailing):
     tell(alice, title="Petra approved\r\nBcc: x@example.org", body="2 × H100", url="/quotas/requests/1/")
     assert mail.send_due() == 1
     (message,) = mailing.outbox
@@ -88,7 +88,7 @@ def test_mail_can_be_disabled(alice, bob, charlie, mailing):
     assert not Notification.objects.exclude(mail_due_at=None).exists()
 
 
-def test_a_broken_server_is_tried_eight_times_with_growing_waits(alice, mailing, monkeypatch, clock):
+def test_mail_is_tried_eight_times_with_exponential_backoff(alice, mailing, monkeypatch, clock):
     tried = []
 
     def away(self):
@@ -107,7 +107,7 @@ def test_a_broken_server_is_tried_eight_times_with_growing_waits(alice, mailing,
     assert notice.mail_due_at is None
 
 
-def test_a_broken_server_ends_the_round_and_a_refused_reader_does_not(
+def test_failing_server_ends_the_round_and_a_refused_recipient_does_not(
     alice, bob, charlie, mailing, monkeypatch
 ):
     sent = []
@@ -128,7 +128,7 @@ def test_a_broken_server_ends_the_round_and_a_refused_reader_does_not(
     assert mail.send_due() == 1
 
 
-def test_a_round_opens_one_connection_and_closes_it(alice, bob, mailing, settings):
+def test_mails_of_a_round_share_one_connection(alice, bob, mailing, settings):
     """Against a server that speaks SMTP: three mails, one of them refused, one connection."""
 
     class Handler(socketserver.StreamRequestHandler):
@@ -160,7 +160,7 @@ def test_a_round_opens_one_connection_and_closes_it(alice, bob, mailing, setting
     assert Notification.objects.get(user=bob).mail_attempts == 1
 
 
-def test_two_workers_send_one_mail(alice, mailing, monkeypatch):
+def test_two_workers_at_once_send_one_mail(alice, mailing, monkeypatch):
     tell(alice)
     claim = mail._claim
 
@@ -175,7 +175,7 @@ def test_two_workers_send_one_mail(alice, mailing, monkeypatch):
     assert len(mailing.outbox) == 1
 
 
-def test_the_bell_counts_what_is_unread(alice, as_user):
+def test_bell_counts_unread_notices(alice, as_user):
     tell(alice, url="/teams/")
     tell(alice, title="Another")
     client = as_user(alice)
@@ -191,12 +191,12 @@ def test_the_bell_counts_what_is_unread(alice, as_user):
     assert "unread</span>" not in client.get("/notifications/").content.decode()
 
 
-def test_a_notice_leads_nowhere_else(alice, as_user):
+def test_notice_does_not_redirect_to_another_site(alice, as_user):
     (notice,) = tell(alice, url="//evil.example/")
     assert as_user(alice).post(f"/notifications/{notice.pk}/read/")["Location"] == "/"
 
 
-def test_the_account_page_says_whether_mail_comes(alice, as_user, settings):
+def test_account_page_shows_and_changes_mail_preference(alice, as_user, settings):
     client = as_user(alice)
     assert "no mail server is set" in client.get("/account/").content.decode()
     settings.BERTH_MAIL = True
@@ -209,7 +209,7 @@ def test_the_account_page_says_whether_mail_comes(alice, as_user, settings):
     assert alice.mail_notices is True
 
 
-def test_programs_read_and_mark_their_users_notices(alice, bob, with_token):
+def test_notices_are_read_and_marked_over_rest(alice, bob, with_token):
     tell(alice, bob)
     client = with_token(alice, "notices:read", "notices:write")
     (row,) = client.get("/api/v1/notifications?unread=true").json()["results"]
@@ -225,7 +225,7 @@ def test_programs_read_and_mark_their_users_notices(alice, bob, with_token):
 # --- folding ------------------------------------------------------------------------------------
 
 
-def test_repeated_ones_are_folded_into_the_first_while_it_is_unread(alice, bob, mailing, clock):
+def test_repeated_notices_are_folded_while_the_first_is_unread(alice, bob, mailing, clock):
     fold = dt.timedelta(minutes=15)
     for number in range(20):
         tell(alice, title=f"paper-{number} has failed", url=f"/{number}/", fold=fold)

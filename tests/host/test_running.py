@@ -158,7 +158,7 @@ def node(
     found.end()
 
 
-def test_its_life(node: Node, berth: Berth) -> None:
+def test_node_starts_runs_and_stops(node: Node, berth: Berth) -> None:
     assert berth("status").code == 3
     node.start()
     first = node.until_running()
@@ -190,7 +190,7 @@ def test_its_life(node: Node, berth: Berth) -> None:
 
 
 @pytest.mark.thorough("restarts services twice")
-def test_other_keys_are_taken_up_by_what_runs(node: Node, berth: Berth) -> None:
+def test_running_services_use_rotated_keys(node: Node, berth: Berth) -> None:
     node.start()
     first = node.until_running()
     before = membership.load(node.folder)
@@ -226,7 +226,7 @@ def test_revoked_node_reports_it_and_returns_after_rejoining(
     assert node.inventory()["failure"] is None
 
 
-def test_it_leaves_when_nothing_is_there(node: Node, berth: Berth) -> None:
+def test_node_leaves_when_it_has_no_workspaces(node: Node, berth: Berth) -> None:
     node.doors.answer_leave = (409, problem("node_has_workspaces", "2 workspaces are on it.", "Drain it."))
     done = berth("leave")
     assert done.code == 1 and "2 workspaces are on it." in done.err and "--drain" in done.err

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 @pytest.mark.parametrize("user", [False, True])
-def test_systemd_understands_every_line(tmp_path: Path, folder: NodeFolder, user: bool, monkeypatch) -> None:
+def test_systemd_accepts_every_line(tmp_path: Path, folder: NodeFolder, user: bool, monkeypatch) -> None:
     program = shutil.which("systemctl")
     assert program is not None
     version = unit._version(program)
@@ -96,7 +96,7 @@ def started(found: SystemdMachine, file: Path, *systemctl: str, user: str) -> di
 
 
 @pytest.mark.parametrize("user", ["", "ada"])
-def test_the_services_start_again_while_what_they_gave_limits_to_goes_on(version_2, user: str) -> None:
+def test_services_restart_while_limited_processes_keep_running(version_2, user: str) -> None:
     found, shared = version_2
     uid = found.ask("id", "-u", "ada").strip()
     give(found, f"user.slice/user-{uid}.slice/user@{uid}.service/app.slice" if user else "system.slice")
