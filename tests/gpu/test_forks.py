@@ -44,7 +44,7 @@ def fork() -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_it_is_closed_for_the_fork_and_may_be_opened_after_it(holder: threading.Event) -> None:
+def test_nvml_is_closed_during_a_fork_and_can_be_reopened(holder: threading.Event) -> None:
     assert not release.is_release_requested()
     assert forks.prepare()
     assert release.is_release_requested()
@@ -77,7 +77,7 @@ def test_hanging_session_is_not_awaited_before_a_fork() -> None:
         assert not release.is_release_requested()
 
 
-def test_nothing_is_waited_for_where_nothing_is_open() -> None:
+def test_fork_does_not_wait_without_open_sessions() -> None:
     assert forks.prepare(wait_s=0)
     fork()
     assert not release.is_release_requested()

@@ -61,7 +61,7 @@ def test_warned_then_terminated_then_killed() -> None:
     assert (done[0][1].used_mib, done[0][1].ends_in_s) == (46_000, 20)
 
 
-def test_the_next_one_is_ended_while_it_is_still_over() -> None:
+def test_next_process_is_terminated_while_over_the_share() -> None:
     three = seen(25_000, 45_000, 24_000)
     # The largest has ended when it was asked; the two others are too much as well.
     done = play([three] * 21 + [seen(25_000, 0, 24_000)] * 30)
@@ -74,18 +74,18 @@ def test_the_next_one_is_ended_while_it_is_still_over() -> None:
     ]
 
 
-def test_back_in_time_nothing_is_ended() -> None:
+def test_no_process_ends_if_usage_falls_within_the_grace_period() -> None:
     done = play([seen(45_000)] * 19 + [seen(30_000)] * 20)
     assert steps(done) == [(0, ShareStep.OVER, None), (19 + STEADY_S, ShareStep.BACK, None)]
 
 
-def test_over_and_back_by_turns_gains_nothing() -> None:
+def test_alternating_usage_does_not_reset_the_grace_period() -> None:
     done = play(([seen(45_000)] * 3 + [seen(30_000)] * 2) * 10)
     assert (20, ShareStep.ASKED, 100) in steps(done)
     assert [each.step for _, each in done].count(ShareStep.OVER) == 1
 
 
-def test_a_neighbour_without_its_own_does_not_wait() -> None:
+def test_no_grace_period_if_the_neighbour_lacks_memory() -> None:
     done = play([seen(1_000, 45_000, urgent=True)] * 7)
     assert steps(done) == [
         (0, ShareStep.OVER, None), (0, ShareStep.ASKED, 101), (5, ShareStep.KILLED, 101),
@@ -108,7 +108,7 @@ def test_gap_restarts_the_time() -> None:
     assert acts == (), "nobody knows what was held between"
 
 
-def test_the_agent_never_and_the_app_last() -> None:
+def test_agent_is_never_terminated_and_the_app_last() -> None:
     agent, app, work = (
         DeviceProcess(1, 1, 90_000, Rank.AGENT),
         DeviceProcess(2, 1, 30_000, Rank.APP),
@@ -120,7 +120,7 @@ def test_the_agent_never_and_the_app_last() -> None:
     assert next_to_end(ShareUse(1, (agent, DeviceProcess(4, 1, 0))), frozenset()) is None
 
 
-def test_a_number_that_serves_another_process_now_is_not_the_same() -> None:
+def test_reused_pid_is_another_process() -> None:
     first, second = ShareUse(1, (DeviceProcess(5, 1, 50),)), ShareUse(1, (DeviceProcess(5, 2, 50),))
     done = play([first] * 21 + [second] * 10)
     assert [act.step for _, act in done if act.step in ENDS] == [
@@ -128,7 +128,7 @@ def test_a_number_that_serves_another_process_now_is_not_the_same() -> None:
     ]  # fmt: skip
 
 
-def test_parts() -> None:
+def test_share_sizes_in_mib() -> None:
     assert part_mib(81_559, 500, 0) == 40_779
     assert part_mib(81_559, 500, 20_000) == 20_000
     assert is_full(1_000, 981) and not is_full(1_000, 980) and not is_full(1_000, None)
@@ -150,7 +150,7 @@ SEEN = st.builds(
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 4.0, 6.0, 12.0]), SEEN), max_size=60))
-def test_nothing_ends_early_or_without_cause(history: list[tuple[float, ShareUse]]) -> None:
+def test_no_process_ends_early_or_without_cause(history: list[tuple[float, ShareUse]]) -> None:
     over: OverShare | None = None
     now, over_since, last_end, asked = 0.0, None, None, None
     previous = None

@@ -61,17 +61,17 @@ SLOT = "0000:3b:00"
         (f"4,1,2,-;something\n {LOST}", None),
     ],
 )  # fmt: skip
-def test_records_of_the_kernels_log(record: str, seen: XidReport | None) -> None:
+def test_kernel_log_records_are_parsed(record: str, seen: XidReport | None) -> None:
     assert parse(record) == seen
 
 
-def test_a_long_line_is_cut() -> None:
+def test_long_line_is_truncated() -> None:
     seen = parse(f"4,1,2,-;{LOST}{'x' * 5000}")
     assert seen is not None and len(seen.line) == 300
 
 
 @pytest.mark.parametrize("bus", ["00000000:3B:00.0", "0000:3b:00.0", "0000:3b:00"])
-def test_a_slot_is_the_same_however_it_is_written(bus: str) -> None:
+def test_pci_slot_notations_are_equal(bus: str) -> None:
     assert slot_of(bus) == SLOT
 
 
@@ -87,7 +87,7 @@ def test_each_xid_is_reported_once_per_minute() -> None:
     assert once.is_first(seen)
 
 
-def test_only_what_comes_from_now_on_is_read(tmp_path: Path) -> None:
+def test_only_new_records_are_read(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text(f"4,1,2,-;{LOST}\n")
     kernel = KernelLog(log)
@@ -100,7 +100,7 @@ def test_only_what_comes_from_now_on_is_read(tmp_path: Path) -> None:
         kernel.close()
 
 
-def test_a_record_that_was_overwritten_is_passed_over(
+def test_overwritten_record_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[Any] = [BrokenPipeError(32, "overwritten"), f"4,1,2,-;{LOST}".encode(), BlockingIOError()]
@@ -157,7 +157,7 @@ class Events(FakeLibrary):
         return 0
 
 
-def test_nvml_tells_the_device_of_an_xid() -> None:
+def test_nvml_events_name_the_device_of_an_xid() -> None:
     seen: list[XidReport] = []
     library = Events([h200(0), h200(1), h200(2)], errors=[(2, 79), (1, 31)])
     with installed(library):
@@ -166,7 +166,7 @@ def test_nvml_tells_the_device_of_an_xid() -> None:
     assert seen == [XidReport("0000:3b:00", 79), XidReport("0000:2b:00", 31)] and library.registered == 3
 
 
-def test_nvml_that_cannot_tell_says_why() -> None:
+def test_nvml_event_failure_is_raised() -> None:
     refused = FakeLibrary([h200()], init=Err(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
     with installed(refused), pytest.raises(nvml_events.NvmlProblem):
         nvml_events.follow(lambda _: None, lambda: False)
@@ -243,7 +243,7 @@ def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: P
     assert told.found == [XidReport(SLOT, 79, LOST)]
 
 
-def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
+def test_lost_gpu_does_not_end_the_watch_of_others(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NVML ends the waiting for all of them; with a pause as after other trouble this test would not end."""
@@ -268,7 +268,7 @@ def test_undeliverable_reports_are_kept(start: Start) -> None:
     assert told.found == [XidReport(SLOT, 48)] and told.tries == 2
 
 
-def test_a_log_that_may_not_be_read_keeps_nvml_from_nothing(tmp_path: Path) -> None:
+def test_nvml_events_work_without_kernel_log_permission(tmp_path: Path) -> None:
     told = Told()
     watcher = Watcher(told, kmsg=tmp_path / "nowhere", follow=lambda tell, going: tell(XidReport(SLOT, 95)))
     watcher.start()

@@ -30,12 +30,12 @@ def board(library: FakeLibrary, root: Path, uuid: str = "") -> dict[str, Any]:
         (Err(pynvml.NVML_ERROR_UNKNOWN), None),
     ],
 )
-def test_the_inforom(tmp_path: Path, said: Any, valid: bool | None) -> None:
+def test_inforom_validity_is_read(tmp_path: Path, said: Any, valid: bool | None) -> None:
     found = board(FakeLibrary([h200(nvmlDeviceValidateInforom=said)]), tmp_path)
     assert found == {"inforom_valid": valid, "inforom_version": VERSION, **BOARD}
 
 
-def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
+def test_missing_inforom_is_not_reported(tmp_path: Path) -> None:
     none = {
         name: Err(UNSUPPORTED) for name in ("nvmlDeviceValidateInforom", "nvmlDeviceGetInforomImageVersion")
     }
@@ -51,13 +51,13 @@ def test_one_without_an_inforom_says_nothing_of_it(tmp_path: Path) -> None:
         assert reader.board() and "inforom" in reader.unavailable
 
 
-def test_that_of_an_instance_is_its_gpus(tmp_path: Path) -> None:
+def test_inforom_of_an_instance_is_that_of_its_gpu(tmp_path: Path) -> None:
     gpu = h100_mig()
     gpu.values["nvmlDeviceValidateInforom"] = Err(pynvml.NVML_ERROR_CORRUPTED_INFOROM)
     assert board(FakeLibrary([gpu]), tmp_path, gpu.instances[0].uuid)["inforom_valid"] is False
 
 
-def test_a_lost_one_is_lost(tmp_path: Path) -> None:
+def test_lost_device_is_reported_as_lost(tmp_path: Path) -> None:
     library = FakeLibrary([h200()])
     with installed(library):
         reader = DeviceReader(library.gpus[0].uuid, root=tmp_path)
@@ -66,19 +66,19 @@ def test_a_lost_one_is_lost(tmp_path: Path) -> None:
             reader.board()
 
 
-def test_nouveau_besides(tmp_path: Path) -> None:
+def test_nouveau_driver_is_detected(tmp_path: Path) -> None:
     (tmp_path / "sys/module/nouveau").mkdir(parents=True)
     assert board(FakeLibrary([h200()]), tmp_path)["nouveau"] is True
 
 
 @pytest.mark.parametrize("default", [0, 1])
-def test_ecc_and_its_default(tmp_path: Path, default: int) -> None:
+def test_ecc_mode_and_default_are_read(tmp_path: Path, default: int) -> None:
     gpu = h200(nvmlDeviceGetEccMode=(0, 1), nvmlDeviceGetDefaultEccMode=default)
     seen = board(FakeLibrary([gpu]), tmp_path)
     assert (seen["ecc"], seen["ecc_default"]) == (False, bool(default))
 
 
-def test_retired_memory_is_rows_or_pages(tmp_path: Path) -> None:
+def test_retired_memory_counts_rows_or_pages(tmp_path: Path) -> None:
     rows = h200(nvmlDeviceGetRemappedRows=(2, 3, 0, 0))
     assert board(FakeLibrary([rows]), tmp_path)["retired"] == 5
     neither = h200(nvmlDeviceGetRemappedRows=Err(UNSUPPORTED))
@@ -91,7 +91,7 @@ def display(library: FakeLibrary) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("active", "seen"), [(1, True), (0, False), (Err(UNSUPPORTED), None)])
-def test_a_display(active: Any, seen: bool | None) -> None:
+def test_active_display_is_read(active: Any, seen: bool | None) -> None:
     gpu = h200(nvmlDeviceGetDisplayActive=active)
     assert display(FakeLibrary([gpu]))["display_active"] is seen
 
@@ -110,7 +110,7 @@ def why(root: Path, code: int) -> NoDevice:
     return raised.value
 
 
-def test_why_nvml_does_not_start(tmp_path: Path) -> None:
+def test_nvml_start_failures_name_the_fix(tmp_path: Path) -> None:
     unloaded, mismatch = pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     assert why(tmp_path, unloaded).fix.startswith("Load the kernel module (modprobe nvidia)")
     (tmp_path / "sys/module/nouveau").mkdir(parents=True)

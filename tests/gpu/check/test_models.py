@@ -146,7 +146,7 @@ ORDER = (PASS, DEGRADED, Verdict.INCONCLUSIVE, FAIL)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
-def test_a_healthy_device_never_fails(model: tuple[str, tuple[int, int], Verdict, Verdict]) -> None:
+def test_healthy_device_never_fails(model: tuple[str, tuple[int, int], Verdict, Verdict]) -> None:
     name, capability, quick, standard = model
     for level, healthy in ((Level.QUICK, quick), (Level.STANDARD, standard)):
         for title, situation in SITUATIONS.items():
@@ -157,7 +157,7 @@ def test_a_healthy_device_never_fails(model: tuple[str, tuple[int, int], Verdict
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
-def test_a_faulty_device_fails_without_figures_too(
+def test_faulty_device_fails_without_datasheet_values(
     model: tuple[str, tuple[int, int], Verdict, Verdict],
 ) -> None:
     name, capability, _, _ = model

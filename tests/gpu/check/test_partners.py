@@ -33,7 +33,7 @@ def pair(first: list[Link], second: list[Link], *others: list[Link], **more: Any
     return [h200(number, name=NVL, links=of, **more) for number, of in enumerate(links)]
 
 
-def test_a_card_without_a_bridge_beside_two_with_one(tmp_path: Path) -> None:
+def test_card_without_bridge_has_no_partners(tmp_path: Path) -> None:
     a, b, c = h200(1), h200(2), h200(0, name=NVL, links=[DOWN] * 18)
     cards = [h200(1, name=NVL, links=to(b)), h200(2, name=NVL, links=to(a))]
     assert seen(tmp_path, c, *cards) == (None, [])
@@ -66,11 +66,11 @@ def test_fewer_links_than_the_partner_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("up", "severities"), [(0, ["fail"]), (17, ["fail"]), (18, [])])
-def test_on_switches_all_have_the_same(tmp_path: Path, up: int, severities: list[str]) -> None:
+def test_all_devices_on_switches_are_partners(tmp_path: Path, up: int, severities: list[str]) -> None:
     own = h200(0, links=[SWITCH] * up + [DOWN] * (18 - up))
     assert seen(tmp_path, own, h200(1)) == (18, severities)
 
 
-def test_other_models_and_lost_devices_are_no_partners(tmp_path: Path) -> None:
+def test_other_models_and_lost_devices_are_not_partners(tmp_path: Path) -> None:
     own = h200(0, links=[DOWN] * 18)
     assert seen(tmp_path, own, h200(1, name=NVL)) == (None, [])

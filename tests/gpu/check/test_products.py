@@ -119,7 +119,7 @@ def test_every_type_of_the_plan_has_rounds() -> None:
 
 @pytest.mark.parametrize("deepest", [64, 2048])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_all_bits_of_a_mantissa_take_part_and_every_sum_is_exact(dtype: str, deepest: int) -> None:
+def test_rounds_cover_all_mantissa_bits_with_exact_sums(dtype: str, deepest: int) -> None:
     d = DTYPES[dtype]
     rounds = rounds_of(dtype, d.step, deepest)
     mantissa = SIZES[dtype]
@@ -137,13 +137,13 @@ def test_all_bits_of_a_mantissa_take_part_and_every_sum_is_exact(dtype: str, dee
         assert max(r.terms for r in rounds) == deepest
 
 
-def test_both_sides_of_bf16_are_below_256_in_sums_of_256() -> None:
+def test_bf16_operands_are_below_256_in_sums_of_256() -> None:
     both = next(r for r in rounds_of("bf16", 32, 2048) if r.a_bits == r.b_bits)
     assert (both.a_bits, both.depth, both.gap) == (8, 256, 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_operands_are_what_their_round_says(host: Host, dtype: str) -> None:
+def test_operands_match_their_round(host: Host, dtype: str) -> None:
     for each in every_round(host, dtype):
         for integers, bits, gap in zip(
             each.integers, (each.round.a_bits, each.round.b_bits), each.round.gaps, strict=True
@@ -180,7 +180,7 @@ def test_products_are_exact_and_any_flip_is_found(whole: Host, dtype: str, suffi
         assert each.errors(whole, c).count == 1
 
 
-def test_a_wrong_operand_is_wrong_results_in_its_whole_row(whole: Host) -> None:
+def test_wrong_operand_corrupts_its_whole_row(whole: Host) -> None:
     each = every_round(whole, "fp32")[-1]
     a = each.a.copy()
     a[3 * each.round.depth + 9] += 1
@@ -189,7 +189,7 @@ def test_a_wrong_operand_is_wrong_results_in_its_whole_row(whole: Host) -> None:
     assert (log.count, log.first) == (each.side, 3 * each.side)
 
 
-def test_a_product_says_which_multiprocessor_made_each_tile(host: Host) -> None:
+def test_product_records_the_multiprocessor_of_each_tile(host: Host) -> None:
     for dtype, suffix in KERNELS:
         d = DTYPES[dtype]
         side, depth = 2 * d.tile, d.step
@@ -218,7 +218,7 @@ DEAD = [
         several=True,
     ),
 )
-def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, suffix: str, side: str) -> None:
+def test_dead_multiplier_bit_is_found(whole: Host, dtype: str, suffix: str, side: str) -> None:
     """Each mantissa, exponent and sign bit of each type, stuck at 0 and stuck at 1, on either side."""
     bits = [bit for kind, which, bit in DEAD if (kind, which) == (dtype, side)]
     assert len(bits) == 1 + sum(FORMATS[dtype])
@@ -231,7 +231,7 @@ def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, suffix: st
     assert hidden == []
 
 
-def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
+def test_powers_of_two_hide_mantissa_bits(whole: Host) -> None:
     """The control: what the rounds are there for."""
     small = operands(whole, DTYPES["bf16"], ProductRound(SMALL, SMALL, 64, 1))
     for bit in range(7):
@@ -244,7 +244,7 @@ def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
     "dtype",
     quick_of(("fp16", "bf16", "tf32", "fp8", "int8"), ("fp8", "int8"), "every type; `make test` has two"),
 )
-def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str, suffix: str) -> None:
+def test_dead_tensor_core_cell_is_found(whole: Host, dtype: str, suffix: str) -> None:
     """Each bit of one mantissa times each bit of the other, the leading ones too."""
     bits = range(FORMATS[dtype][1] + 1)
     both = next(each for each in every_round(whole, dtype) if each.round.a_bits == each.round.b_bits)
@@ -260,7 +260,7 @@ def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str, suffix: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_cpu_knows_the_random_operands_to_the_bit(host: Host, dtype: str) -> None:
+def test_cpu_reproduces_random_operands_exactly(host: Host, dtype: str) -> None:
     d, count = DTYPES[dtype], 20_000
     filled = made(d, count)
     host.run("fill_random", filled, count, 3, u32(d.code))
@@ -288,7 +288,7 @@ def test_the_cpu_knows_the_random_operands_to_the_bit(host: Host, dtype: str) ->
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_random_product_is_right_by_the_cpu_and_an_error_that_repeats_is_not(
+def test_cpu_sample_finds_repeated_errors_in_random_products(
     whole: Host, dtype: str
 ) -> None:
     d = DTYPES[dtype]
@@ -318,7 +318,7 @@ def test_a_random_product_is_right_by_the_cpu_and_an_error_that_repeats_is_not(
 
 
 @pytest.mark.parametrize("side", [1, 64, 100, 128, 8192])
-def test_the_sample_has_a_place_in_every_stretch(side: int) -> None:
+def test_sample_covers_every_stretch(side: int) -> None:
     for seed in range(5):
         found_at = reference.places(side, seed)
         assert len(found_at) == min(side, 64)

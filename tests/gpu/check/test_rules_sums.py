@@ -31,7 +31,7 @@ def of(raw: Raw, test: Test = SUM, **known: dict[str, float]) -> TestResult:
 
 
 @pytest.mark.parametrize("level", [Level.STANDARD, Level.EXTENDED])
-def test_it_is_the_last_of_all_with_peers(level: Level) -> None:
+def test_all_reduce_is_last_with_peers(level: Level) -> None:
     last = plan_for(level, H200, ("GPU-2", "GPU-3"))[-1]
     assert (last.name, last.probe, last.deadline_s, last.required) == ("all_reduce", "all_reduce", 90.0, True)
     named = plan_for(level, H200, ("GPU-2",), peers_required=False)
@@ -65,17 +65,17 @@ def test_slow_collective_fails_no_device(known: str) -> None:
     assert (other.status, "may be the cause" in other.text) == (Status.FAILED, False)
 
 
-def test_a_warning_says_no_more_than_it_knows() -> None:
+def test_warning_names_no_cause_without_evidence() -> None:
     found = of(GOOD, baseline={METRIC: 360.0 / 0.9})
     assert (found.status, "may be the cause" in found.text) == (Status.WARNED, False)
 
 
-def test_a_vgpu_is_not_judged() -> None:
+def test_vgpu_is_not_judged() -> None:
     judged = judge(METRIC, 1.0, Facts("GPU-1", vgpu=True), baseline={METRIC: 100.0})
     assert (judged.status, judged.advisory) == (Status.MEASURED, True)
 
 
-def test_wrong_words_name_the_devices_that_have_them() -> None:
+def test_wrong_words_name_their_devices() -> None:
     ranks = {"GPU-1": 0, "GPU-2": 7, "GPU-3": 1}
     found = of(Raw("x", "done", 8, {METRIC: 360.0}, {"wrong_words_by_rank": ranks}))
     assert (found.status, found.text) == (Status.FAILED, "8 wrong words, on GPU-2 (7), GPU-3 (1)")
@@ -88,13 +88,13 @@ def test_wrong_words_name_the_devices_that_have_them() -> None:
     assert of(Raw("x", "done", 8, {}, {"wrong_words_by_rank": "all"})).text == "8 wrong words"
 
 
-def test_it_has_to_compare_and_to_measure() -> None:
+def test_test_without_comparison_or_value_is_skipped() -> None:
     assert of(Raw("x", "done", None, {METRIC: 360.0})).text == "The test compared no data"
     found = of(Raw("x", "done", 0, {"ranks": 3.0}))
     assert (found.status, found.text) == (Status.SKIPPED, "The test did not measure all_reduce_bus_gb_s")
 
 
-def test_a_hang_is_no_proof_and_no_pass() -> None:
+def test_hang_is_inconclusive() -> None:
     found = of(Raw("all_reduce", "hung", reason="The test did not end within 90 s"))
     assert found.status == Status.HUNG
     findings = verdict.of_tests([found])

@@ -57,7 +57,7 @@ def results(host: Host, code: int, n: int = VALUES) -> Words:
 
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
-def test_the_cpu_agrees_with_good_functions_and_finds_each_high_bit(whole: Host, code: int) -> None:
+def test_cpu_reference_accepts_good_functions_and_finds_high_bit_errors(whole: Host, code: int) -> None:
     values = results(whole, code)
     assert len(np.unique(values)) > VALUES * 0.9
     assert outside(FUNCTIONS[code], values, SEED).count == 0
@@ -71,7 +71,7 @@ def test_the_cpu_agrees_with_good_functions_and_finds_each_high_bit(whole: Host,
 
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
-def test_a_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, code: int) -> None:
+def test_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, code: int) -> None:
     """Each bit that a good result uses: also those within the bound of an approximation."""
     n, blocks = 200, 4
     good = results(whole, code, n)
@@ -89,7 +89,7 @@ def test_a_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, c
 
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
-def test_a_dead_bit_of_all_multiprocessors_is_outside_the_bound(whole: Host, code: int) -> None:
+def test_dead_bit_of_all_multiprocessors_exceeds_the_bound(whole: Host, code: int) -> None:
     """Every bit of a rounded function. Of an approximation those well above its bound."""
     function = FUNCTIONS[code]
     good = results(whole, code)
@@ -133,7 +133,7 @@ def wrong_atomics(host: Host, cells: Words, op: int, group: int, *, shared: bool
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("op", range(len(OPERATIONS)), ids=OPERATIONS.__getitem__)
-def test_good_atomics_are_exact_and_a_flip_is_found_where_it_is(whole: Host, op: int, group: int) -> None:
+def test_atomics_are_exact_and_a_bit_flip_is_located(whole: Host, op: int, group: int) -> None:
     for cells, shared in zip(run_atomics(whole, op, group), (False, True), strict=True):
         assert len(np.unique(cells)) > 8
         assert wrong_atomics(whole, cells, op, group, shared=shared).count == 0
@@ -145,7 +145,7 @@ def test_good_atomics_are_exact_and_a_flip_is_found_where_it_is(whole: Host, op:
 
 
 @pytest.mark.parametrize("op", range(len(OPERATIONS)), ids=OPERATIONS.__getitem__)
-def test_an_operation_that_is_done_twice_is_seen(whole: Host, op: int) -> None:
+def test_operation_done_twice_is_found(whole: Host, op: int) -> None:
     """Repeated operations are: they change every sum, but no extreme and no AND or OR."""
     cells, _ = run_atomics(whole, op, 1)
     whole.run("run_atomics", cells, u32(COUNT), u32(COUNT), SEED, u32(op), u32(1))
@@ -154,7 +154,7 @@ def test_an_operation_that_is_done_twice_is_seen(whole: Host, op: int) -> None:
     assert log.count > COUNT * 0.8 if repeats else log.count == 0
 
 
-def test_each_dead_bit_of_an_atomic_unit_is_found(whole: Host) -> None:
+def test_dead_bits_of_atomic_units_are_found(whole: Host) -> None:
     """Sums, XOR and compare-and-swap find each bit alone; of extremes, AND and OR one of the pair does."""
     families: dict[str, set[tuple[int, bool]]] = {}
     for op, name in enumerate(OPERATIONS):
@@ -176,7 +176,7 @@ def test_each_dead_bit_of_an_atomic_unit_is_found(whole: Host) -> None:
 
 
 @pytest.mark.parametrize("name", ["add fp32", "add fp64"])
-def test_dead_bits_of_sums_in_floating_point_are_found(whole: Host, name: str) -> None:
+def test_dead_bits_of_floating_point_sums_are_found(whole: Host, name: str) -> None:
     """The sign, the exponent and the mantissa's upper bits: small integers have no others."""
     op, bits = OPERATIONS.index(name), 32 if name.endswith("32") else 64
     lowest = {32: 20, 64: 49}[bits]
@@ -199,7 +199,7 @@ def test_shared(host: Host, *, flip_at: int = MASK, bit: int = 0, blocks: int = 
 test_shared.__test__ = False  # type: ignore[attr-defined]
 
 
-def test_good_shared_memory_has_no_errors_and_a_flip_is_found(whole: Host) -> None:
+def test_shared_memory_bit_flip_is_located(whole: Host) -> None:
     assert test_shared(whole).count == 0
     for index, bit in ((0, 0), (SHARED_WORDS - 1, 63), (1234, 31), (77, 32)):
         log = test_shared(whole, flip_at=index, bit=bit)
@@ -207,7 +207,7 @@ def test_good_shared_memory_has_no_errors_and_a_flip_is_found(whole: Host) -> No
 
 
 @pytest.mark.parametrize("fault", ["clear", "stuck"])
-def test_each_dead_bit_of_shared_memory_is_found_in_its_block(whole: Host, fault: str) -> None:
+def test_dead_bits_of_shared_memory_are_located_by_block(whole: Host, fault: str) -> None:
     for bit in range(64):
         whole.broken_unit(SHARED, block=1, **{fault: 1 << bit})
         log = test_shared(whole)
@@ -215,13 +215,13 @@ def test_each_dead_bit_of_shared_memory_is_found_in_its_block(whole: Host, fault
         assert log.count > SHARED_WORDS
 
 
-def test_each_dead_address_line_of_shared_memory_is_found(whole: Host) -> None:
+def test_dead_address_lines_of_shared_memory_are_found(whole: Host) -> None:
     for line in range(SHARED_WORDS.bit_length()):
         whole.broken_unit(SHARED, dead_address=1 << line)
         assert test_shared(whole, blocks=1).count > 1000
 
 
-def test_whole_blocks_meet_where_they_have_to(whole: Host) -> None:
+def test_block_barriers_synchronize_all_threads(whole: Host) -> None:
     """With 256 threads as fibres: what one writes another reads."""
     log, where = ErrorLog(first=MASK), np.zeros(1, np.uint32)
     whole.run("test_shared", SEED, MASK, 0, log, where, block=True)
@@ -250,7 +250,7 @@ def check_l1(host: Host, memory: Words, orders: int = ORDERS) -> ErrorLog:
     )  # fmt: skip
 
 
-def test_every_order_reads_every_word_once(whole: Host) -> None:
+def test_every_order_reads_each_word_once(whole: Host) -> None:
     for index in range(WORDS):
         memory = filled(whole)
         assert check_l1(whole, memory).count == 0
@@ -275,7 +275,7 @@ def test_l2_is_read_once_and_inverted(whole: Host, ahead: int) -> None:
 
 
 @pytest.mark.parametrize("fault", ["clear", "stuck"])
-def test_each_dead_bit_of_a_cache_is_found(whole: Host, fault: str) -> None:
+def test_dead_cache_bits_are_found(whole: Host, fault: str) -> None:
     memory = filled(whole)
     for bit in range(64):
         whole.broken_unit(L1, block=2, **{fault: 1 << bit})
@@ -291,7 +291,7 @@ TESTS = ("functions", "atomics", "shared_memory", "caches")
 
 
 @pytest.mark.engine
-def test_good_units(check: Check) -> None:
+def test_healthy_units_pass(check: Check) -> None:
     turns = Test("shared_memory", "shared_memory", 20.0, params={"turns": 2})
     report = check("functions", "atomics", turns, "caches", level="standard")
     assert {test.status for test in report.tests} == {Status.PASSED}, render(report)
@@ -312,7 +312,7 @@ def test_good_units(check: Check) -> None:
     ),
     ids=["a function of one SM", "a function", "atomics", "shared memory", "L1", "L2"],
 )
-def test_a_dead_bit_of_a_unit_fails_its_test(check: Check, unit: int, block: int, test: int) -> None:
+def test_dead_bit_of_a_unit_fails_its_test(check: Check, unit: int, block: int, test: int) -> None:
     bit = 30 if unit == FUNCTION and block < 0 else 1
     cuda = {"dead_unit": unit, "dead_unit_block": block, "dead_unit_bit": bit}
     report = check(*TESTS, level="standard", cuda=cuda)
@@ -328,7 +328,7 @@ def test_a_dead_bit_of_a_unit_fails_its_test(check: Check, unit: int, block: int
 
 
 @pytest.mark.engine
-def test_a_blind_checker_is_found(check: Check) -> None:
+def test_blind_checker_is_detected(check: Check) -> None:
     report = check("functions", "atomics", "caches", level="standard", cuda={"blind": 1})
     functions, atomics, caches = report.tests
     assert {test.status for test in report.tests} == {Status.FAILED}, render(report)

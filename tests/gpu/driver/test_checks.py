@@ -44,7 +44,7 @@ QUICK = {("H100", 580), ("MIG", 535)}
     quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has two", several=True),
     ids=lambda value: str(value),
 )
-def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: int, kind: str) -> None:
+def test_check_and_scrub_on_every_driver_and_gpu(with_kernels: Make, check: Check, release: int, kind: str) -> None:
     made, whole = with_kernels(release, *KINDS[kind]), (kind, release) in WHOLE
     uuid = HALF if kind in ("MIG", "unprivileged") else GPU
     if whole:
@@ -91,7 +91,7 @@ def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: i
     ),
     ids=["802-old", "802-no-fabric-info", "in-progress", "prohibited", "mismatch"],
 )
-def test_how_a_machine_is_set_up(
+def test_machine_setup_errors_are_inconclusive(
     with_kernels: Make, check: Check, release: int, kind: str, line: str, text: str
 ) -> None:
     with_kernels(release, *KINDS[kind], line)
@@ -102,7 +102,7 @@ def test_how_a_machine_is_set_up(
     assert ("prohibited" if "compute_mode" in line else text) in scrubbed.text
 
 
-def test_a_library_of_another_version_than_the_driver(machine: Make, check: Check) -> None:
+def test_library_of_another_version_than_the_driver(machine: Make, check: Check) -> None:
     machine(580, *KINDS["H100"], "nvml_refuses 18")
     report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
     assert (report.verdict, report.exit_code, report.tests) == (Verdict.INCONCLUSIVE, 4, ())
@@ -125,7 +125,7 @@ def test_a_library_of_another_version_than_the_driver(machine: Make, check: Chec
         "the rows take the same path",
     ),
 )
-def test_findings_that_pass(
+def test_informational_findings_pass(
     with_kernels: Make, check: Check, release: int, kind: str, file: str, content: str, text: str
 ) -> None:
     made = with_kernels(release, *KINDS[kind])
@@ -138,7 +138,7 @@ def test_findings_that_pass(
 @pytest.mark.parametrize(
     "drawing", sample([True, False], 2, "the rows take the same path"), ids=["a display", "no display"]
 )
-def test_less_free_memory_than_before(with_kernels: Make, check: Check, drawing: bool) -> None:
+def test_less_free_memory_than_in_the_last_check(with_kernels: Make, check: Check, drawing: bool) -> None:
     """A leak fails; what a display holds is said, and is no fault of the GPU."""
     made = with_kernels(570, *KINDS["T4"])
     residue = [Test("residue", "residue", 20.0), PCIE]
@@ -171,7 +171,7 @@ def test_exclusive_mode_admits_one_process(with_kernels: Make, check: Check) -> 
 
 
 @pytest.mark.parametrize("kind", ["with instances", "without"])
-def test_a_gpu_in_mig_mode_is_asked_for_by_its_instances(with_kernels: Make, check: Check, kind: str) -> None:
+def test_gpu_in_mig_mode_must_be_checked_by_instance(with_kernels: Make, check: Check, kind: str) -> None:
     """And its first instance, which CUDA would open for it, is left alone."""
     made = with_kernels(550, *(KINDS["MIG"] if kind == "with instances" else KINDS["MIG"][:1]))
     report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
@@ -224,7 +224,7 @@ LEFT = {"slow_pcie", "remap_pending", "remap_failed", "sram", "inforom", "links_
     ),
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
-def test_a_fault_of_the_device(
+def test_device_faults_fail(
     with_kernels: Make, check: Check, fault: tuple[Any, ...], plan: str, verdict: Verdict, action: Action,
     found: str, scrub: Scrub,
 ) -> None:  # fmt: skip
@@ -239,7 +239,7 @@ def test_a_fault_of_the_device(
     assert scrubbed.verdict == scrub, scrubbed.text
 
 
-def test_a_kernel_that_never_ends(with_kernels: Make, check: Check) -> None:
+def test_endless_kernel_is_killed_at_its_deadline(with_kernels: Make, check: Check) -> None:
     made = with_kernels(580, *KINDS["H200"])
     made.fault("hang", "count_nonzero")
     report = check(GPU, plan=[Test("residue", "residue", 1.0)])
@@ -248,7 +248,7 @@ def test_a_kernel_that_never_ends(with_kernels: Make, check: Check) -> None:
 
 
 @pytest.mark.thorough("the rules have quick tests")
-def test_nvml_that_falls_silent(with_kernels: Make, check: Check) -> None:
+def test_silent_nvml_is_detected(with_kernels: Make, check: Check) -> None:
     made = with_kernels(535, *KINDS["A100"])
     report = check(
         GPU,

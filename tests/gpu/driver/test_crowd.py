@@ -57,14 +57,14 @@ def test_measures_of_all_links_together(linked: Make, check: Check, peers: int) 
 
 
 @pytest.mark.thorough("`make test` has a fault of each kind")
-def test_without_nvlink_it_goes_over_pcie(linked: Make, check: Check) -> None:
+def test_pcie_is_used_without_nvlink(linked: Make, check: Check) -> None:
     linked(3, "T4")
     report, found = checked(check, PEERS, CROWD)
     assert set(found.values()) == {Status.PASSED}, render(report)
     assert report.tests[1].measures["all_pairs_gb_s:3"] == pytest.approx(3 * 24, rel=0.01)
 
 
-def test_wrong_only_when_all_copy(linked: Make, check: Check) -> None:
+def test_error_during_simultaneous_copies_only_fails(linked: Make, check: Check) -> None:
     linked().fault("crowd_flip", 0, gpu=1)
     report, found = checked(check, PEERS, CROWD)
     assert found == {"peers": Status.PASSED, "all_pairs": Status.FAILED}, render(report)
@@ -72,7 +72,7 @@ def test_wrong_only_when_all_copy(linked: Make, check: Check) -> None:
     assert report.verdict == Verdict.FAIL
 
 
-def test_access_that_is_there_already(linked: Make, check: Check) -> None:
+def test_existing_peer_access_is_accepted(linked: Make, check: Check) -> None:
     made = linked()
     for each in range(3):
         made.fault("keeps_access", gpu=each)
@@ -97,7 +97,7 @@ def test_missing_data_is_wrong(linked: Make, check: Check) -> None:
     assert report.tests[0].text == f"{words} wrong words ({GPUS[1]} to {GPUS[0]}: {words})"
 
 
-def test_wrong_between_two_peers(linked: Make, check: Check) -> None:
+def test_error_between_two_peers_is_reported(linked: Make, check: Check) -> None:
     linked().fault("crowd_flip", 2, gpu=1)
     report, found = checked(check, PEERS, CROWD)
     assert found == {"peers": Status.PASSED, "all_pairs": Status.PASSED}, render(report)
@@ -128,7 +128,7 @@ def test_sender_time_ends_with_its_last_copy(linked: Make, check: Check, there: 
 
 
 @pytest.mark.thorough("`make test` has a fault of each kind")
-def test_a_slow_crowd(linked: Make, check: Check) -> None:
+def test_slow_simultaneous_copies(linked: Make, check: Check) -> None:
     linked().fault("slow_crowd", 500, gpu=1)
     report, found = checked(check, PEERS, CROWD, baseline={"all_pairs_gb_s:3": 3.0 * H100})
     assert found == {"peers": Status.PASSED, "all_pairs": Status.WARNED}, render(report)
@@ -139,7 +139,7 @@ def test_a_slow_crowd(linked: Make, check: Check) -> None:
 
 
 @pytest.mark.parametrize(("here", "there"), sample([(0, 2), (2, 1)], 2, "the rows take the same path"))
-def test_no_access_between_two(linked: Make, check: Check, here: int, there: int) -> None:
+def test_missing_peer_access_between_two_devices(linked: Make, check: Check, here: int, there: int) -> None:
     linked().fault("no_peer", there, gpu=here)
     report, found = checked(check, CROWD, RESIDUE)
     assert found == {"all_pairs": Status.SKIPPED, "residue": Status.PASSED}

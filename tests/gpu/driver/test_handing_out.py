@@ -92,7 +92,7 @@ def device_of(workspace: Workspace) -> Device:
     return Device.objects.get(allocated__active=True, allocated__allocation__workspace=workspace)
 
 
-def test_a_lost_gpu_goes_out_and_the_other_one_is_handed_out_and_scrubbed(
+def test_lost_gpu_is_cordoned_and_another_is_allocated_and_scrubbed(
     two: Machine, node: Callable[[], str], workspace: Workspace, sent: Broker, alice: Any
 ) -> None:
     bad = device_of(workspace)
@@ -123,7 +123,7 @@ def test_a_lost_gpu_goes_out_and_the_other_one_is_handed_out_and_scrubbed(
     assert workspace.state == State.PROVISIONING
 
 
-def test_a_machine_without_its_fabric_hands_nothing_out_until_it_is_up(
+def test_gpus_are_not_allocated_until_the_fabric_is_up(
     two: Machine, node: Callable[[], str], workspace: Workspace, clock: Any
 ) -> None:
     settings = (two.folder / "machine").read_text()

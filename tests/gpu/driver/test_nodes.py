@@ -63,7 +63,7 @@ QUICK = {
     ("kind", "release"),
     quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has seven", several=True),
 )
-def test_facts_of_a_node_about_its_gpus(machine: Make, release: int, kind: str) -> None:
+def test_inventory_samples_and_xids_on_every_driver(machine: Make, release: int, kind: str) -> None:
     made = machine(release, *KINDS[kind])
     # Without rights, the kernel's log is not read either.
     found, samples, told = look(made, log=kind != "unprivileged")
@@ -137,14 +137,14 @@ def judge_samples(samples: dict[str, Any], kind: str, release: int) -> None:
         "the rows take the same path",
     ),
 )
-def test_a_driver_that_does_not_start(machine: Make, code: int, state: str, advice: str) -> None:
+def test_driver_start_failures_are_states(machine: Make, code: int, state: str, advice: str) -> None:
     found, samples, told = look(machine(580, f"gpu H100 {GPU}", f"nvml_refuses {code}"))
     assert (found["state"], advice in found["sentence"]) == (state, True)
     assert told["seen"] == [[SLOT, 79]]
     assert samples.get("problem", state) == state
 
 
-def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
+def test_lost_gpu_does_not_hide_others(machine: Make) -> None:
     made = machine(550, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     made.fault("lost", gpu=1)
     found, samples, _ = look(made)
@@ -174,7 +174,7 @@ def test_lost_gpu_does_not_end_the_watch_of_others(machine: Make) -> None:
         assert line_of(node)["seen"] == [[SLOT, 48]]
 
 
-def test_rows_that_wait_and_what_the_driver_asks_for(machine: Make) -> None:
+def test_pending_remaps_and_recovery_action(machine: Make) -> None:
     made = machine(570, f"gpu H200 {GPU}")
     made.fault("remap_pending")
     made.fault("recovery", 4)
@@ -184,7 +184,7 @@ def test_rows_that_wait_and_what_the_driver_asks_for(machine: Make) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_branch_exports_what_its_header_has(libraries: dict[int, Any], release: int) -> None:
+def test_library_exports_the_functions_of_its_branch(libraries: dict[int, Any], release: int) -> None:
     exported = (libraries[release] / "libnvidia-ml.so.1").read_bytes()
     assert (b"nvmlDeviceGetGpuFabricInfoV\0" in exported) is (release >= 550)
     assert (b"nvmlDeviceGetSramEccErrorStatus\0" in exported) is (release >= 550)

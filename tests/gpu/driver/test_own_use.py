@@ -73,7 +73,7 @@ def percents(gpus: Gpus) -> list[int | None]:
     return [device["utilization_percent"] for device in gpus._devices()]
 
 
-def test_a_neighbour_that_trains_keeps_no_share_busy(machine, devices, program):
+def test_busy_neighbour_does_not_count_as_own_use(machine, devices, program):
     made = machine(570, f"gpu H100 {GPU}")
     gpus = agent(made, [GPU], [GPU])
     made.holds(GPU, {NEIGHBOUR: 70_000})
@@ -88,7 +88,7 @@ def test_a_neighbour_that_trains_keeps_no_share_busy(machine, devices, program):
     assert percents(agent(made, [GPU], [])) == [63]
 
 
-def test_hidden_processes_are_not_taken_for_idle(machine, devices, program):
+def test_hidden_processes_are_unknown_and_not_idle(machine, devices, program):
     """As by a driver that lists PIDs of another namespace."""
     made = machine(535, f"gpu H100 {GPU}")
     gpus = agent(made, [GPU], [GPU])
@@ -100,7 +100,7 @@ def test_hidden_processes_are_not_taken_for_idle(machine, devices, program):
     assert percents(gpus) == [None]
 
 
-def test_a_monitor_does_not_use_the_gpu(machine, devices, program):
+def test_monitoring_process_does_not_count_as_use(machine, devices, program):
     made = machine(570, f"gpu H100 {GPU}")
     _cuda, gpu = devices
     program(gpu)
@@ -109,7 +109,7 @@ def test_a_monitor_does_not_use_the_gpu(machine, devices, program):
     assert percents(agent(made, [GPU], [GPU])) == [0]
 
 
-def test_an_instance_has_its_own_counters(machine, devices, program):
+def test_mig_instance_has_its_own_counters(machine, devices, program):
     made = machine(570, *MIG)
     gpus = agent(made, [HALF, SEVENTH], [])
     # Without a process on it, nothing needs to be measured.
@@ -122,7 +122,7 @@ def test_an_instance_has_its_own_counters(machine, devices, program):
     assert percents(gpus) == [0, 0]
 
 
-def test_an_instance_without_counters_is_unknown_only_while_a_process_holds_it(machine, devices, program):
+def test_instance_without_counters_is_unknown_only_while_in_use(machine, devices, program):
     made = machine(550, f"gpu A100 {GPU} mig", f"instance {HALF} 3g 4", f"instance {SEVENTH} 1g 0")
     gpus = agent(made, [HALF, SEVENTH], [])
     assert percents(gpus) == [0, 0]
@@ -130,7 +130,7 @@ def test_an_instance_without_counters_is_unknown_only_while_a_process_holds_it(m
     assert percents(gpus) == [None, 0]
 
 
-def test_only_processes_of_this_workspace_are_looked_at(devices):
+def test_only_processes_of_the_workspace_are_inspected(devices):
     cuda, gpu = devices
     with cuda.open(), gpu.open():
         # This process is the agent here, and no descendant of itself.

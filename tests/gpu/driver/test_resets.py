@@ -104,7 +104,7 @@ def test_killed_reset_does_not_stop_monitoring(made: Machine) -> None:
     until(lambda: node.pid in holders_of(made.root / "dev/nvidia0"))
 
 
-def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
+def test_hanging_reset_is_abandoned(made: Machine) -> None:
     (made.folder / "tool").write_text("hangs")
     told = line_of(reset(made, deadline_s=1))
     assert told["verdict"] == "hung" and "reboot" in told["text"]
@@ -122,7 +122,7 @@ def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
         ),
     ],
 )
-def test_output_of_the_tool(made: Machine, mood: str, verdict: str, says: str) -> None:
+def test_tool_output_is_interpreted(made: Machine, mood: str, verdict: str, says: str) -> None:
     (made.folder / "tool").write_text(mood)
     told = line_of(reset(made))
     assert (told["verdict"], says in told["text"]) == (verdict, True)
@@ -137,7 +137,7 @@ def test_computing_gpu_is_untouched_and_lost_gpu_is_reset(made: Machine) -> None
     assert "does not list GPU" in line_of(reset(made, uuid_of(7)))["text"]
 
 
-def test_without_root_the_command_is_said(made: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_without_root_prints_the_command(made: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     done = run_reset(GPU, bus=BUS.format(0x1B), root=made.root)
     assert done.verdict == "refused" and "sudo nvidia-smi --gpu-reset -i 0000:1b:00.0" in done.text

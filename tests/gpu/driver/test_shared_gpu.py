@@ -64,7 +64,7 @@ def work_of(berth: Berth, user: str, workspace: str) -> int:
     return eventually(look, limit_s=LIMIT_S, what="the process")
 
 
-def test_two_halves_are_kept_apart(host: Machine, berth: Berth) -> None:
+def test_two_gpu_shares_stay_within_their_memory(host: Machine, berth: Berth) -> None:
     ada, ben = berth.api("ada"), berth.api("ben")
     try:
         _two_halves(host, berth, ada, ben)

@@ -62,7 +62,7 @@ def held(made: Machine) -> set[str]:
     return {path.name.partition(".")[0] for path in (made.folder / "contexts").iterdir()} - {GPU}
 
 
-def test_right_sums_pass_and_have_a_speed(
+def test_correct_sums_pass_with_a_speed(
     made: Machine, check: Check, request: pytest.FixtureRequest
 ) -> None:
     report = check(
@@ -84,7 +84,7 @@ def test_right_sums_pass_and_have_a_speed(
 
 @pytest.mark.parametrize("rank", sample([0, 2], 2, "the rows take the same path"), ids=["here", "on a peer"])
 @pytest.mark.parametrize("flip", quick_of([1, 1 << 31], [1], "the lowest bit is the hardest to see"), ids=hex)
-def test_one_wrong_bit_on_one_rank(h100: Machine, check: Check, rank: int, flip: int) -> None:
+def test_wrong_bit_on_one_rank_fails_its_device(h100: Machine, check: Check, rank: int, flip: int) -> None:
     h100.fault("sum", 70001, flip, gpu=rank)
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
     name = (GPU, *PEERS)[rank]
@@ -102,7 +102,7 @@ def test_one_wrong_bit_on_one_rank(h100: Machine, check: Check, rank: int, flip:
 
 
 @pytest.mark.thorough("two checks; baselines have quick tests")
-def test_a_slow_sum_degrades_against_what_is_known(h100: Machine, check: Check) -> None:
+def test_slow_sum_degrades_relative_to_the_baseline(h100: Machine, check: Check) -> None:
     h100.fault("slow_sum", 800, gpu=1)
     known = {METRIC: 360.0}
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS, baseline=known)
@@ -128,7 +128,7 @@ def test_missing_library_is_reported_without_other_effect(h100: Machine, check: 
     assert not (h100.folder / "left").exists()
 
 
-def test_devices_that_do_not_reach_each_other_are_left_alone(h100: Machine, check: Check) -> None:
+def test_devices_without_peer_access_are_skipped(h100: Machine, check: Check) -> None:
     h100.fault("no_peer", 2)
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
@@ -182,7 +182,7 @@ LEFT = pytest.mark.thorough("more errors; `make test` has two")
     ),
     ids=["at the start", "at the first sum", "half-way", "no memory", "no context"],
 )
-def test_an_error_half_way_leaves_nothing_behind(
+def test_failed_test_releases_all_memory(
     made: Machine, check: Check, fault: tuple[Any, ...], says: str
 ) -> None:
     """Nor is it held against the device under test, for it came from a peer."""
@@ -197,7 +197,7 @@ def test_an_error_half_way_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"), ids=["here", "on a peer"])
-def test_an_error_of_the_memory_is_of_the_device_that_has_it(h100: Machine, check: Check, rank: int) -> None:
+def test_memory_error_is_attributed_to_its_device(h100: Machine, check: Check, rank: int) -> None:
     h100.fault("ecc", "check_sum", gpu=rank)
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
     if rank == 0:
@@ -210,7 +210,7 @@ def test_an_error_of_the_memory_is_of_the_device_that_has_it(h100: Machine, chec
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by its id", "by NCCL_COMM_ID"])
-def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+def test_ranks_of_two_processes_connect(h100: Machine, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
     """At the address in the unique id, or at one that both were told."""
     if named:
         monkeypatch.setenv("NCCL_COMM_ID", f"127.0.0.1:{free_port()}")
@@ -228,7 +228,7 @@ def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_the_library_s_settings_are_the_check_s_own(
+def test_nccl_settings_are_set_by_the_check(
     h100: Machine, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is set outside is not passed on, and what the library says is kept apart from the report."""

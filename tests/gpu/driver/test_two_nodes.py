@@ -110,7 +110,7 @@ def against_nobody(report: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("first", sample([0, 1], 2, "the rows take the same path"))
-def test_sums_that_are_right_at_both_ends(start: Start, first: int) -> None:
+def test_correct_sums_pass_at_both_ends(start: Start, first: int) -> None:
     """Whoever comes first waits."""
     early = start(first)
     until(early, "start", "two_nodes")
@@ -156,7 +156,7 @@ def test_slow_link_is_reported_and_fails_no_device(start: Start) -> None:
 
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
-def test_a_partner_that_never_comes(start: Start, rank: int) -> None:
+def test_missing_partner_is_inconclusive(start: Start, rank: int) -> None:
     report = report_of(start(rank, meet_s=2.0))
     assert (report["verdict"], report["action"], against_nobody(report)) == ("inconclusive", "retry", True)
     assert f"Could not connect to {NODES[1 - rank]} at 127.0.0.1, port" in sums_of(report)["text"]
@@ -164,7 +164,7 @@ def test_a_partner_that_never_comes(start: Start, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
-def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start, rank: int) -> None:
+def test_killed_partner_is_inconclusive(machines: list[Machine], start: Start, rank: int) -> None:
     """Both have met, and one of them does not come through its first sum."""
     machines[1 - rank].fault("sum_hangs")
     ends = [start(0), start(1)]
@@ -178,7 +178,7 @@ def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start
 
 
 @pytest.mark.thorough("`make test` has a partner that never comes")
-def test_partner_that_hangs(machines: list[Machine], start: Start) -> None:
+def test_hanging_partner_is_inconclusive(machines: list[Machine], start: Start) -> None:
     machines[1].fault("sum_hangs")
     ends = [start(0, silent_s=2.0), start(1)]
     report = report_of(ends[0])
@@ -186,14 +186,14 @@ def test_partner_that_hangs(machines: list[Machine], start: Start) -> None:
     assert "Lost contact with node-b" in sums_of(report)["text"] and not report["abandoned"]
 
 
-def test_a_node_without_nccl(machines: list[Machine], start: Start) -> None:
+def test_node_without_nccl_is_reported(machines: list[Machine], start: Start) -> None:
     (machines[0].folder / "libnccl.so.2").write_bytes(b"")
     report = report_of(start(0))
     assert report["verdict"] == "inconclusive"
     assert "NCCL (libnccl.so.2) is not installed on this node" in sums_of(report)["text"]
 
 
-def test_occupied_port(start: Start) -> None:
+def test_port_in_use_is_inconclusive(start: Start) -> None:
     """Rank 0 cannot listen there."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -203,7 +203,7 @@ def test_occupied_port(start: Start) -> None:
     assert "Could not connect to node-b" in sums_of(report)["text"]
 
 
-def test_a_fault_of_the_device_itself_takes_it_out(machines: list[Machine], start: Start) -> None:
+def test_device_fault_fails_the_device(machines: list[Machine], start: Start) -> None:
     machines[0].fault("lost")
     report = report_of(start(0, meet_s=2.0))
     assert (report["verdict"], report["action"]) == ("fail", "reboot")
@@ -212,7 +212,7 @@ def test_a_fault_of_the_device_itself_takes_it_out(machines: list[Machine], star
 # --- what NCCL is told, and the command on a node ---
 
 
-def test_nothing_takes_the_place_of_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fallback_from_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
     monkeypatch.setenv("NCCL_PROTO", "LL")
     told = meeting_env.meeting_environ(Rendezvous(1, "2001:db8::1", 29400))
@@ -232,7 +232,7 @@ def test_nothing_takes_the_place_of_rdma(monkeypatch: pytest.MonkeyPatch) -> Non
         (("--meet", "192.0.2.1:29400", "--rank", "0"), "no RDMA port of this node is up"),
     ],
 )
-def test_the_command_refuses(
+def test_command_refuses_invalid_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.setattr("provisioning.gpu.check.__main__.rdma_ports", lambda: ())
@@ -241,7 +241,7 @@ def test_the_command_refuses(
     assert left.value.code == EXIT_USAGE and said in capsys.readouterr().err
 
 
-def test_the_command_gives_both_ends_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_passes_the_meeting_address(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def run(uuid: str, level: str, **more: Any) -> Any:

@@ -34,7 +34,7 @@ def sound(**changes: object) -> Trial:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
+def test_successful_trial_on_a_simulated_driver_grants_nothing(
     driver: FakeDriver, root: Path
 ) -> None:
     stages: list[str] = []
@@ -47,7 +47,7 @@ def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
     assert read_states().before.gpus[GPU_A].users == ()
 
 
-def test_another_gpu_takes_the_process_over(driver: FakeDriver) -> None:
+def test_trial_resumes_on_another_gpu(driver: FakeDriver) -> None:
     assert run_trial("one", GPU_A, GPU_B).problem == ""
 
 
@@ -79,7 +79,7 @@ def test_busy_or_different_devices_are_untouched(
         ("checkpoint", "lie", 0, "not_suspended: checkpoint no_change"),
     ],
 )
-def test_a_driver_that_only_says_so_is_found_out(
+def test_driver_that_reports_false_success_is_detected(
     driver: FakeDriver, call: str, kind: str, arg: int, problem: str
 ) -> None:
     driver.fault(call, kind, arg)
@@ -98,7 +98,7 @@ def test_a_driver_that_only_says_so_is_found_out(
         (None, 100, False),  # nobody tells
     ],
 )
-def test_a_gpu_is_free_of_a_process_when_both_its_name_and_its_memory_are_gone(
+def test_gpu_is_free_when_process_and_memory_are_gone(
     users: tuple[tuple[int, int | None], ...] | None, used: int, free: bool
 ) -> None:
     seen = GpuSnapshot({GPU_A: GpuUse("H100", 200 + SIZE, used, users)}, DRIVER, "")
@@ -106,7 +106,7 @@ def test_a_gpu_is_free_of_a_process_when_both_its_name_and_its_memory_are_gone(
     assert not trial._is_free(None, GPU_A, 7, 100 + SIZE)
 
 
-def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_trial_without_a_driver_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     found = run_trial("one")
     assert found.problem.startswith("not_told: The NVIDIA driver is not installed")
@@ -126,11 +126,11 @@ def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, t
         (sound(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
     ],
 )
-def test_when_a_trial_counts(root: Path, made: Trial | None, driver_now: str, refusal: str) -> None:
+def test_trial_is_valid_for_its_machine_and_driver(root: Path, made: Trial | None, driver_now: str, refusal: str) -> None:
     assert grant.refusal(made, driver=driver_now, instance="one", root=root) == refusal
 
 
-def test_without_the_kernels_module_nothing_is_granted(tmp_path: Path) -> None:
+def test_missing_kernel_module_grants_nothing(tmp_path: Path) -> None:
     assert grant.refusal(sound(), driver=DRIVER, instance="one", root=tmp_path) == grant.NO_KERNEL_MODULE
 
 
@@ -143,7 +143,7 @@ def test_without_the_kernels_module_nothing_is_granted(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_the_version_of_the_kernels_module(root: Path, text: str, version: str) -> None:
+def test_kernel_module_version_is_read(root: Path, text: str, version: str) -> None:
     (root / grant.KERNEL_MODULE).write_text(text)
     assert grant.kernel_module(root) == version
 

@@ -115,7 +115,7 @@ def problem(report: SuspendReport) -> tuple[TargetState | None, str]:
     return report.end, str(report.problem)
 
 
-def test_variables_are_kept_while_the_gpu_is_empty(driver: FakeDriver, run: Callable[..., Running]) -> None:
+def test_app_state_is_kept_while_suspended(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     report = one.suspending.suspend(one.name)
     assert problem(report) == (TargetState.SUSPENDED, "") and report.gpus == (GPU_A,)
@@ -131,7 +131,7 @@ def test_variables_are_kept_while_the_gpu_is_empty(driver: FakeDriver, run: Call
     assert problem(one.suspending.resume(one.name)) == (TargetState.RUNNING, "")
 
 
-def test_an_operator_does_it_by_commands_on_the_node(
+def test_operator_suspends_and_resumes_by_command(
     driver: FakeDriver, run: Callable[..., Running], capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = run(1)
@@ -184,7 +184,7 @@ def test_impossible_suspend_is_refused_before_any_change(
     assert driver.calls() == [] and one.works()
 
 
-def test_a_workspace_with_a_part_of_a_gpu_is_not_suspended(
+def test_workspace_with_a_gpu_share_is_not_suspended(
     driver: FakeDriver, run: Callable[..., Running]
 ) -> None:
     """Others may be on that GPU: it would be empty for nobody, and there may be no room to come back."""
@@ -200,7 +200,7 @@ def test_a_workspace_with_a_part_of_a_gpu_is_not_suspended(
     assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
 
 
-def test_a_failure_half_way_leaves_the_app_as_it_was(driver: FakeDriver, run: Callable[..., Running]) -> None:
+def test_failed_suspend_leaves_the_app_running(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     driver.fault("checkpoint", "error", 2, pid=max(one.pids))
     report = one.suspending.suspend(one.name)
@@ -218,7 +218,7 @@ def test_process_that_keeps_gpu_memory_is_not_suspended(
     assert one.works()
 
 
-def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
+def test_process_that_opens_cuda_during_suspend_is_suspended(
     driver: FakeDriver, run: Callable[..., Running]
 ) -> None:
     one = run(1)
@@ -256,7 +256,7 @@ def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Cal
     assert suspending.load(one.folder) is None and one.suspending.recover() == ()
 
 
-def test_a_suspended_workspace_is_stopped_as_any_other(
+def test_suspended_workspace_can_be_stopped(
     driver: FakeDriver, run: Callable[..., Running]
 ) -> None:
     one = run()
@@ -275,7 +275,7 @@ def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in type(record).__dataclass_fields__}
 
 
-def test_a_node_provides_it_once_a_trial_on_it_has_succeeded(
+def test_node_provides_suspend_after_a_successful_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(tmp_path, sandbox="none")
