@@ -78,7 +78,9 @@ def test_deletion_over_rest_with_a_session(as_user, bob, team):
     assert browser.get(REST).status_code == 401
 
 
-def test_running_workspaces_stop_and_pending_requests_are_cancelled(as_user, bob, team, make, local_pool, sent):
+def test_running_workspaces_stop_and_pending_requests_are_cancelled(
+    as_user, bob, team, make, local_pool, sent
+):
     workspace = make(bob)
     run_until_ready(sent, workspace)
     TeamFactory(slug="sound", name="Sound")
@@ -175,7 +177,9 @@ def test_only_owner_of_a_team_with_other_members_cannot_leave(as_user, charlie, 
     assert there(charlie)
 
 
-def test_administrator_must_hand_over_teams_before_deleting_themselves_over_the_users_api(as_user, ada, alice, team):
+def test_administrator_must_hand_over_teams_before_deleting_themselves_over_the_users_api(
+    as_user, ada, alice, team
+):
     UserFactory(username="abe", is_superuser=True)
     MembershipFactory(team=team, user=ada, role="owner")
     team.memberships.filter(user=alice).delete()

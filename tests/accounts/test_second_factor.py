@@ -205,9 +205,7 @@ def test_wrong_codes_are_limited_per_user_and_reported(asked, as_user, alice, se
     assert Notification.objects.filter(user=alice, kind="account.codes_locked").count() == 1
 
 
-def test_failures_elsewhere_do_not_lock_the_owners_known_browser(
-    as_user, alice, secret, settings, clock
-):
+def test_failures_elsewhere_do_not_lock_the_owners_known_browser(as_user, alice, secret, settings, clock):
     own = as_user()
     own.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     own.post(STEP, {"code": code_of(secret)})

@@ -28,9 +28,7 @@ def test_templates_show_their_availability(api: Any, charlie: Any, catalog: Any)
     assert api(charlie).get("templates/vscode").json() == rows["vscode"]
 
 
-def test_flavors_and_workspaces_show_the_topology_of_accelerators(
-    api: Any, alice: Any, team: Any
-) -> None:
+def test_flavors_and_workspaces_show_the_topology_of_accelerators(api: Any, alice: Any, team: Any) -> None:
     flavor = FlavorFactory(slug="pair", accelerator_count=2, within="numa")
     shown = api(alice).get("flavors/pair/").json()["resources"]["accelerators"]
     assert (shown["within"], shown["mig_profile"]) == ("numa", "")
@@ -75,7 +73,9 @@ def test_preview_creates_nothing(api: Any, bob: Any, team: Any, local_pool: Any)
     assert Workspace.objects.count() == 0
 
 
-def test_preview_returns_200_with_the_outcome_if_impossible(api: Any, bob: Any, team: Any, catalog: Any) -> None:
+def test_preview_returns_200_with_the_outcome_if_impossible(
+    api: Any, bob: Any, team: Any, catalog: Any
+) -> None:
     local_pool_with(node_info(memory_mib=512))
 
     body = api(bob).post("admission/preview", ASK).json()

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.django_db
 SHELL = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}", "{token_file}"]}
 
 
-def test_owner_manages_the_templates_of_the_team(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
+def test_owner_manages_the_templates_of_the_team(
+    api: Any, alice: Any, bob: Any, charlie: Any, team: Any
+) -> None:
     made = api(alice).post("templates", {**SHELL, "team": "vision"})
     assert made.status_code == 201
     row = made.json()
@@ -151,7 +153,9 @@ def test_flavor_resources_have_one_format_for_reading_and_writing(api: Any, olga
         ({"nodes": 2, "accelerators": {"count": 1, "share_milli": 500}}, "resources.nodes"),
     ],
 )
-def test_errors_name_the_path_of_nested_resources(api: Any, olga: Any, resources: dict[str, Any], wrong: str) -> None:
+def test_errors_name_the_path_of_nested_resources(
+    api: Any, olga: Any, resources: dict[str, Any], wrong: str
+) -> None:
     size = {"slug": "s", "name": "S", "resources": {"cpu_milli": 500, "memory_mib": 512}}
     operator = api(olga)
     assert operator.post("flavors", size).status_code == 201

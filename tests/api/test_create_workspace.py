@@ -86,7 +86,9 @@ def test_team_is_required_with_two_teams(api: Any, bob: Any, place: None) -> Non
         ({"flavor": "nonesuch"}, "flavor"),
     ],
 )
-def test_invalid_input_is_a_field_error(api: Any, bob: Any, place: None, change: dict[str, Any], field: str) -> None:
+def test_invalid_input_is_a_field_error(
+    api: Any, bob: Any, place: None, change: dict[str, Any], field: str
+) -> None:
     assert field in problem(api(bob).post("workspaces", {**BODY, **change}), 400, "invalid")["errors"]
 
 
@@ -150,7 +152,9 @@ def test_empty_idempotency_key_is_ignored(api: Any, bob: Any, place: None) -> No
 
 @pytest.mark.parametrize("name", ["trial", ""])
 @pytest.mark.django_db(transaction=True)
-def test_simultaneous_requests_at_once_with_one_key_create_one_workspace(bob: Any, place: None, name: str) -> None:
+def test_simultaneous_requests_at_once_with_one_key_create_one_workspace(
+    bob: Any, place: None, name: str
+) -> None:
     """Threads with connections of their own, as web workers have."""
     _, secret = make_token(bob)
     together = threading.Barrier(6)

@@ -237,9 +237,7 @@ def test_missing_permission_is_reported_before_a_conflict(api: Any, people: dict
     problem(api(people["bob"]).put(path, {"quota": 0}, **{"If-Match": '"x"'}), 403, "not_allowed")
 
 
-def test_version_does_not_reveal_a_hidden_title(
-    api: Any, people: dict[str, User], charlie: User
-) -> None:
+def test_version_does_not_reveal_a_hidden_title(api: Any, people: dict[str, User], charlie: User) -> None:
     path = KINDS["reservation"].make(api(people["alice"]))
     api(people["petra"]).post(f"{path}/approve")
     answer = api(charlie).get(path)

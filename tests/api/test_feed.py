@@ -57,9 +57,7 @@ def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
     }
 
 
-def test_gateway_process_sends_portal_urls(
-    happened: dict[str, int], team: Any, settings: Any
-) -> None:
+def test_gateway_process_sends_portal_urls(happened: dict[str, int], team: Any, settings: Any) -> None:
     """It serves the stream, and has no other paths."""
     number = str(uuid.uuid4())
     happen(

@@ -69,7 +69,9 @@ def model(generated: str, name: str, fields: dict[str, Any]) -> Any:
     return getattr(importlib.import_module(f"{generated}.models"), name).from_dict(fields)
 
 
-def test_client_creates_follows_and_deletes_a_workspace(generated: str, as_user: Any, bob: Any, team: Any, pool: Any) -> None:
+def test_client_creates_follows_and_deletes_a_workspace(
+    generated: str, as_user: Any, bob: Any, team: Any, pool: Any
+) -> None:
     client = as_user(bob)
     wish = {"template": "jupyterlab", "flavor": "sim-h100-x4", "team": "vision", "name": "by-client"}
     body = model(generated, "WorkspaceCreateRequest", wish)

@@ -221,9 +221,7 @@ def test_user_page_reads_only_the_users_rows(bob: Any) -> None:
     assert "SCAN workspaces_workspace" not in page(bob).explain().replace("USING INDEX", "")
 
 
-def test_query_count_is_constant(
-    api: Any, olga: Any, team: Any, django_assert_num_queries: Any
-) -> None:
+def test_query_count_is_constant(api: Any, olga: Any, team: Any, django_assert_num_queries: Any) -> None:
     client = api(olga)
     flavor = FlavorFactory()
     costs = []

@@ -97,9 +97,7 @@ def test_outdated_etag_is_refused(api: Any, bob: Any, running: Workspace, settle
 
 
 @pytest.mark.parametrize("if_match", ["not a tag", '"other"', 'W/"other.1", "another"'])
-def test_unmatched_etag_is_refused(
-    api: Any, bob: Any, running: Workspace, if_match: str
-) -> None:
+def test_unmatched_etag_is_refused(api: Any, bob: Any, running: Workspace, if_match: str) -> None:
     path = f"workspaces/{running.pk}"
     body = problem(api(bob).post(f"{path}/stop", **{"If-Match": if_match}), 412, "precondition_failed")
     assert (body["state"], body["reason"]["code"]) == ("running", "version_changed")

@@ -43,9 +43,7 @@ def test_users_see_their_own_teams(api: Any, bob: Any, charlie: Any, olga: Any, 
 
 
 @pytest.mark.parametrize("count", [1, 50])
-def test_query_count_is_constant(
-    api: Any, bob: Any, count: int, django_assert_max_num_queries: Any
-) -> None:
+def test_query_count_is_constant(api: Any, bob: Any, count: int, django_assert_max_num_queries: Any) -> None:
     for _ in range(count):
         MembershipFactory(team=TeamFactory(), user=bob)
     program = api(bob)

@@ -103,7 +103,9 @@ def test_deactivate_and_reactivate(api: Any, ada: Any, bob: Any, team: Any) -> N
     assert api(ada).post("users/bob/sessions/revoke", {"tokens": True}).json() == {"revoked": 0}
 
 
-def test_account_with_workspaces_is_not_deleted_without_a_choice(api: Any, ada: Any, bob: Any, team: Any) -> None:
+def test_account_with_workspaces_is_not_deleted_without_a_choice(
+    api: Any, ada: Any, bob: Any, team: Any
+) -> None:
     WorkspaceFactory(owner=bob, team=team, name="paper", state="stopped")
     assert "paper" in problem(api(ada).delete("users/bob"), 409, "has_workspaces")["detail"]
     problem(api(ada).delete("users/bob?workspaces=keep"), 400, "invalid")

@@ -198,9 +198,7 @@ def test_few_entries_are_shown_as_a_select(as_user, olga):
     assert '<select name="environment"' in as_user(olga).get("/catalog/templates/new/").content.decode()
 
 
-def test_workspace_form_query_count_is_constant_with_500_unready_environments(
-    as_user, bob, team, local_pool
-):
+def test_workspace_form_query_count_is_constant_with_500_unready_environments(as_user, bob, team, local_pool):
     browser = as_user(bob)
 
     def asked() -> int:

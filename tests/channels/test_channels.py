@@ -231,7 +231,9 @@ def test_personal_channels_are_hidden_from_others(alice, bob, olga, ada, process
         problem(api(actor).send("DELETE", f"notice-channels/{own.pk}"), 404, "not_found")
 
 
-def test_members_and_outsiders_cannot_create_or_see_team_channels(alice, bob, charlie, olga, team, process, api):
+def test_members_and_outsiders_cannot_create_or_see_team_channels(
+    alice, bob, charlie, olga, team, process, api
+):
     for actor in (bob, charlie):
         with pytest.raises(NotAllowed):
             services.create(actor=actor, team=team, **OF_TEAM)

@@ -41,7 +41,9 @@ def problem(status: int, **members: Any) -> httpx.Response:
         (httpx.Response(404, text="nginx"), Unreachable, "answered 404"),
     ],
 )
-def test_error_responses_raise_the_matching_exception(response: httpx.Response, error: type[CliError], words: str) -> None:
+def test_error_responses_raise_the_matching_exception(
+    response: httpx.Response, error: type[CliError], words: str
+) -> None:
     with client(lambda request: response) as portal, pytest.raises(error) as caught:
         portal.users.me()
     assert words in caught.value.message
@@ -85,7 +87,9 @@ def test_untrusted_certificate_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("lost", "retries", "sent"), [(0, 1, 1), (1, 1, 2), (2, 1, 2), (1, 0, 1)])
-def test_request_is_retried_with_the_same_key_after_a_lost_response(lost: int, retries: int, sent: int) -> None:
+def test_request_is_retried_with_the_same_key_after_a_lost_response(
+    lost: int, retries: int, sent: int
+) -> None:
     keys: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -293,7 +293,9 @@ def test_malicious_archive_cannot_write_outside_the_target(
 
 
 @unpacks
-def test_unreadable_files_are_reported(as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_reported(
+    as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert as_bob("cp", "-r", "nothing", "mine:").code == 2
     monkeypatch.setattr("portal.cli.copying.os.access", lambda path, _: Path(path).name != "100%")
     refused = as_bob("cp", "-r", "project", "mine:")

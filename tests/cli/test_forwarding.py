@@ -206,7 +206,9 @@ def unused_port() -> int:
     return consecutive_ports(1)
 
 
-def test_forwarding_ends_when_the_workspace_stops_or_the_token_is_revoked(as_bob: Any, origin: Origin, meanwhile: Any) -> None:
+def test_forwarding_ends_when_the_workspace_stops_or_the_token_is_revoked(
+    as_bob: Any, origin: Origin, meanwhile: Any
+) -> None:
     def stop(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
             line.sendall(b"x")

@@ -108,7 +108,9 @@ def test_up_without_wait_returns_at_once_while_approval_is_pending(as_bob: Any, 
     assert as_bob("up", "--flavor", "sim-h100-x1", "--ask-hours", "2").code == 2
 
 
-def test_approval_is_requested_for_a_stopped_workspace(as_bob: Any, bob: Any, team: Any, pool: Any, petra: Any) -> None:
+def test_approval_is_requested_for_a_stopped_workspace(
+    as_bob: Any, bob: Any, team: Any, pool: Any, petra: Any
+) -> None:
     flavor = selectors.all_flavors().get(slug="sim-h100-x1")
     resources = flavor.as_request()
     WorkspaceFactory(

@@ -33,7 +33,9 @@ def test_invalid_port_range_is_refused(monkeypatch: pytest.MonkeyPatch, value: s
     ("value", "expected"),
     [("", {}), ("gpu=4", {"gpu": 4}), ("gpu=4, gpu_hours=500,", {"gpu": 4, "gpu_hours": 500})],
 )
-def test_amounts_by_resource_are_parsed(monkeypatch: pytest.MonkeyPatch, value: str, expected: dict[str, int]) -> None:
+def test_amounts_by_resource_are_parsed(
+    monkeypatch: pytest.MonkeyPatch, value: str, expected: dict[str, int]
+) -> None:
     monkeypatch.setenv("BERTH_X", value)
     assert parsing.amounts("BERTH_X") == expected
 

@@ -47,7 +47,9 @@ def small_quota(berth: Berth, ada: Api) -> Iterator[None]:
     berth.run("manage.py", "shell", "-c", CLEAN_UP)
 
 
-def test_refused_request_is_approved_and_runs(berth: Berth, ada: Api, small_quota: None, browser: Browser) -> None:
+def test_refused_request_is_approved_and_runs(
+    berth: Berth, ada: Api, small_quota: None, browser: Browser
+) -> None:
     asks = Person(browser, berth, "ada", "approval-asks", **DESKTOP)
     decides = Person(browser, berth, "ben", "approval-decides", **PHONE)
     for person in (asks, decides):

@@ -144,7 +144,9 @@ MOMENTS = [waiting_for_its_turn, while_packages_come, while_they_are_installed, 
 
 
 @pytest.mark.parametrize("cut_off", MOMENTS, ids=lambda each: each.__name__)
-def test_build_killed_before_completion_is_repeated_once(site: Site, cut_off: Callable[[Site, str], None]) -> None:
+def test_build_killed_before_completion_is_repeated_once(
+    site: Site, cut_off: Callable[[Site, str], None]
+) -> None:
     name = cut_off.__name__.replace("_", "")
     before = site.holding()
     cut_off(site, name)

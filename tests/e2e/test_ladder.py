@@ -187,7 +187,9 @@ def strike(berth: Berth, *names: str) -> None:
     eventually(back, limit_s=LIMIT_S, what=f"others in the place of {', '.join(names)}")
 
 
-def test_idle_notebook_is_warned_kept_released_and_stopped(berth: Berth, ada: Person, record_property: Callable[[str, object], None]) -> None:
+def test_idle_notebook_is_warned_kept_released_and_stopped(
+    berth: Berth, ada: Person, record_property: Callable[[str, object], None]
+) -> None:
     api, other = berth.api("ada"), berth.api("ben")
     with hand_of(berth) as hand:
         hand("begin", POLICY)

@@ -181,7 +181,9 @@ def test_environment_is_corrected_and_used_over_rest(site: Berth, site_admin: Ap
     member_starts(berth, ben, name)
 
 
-def test_environment_is_corrected_and_used_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -> None:
+def test_environment_is_corrected_and_used_by_apply(
+    site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path
+) -> None:
     berth, admin, ben = site, site_admin, site_ben
     name = "own-by-apply"
     file = tmp_path / "site.yaml"
@@ -238,7 +240,9 @@ def shot(page: Page, name: str) -> None:
 
 
 @pytest.mark.browser
-def test_environment_is_corrected_and_used_on_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
+def test_environment_is_corrected_and_used_on_pages(
+    berth: Berth, admin: Api, ben: Api, browser: Browser
+) -> None:
     name = "own-by-pages"
     context = browser.new_context(base_url=berth.url)
     page = context.new_page()

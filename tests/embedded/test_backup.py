@@ -190,7 +190,9 @@ def test_incomplete_backup_is_refused(portal: Instance, tmp_path: Path, console:
     assert {name: text for name, text in everything(portal.home).items() if name != "run/up.lock"} == before
 
 
-def test_restore_is_refused_while_running_and_for_a_database_server(portal: Instance, tmp_path: Path, console: Console) -> None:
+def test_restore_is_refused_while_running_and_for_a_database_server(
+    portal: Instance, tmp_path: Path, console: Console
+) -> None:
     backup.back_up(portal, HERE, tmp_path / "kept", console)
     portal.run_dir.mkdir(exist_ok=True)
     with (

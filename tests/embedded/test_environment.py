@@ -98,9 +98,7 @@ def test_empty_secret_is_replaced_and_readable_one_is_protected(tmp_path: Path) 
     assert stat.S_IMODE((tmp_path / "secrets" / "gateway_secret").stat().st_mode) == 0o600
 
 
-def test_failed_write_keeps_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "file"
     target.write_text("old")
 

@@ -94,7 +94,9 @@ def test_home_that_is_a_file_is_reported_in_one_line(instance: Instance) -> None
     assert f"BERTH_HOME {instance.home} cannot be written" in line and "BERTH_HOME=" in line
 
 
-def test_home_without_write_permission_is_reported(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_without_write_permission_is_reported(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def denied(*_: object, **__: object) -> object:
         raise PermissionError(13, "Permission denied")
 

@@ -45,8 +45,6 @@ def test_failing_database_is_reported(workspaces: Says, code: str) -> None:
     assert workspaces(code) == "unknown (the database did not answer)"
 
 
-def test_slow_count_is_reported_as_a_timeout(
-    workspaces: Says, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_count_is_reported_as_a_timeout(workspaces: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "COUNT_LIMIT_S", 0.2)
     assert workspaces("import time; time.sleep(60)").startswith("not counted within 0.2 s")

@@ -94,7 +94,9 @@ async def test_second_ctrl_c_leaves_workspaces_running(
     assert "left running; the next start adopts them" in screen.getvalue()
 
 
-async def test_wait_for_workspaces_has_a_limit(up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_for_workspaces_has_a_limit(
+    up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(up_module, "STOP_WORKSPACES_LIMIT_S", 0.2)
     answer_with("import time; time.sleep(600)", monkeypatch)
     async with asyncio.timeout(20):
@@ -134,7 +136,9 @@ def test_workspaces_are_counted_by_state(local_pool: Pool) -> None:
     assert workspaces.counts() == {"starting": 1, "running": 2}
 
 
-def test_stop_waits_until_all_workspaces_are_stopped(local_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_waits_until_all_workspaces_are_stopped(
+    local_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert workspaces.stop() == "none running"
     one = WorkspaceFactory(state=State.RUNNING, pool=local_pool)
     waits = []

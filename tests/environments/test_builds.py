@@ -200,9 +200,7 @@ def test_endless_progress_is_abandoned(local_pool, sent, clock, settings):
         ("of another version", False),
     ],
 )
-def test_source_errors_are_final_and_others_are_retried(
-    code, final, team, alice, olga, local_pool, sent
-):
+def test_source_errors_are_final_and_others_are_retried(code, final, team, alice, olga, local_pool, sent):
     made = services.create(
         actor=alice, team=team, name="Tools", source_kind="packages", source="numpy\nno-such-package"
     )

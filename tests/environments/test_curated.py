@@ -57,9 +57,7 @@ def test_data_science_can_be_skipped(settings, db):
     assert not EnvironmentVersion.objects.filter(state=VersionState.BUILDING).exists()
 
 
-def test_first_bootstrap_makes_it_the_jupyterlab_default_and_later_ones_do_not(
-    whole, db, sent, monkeypatch
-):
+def test_first_bootstrap_makes_it_the_jupyterlab_default_and_later_ones_do_not(whole, db, sent, monkeypatch):
     monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "a-long-enough-password")
     call_command("bootstrap")
     assert jupyter().environment == data_science()
@@ -77,9 +75,7 @@ def test_minimal_is_the_default_until_the_environment_is_ready(whole, local_pool
     assert default_of(jupyter(), team).environment == data_science()
 
 
-def test_failed_build_without_network_notifies_operators_only(
-    whole, local_pool, sent, olga, bob, clock
-):
+def test_failed_build_without_network_notifies_operators_only(whole, local_pool, sent, olga, bob, clock):
     curated.ensure()
     upkeep.sweep()
     for wait_s in (61, 121):

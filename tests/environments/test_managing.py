@@ -181,7 +181,9 @@ def test_rebuild_creates_a_new_version_of_the_same_source(team, alice, local_poo
     assert only(sent).lock == ""
 
 
-def test_environment_in_use_is_not_deleted_and_its_users_are_named(team, alice, bob, local_pool, sent, catalog):
+def test_environment_in_use_is_not_deleted_and_its_users_are_named(
+    team, alice, bob, local_pool, sent, catalog
+):
     made = ready(sent, team=team, actor=alice)
     workspace = WorkspaceFactory(owner=bob, team=team, name="train", environment_version=made.current)
     Template.objects.filter(slug="jupyterlab").update(environment=made)

@@ -25,9 +25,7 @@ def lost(made) -> EnvironmentVersion:
     return version_of(made)
 
 
-def test_reason_of_a_lost_build_is_kept_while_no_node_can_retry(
-    local_pool, sent, olga, as_user
-):
+def test_reason_of_a_lost_build_is_kept_while_no_node_can_retry(local_pool, sent, olga, as_user):
     made = environment()
     assert lost(made).state == VersionState.FAILED
     Node.objects.update(online=False)

@@ -202,7 +202,9 @@ def test_other_build_errors_offer_retry_instead_of_the_form(local_pool, sent, ol
     assert "Try again" in page
 
 
-def test_new_template_for_an_environment_copies_a_compatible_template(local_pool, sent, olga, alice, team, as_user):
+def test_new_template_for_an_environment_copies_a_compatible_template(
+    local_pool, sent, olga, alice, team, as_user
+):
     ready(sent, slug="tools")
     form = as_user(olga).get("/catalog/templates/new/?environment=tools").content.decode()
     assert '<option value="tools" selected' in form

@@ -116,9 +116,7 @@ def hinted_url(port: int, settings: Any, quick: None) -> Iterator[str]:
     yield settings.BERTH_REDIS_URL
 
 
-async def test_readers_poll_while_redis_is_unreachable(
-    hinted_url: str, port: int, tmp_path: Path
-) -> None:
+async def test_readers_poll_while_redis_is_unreachable(hinted_url: str, port: int, tmp_path: Path) -> None:
     hints = live.hints("a")
     assert [await anext(hints) for _ in range(3)] == [True, True, True]
     with valkey(tmp_path, port), Redis.from_url(hinted_url) as store:

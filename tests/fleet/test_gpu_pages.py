@@ -233,9 +233,7 @@ def test_rack_outside_the_selection_is_ignored_with_a_note(hall):
     assert (nothing.lost, nothing.total, nothing.filters.rack) == ("", 0, "b1/r1")
 
 
-def test_card_shows_holder_use_and_free_share(
-    catalog, make, alice, charlie, as_user, tmp_path
-):
+def test_card_shows_holder_use_and_free_share(catalog, make, alice, charlie, as_user, tmp_path):
     pool = simulated_pool(str(tmp_path))
     of_it = {"pool": pool, "accelerator_count": 1, "cpu_milli": 100, "memory_mib": 64}
     FlavorFactory(slug="half", accelerator_milli=500, **of_it)
@@ -369,9 +367,7 @@ def test_every_state_has_a_distinct_look():
     assert len({gpu_map.code_of(state) for state in DeviceState}) == len(DeviceState)
 
 
-def test_shared_gpus_are_marked_as_not_isolated_everywhere(
-    catalog, make, alice, as_user, tmp_path
-):
+def test_shared_gpus_are_marked_as_not_isolated_everywhere(catalog, make, alice, as_user, tmp_path):
     pool = simulated_pool(str(tmp_path))
     of_it = {"pool": pool, "accelerator_count": 1, "cpu_milli": 100, "memory_mib": 64}
     FlavorFactory(slug="half", accelerator_milli=500, **of_it)

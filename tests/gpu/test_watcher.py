@@ -100,9 +100,7 @@ def test_only_new_records_are_read(tmp_path: Path) -> None:
         kernel.close()
 
 
-def test_overwritten_record_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwritten_record_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [BrokenPipeError(32, "overwritten"), f"4,1,2,-;{LOST}".encode(), BlockingIOError()]
 
     def read(*_: Any) -> bytes:
@@ -243,9 +241,7 @@ def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: P
     assert told.found == [XidReport(SLOT, 79, LOST)]
 
 
-def test_lost_gpu_does_not_end_the_watch_of_others(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_gpu_does_not_end_the_watch_of_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML ends the waiting for all of them; with a pause as after other trouble this test would not end."""
     monkeypatch.setattr(watching, "RETRY_S", 3600.0)
     rounds = iter([GpuLost("The GPU is lost."), None])

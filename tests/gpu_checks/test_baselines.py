@@ -48,12 +48,14 @@ def asked(device: Device, sent: Any) -> CheckCommand:
     return command
 
 
-def test_the_first_check_is_held_against_the_datasheet_alone(gpus: list[Device], sent: Any) -> None:
+def test_first_check_is_compared_with_the_datasheet_only(gpus: list[Device], sent: Any) -> None:
     command = asked(gpus[0], sent)
     assert (command.baseline, command.node_median, command.baseline_of) == ({}, {}, "")
 
 
-def test_passes_with_the_same_software_are_a_baseline(gpus: list[Device], check: Any, sent: Any) -> None:
+def test_passed_checks_with_the_same_software_form_a_baseline(
+    gpus: list[Device], check: Any, sent: Any
+) -> None:
     for device in gpus[:4]:
         check(device, NEW)
     command = asked(gpus[0], sent)
@@ -67,7 +69,7 @@ def test_passes_with_the_same_software_are_a_baseline(gpus: list[Device], check:
 
 
 @pytest.mark.parametrize("change", [{"software": OLD}, {"driver": "570.86"}])
-def test_passes_with_other_software_are_none(
+def test_passed_checks_with_other_software_are_not_in_the_baseline(
     gpus: list[Device], check: Any, sent: Any, change: dict[str, Any]
 ) -> None:
     """A library that everybody gets at once must not take a fleet out."""
@@ -91,7 +93,7 @@ def test_passes_with_other_software_are_none(
         pytest.param({"driver": ""}, id="without its software"),
     ],
 )
-def test_only_passes_that_say_their_software_count(
+def test_only_passed_checks_with_known_software_count(
     gpus: list[Device], check: Any, sent: Any, report: dict[str, Any]
 ) -> None:
     for device in gpus[:4]:
@@ -108,7 +110,9 @@ def linked(up: int, **more: Any) -> dict[str, Any]:
     return {"health_before": {"unavailable": [], "nvlinks": links}, **more}
 
 
-def test_links_are_held_against_the_devices_own_last_check(gpus: list[Device], check: Any, sent: Any) -> None:
+def test_links_are_compared_with_the_last_check_of_the_device(
+    gpus: list[Device], check: Any, sent: Any
+) -> None:
     assert "nvlinks_up" not in asked(gpus[0], sent).baseline
     for device, up in zip(gpus[:4], (8, 12, 12, 12), strict=True):
         check(device, NEW, **linked(up))
@@ -123,7 +127,7 @@ def test_links_are_held_against_the_devices_own_last_check(gpus: list[Device], c
     assert asked(gpus[0], sent).baseline["nvlinks_up"] == 7
 
 
-def test_a_person_who_returns_a_device_to_service_accepts_its_links(
+def test_operator_uncordon_accepts_the_current_links(
     gpus: list[Device], check: Any, sent: Any, olga: Any
 ) -> None:
     check(gpus[0], NEW, **linked(12))
@@ -136,7 +140,7 @@ def test_a_person_who_returns_a_device_to_service_accepts_its_links(
 
 
 @pytest.mark.parametrize("links", [None, [], "12", [{}], [12], {"active": True}])
-def test_links_that_no_check_reports_are_left_out(
+def test_unreported_links_are_not_in_the_baseline(
     gpus: list[Device], check: Any, sent: Any, links: Any
 ) -> None:
     assert run_of(check(gpus[0], NEW, health_before={"unavailable": [], "nvlinks": links})).verdict == "pass"
@@ -180,7 +184,7 @@ def unlisted(gpus: list[Device], sent: Any) -> Any:
     return check
 
 
-def test_three_devices_that_agree_are_the_first_baseline_of_a_model(
+def test_three_similar_devices_form_the_first_baseline_of_a_model(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
     assert [(run.verdict, run.unjudged) for run in unlisted(3600, 3700)] == [("degraded", True)] * 2
@@ -193,7 +197,7 @@ def test_three_devices_that_agree_are_the_first_baseline_of_a_model(
     assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3650
 
 
-def test_a_device_without_floors_is_in_service_with_a_warning(
+def test_device_without_floors_is_in_service_with_a_warning(
     gpus: list[Device], unlisted: Any, olga: Any
 ) -> None:
     """One or two of a model never agree on a baseline: correct results decide alone."""
@@ -208,17 +212,21 @@ def test_a_device_without_floors_is_in_service_with_a_warning(
     assert notices.count() == before, "said once"
 
 
-def test_the_figures_of_a_sick_device_are_left_out(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+def test_values_of_a_faulty_device_are_not_in_the_baseline(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
     unlisted(3600, 1800, 3700, 3650)
     assert asked(gpus[1], sent).baseline["copy_gb_s"] == 3650
 
 
-def test_devices_that_do_not_agree_are_no_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+def test_dissimilar_devices_form_no_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 1800, 3700)
     assert "copy_gb_s" not in asked(gpus[3], sent).baseline
 
 
-def test_passes_go_before_what_was_only_not_refuted(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+def test_passed_checks_take_precedence_over_unjudged_values(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
     unlisted(3600, 3700, 3650)
     for device in gpus[:4]:
         runs.request_check(actor=SYSTEM, device_id=device.pk)
@@ -229,7 +237,7 @@ def test_passes_go_before_what_was_only_not_refuted(gpus: list[Device], unlisted
     assert asked(gpus[4], sent).baseline["copy_gb_s"] == expected
 
 
-def test_a_fleet_of_three_keeps_its_baseline_when_it_has_passed(
+def test_fleet_of_three_keeps_its_baseline_after_passing(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
     """Each of them has two others alone, of which no median is made."""
@@ -248,7 +256,7 @@ def test_other_driver_resets_the_baseline(gpus: list[Device], unlisted: Any, sen
     assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3050
 
 
-def test_figures_of_a_thorough_check_outlast_a_quick_one(
+def test_values_of_a_standard_check_are_kept_after_a_quick_one(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
     made = unlisted(3600, 3700, 3650)
@@ -267,7 +275,7 @@ def test_figures_of_a_thorough_check_outlast_a_quick_one(
         {"code": "processes_unknown", "severity": "inconclusive", "text": "x", "action": "inspect"},
     ],
 )
-def test_device_with_other_findings_is_no_baseline(
+def test_device_with_other_findings_is_not_in_the_baseline(
     gpus: list[Device], unlisted: Any, sent: Any, finding: dict[str, Any]
 ) -> None:
     for device in gpus[:4]:
@@ -278,7 +286,7 @@ def test_device_with_other_findings_is_no_baseline(
     assert baselines.baselines_for(gpus[4]) == baselines.Baselines()
 
 
-def test_a_test_that_did_not_run_is_no_figure_without_a_floor(gpus: list[Device], sent: Any) -> None:
+def test_skipped_test_is_not_an_unjudged_value(gpus: list[Device], sent: Any) -> None:
     Device.objects.update(model=UNKNOWN)
     runs.request_check(actor=SYSTEM, device_id=gpus[0].pk)
     command = only(sent)
@@ -291,9 +299,7 @@ def test_a_test_that_did_not_run_is_no_figure_without_a_floor(gpus: list[Device]
     assert not run_of(command).unjudged
 
 
-def test_a_listed_model_has_its_datasheet_and_no_agreement(
-    gpus: list[Device], unlisted: Any, sent: Any
-) -> None:
+def test_listed_model_uses_its_datasheet(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 3700, 3650, 3600)
     Device.objects.update(model="NVIDIA H100 80GB HBM3")
     assert "copy_gb_s" not in asked(gpus[4], sent).baseline

@@ -68,7 +68,7 @@ def verdict_of(fault: str, level: str, *, seed: int = 1, wrong_tiles: float = 0.
 
 
 @pytest.mark.parametrize("fault", [each.name for each in CLASSES])
-def test_each_fault_is_found_by_a_check_that_can_see_it(fault):
+def test_each_fault_is_found_by_a_suitable_level(fault):
     it = next(each for each in CLASSES if each.name == fault)
     bad = (Verdict.FAIL, Verdict.HUNG)
     # That one is slow shows beside the fleet's figures, which a check by itself has not got.
@@ -76,7 +76,7 @@ def test_each_fault_is_found_by_a_check_that_can_see_it(fault):
     assert (verdict_of(fault, "quick") in bad) is not it.only_under_load
 
 
-def test_a_device_that_is_well_fails_for_no_noise():
+def test_noise_does_not_fail_a_healthy_device():
     for seed in range(60):
         assert verdict_of("", "quick", seed=seed) in (Verdict.PASS, Verdict.DEGRADED)
         assert verdict_of("", "standard", seed=seed) in (Verdict.PASS, Verdict.DEGRADED)

@@ -52,7 +52,7 @@ def states(operator: Api) -> list[str]:
     return [each["state"] for each in sorted(found, key=lambda each: each["index"])]
 
 
-def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_token, as_user, sent):
+def test_faulty_gpus_are_cordoned_recovered_and_returned(pool, olga, with_token, as_user, sent):
     operator, pages = Api(with_token(olga)), as_user(olga)
     for _ in range(12):
         policy.run()

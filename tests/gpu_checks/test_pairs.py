@@ -132,26 +132,26 @@ def test_both_ends_get_the_same_port(nodes, two):
     assert run_of(first).partner == run_of(second) and run_of(second).partner == run_of(first)
 
 
-def test_the_node_that_has_an_address_is_met_whichever_is_asked_for(nodes, sent):
+def test_node_with_an_address_is_the_meeting_point(nodes, sent):
     run = ask(nodes[1], nodes[0])
     assert run.device.node == nodes[1]
     assert (run.plan["meeting"]["rank"], run.plan["meeting"]["address"]) == (1, ADDRESS)
 
 
-def test_a_machine_that_has_joined_is_met_at_its_gateways_host(nodes, settings, sent):
+def test_joined_machine_is_reached_at_its_gateway_host(nodes, settings, sent):
     settings.BERTH_NODES_ADDRESS = ""
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NO_ADDRESS
     MachineFactory(pool=nodes[0].pool, name="node-2", gateway_host="192.0.2.22")
     assert ask(nodes[0], nodes[1]).plan["meeting"]["address"] == "192.0.2.22"
 
 
-def test_a_revoked_machine_is_not_met(nodes, settings):
+def test_revoked_machine_is_not_a_meeting_point(nodes, settings):
     settings.BERTH_NODES_ADDRESS = ""
     MachineFactory(pool=nodes[0].pool, name="node-2", gateway_host="192.0.2.22", state="revoked")
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NO_ADDRESS
 
 
-def test_each_check_at_a_time_has_a_port_of_its_own(nodes, settings, sent):
+def test_concurrent_checks_use_distinct_ports(nodes, settings, sent):
     settings.BERTH_CHECK_PORTS = range(29400, 29402)
     found = [ask(nodes[0], other).plan["meeting"]["port"] for other in nodes[1:]]
     assert found == [29400, 29401]
@@ -161,14 +161,14 @@ def test_each_check_at_a_time_has_a_port_of_its_own(nodes, settings, sent):
     assert refused(nodes[0], nodes[2]) == CheckCode.LINK_PORTS_IN_USE
 
 
-def test_asking_again_answers_with_what_is_under_way(nodes, sent):
+def test_repeated_request_returns_the_open_run(nodes, sent):
     run = ask(nodes[0], nodes[1])
     assert ask(nodes[0], nodes[1]) == run
     assert ask(nodes[1], nodes[0]) == run.partner
     assert GpuCheckRun.objects.count() == 2
 
 
-def test_both_devices_are_held_and_given_back(nodes, two, end):
+def test_both_devices_are_reserved_and_released(nodes, two, end):
     mine = Device.objects.filter(uuid__in=[each.uuid for each in two])
     assert set(mine.values_list("checking", flat=True)) == {True}
     shown = [d for state in next(iter(capacity.load().values())).nodes for d in state.devices if d.unusable]
@@ -179,7 +179,7 @@ def test_both_devices_are_held_and_given_back(nodes, two, end):
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_nothing_else_is_done_with_either(nodes, two):
+def test_reserved_devices_refuse_checks_resets_and_cordons(nodes, two):
     for command in two:
         device = Device.objects.get(uuid=command.uuid)
         with pytest.raises(StateConflict) as error:
@@ -202,7 +202,7 @@ def test_nothing_else_is_done_with_either(nodes, two):
     ids=["no port up", "offline"],
 )  # fmt: skip
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_node_that_cannot(nodes, changed, code, which):
+def test_unsuitable_nodes_are_refused(nodes, changed, code, which):
     Node.objects.filter(pk=nodes[which].pk).update(**changed)
     assert refused(nodes[0], nodes[1]) == code
 
@@ -215,7 +215,7 @@ def test_a_node_that_cannot(nodes, changed, code, which):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_device_that_is_no_end(nodes, changed):
+def test_unsuitable_devices_are_not_chosen(nodes, changed):
     Device.objects.filter(uuid="GPU-node-2-0").update(**changed)
     assert ask(nodes[0], nodes[1]).partner.device.uuid == "GPU-node-2-1"
     GpuCheckRun.objects.all().delete()
@@ -236,24 +236,24 @@ def test_allocated_device_is_not_chosen(nodes, make, alice):
     assert refused(node, other) == CheckCode.LINK_NO_IDLE_GPU
 
 
-def test_a_node_has_no_link_to_itself_or_to_another_pool(nodes):
+def test_link_to_itself_or_to_another_pool_is_refused(nodes):
     assert refused(nodes[0], nodes[0]) == CheckCode.LINK_NEEDS_TWO_NODES
     checked_pool(rdma_node("elsewhere"), slug="another")
     assert refused(nodes[0], Node.objects.get(name="elsewhere")) == CheckCode.LINK_NEEDS_TWO_NODES
 
 
-def test_a_node_with_as_many_checks_as_it_takes(nodes, sent, monkeypatch):
+def test_node_at_its_check_limit_is_refused(nodes, sent, monkeypatch):
     monkeypatch.setattr(runs, "AT_ONCE_ON_NODE", 1)
     runs.request_check(actor=SYSTEM, device_id=Device.objects.get(uuid="GPU-node-2-0").pk)
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NODE_BUSY
 
 
-def test_a_pool_whose_nodes_have_no_worker(nodes, monkeypatch):
+def test_pool_without_node_workers_is_refused(nodes, monkeypatch):
     monkeypatch.setattr(Pool, "runs_on_node", property(lambda self: False))
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NOT_BY_DRIVER
 
 
-def test_it_is_for_operators_and_nodes_that_are_there(nodes, alice, olga):
+def test_link_checks_need_an_operator_and_existing_nodes(nodes, alice, olga):
     with pytest.raises(NotAllowed):
         ask(nodes[0], nodes[1], alice)
     Node.objects.filter(pk=nodes[1].pk).update(retired=True)
@@ -264,7 +264,7 @@ def test_it_is_for_operators_and_nodes_that_are_there(nodes, alice, olga):
 # --- what comes of it ---
 
 
-def test_sums_that_are_right_prove_no_device(nodes, two, end, olga):
+def test_correct_sums_do_not_pass_the_device(nodes, two, end, olga):
     proven = Device.objects.get(uuid=two[0].uuid)
     Device.objects.filter(pk=proven.pk).update(warning="a link is slow")
     for each in two:
@@ -329,7 +329,7 @@ def test_error_of_one_end_cordons_only_that_device(nodes, two, end, olga):
     assert run_of(two[0]).verdict == CheckVerdict.INCONCLUSIVE
 
 
-def test_an_end_whose_node_is_silent_leaves_the_other_undecided(
+def test_silent_node_makes_the_other_end_inconclusive(
     nodes, two, end, olga, clock, sent, django_capture_on_commit_callbacks
 ):
     end(two[0])
@@ -343,7 +343,7 @@ def test_an_end_whose_node_is_silent_leaves_the_other_undecided(
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_an_end_that_waits_for_its_node_ends_with_the_other(nodes, two, end):
+def test_waiting_end_is_cancelled_with_the_other(nodes, two, end):
     GpuCheckRun.objects.filter(pk=two[1].run).update(lease="", lease_expires_at=None)
     end(two[0], skipped="Not run. Could not connect to node-2.")
     waiting = run_of(two[1])
@@ -351,7 +351,7 @@ def test_an_end_that_waits_for_its_node_ends_with_the_other(nodes, two, end):
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_both_ends_are_taken_back_together_before_they_begin(nodes, olga, sent):
+def test_both_ends_are_cancelled_together_before_they_start(nodes, olga, sent):
     run = ask(nodes[0], nodes[1])
     runs.cancel_check(actor=olga, run_id=run.partner_id)
     assert set(GpuCheckRun.objects.values_list("state", flat=True)) == {RunState.LOST}
@@ -362,7 +362,7 @@ def test_both_ends_are_taken_back_together_before_they_begin(nodes, olga, sent):
         runs.cancel_check(actor=olga, run_id=run.pk)
 
 
-def test_a_deleted_end_leaves_the_other_to_itself(nodes, two, end):
+def test_deleted_end_does_not_affect_the_other(nodes, two, end):
     GpuCheckRun.objects.filter(pk=two[1].run).delete()
     run = end(two[0])
     assert (run.verdict, run.partner) == (CheckVerdict.PASS, None)
@@ -371,7 +371,7 @@ def test_a_deleted_end_leaves_the_other_to_itself(nodes, two, end):
 # --- simulated pools ---
 
 
-def test_simulated_nodes_answer_and_are_called_so(catalog, olga, sent, end):
+def test_simulated_link_checks_are_marked(catalog, olga, sent, end):
     pool = checked_pool(rdma_node("node-1"), rdma_node("node-2"))
     Pool.objects.filter(pk=pool.pk).update(simulated=True)
     Device.objects.update(passed_at=timezone.now())
@@ -389,7 +389,7 @@ def test_simulated_nodes_answer_and_are_called_so(catalog, olga, sent, end):
 # --- REST and pages ---
 
 
-def test_rest_asks_and_shows_both_ends(client, nodes, olga, sent, end):
+def test_link_check_over_rest_shows_both_ends(client, nodes, olga, sent, end):
     client.force_login(olga)
     made = client.post(
         f"/api/v1/nodes/{nodes[0].pk}/check-link", {"with_node": str(nodes[1].pk)}, "application/json"
@@ -403,7 +403,7 @@ def test_rest_asks_and_shows_both_ends(client, nodes, olga, sent, end):
     assert {each["id"] for each in listed} == {first["id"], second["id"]}
 
 
-def test_rest_refuses_with_a_code_and_what_to_do(client, nodes, olga):
+def test_rest_refusal_has_a_code_and_a_next_action(client, nodes, olga):
     client.force_login(olga)
     Node.objects.filter(pk=nodes[1].pk).update(provides=[])
     where = f"/api/v1/nodes/{nodes[0].pk}/check-link"
@@ -414,7 +414,7 @@ def test_rest_refuses_with_a_code_and_what_to_do(client, nodes, olga):
     assert "ibstat" in str(body)
 
 
-def test_listing_takes_as_many_queries_for_links(client, nodes, olga, sent):
+def test_list_query_count_is_constant_with_link_checks(client, nodes, olga, sent):
     client.force_login(olga)
 
     def queries() -> int:
@@ -430,7 +430,7 @@ def test_listing_takes_as_many_queries_for_links(client, nodes, olga, sent):
     assert queries() == before
 
 
-def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, sent):
+def test_node_page_offers_suitable_partners(client, nodes, olga, alice, sent):
     where = reverse("fleet:node", args=[nodes[0].pk])
     client.force_login(olga)
     page = client.get(where).content.decode()
@@ -453,7 +453,7 @@ def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, se
     assert refused.status_code == 403
 
 
-def test_the_page_of_a_node_says_why_there_is_none(client, nodes, olga):
+def test_node_page_explains_missing_partners(client, nodes, olga):
     client.force_login(olga)
     where = reverse("fleet:node", args=[nodes[0].pk])
     Node.objects.exclude(pk=nodes[0].pk).update(provides=[])
@@ -466,7 +466,7 @@ def test_the_page_of_a_node_says_why_there_is_none(client, nodes, olga):
     assert "Check link to another node" not in client.get(where).content.decode()
 
 
-def test_a_choice_that_is_none_leads_back(client, nodes, olga):
+def test_invalid_partner_redirects_to_the_node_page(client, nodes, olga):
     client.force_login(olga)
     where = reverse("gpu_checks:check-link", args=[nodes[0].pk])
     for given in ("", "no-uuid", str(nodes[0].pk)):
@@ -474,9 +474,7 @@ def test_a_choice_that_is_none_leads_back(client, nodes, olga):
     assert not GpuCheckRun.objects.exists()
 
 
-def test_a_nodes_page_takes_as_many_queries_for_more_nodes(
-    client, nodes, olga, django_assert_max_num_queries
-):
+def test_node_page_query_count_is_constant(client, nodes, olga, django_assert_max_num_queries):
     client.force_login(olga)
     where = reverse("fleet:node", args=[nodes[0].pk])
     client.get(where)

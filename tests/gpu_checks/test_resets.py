@@ -78,7 +78,7 @@ def refused(device: Device) -> Any:
     return found.value.reason.code
 
 
-def test_a_reset_is_done_and_the_check_that_follows_lifts_the_cordon(gpu: Device, sent: Any) -> None:
+def test_check_after_a_reset_lifts_the_cordon(gpu: Device, sent: Any) -> None:
     Device.objects.filter(pk=gpu.pk).update(facts={"pci_bus_id": "0000:1b:00.0"})
     run = ask(gpu)
     assert ask(gpu) == run
@@ -105,7 +105,7 @@ def test_device_cordoned_by_a_scrub_is_scrubbed(gpus: list[Device], sent: Any) -
     assert not fresh(gpus[1]).cordoned
 
 
-def test_a_check_that_was_never_asked_for_is_made_up_for(
+def test_check_lost_by_a_killed_process_is_requested_by_the_policy(
     gpu: Device, sent: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between the answer and what follows: the policy looks again."""
@@ -138,7 +138,7 @@ def test_unfinished_reset_keeps_the_cordon_with_the_next_step(
     assert not GpuCheckRun.objects.exclude(pk=run.pk).exists()
 
 
-def test_a_cordon_of_an_operator_stays_his(gpus: list[Device], sent: Any) -> None:
+def test_reset_keeps_an_operator_cordon(gpus: list[Device], sent: Any) -> None:
     out(gpus[1], CordonCause.OPERATOR, "")
     ask(gpus[1])
     assert says(command_of(sent), "failed", "It failed.")
@@ -146,7 +146,7 @@ def test_a_cordon_of_an_operator_stays_his(gpus: list[Device], sent: Any) -> Non
     assert (now.cordon_cause, now.cordon_reason, now.recovery) == ("operator", "Rows wait.", "reboot")
 
 
-def test_report_about_another_gpu_is_no_reset(gpu: Device, gpus: list[Device], sent: Any) -> None:
+def test_report_about_another_gpu_is_refused(gpu: Device, gpus: list[Device], sent: Any) -> None:
     ask(gpu)
     command = command_of(sent)
     other = ResetResult(gpus[1].uuid, ResetVerdict.DONE, "It was reset.")
@@ -166,7 +166,7 @@ def test_report_about_another_gpu_is_no_reset(gpu: Device, gpus: list[Device], s
 # --- what is refused -------------------------------------------------------------------------------
 
 
-def test_only_what_is_out_or_advised(gpus: list[Device], sent: Any, alice: Any) -> None:
+def test_reset_needs_a_cordon_or_a_recommendation(gpus: list[Device], sent: Any, alice: Any) -> None:
     with pytest.raises(NotAllowed):
         resets.request_reset(actor=alice, device_id=gpus[0].pk)
     assert refused(gpus[1]) == CheckCode.RESET_NOT_ADVISED
@@ -194,12 +194,12 @@ def test_devices_that_cannot_be_reset(gpu: Device, fields: dict[str, Any], code:
     assert refused(gpu) == code
 
 
-def test_a_node_that_is_away_resets_nothing(gpu: Device) -> None:
+def test_offline_node_cannot_reset(gpu: Device) -> None:
     Node.objects.update(online=False)
     assert refused(gpu) == CheckCode.NODE_NOT_ANSWERING
 
 
-def test_not_under_a_check_and_not_under_a_workspace(
+def test_reset_is_refused_during_a_check_and_while_in_use(
     gpu: Device, gpus: list[Device], sent: Any, make: Any, alice: Any
 ) -> None:
     check = runs.request_check(actor=SYSTEM, device_id=gpu.pk)
@@ -212,7 +212,7 @@ def test_not_under_a_check_and_not_under_a_workspace(
     assert refused(taken) == CheckCode.DEVICE_IN_USE
 
 
-def test_an_old_form_is_void(gpu: Device) -> None:
+def test_outdated_form_is_refused(gpu: Device) -> None:
     seen = frozenset({resets.etags.version_of(resets.displayed_state(gpu))})
     out(gpu, recovery="reboot")
     with pytest.raises(PreconditionFailed):
@@ -222,7 +222,7 @@ def test_an_old_form_is_void(gpu: Device) -> None:
 # --- alone on its node, and kills ------------------------------------------------------------------
 
 
-def test_it_is_alone_on_its_node(gpu: Device, gpus: list[Device], sent: Any) -> None:
+def test_reset_runs_alone_on_its_node(gpu: Device, gpus: list[Device], sent: Any) -> None:
     runs.request_check(actor=SYSTEM, device_id=gpus[1].pk)
     running = only(sent)
     ask(gpu)
@@ -235,9 +235,7 @@ def test_it_is_alone_on_its_node(gpu: Device, gpus: list[Device], sent: Any) -> 
     assert len(sent.of("node.gpu_scrub")) == 1
 
 
-def test_killed_before_it_has_begun_it_is_sent_again_and_then_lost(
-    gpu: Device, sent: Any, clock: Any
-) -> None:
+def test_reset_killed_before_start_is_sent_again_and_then_lost(gpu: Device, sent: Any, clock: Any) -> None:
     run = ask(gpu)
     leases = {command_of(sent).lease}
     for _ in range(2):
@@ -250,7 +248,7 @@ def test_killed_before_it_has_begun_it_is_sent_again_and_then_lost(
     is_lost(run, gpu)
 
 
-def test_killed_at_work_it_is_lost_and_never_done_a_second_time(gpu: Device, sent: Any, clock: Any) -> None:
+def test_reset_killed_while_running_is_lost_and_never_repeated(gpu: Device, sent: Any, clock: Any) -> None:
     run = ask(gpu)
     command = command_of(sent)
     assert results.apply_progress(run_id=run.pk, lease=command.lease, progress={"phase": "prepare"})
@@ -279,7 +277,9 @@ def text(response: Any) -> str:
     return " ".join(unescape(response.content.decode()).split())
 
 
-def test_by_rest_once_for_each_key(operator: Api, gpu: Device, gpus: list[Device], sent: Any) -> None:
+def test_reset_over_rest_is_idempotent_by_key(
+    operator: Api, gpu: Device, gpus: list[Device], sent: Any
+) -> None:
     refusal = problem(operator.post(f"devices/{gpus[1].pk}/reset"), 409, "conflict")
     assert refusal["reason"]["code"] == "reset_not_advised"
     made = operator.post(f"devices/{gpu.pk}/reset", **{"Idempotency-Key": "at-three"})
@@ -292,7 +292,7 @@ def test_by_rest_once_for_each_key(operator: Api, gpu: Device, gpus: list[Device
     assert operator.post("gpu-checks", {"device": gpu.uuid, "kind": "reset"}).status_code == 400
 
 
-def test_the_page_asks_with_what_it_would_interrupt(
+def test_page_asks_for_confirmation_with_affected_workspaces(
     client: Any, olga: Any, alice: Any, gpu: Device, gpus: list[Device], sent: Any, make: Any
 ) -> None:
     Device.objects.update(island="nvlink-0")
@@ -316,7 +316,7 @@ def test_the_page_asks_with_what_it_would_interrupt(
     assert "Drain and reboot the node" in text(client.get(asked.url))
 
 
-def test_an_old_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) -> None:
+def test_outdated_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) -> None:
     client.force_login(olga)
     link = f"/gpus/devices/{gpu.pk}/reset/"
     version = client.get(link).context["hidden"]["version"]
@@ -329,7 +329,7 @@ def test_an_old_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) 
     assert not GpuCheckRun.objects.exists()
 
 
-def test_a_simulated_gpu_is_not_reset_and_says_so(
+def test_simulated_gpu_reset_is_marked(
     catalog: None, tmp_path: Any, client: Any, olga: Any, sent: Any
 ) -> None:
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=1)

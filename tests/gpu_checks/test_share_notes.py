@@ -118,7 +118,7 @@ def test_process_names_are_not_trusted(runs, alice, as_user):
     assert "&lt;script&gt;x&lt;/script&gt;" in page and "<script>x</script>" not in page
 
 
-def test_a_gpu_whose_driver_does_not_tell_is_said_to_be_so(runs, alice, as_user, clock):
+def test_unenforced_shares_are_reported(runs, alice, as_user, clock):
     assert told(note(runs, "unknown", 0)) == 1
     assert told(note(runs, "unknown", 0)) == 1
     assert kinds(runs) == ["unknown"] and not notices()
@@ -137,7 +137,7 @@ def test_silent_node_clears_overuse(runs, clock):
     assert not shown(runs)
 
 
-def test_a_stop_and_another_start_end_it(runs):
+def test_overuse_ends_at_stop_and_at_another_start(runs):
     told(note(runs, "over"))
     Workspace.objects.filter(pk=runs.pk).update(state="stopped")
     assert not shown(runs)
@@ -163,7 +163,7 @@ def test_notes_about_unknown_shares_are_ignored(runs, subtests, caplog):
 
 
 @pytest.mark.parametrize("name", ["", "no-uuid", "00000000-0000-0000-0000-000000000000"])
-def test_a_workspace_that_is_not_there_is_left_out(runs, name):
+def test_notes_about_unknown_workspaces_are_ignored(runs, name):
     other = ShareNote(name, runs.generation, "GPU-node-1-0", "over", 61 * GIB, 40 * GIB)
     assert told(other, note(runs, "over")) == 1
     assert kinds(runs) == ["over"]
@@ -190,7 +190,7 @@ def test_absurd_numbers_are_bounded(runs, gpu):
 
 
 @pytest.mark.thorough("600 messages; `make test` has one of each kind")
-def test_a_storm_floods_neither_timeline_nor_notices(runs, clock):
+def test_repeated_notes_are_limited_in_timeline_and_notices(runs, clock):
     for _ in range(200):
         told(note(runs, "over"))
         told(note(runs, "asked", process="python"))
@@ -207,7 +207,7 @@ def test_a_storm_floods_neither_timeline_nor_notices(runs, clock):
     assert kinds(runs).count("over") == 7
 
 
-def test_rest_shows_it_while_it_lasts(runs, alice, with_token):
+def test_rest_shows_current_overuse(runs, alice, with_token):
     program = with_token(alice, "workspaces:read")
 
     def overuse():
@@ -225,7 +225,7 @@ def test_rest_shows_it_while_it_lasts(runs, alice, with_token):
     assert overuse() == []
 
 
-def test_a_node_speaks_for_itself_alone(runs):
+def test_node_can_report_only_its_own_devices(runs):
     control_app.loader.import_default_modules()
     task = control_app.tasks["control.apply_share_notes"]
     found = messages.dump(ShareNotes("", "node-1", (note(runs, "over"),)))

@@ -117,7 +117,7 @@ def test_unused_device_is_not_scrubbed(two, gpu, sent):
 
 
 @pytest.mark.parametrize("every_h", [0, 168])
-def test_the_policy_scrubs_what_is_empty_and_was_not_scrubbed(gpu, sent, every_h):
+def test_policy_scrubs_empty_unscrubbed_devices(gpu, sent, every_h):
     """A check was open when the last one left, say."""
     Pool.objects.update(check_every_hours=every_h)
     Device.objects.update(unscrubbed=True)
@@ -132,7 +132,7 @@ def test_the_policy_scrubs_what_is_empty_and_was_not_scrubbed(gpu, sent, every_h
     assert placed_as(gpu) is None and state_of(gpu).state == "free"
 
 
-def test_a_check_that_was_open_when_the_last_one_left_is_no_scrub(two, gpu, sent):
+def test_check_open_at_the_last_release_does_not_replace_a_scrub(two, gpu, sent):
     leave(two[0], sent)
     never_began(two[1])
     GpuCheckRun.objects.update(kind=CheckKind.CHECK)
@@ -150,7 +150,7 @@ def test_policy_skips_devices_in_use(two, gpu, sent):
     assert not commands(sent)
 
 
-def test_memory_that_is_not_clean_keeps_it_out_until_an_operator_says_otherwise(two, gpu, sent, olga):
+def test_unclean_memory_cordons_the_device_until_an_operator_uncordons(two, gpu, sent, olga):
     for each in two:
         leave(each, sent)
     assert scrubbed(only(sent), "leak")
@@ -159,14 +159,14 @@ def test_memory_that_is_not_clean_keeps_it_out_until_an_operator_says_otherwise(
     assert placed_as(gpu) is None
 
 
-def test_an_operators_own_cordon_says_nothing_of_its_memory(gpu, olga, sent):
+def test_lifting_an_operator_cordon_does_not_clear_unscrubbed(gpu, olga, sent):
     Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.OPERATOR)
     assert policy.run() == 0
     lift_cordon(actor=olga, device_id=gpu.pk)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
 
 
-def test_without_required_scrubs_nothing_is_kept_back(two, gpu, make, alice, sent):
+def test_devices_are_reusable_without_required_scrubs(two, gpu, make, alice, sent):
     Pool.objects.update(scrub_required=False)
     leave(two[0], sent)
     assert not fresh(gpu).unscrubbed
@@ -185,7 +185,7 @@ def test_disabling_scrubs_releases_waiting_devices(two, gpu, make, alice, sent, 
 
 
 @pytest.mark.parametrize("required", [False, True])
-def test_simulated_gpus_wait_only_where_scrubs_are_required(pool, make, alice, bob, sent, required):
+def test_simulated_gpus_wait_for_scrubs_only_if_required(pool, make, alice, bob, sent, required):
     Pool.objects.filter(pk=pool.pk).update(scrub_required=required, hand_out_max_age_hours=0)
     FlavorFactory(slug="part", pool=pool, accelerator_count=1, accelerator_milli=500)
     first, second = make(alice, "part"), make(bob, "part")
@@ -197,7 +197,7 @@ def test_simulated_gpus_wait_only_where_scrubs_are_required(pool, make, alice, b
     assert second.state == State.PROVISIONING
 
 
-def test_a_gpu_that_is_gone_when_it_is_left_is_scrubbed_when_it_is_back(two, gpu, sent):
+def test_gpu_missing_at_release_is_scrubbed_after_its_return(two, gpu, sent):
     for each in two:
         Device.objects.update(present=False)
         leave(each, sent)
@@ -209,14 +209,14 @@ def test_a_gpu_that_is_gone_when_it_is_left_is_scrubbed_when_it_is_back(two, gpu
     assert placed_as(gpu) is None
 
 
-def test_a_gpu_that_was_split_meanwhile_gives_its_instances(gpu):
+def test_gpu_partitioned_while_unscrubbed_offers_its_instances(gpu):
     Device.objects.update(unscrubbed=True, mig_mode=True)
     assert not state_of(gpu).kept_back
     (found,) = capacity.load([gpu.node.pool])[gpu.node.pool_id].nodes[0].devices
     assert found.unusable is None
 
 
-def test_an_operator_puts_nothing_back_for_the_system(gpu):
+def test_system_uncordon_after_a_scrub_clears_unscrubbed(gpu):
     """A clean scrub lifts its own cordon, and with it what waited."""
     Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.SCRUB)
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
@@ -224,9 +224,7 @@ def test_an_operator_puts_nothing_back_for_the_system(gpu):
 
 
 @pytest.mark.parametrize("flag", ["checking", "unscrubbed"])
-def test_a_share_that_was_given_while_the_last_one_left_is_withdrawn(
-    gpu, make, alice, sent, monkeypatch, flag
-):
+def test_share_allocated_during_the_last_release_is_withdrawn(gpu, make, alice, sent, monkeypatch, flag):
     """The cycle has seen half of it free; before it has written that, its scrub has begun."""
     allocate = launches._allocate
 

@@ -59,7 +59,7 @@ def warnings(gpus: list[Device]) -> dict[int, str]:
     return {device.index: text for device in gpus if (text := fresh(device).warning)}
 
 
-def test_both_are_warned_of_and_the_checked_device_passes(gpus, olga, answered):
+def test_both_peers_get_a_warning_and_the_checked_device_passes(gpus, olga, answered):
     run = answered(pair(gpus[1], gpus[2]), pair(gpus[2], gpus[1], errors=2))
     assert run.verdict == CheckVerdict.PASS
     assert fresh(gpus[0]).passed_at == run.finished_at
@@ -92,14 +92,14 @@ def test_only_peers_of_the_run_are_concerned(gpus, olga, answered):
 @pytest.mark.parametrize(
     "bad", [{"from": "GPU-1"}, 7, {"from": "a", "to": "b", "errors": "many", "own": False}]
 )
-def test_pairs_that_no_check_names_so_are_no_report(gpus, answered, bad):
+def test_malformed_pairs_make_the_report_inconclusive(gpus, answered, bad):
     run = answered(bad)
     assert run.verdict == CheckVerdict.INCONCLUSIVE
     assert "as no check does" in run.summary
     assert warnings(gpus) == {}
 
 
-def test_the_next_pass_of_a_peer_ends_its_warning(gpus, sent, answered, django_capture_on_commit_callbacks):
+def test_next_pass_of_a_peer_clears_its_warning(gpus, sent, answered, django_capture_on_commit_callbacks):
     answered(pair(gpus[1], gpus[2]))
     with django_capture_on_commit_callbacks(execute=True):
         runs.request_check(actor=SYSTEM, device_id=gpus[1].pk, level=CheckLevel.STANDARD)
@@ -109,7 +109,7 @@ def test_the_next_pass_of_a_peer_ends_its_warning(gpus, sent, answered, django_c
     assert set(warnings(gpus)) == {2}
 
 
-def test_pages_say_it_in_words(client, gpus, olga, answered):
+def test_pages_describe_the_warning(client, gpus, olga, answered):
     answered(pair(gpus[1], gpus[2]))
     client.force_login(olga)
     page = client.get(reverse("fleet:device", args=[gpus[2].pk])).content.decode()

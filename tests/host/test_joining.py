@@ -237,7 +237,9 @@ def test_lost_answer_is_reported_with_its_effect(join: Berth, doors: Doors, fold
         (201, {"node": 7}),
     ],
 )
-def test_failing_portal_is_reported(join: Berth, doors: Doors, folder: NodeFolder, answer: tuple[int, dict]) -> None:
+def test_failing_portal_is_reported(
+    join: Berth, doors: Doors, folder: NodeFolder, answer: tuple[int, dict]
+) -> None:
     doors.answer_join = lambda _: answer
     done = join()
     assert done.code in {1, 4} and not folder.state.exists()
@@ -279,9 +281,7 @@ def test_unwritable_home_is_reported_before_any_request(
     assert done.code == 1 and "cannot be written" in done.err and doors.asked == []
 
 
-def test_killed_join_can_be_repeated(
-    join: Berth, doors: Doors, folder: NodeFolder, port: str
-) -> None:
+def test_killed_join_can_be_repeated(join: Berth, doors: Doors, folder: NodeFolder, port: str) -> None:
     """Killed while the portal thinks, so that the token is not used."""
     came, go = threading.Event(), threading.Event()
 

@@ -44,9 +44,7 @@ def test_successful_trial_prints_its_result(
     assert "Suspended in" in berth("try-suspend").out
 
 
-def test_missing_driver_is_reported(
-    berth: Berth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_driver_is_reported(berth: Berth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     done = berth("try-suspend")
     assert done.code != 0 and "The NVIDIA driver is not installed on this machine" in done.err

@@ -92,7 +92,7 @@ def refused(browser: Client, xml: str) -> str:
     return str(answer.content.decode())
 
 
-def test_a_good_response_signs_in_and_leads_where_one_wanted_to(idp, client):
+def test_valid_response_signs_in_and_redirects_to_the_requested_page(idp, client):
     assert "Sign in with Campus" in client.get("/sign-in/").content.decode()
     attempt = Attempt(client, "/teams/")
     assert bring(client, attempt.good(idp))["Location"] == "/teams/"
@@ -106,30 +106,30 @@ def test_a_good_response_signs_in_and_leads_where_one_wanted_to(idp, client):
     assert Event.objects.get(kind="session.signed_in").message == "signed in by campus"
 
 
-def test_the_next_certificate_may_stand_beside_the_present_one(idp, client, monkeypatch):
+def test_next_certificate_is_accepted_beside_the_current_one(idp, client, monkeypatch):
     monkeypatch.setenv("CAMPUS_CERTIFICATE", Idp().certificate + idp.certificate)
     bring(client, Attempt(client).good(idp))
     assert who(client) == "nora"
 
 
-def test_sign_in_method_may_count_as_second_factor(idp, client, configure):
+def test_sign_in_method_can_count_as_second_factor(idp, client, configure):
     context = "urn:oasis:names:tc:SAML:2.0:ac:classes:TimeSyncToken"
     configure(settings_of(f'mfa = [{{ claim = "AuthnContextClassRef", equals = "{context}" }}]'))
     bring(client, Attempt(client).good(idp, context="TimeSyncToken"))
     assert "second factor" in Event.objects.get(kind="session.signed_in").message
 
 
-def test_signature_of_another_key(client):
+def test_signature_of_another_key_is_refused(client):
     assert "not valid" in refused(client, Attempt(client).good(Idp()))
 
 
-def test_no_signature_at_all(idp, client):
+def test_unsigned_response_is_refused(idp, client):
     attempt = Attempt(client)
     bare = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS)
     refused(client, idp.response(bare, attempt.id, attempt.acs))
 
 
-def test_a_signature_around_an_assertion_that_has_none(idp, client):
+def test_signed_response_with_unsigned_assertion_is_refused(idp, client):
     attempt = Attempt(client)
     bare = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS)
     refused(client, idp.signed(idp.response(bare, attempt.id, attempt.acs)))
@@ -147,23 +147,23 @@ def test_a_signature_around_an_assertion_that_has_none(idp, client):
         {"answers": 'InResponseTo="_another"'},
     ],
 )
-def test_what_is_signed_and_not_meant_for_this(idp, client, told):
+def test_signed_response_for_another_recipient_or_time_is_refused(idp, client, told):
     refused(client, Attempt(client).good(idp, **told))
 
 
-def test_a_change_after_signing(idp, client):
+def test_change_after_signing_is_refused(idp, client):
     attempt = Attempt(client)
     refused(client, attempt.good(idp).replace("<saml:AttributeValue>nora<", "<saml:AttributeValue>admin<"))
 
 
-def test_a_comment_does_not_cut_a_name(idp, client):
+def test_comment_does_not_truncate_a_name(idp, client):
     attempt = Attempt(client)
     xml = attempt.good(idp, name_id="nora-42.evil").replace("nora-42.evil", "nora-42<!-- -->.evil")
     bring(client, xml)
     assert not IdentityLink.objects.filter(subject="nora-42").exists()
 
 
-def test_a_response_works_once_and_in_its_own_browser(idp, client):
+def test_response_is_valid_once_and_in_its_own_browser(idp, client):
     attempt = Attempt(client)
     xml = attempt.good(idp)
     assert "started in another browser" in refused(Client(), xml)
@@ -174,21 +174,21 @@ def test_a_response_works_once_and_in_its_own_browser(idp, client):
     assert who(client) == ""
 
 
-def test_an_assertion_of_another_sign_in_in_a_new_response(idp, client):
+def test_assertion_of_another_sign_in_is_refused(idp, client):
     """Somebody puts a signed assertion that was made for another into an answer to their own request."""
     stolen = idp.signed(idp.assertion(Attempt(Client()).id, recipient=Attempt(Client()).acs, audience=OURS))
     own = Attempt(client)
     refused(client, idp.response(stolen, own.id, own.acs))
 
 
-def test_an_answer_to_nothing_is_not_taken(idp, client):
+def test_unsolicited_response_is_refused(idp, client):
     attempt = Attempt(client)
     unasked = idp.signed(idp.assertion("", recipient=attempt.acs, audience=OURS))
     assert "started in another browser" in refused(client, idp.response(unasked, "", attempt.acs))
 
 
 @pytest.mark.parametrize("place", ["before", "after", "inside"])
-def test_signature_wrapping(idp, client, place):
+def test_signature_wrapping_is_refused(idp, client, place):
     """A forged assertion beside the signed one, under the same or another id."""
     attempt = Attempt(client)
     signed = idp.signed(idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS))
@@ -206,7 +206,7 @@ def test_signature_wrapping(idp, client, place):
     assert not User.objects.filter(username="admin").exists()
 
 
-def test_the_signed_one_in_an_extension_of_a_forged_one_with_its_id(idp, client):
+def test_signed_assertion_in_an_extension_of_a_forged_one_is_refused(idp, client):
     attempt = Attempt(client)
     signed = idp.signed(idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS, assertion_id="_same"))
     forged = idp.assertion(
@@ -233,7 +233,7 @@ def test_document_types_and_entities_are_refused(idp, client, doctype):
 
 
 @pytest.mark.parametrize("given", ["", "x", "!!!", encoded("<x/>"), encoded("not xml"), "A" * 300_000])
-def test_what_is_no_response(client, given):
+def test_malformed_response_is_refused(client, given):
     Attempt(client)
     answer = Client().post("/sign-in/saml/campus/acs/", {"SAMLResponse": given})
     if answer.status_code == 302:
@@ -243,17 +243,17 @@ def test_what_is_no_response(client, given):
     assert who(client) == ""
 
 
-def test_who_is_refused_there(idp, client):
+def test_refusal_at_the_provider_is_shown(idp, client):
     attempt = Attempt(client)
     refused(client, idp.response("", attempt.id, attempt.acs, status="Responder"))
 
 
-def test_a_name_that_changes_each_time_is_no_subject(idp, client):
+def test_transient_name_id_is_refused(idp, client):
     transient = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
     assert "another one at each sign-in" in refused(client, Attempt(client).good(idp, name_format=transient))
 
 
-def test_a_test_shows_what_is_said_and_changes_nothing(idp, as_user, ada):
+def test_provider_test_shows_claims_and_changes_nothing(idp, as_user, ada):
     browser = as_user(ada)
     request = request_in(browser.get("/sign-in-providers/campus/test/")["Location"])
     assert request.get("ForceAuthn") == "true"
@@ -265,7 +265,7 @@ def test_a_test_shows_what_is_said_and_changes_nothing(idp, as_user, ada):
     assert not User.objects.filter(username="nora").exists()
 
 
-def test_the_metadata_say_who_and_where_we_are(client):
+def test_metadata_has_entity_id_and_urls(client):
     text = client.get("/sign-in/saml/campus/metadata/").content.decode()
     assert f'entityID="{OURS}"' in text
     assert 'Location="http://localhost:8000/sign-in/saml/campus/acs/"' in text

@@ -69,14 +69,14 @@ def test_gpu_missing_on_pci_is_remembered(pool: Pool, api: Any, bob: Any, olga: 
     assert row["missing_gpus"] == []
 
 
-def test_a_slot_with_another_gpu_has_nothing_missing(pool: Pool, api: Any, bob: Any) -> None:
+def test_slot_with_another_gpu_has_no_missing_gpu(pool: Pool, api: Any, bob: Any) -> None:
     seen(pool, gpu(0), gpu(1, "GPU-new"))
     (row,) = api(bob).get("nodes").json()["results"]
     assert row["missing_gpus"] == []
 
 
 @pytest.mark.parametrize("facts", [{}, {"missing_gpus": None}, {"missing_gpus": [7]}])
-def test_a_node_that_says_nothing_of_them_misses_none(pool: Pool, api: Any, bob: Any, facts: Any) -> None:
+def test_node_without_facts_has_no_missing_gpus(pool: Pool, api: Any, bob: Any, facts: Any) -> None:
     Node.objects.update(facts=facts)
     (row,) = api(bob).get("nodes").json()["results"]
     assert row["missing_gpus"] == []

@@ -39,7 +39,7 @@ def measure(device: Device, hour: int, percent: int, *, memory_mib: int = 1024) 
     )  # fmt: skip
 
 
-def test_windows_end_with_the_present_step():
+def test_windows_end_with_the_current_step():
     assert (WEEK.step_s, WEEK.count, WEEK.end_s - WEEK.now_s) == (3600, 168, 1800)
     assert WEEK.elapsed_s(167) == 1800 and WEEK.elapsed_s(0) == 3600
     assert use_history.window_since(NOW - timedelta(hours=2), NOW).step_s == 60
@@ -51,7 +51,7 @@ def test_windows_end_with_the_present_step():
         use_history.window("year", NOW)
 
 
-def test_allocations_count_for_the_time_that_they_lasted(gpus):
+def test_allocations_count_for_their_duration(gpus):
     hold(gpus[0], since_h=1.25)
     hold(gpus[1], since_h=300, until_h=1, milli=500)
     values = use_history.allocated(AllocatedDevice.objects.all(), WEEK)
@@ -62,7 +62,7 @@ def test_allocations_count_for_the_time_that_they_lasted(gpus):
     assert use_history.allocated(AllocatedDevice.objects.none(), WEEK) == (0.0,) * 168
 
 
-def test_measured_use_is_that_of_all_gpus_with_gaps(gpus):
+def test_measured_use_covers_all_gpus_with_gaps(gpus):
     measure(gpus[0], 1, 80)
     measure(gpus[1], 1, 20, memory_mib=3072)
     use = use_history.measured_use(Device.objects.all(), WEEK)
@@ -70,7 +70,7 @@ def test_measured_use_is_that_of_all_gpus_with_gaps(gpus):
     assert use_history.measured_use(Device.objects.none(), WEEK).gpu_pct == (None,) * 168
 
 
-def test_use_while_allocated_leaves_out_the_rest(gpus):
+def test_use_while_allocated_excludes_unallocated_time(gpus):
     hold(gpus[0], since_h=2.5, until_h=1.0)
     hold(gpus[1], since_h=2.5, milli=250)
     for hour in (1, 2):

@@ -38,7 +38,7 @@ def asked(team, fay) -> JoinRequest:
     return services.request_to_join(actor=fay, slug="vision", text="We share the corpus")[0]
 
 
-def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, team, fay):
+def test_approvals_of_six_owners_at_once_add_the_requester_once(asked, owners, team, fay):
     outcomes = at_once(
         [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners]
     )
@@ -54,7 +54,7 @@ def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, te
     assert Event.objects.filter(kind="team.join_approved").count() == 1
 
 
-def test_approved_and_denied_at_once_is_one_of_both(asked, owners, team, fay):
+def test_approval_and_denial_at_once_have_one_outcome(asked, owners, team, fay):
     approve = [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners[:3]]
     deny = [
         lambda owner=owner: services.deny(actor=owner, request_id=asked.pk, note="Full")
@@ -67,7 +67,7 @@ def test_approved_and_denied_at_once_is_one_of_both(asked, owners, team, fay):
     assert taken == (asked.state == JoinState.APPROVED)
 
 
-def test_cancelled_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+def test_cancellation_during_an_approval(asked, team, fay, alice, monkeypatch):
     meanwhile = Meanwhile(
         monkeypatch, services, "_close", lambda: services.cancel(actor=fay, request_id=asked.pk)
     )
@@ -76,7 +76,7 @@ def test_cancelled_in_the_middle_of_an_approval(asked, team, fay, alice, monkeyp
     assert Membership.objects.filter(team=team, user=fay).exists()
 
 
-def test_the_asker_is_deactivated_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+def test_deactivation_of_the_requester_during_an_approval(asked, team, fay, alice, monkeypatch):
     meanwhile = Meanwhile(
         monkeypatch,
         services.accounts,

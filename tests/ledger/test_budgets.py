@@ -76,7 +76,7 @@ def test_levels_are_reached_exactly(amount, spent, reached):
 # --- what was spent --------------------------------------------------------------------------------
 
 
-def test_the_months_days_add_up_to_what_was_spent(team, olga):
+def test_spending_is_the_sum_of_the_days_of_the_month(team, olga):
     for day, euros in ((1, 10.0), (31, 2.5)):
         spend(team, euros, MONTH.replace(day=day))
     spend(team, 100, date(2026, 2, 28))
@@ -126,7 +126,7 @@ def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
     assert (row.month, row.spent) == (date(2026, 4, 1), 0)
 
 
-def test_who_may_and_what_is_no_amount(team, alice, olga):
+def test_only_operators_set_budgets_and_invalid_amounts_are_refused(team, alice, olga):
     with pytest.raises(NotAllowed):
         budgets.set_budget(actor=alice, team=team, amount_cents=1)
     with pytest.raises(NotAllowed):
@@ -163,14 +163,12 @@ def spent(team, olga, *, blocks: bool) -> None:
     budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO, blocks=blocks)
 
 
-def test_a_spent_budget_that_only_tells_stops_nothing(priced, team, make, alice, olga):
+def test_spent_budget_without_blocking_stops_no_start(priced, team, make, alice, olga):
     spent(team, olga, blocks=False)
     assert make(alice, "dear").state == State.PROVISIONING
 
 
-def test_a_spent_budget_that_blocks_refuses_what_costs_and_nothing_else(
-    priced, team, make, alice, olga, sent
-):
+def test_spent_blocking_budget_refuses_only_priced_starts(priced, team, make, alice, olga, sent):
     runs = make(alice, "dear", name="runs")
     run_until_ready(sent, runs)
     spent(team, olga, blocks=True)
@@ -197,7 +195,7 @@ def test_a_spent_budget_that_blocks_refuses_what_costs_and_nothing_else(
     assert make(alice, "dear", name="again").state != State.STOPPED
 
 
-def test_what_waits_already_still_starts(priced, team, make, alice, olga, sent):
+def test_workspace_queued_before_the_budget_was_spent_still_starts(priced, team, make, alice, olga, sent):
     first = []
     for number in range(2):
         first.append(make(alice, "dear", name=f"first-{number}"))
@@ -213,7 +211,7 @@ def test_what_waits_already_still_starts(priced, team, make, alice, olga, sent):
     assert Workspace.objects.get(pk=waits.pk).state == State.PROVISIONING
 
 
-def test_another_months_spending_blocks_nothing(priced, team, make, alice, olga):
+def test_spending_of_another_month_does_not_block(priced, team, make, alice, olga):
     spend(team, 10, timezone.now().astimezone(UTC).date().replace(day=1) - timedelta(days=1))
     budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO, blocks=True)
     assert make(alice, "dear").state == State.PROVISIONING
@@ -222,7 +220,7 @@ def test_another_months_spending_blocks_nothing(priced, team, make, alice, olga)
 # --- pages and REST --------------------------------------------------------------------------------
 
 
-def test_on_the_teams_page_an_operator_gives_it_and_members_see_it(team, alice, olga, as_user):
+def test_operator_sets_the_budget_on_the_team_page_and_members_see_it(team, alice, olga, as_user):
     spend(team, 85)
     page = f"/teams/{team.slug}/"
     assert 'id="budget"' not in as_user(alice).get(page).content.decode()
@@ -242,7 +240,7 @@ def test_on_the_teams_page_an_operator_gives_it_and_members_see_it(team, alice, 
     assert not Budget.objects.exists()
 
 
-def test_over_rest(team, alice, olga, with_token):
+def test_budget_over_rest(team, alice, olga, with_token):
     spend(team, 1)
     api = with_token(olga, "quotas:read", "quotas:write")
     there = f"/api/v1/budgets/{team.slug}"

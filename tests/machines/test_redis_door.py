@@ -78,7 +78,7 @@ async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         return False
 
 
-async def test_handshakes_that_never_end_keep_few_places_and_not_for_long(tls, monkeypatch) -> None:
+async def test_endless_handshakes_at_once_are_limited_and_time_out(tls, monkeypatch) -> None:
     monkeypatch.setattr(redis_door, "MAX_HANDSHAKES_OF_AN_ADDRESS", 3)
     ample_s = redis_door.HANDSHAKE_S
     # Those below are all there within it, on a slow machine too.
@@ -94,7 +94,7 @@ async def test_handshakes_that_never_end_keep_few_places_and_not_for_long(tls, m
         assert not made._shaking, "what has ended is forgotten"
 
 
-async def test_one_node_takes_no_place_of_others(tls, monkeypatch) -> None:
+async def test_one_node_cannot_use_connections_of_others(tls, monkeypatch) -> None:
     monkeypatch.setattr(redis_door, "MAX_OF_A_NODE", 2)
     async with door(tls) as (port, _made), AsyncExitStack() as stack:
         greedy = node_context(tls, "gpu-a")
@@ -106,7 +106,7 @@ async def test_one_node_takes_no_place_of_others(tls, monkeypatch) -> None:
         assert await _until(lambda: _again(port, greedy, stack))
 
 
-async def test_all_together_are_bounded(tls, monkeypatch) -> None:
+async def test_total_connections_are_limited(tls, monkeypatch) -> None:
     monkeypatch.setattr(redis_door, "MAX_CONNECTIONS", 1)
     async with door(tls) as (port, _made), AsyncExitStack() as stack:
         assert await answers(*await connected(port, node_context(tls, "gpu-a"), stack))

@@ -763,12 +763,12 @@ def test_every_url_is_in_the_table():
     assert not missing, f"say in tests/permissions/table.py who may use: {', '.join(missing)}"
 
 
-def test_the_table_names_no_url_that_is_gone():
+def test_table_has_no_removed_urls():
     removed_routes = sorted({row.route for row in ROWS} - {known_as(route) for route, _ in ALL})
     assert not removed_routes
 
 
-def test_every_line_is_there_once():
+def test_table_has_no_duplicate_rows():
     assert len(LISTED) == len(ROWS)
 
 
@@ -783,7 +783,7 @@ def test_every_method_of_the_api_is_in_the_table():
 
 
 @pytest.mark.slow("asks every address with every method")
-def test_a_method_that_is_not_in_the_table_is_not_there(stage):
+def test_methods_outside_the_table_are_refused(stage):
     """Not even for an operator. 403 is a refused method too: nobody has a scope for it."""
     found = []
     client = stage.browser("olga")
@@ -833,7 +833,7 @@ def test_matrix_of_pages(stage, rows):
 
 @pytest.mark.thorough("`make test` asks the API with tokens, by the same policies")
 @by_part(row for row in ROWS if row.in_api and row.route not in TOKENS_ONLY)
-def test_matrix_of_the_api_in_a_browser(stage, rows):
+def test_matrix_of_the_api_with_sessions(stage, rows):
     in_a_browser(stage, rows)
 
 
@@ -866,7 +866,7 @@ def _shut_out(row, username):
 
 
 @by_part(row for row in ROWS if ":" in row.scope)
-def test_a_token_needs_its_scope(stage, rows):
+def test_token_needs_the_scope(stage, rows):
     with_the_scope = each_third(rows)
     for row in rows:
         # Who may; of what is refused to everybody for what the test asks (409), who gets that far.
@@ -897,7 +897,7 @@ SIGNED = {"sign-in/oidc/<slug:idp>/signed-out/", "sign-in/saml/<slug:idp>/acs/"}
     for row in ROWS
     if row.method != "GET" and not row.route.startswith(NO_SESSION) and row.route not in SIGNED
 )
-def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
+def test_session_writes_need_a_csrf_token(stage, rows):
     for row in each_third(rows):
         client = Client(enforce_csrf_checks=True)
         client.cookies = SimpleCookie(stage.signed_in["olga"])
@@ -907,7 +907,7 @@ def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
 
 
 @pytest.mark.parametrize("username", [username for username in ACTORS if username != "nobody"])
-def test_an_account_that_was_switched_off_gets_nothing(stage, username):
+def test_deactivated_account_is_refused(stage, username):
     user = stage.people[username]
     browser, program = stage.browser(username), stage.program(username)
     user.is_active = False
@@ -952,7 +952,7 @@ def test_lists_show_only_visible_rows(stage):
     }
 
 
-def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(stage):
+def test_another_team_is_refused_like_a_missing_one(stage):
     client = stage.program("charlie")
     answers = [
         client.post(
@@ -1004,7 +1004,7 @@ PUBLIC = {
 """Pages that answer without a session. REST and agents prove themselves by tokens of their own."""
 
 
-def test_pages_are_private_unless_they_are_listed_here():
+def test_pages_need_a_sign_in_unless_listed_here():
     public = {
         route
         for route, pattern in ALL

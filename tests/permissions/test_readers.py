@@ -49,7 +49,7 @@ def pages() -> list[Row]:
 
 
 @pytest.mark.parametrize("username", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
-def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, username: str) -> None:
+def test_pages_offer_readers_no_forbidden_actions(stage: Stage, username: str) -> None:
     client = stage.browser(username)
     seen, wrong = 0, []
     for row in each_third(pages()):
@@ -66,7 +66,7 @@ def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, username: str)
 
 @pytest.mark.slow("sends every form")
 @pytest.mark.parametrize("username", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
-def test_nothing_a_reader_sends_changes_anything(stage: Stage, username: str) -> None:
+def test_requests_of_readers_change_nothing(stage: Stage, username: str) -> None:
     """Every write leaves an audit entry in its transaction, so none may be left."""
     wrong = []
     for row in ROWS:

@@ -113,7 +113,9 @@ def test_durations_of_tests_are_a_table(check: Callable[..., Any]) -> None:
     ]
 
 
-def test_acceptance_without_a_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acceptance_without_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with installed(None):
         assert bench.main([]) == 4
     assert "No acceptance without a device" in capsys.readouterr().err

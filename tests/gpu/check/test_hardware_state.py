@@ -99,9 +99,7 @@ def test_disabled_ecc_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("now", "before", "more"), [(3, 3, 0), (0, 3, 0), (None, 3, 0), (3, None, 0), (3, 0, 3), (5, 4, 1)]
 )
-def test_memory_retired_since_the_last_check(
-    now: int | None, before: float | None, more: int
-) -> None:
+def test_memory_retired_since_the_last_check(now: int | None, before: float | None, more: int) -> None:
     last = {} if before is None else {"retired_memory": before}
     texts = [(f.code, f.severity, f.action, f.text) for f in before_load({"retired": now}, last)]
     text = f"{more} more memory pages or rows retired since the last check ({now} in total)."
@@ -220,9 +218,7 @@ def test_lowered_limits_are_reported() -> None:
 
 
 @pytest.mark.parametrize(("capability", "codes"), [((7, 0), 1), ((7, 5), 0), ((9, 0), 0), (None, 0)])
-def test_volta_tensor_cores_are_reported_as_untested(
-    capability: tuple[int, int] | None, codes: int
-) -> None:
+def test_volta_tensor_cores_are_reported_as_untested(capability: tuple[int, int] | None, codes: int) -> None:
     findings = untested_findings(capability)
     assert [(f.severity, f.action) for f in findings] == [(Severity.DEGRADED, Action.INSPECT)] * codes
 

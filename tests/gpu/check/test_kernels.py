@@ -206,9 +206,7 @@ def test_architecture_specific_code_is_not_used_on_the_next(monkeypatch: pytest.
     assert compiler.cubin("fp4", (12, 1)).arch == "sm_121a"
 
 
-def test_modified_packaged_kernel_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modified_packaged_kernel_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiler.packaged("scrub", (9, 0)) is not None
     for path in CUBINS.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

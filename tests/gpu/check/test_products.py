@@ -288,9 +288,7 @@ def test_cpu_reproduces_random_operands_exactly(host: Host, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cpu_sample_finds_repeated_errors_in_random_products(
-    whole: Host, dtype: str
-) -> None:
+def test_cpu_sample_finds_repeated_errors_in_random_products(whole: Host, dtype: str) -> None:
     d = DTYPES[dtype]
     side = d.tile
     a, b = made(d, side * side), made(d, side * side)

@@ -56,7 +56,9 @@ def test_values_without_datasheet(metric: str, name: str, lacks: bool) -> None:
         (350.0, 400.0, 400.0, Status.WARNED),
     ],
 )
-def test_link_failure_is_attributed_to_both_ends(second: float, third: float, fourth: float, status: Status) -> None:
+def test_slow_links_only_warn_if_another_link_is_fast(
+    second: float, third: float, fourth: float, status: Status
+) -> None:
     linked = Facts("GPU-1", links={"GPU-2": 18, "GPU-3": 18, "GPU-4": 18}, compute_capability=(9, 0))
     figures = {"peer_gb_s:GPU-2": second, "peer_gb_s:GPU-3": third, "peer_gb_s:GPU-4": fourth}
     found, text = status_of(Test("peers", "peers", 1.0), Raw("x", "done", 0, figures), linked)

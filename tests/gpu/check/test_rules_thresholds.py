@@ -88,7 +88,9 @@ def test_value_at_the_floor_passes() -> None:
     ("name", "peak", "fail", "warn"),
     [("NVIDIA H200", 4800, 0.72, 0.80), ("NVIDIA L4", 300, 0.65, 0.72)],
 )
-def test_memory_is_compared_with_the_datasheet(metric: str, name: str, peak: float, fail: float, warn: float) -> None:
+def test_memory_is_compared_with_the_datasheet(
+    metric: str, name: str, peak: float, fail: float, warn: float
+) -> None:
     facts = Facts("GPU-1", name=name)
     low = judge(metric, peak * fail - 0.1, facts)
     assert (low.status, low.against, low.unit) == (Status.FAILED, "datasheet", "GB/s")

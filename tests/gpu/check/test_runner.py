@@ -53,7 +53,7 @@ def test_results_of_an_honest_child_are_accepted(lie: Callable[..., Report]) -> 
 
 
 @pytest.mark.parametrize("mode", ["noise", "slow"])
-def test_inconclusive_conditions(lie: Callable[..., Report], mode: str) -> None:
+def test_noise_and_slow_messages_are_tolerated(lie: Callable[..., Report], mode: str) -> None:
     report = lie(mode)
     assert [t.status for t in report.tests] == [Status.PASSED], render(report)
 
@@ -140,9 +140,7 @@ def test_child_environment_has_no_secret(lie: Callable[..., Report], monkeypatch
     assert not names & {"BERTH_SECRET_KEY", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING"}
 
 
-def test_unkillable_process_is_abandoned(
-    lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unkillable_process_is_abandoned(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
     """No process can be put into the kernel's D state for a test, so the signals are kept from it."""
     spared: list[int] = []
 
@@ -168,7 +166,9 @@ def test_unkillable_process_is_abandoned(
 
 
 @pytest.mark.parametrize("argv", [("/nonexistent/python",), (sys.executable, "-c", "pass")])
-def test_watcher_that_does_not_start_is_inconclusive(check: Callable[..., Report], argv: tuple[str, ...]) -> None:
+def test_watcher_that_does_not_start_is_inconclusive(
+    check: Callable[..., Report], argv: tuple[str, ...]
+) -> None:
     report = check(ADDRESS, watcher=argv)
     assert report.verdict == Verdict.INCONCLUSIVE
     assert codes(report) & {"internal", "watcher_died"}
@@ -213,7 +213,9 @@ def test_unexpected_errors_become_findings(
     assert codes(lie("honest")) == {"internal"}
 
 
-def test_two_checks_at_once_are_refused(check: Callable[..., Report], lie: Callable[..., Report]) -> None:
+def test_two_checks_at_once_do_not_interfere(
+    check: Callable[..., Report], lie: Callable[..., Report]
+) -> None:
     reports: list[Report] = []
     threads = [threading.Thread(target=lambda: reports.append(lie("honest"))) for _ in range(2)]
     for thread in threads:
@@ -275,9 +277,7 @@ def test_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch: p
         assert not Path(f"/proc/{pid}").exists()
 
 
-def test_processes_end_with_a_killed_worker(
-    setup_gpu: Callable[..., None], tmp_path: Path
-) -> None:
+def test_processes_end_with_a_killed_worker(setup_gpu: Callable[..., None], tmp_path: Path) -> None:
     """A device must not be heated by a check that nobody waits for any more."""
     setup_gpu()
     code = (

@@ -314,9 +314,7 @@ def test_unexpected_error_becomes_a_finding(check: Check) -> None:
     ],
     ids=["fabric", "mismatch", "unavailable"],
 )
-def test_machine_setup_errors_are_inconclusive(
-    check: Check, fault: dict[str, Any], text: str
-) -> None:
+def test_machine_setup_errors_are_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
     report = check("canary", cuda=fault)
     assert (report.verdict, report.action) == (Verdict.INCONCLUSIVE, Action.INSPECT), render(report)
     assert text in render(report)

@@ -44,7 +44,9 @@ QUICK = {("H100", 580), ("MIG", 535)}
     quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has two", several=True),
     ids=lambda value: str(value),
 )
-def test_check_and_scrub_on_every_driver_and_gpu(with_kernels: Make, check: Check, release: int, kind: str) -> None:
+def test_check_and_scrub_on_every_driver_and_gpu(
+    with_kernels: Make, check: Check, release: int, kind: str
+) -> None:
     made, whole = with_kernels(release, *KINDS[kind]), (kind, release) in WHOLE
     uuid = HALF if kind in ("MIG", "unprivileged") else GPU
     if whole:

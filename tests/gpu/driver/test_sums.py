@@ -62,9 +62,7 @@ def held(made: Machine) -> set[str]:
     return {path.name.partition(".")[0] for path in (made.folder / "contexts").iterdir()} - {GPU}
 
 
-def test_correct_sums_pass_with_a_speed(
-    made: Machine, check: Check, request: pytest.FixtureRequest
-) -> None:
+def test_correct_sums_pass_with_a_speed(made: Machine, check: Check, request: pytest.FixtureRequest) -> None:
     report = check(
         GPU, "standard", plan=[RESIDUE, PCIE, Test("peers", "peers", 60.0), SUM, AFTER], peers=PEERS
     )

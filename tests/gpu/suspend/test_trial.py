@@ -34,9 +34,7 @@ def sound(**changes: object) -> Trial:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_successful_trial_on_a_simulated_driver_grants_nothing(
-    driver: FakeDriver, root: Path
-) -> None:
+def test_successful_trial_on_a_simulated_driver_grants_nothing(driver: FakeDriver, root: Path) -> None:
     stages: list[str] = []
     found = run_trial("one", on_stage=stages.append)
     assert (found.problem, found.uuid, found.model, found.driver) == ("", GPU_A, "H100", DRIVER)
@@ -126,7 +124,9 @@ def test_trial_without_a_driver_is_explained(monkeypatch: pytest.MonkeyPatch, tm
         (sound(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
     ],
 )
-def test_trial_is_valid_for_its_machine_and_driver(root: Path, made: Trial | None, driver_now: str, refusal: str) -> None:
+def test_trial_is_valid_for_its_machine_and_driver(
+    root: Path, made: Trial | None, driver_now: str, refusal: str
+) -> None:
     assert grant.refusal(made, driver=driver_now, instance="one", root=root) == refusal
 
 

@@ -91,9 +91,7 @@ def test_failed_resume_leaves_all_suspended(fails_at: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "left"), [("end", {2: CHECKPOINTED}), ("late", {1: CHECKPOINTED, 2: CHECKPOINTED})]
 )
-def test_ended_or_already_suspended_process_is_no_error(
-    fault: str, left: dict[int, ProcessState]
-) -> None:
+def test_ended_or_already_suspended_process_is_no_error(fault: str, left: dict[int, ProcessState]) -> None:
     rules = Rules({1: RUNNING, 2: RUNNING}, [fault])
     assert walk(rules, [1, 2], TargetState.SUSPENDED).is_reached
     assert rules.states == left
@@ -195,9 +193,7 @@ def test_next_call_completes_after_a_killed_caller(
     states=st.dictionaries(st.integers(1, 6), st.sampled_from(list(ProcessState))),
     goal=st.sampled_from(list(TargetState)),
 )
-def test_next_calls_are_valid_and_complete(
-    states: dict[int, ProcessState], goal: TargetState
-) -> None:
+def test_next_calls_are_valid_and_complete(states: dict[int, ProcessState], goal: TargetState) -> None:
     found = next_calls(goal, states)
     assert all(states[pid] is AFTER[call][0] for call, pid in found)
     movable = {RUNNING, LOCKED} if goal is TargetState.SUSPENDED else {CHECKPOINTED, LOCKED}

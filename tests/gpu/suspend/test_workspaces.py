@@ -184,9 +184,7 @@ def test_impossible_suspend_is_refused_before_any_change(
     assert driver.calls() == [] and one.works()
 
 
-def test_workspace_with_a_gpu_share_is_not_suspended(
-    driver: FakeDriver, run: Callable[..., Running]
-) -> None:
+def test_workspace_with_a_gpu_share_is_not_suspended(driver: FakeDriver, run: Callable[..., Running]) -> None:
     """Others may be on that GPU: it would be empty for nobody, and there may be no room to come back."""
     one = run()
     record = one.folder.record()
@@ -256,9 +254,7 @@ def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Cal
     assert suspending.load(one.folder) is None and one.suspending.recover() == ()
 
 
-def test_suspended_workspace_can_be_stopped(
-    driver: FakeDriver, run: Callable[..., Running]
-) -> None:
+def test_suspended_workspace_can_be_stopped(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
     driver_of = one.pool.driver
