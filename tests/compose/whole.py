@@ -146,7 +146,7 @@ def test_every_service_is_up_and_healthy(berth: Stack) -> None:
     assert berth.answers(), "the front door shows no sign-in"
 
 
-def test_a_notebook_runs_a_cell_in_a_browser(berth: Stack, browser: Browser, kept: dict[str, Any]) -> None:
+def test_notebook_runs_a_cell_in_a_browser(berth: Stack, browser: Browser, kept: dict[str, Any]) -> None:
     berth.tokens["admin"] = berth.manage("create_token", "admin")
     api = berth.api("admin")
     with Clock("JupyterLab, from creation to running"):
@@ -164,7 +164,7 @@ def test_a_notebook_runs_a_cell_in_a_browser(berth: Stack, browser: Browser, kep
     api.close()
 
 
-def test_services_are_killed_and_the_workspace_runs_on(berth: Stack, kept: dict[str, Any]) -> None:
+def test_workspace_keeps_running_while_services_are_killed(berth: Stack, kept: dict[str, Any]) -> None:
     token, workspace_id = berth.tokens["admin"], kept["id"]
     kernel = kernel_of(berth, token, workspace_id)
     run(berth, token, workspace_id, kernel, "kept = 6 * 7; open('note.txt', 'w').write('from a cell')")
@@ -186,7 +186,7 @@ def test_services_are_killed_and_the_workspace_runs_on(berth: Stack, kept: dict[
     api.close()
 
 
-def test_a_restart_of_the_node_ends_the_workspace_and_keeps_its_files(
+def test_node_restart_stops_the_workspace_and_keeps_its_files(
     berth: Stack, kept: dict[str, Any]
 ) -> None:
     token, api = berth.tokens["admin"], berth.api("admin")
@@ -203,13 +203,13 @@ def test_a_restart_of_the_node_ends_the_workspace_and_keeps_its_files(
     api.close()
 
 
-def test_nothing_is_left_of_it(berth: Stack) -> None:
+def test_removed_stack_leaves_nothing(berth: Stack) -> None:
     assert berth.left(), "what is asked here finds nothing of a stack that runs"
     berth.remove()
     assert not berth.left(), berth.left()
 
 
-def test_the_version_before_runs_and_has_data(berth: Stack, tmp_path: Path, kept: dict[str, Any]) -> None:
+def test_previous_version_runs_with_data(berth: Stack, tmp_path: Path, kept: dict[str, Any]) -> None:
     commit = stack.version_before()
     if commit is None:
         pytest.skip(f"there is no release to upgrade from; {stack.BEFORE} can name a commit")
@@ -238,7 +238,7 @@ def test_the_version_before_runs_and_has_data(berth: Stack, tmp_path: Path, kept
     ada.close()
 
 
-def test_todays_image_in_its_place_keeps_everything(
+def test_current_image_keeps_data_of_the_previous_version(
     berth: Stack, browser: Browser, kept: dict[str, Any]
 ) -> None:
     if "new" not in kept:

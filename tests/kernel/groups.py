@@ -68,19 +68,19 @@ def number_in(file: Path, name: str) -> int:
     return int(dict(line.split() for line in file.read_text().splitlines())[name])
 
 
-def test_all_limits_hold(pool: Pool) -> None:
+def test_all_limits_are_enforced(pool: Pool) -> None:
     host = cgroups.detect(pool.driver.instance)
     assert (host.version, host.holds) == (2, frozenset(limits.REQUIRED)), host
 
 
-def test_out_of_memory_is_seen_and_named(pool: Pool) -> None:
+def test_out_of_memory_is_detected_and_reported(pool: Pool) -> None:
     spec = patient(pool.spec("python3", "-c", EAT, resources=ResourceRequest(cpu_milli=1000, memory_mib=64)))
     seen = begun(pool, spec, ObservedState.FAILED)
     assert (seen.code, seen.exit_code) == ("out_of_memory", 137), seen
     assert "64 MiB" in seen.message
 
 
-def test_cpu_demand_above_the_limit_waits(pool: Pool) -> None:
+def test_cpu_use_above_the_limit_is_throttled(pool: Pool) -> None:
     spec = patient(pool.spec("python3", "-c", "while True: pass", resources=ResourceRequest(100, 128)))
     group = group_of(pool, spec)
     assert (group / "cpu.max").read_text().split() == ["10000", "100000"]

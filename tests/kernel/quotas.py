@@ -90,7 +90,7 @@ def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.QuotaRecord:
     return found
 
 
-def test_the_node_says_by_what_it_holds_homes(pool: Pool) -> None:
+def test_node_reports_its_home_limit_mechanism(pool: Pool) -> None:
     (node,) = pool.driver.inventory().nodes
     assert LimitedResource.DISK in node.limited and node.facts["home_hold"] == "project_quota"
 
@@ -139,7 +139,7 @@ def test_project_cannot_be_left_inside_a_user_namespace(pool: Pool, held: Path) 
     assert by_a_user(held, *LEAVE).returncode == 0
 
 
-def test_a_workspace_is_held(pool: Pool, homes: Path) -> None:
+def test_limit_applies_inside_a_workspace(pool: Pool, homes: Path) -> None:
     spec = pool.spec()
     pool.start(replace(spec, app=replace(spec.app, start_timeout_s=300)))
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), ObservedState.RUNNING, timeout_s=300)
@@ -188,7 +188,7 @@ def project_of(descriptor: int) -> int:
         return 0
 
 
-def test_a_home_has_one_number_until_nothing_of_it_is_left(pool: Pool, homes: Path) -> None:
+def test_home_keeps_its_project_id_until_deleted(pool: Pool, homes: Path) -> None:
     measuring = HomeMeasurer(pool.driver, lambda _usages: None)
     for home in ("a/one", "a/two"):
         (homes / home).mkdir(parents=True)
@@ -207,7 +207,7 @@ def test_a_home_has_one_number_until_nothing_of_it_is_left(pool: Pool, homes: Pa
     assert record_of(pool, "a/two").project == two
 
 
-def test_numbers_of_the_administrators_are_left_alone(
+def test_project_ids_of_administrators_are_not_used(
     pool: Pool, homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third, *_ = home_quota.NUMBERS
@@ -224,7 +224,7 @@ def test_numbers_of_the_administrators_are_left_alone(
     assert used(homes, second).limit_bytes == 1 << 20
 
 
-def test_another_limit_and_none(pool: Pool, homes: Path) -> None:
+def test_limit_is_changed_and_removed(pool: Pool, homes: Path) -> None:
     (homes / "a" / "one").mkdir(parents=True)
     pool.driver.inventory()
     measuring = HomeMeasurer(pool.driver, lambda _usages: None)
@@ -236,7 +236,7 @@ def test_another_limit_and_none(pool: Pool, homes: Path) -> None:
         assert used(homes, project).limit_bytes == limit_mib * home_quota.ABOVE // 100 << 20
 
 
-def test_a_home_that_was_put_in_its_place_is_counted(pool: Pool, homes: Path) -> None:
+def test_restored_home_is_counted(pool: Pool, homes: Path) -> None:
     home = homes / "a" / "one"
     home.mkdir(parents=True)
     pool.driver.inventory()

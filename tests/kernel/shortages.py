@@ -158,7 +158,7 @@ def restarted(pool: Pool, spec: WorkspaceSpec) -> Observation:
     return running(pool, again)
 
 
-def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
+def test_all_memory_in_use(pool: Pool, strangers: Strangers) -> None:
     specs = []
     for _ in range(2):
         spec, seen = begun(pool)
@@ -196,7 +196,7 @@ def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
         assert ask(again, "open(os.environ['HOME'] + '/work').read()", timeout_s=LIMIT_S) == "kept"
 
 
-def test_every_process_is_taken(pool: Pool, strangers: Strangers) -> None:
+def test_all_process_ids_in_use(pool: Pool, strangers: Strangers) -> None:
     runs, goes = begun(pool), begun(pool)
     most = Path("/proc/sys/kernel/threads-max")
     before = most.read_text()

@@ -38,7 +38,7 @@ def closed_above(*paths: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["quotas", "groups", "groups-ordinary", "shortages"])
-def test_under_another_kernel(name: str, tmp_path: Path) -> None:
+def test_kernel_tests_pass_in_a_virtual_machine(name: str, tmp_path: Path) -> None:
     file, _, ordinary = name.partition("-")
     if os.geteuid() != 0:
         pytest.skip("only root may let a virtual machine read all files of this one")
