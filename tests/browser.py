@@ -1,4 +1,4 @@
-"""One headless Chromium for all tests of a process that drive a browser."""
+"""One headless Chromium per test process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHROMIUM_ARGS = [
 
 
 def chromium_path() -> str | None:
-    """The system's Chromium, or Chrome."""
+    """The path of Chromium or Chrome."""
     named = os.environ.get("BERTH_TEST_CHROMIUM")
     return named or next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
@@ -37,7 +37,7 @@ def chromium_path() -> str | None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Headless Chromium for the whole run; skipped where the machine has none."""
+    """Headless Chromium for the whole run; skips if not installed."""
     path = chromium_path()
     if path is None:
         pytest.skip("no Chromium on this machine (BERTH_TEST_CHROMIUM may name one)")
@@ -57,7 +57,7 @@ def browser() -> Iterator[Browser]:
 
 
 def sign_in(page: Page, url: str, name: str) -> None:
-    """Sign one of `tests.populate`'s people, or the administrator, in to the portal at `url` by its form."""
+    """Sign a user of `tests.populate`, or the administrator, in with the form of the portal at `url`."""
     page.goto(f"{url}/")
     page.fill("#id_username", name)
     page.fill("#id_password", PASSWORD)

@@ -1,6 +1,6 @@
-"""People, tokens and small templates for a running instance: `python -m tests.populate`, JSON on stdout.
+"""Users, tokens and small templates for a running instance: `python -m tests.populate`, JSON on stdout.
 
-Run with the instance's own environment variables. What is there already is kept, so it may run twice.
+Run with the instance's environment variables. Existing rows are kept, so it can be repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _people() -> dict[str, str]:
-    """Users and their team; a token for each that may do all that its user may."""
+    """Users and their team; a token with all scopes for each."""
     from portal.common.actors import SYSTEM
     from portal.people.accounts import services
     from portal.people.accounts import tokens as account_tokens

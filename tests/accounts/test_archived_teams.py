@@ -1,4 +1,4 @@
-"""Renamed and archived teams: what ends, what stays, and what the pages say first."""
+"""Renamed and archived teams: effects, pages and restoring."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_archived_team_rejects_new_work_and_requests(archived, alice, bob, charl
 
 
 def test_create_is_refused_if_the_team_was_archived_after_it_was_read(team, alice, bob, eight):
-    """The team was read before it was archived: the start reads it again under its lock."""
+    """The start reads the team again under its lock."""
     request = order()
     teams.archive(actor=alice, team=team)
     assert team.archived_at is None

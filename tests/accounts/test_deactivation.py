@@ -1,4 +1,4 @@
-"""The one way to switch an account off: whatever it could do or was doing ends, and what comes back of it."""
+"""Deactivated accounts: what ends, and what reactivation restores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOON = timedelta(hours=1)
 
 @pytest.fixture
 def told(monkeypatch) -> list[tuple[str, object]]:
-    """What reaches the gateway and the event streams, in order."""
+    """Messages sent to the gateway and the event streams, in order."""
     calls: list[tuple[str, object]] = []
     monkeypatch.setattr(live, "connection", lambda: "store")
     monkeypatch.setattr(live, "publish", lambda *_: None)
@@ -241,7 +241,7 @@ def test_failed_deactivation_leaves_the_account_active(ada, bob, monkeypatch):
 def test_starts_are_refused_for_an_account_deactivated_after_it_was_read(
     ada, bob, olga, team, make, local_pool
 ):
-    """As by a request that was let in before: it still holds the user as active."""
+    """A request admitted earlier still holds the user as active."""
     stopped = WorkspaceFactory(owner=bob, team=team, state=State.STOPPED, desired_state="stopped")
     deactivation.deactivate(actor=ada, user=bob)
     assert bob.is_active  # the stale row of that request

@@ -1,4 +1,4 @@
-"""Deleted teams: the numbers come first, everything ends, records stay, and the slug can be used again."""
+"""Deleted teams: contents are removed, records stay, and the slug can be reused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CHAT = {"name": "Chat", "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdev
 
 
 class Used(NamedTuple):
-    """A team that was used, with a workspace that has run and a service account with a token."""
+    """A team with a workspace that has run and a service account with a token."""
 
     team: Team
     workspace: Workspace
@@ -102,7 +102,7 @@ def used(team, alice, bob, olga, make, pool, settle) -> Used:
 
 
 def of_team(team: Team) -> list[Any]:
-    """Rows of settings that name the team."""
+    """Rows that reference the team, except records."""
     models = [Membership, Endpoint, Channel, Secret, Environment, LedgerAccount, Budget, Quota, MemberCap]
     models += [Grant, TeamShare, AutoApproveRule, BookingPermission, GivenPlace, ReclaimPolicy]
     models += [HomePlace, LostHome, HomeDeletion]

@@ -1,4 +1,4 @@
-"""Who has a second factor, as administrators and auditors are shown it: the page, REST and the command."""
+"""Second factors of users, as administrators and auditors see them on pages, over REST and by command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_passkey(user: User, name: str = "Phone") -> None:
 
 @pytest.fixture
 def people(ada, alice, bob, charlie):
-    """alice has both, bob two passkeys, charlie recovery codes that are left over and so no factor."""
+    """alice has both factors, bob two passkeys, charlie only unused recovery codes."""
     with_app(alice)
     with_codes(alice)
     with_passkey(alice)
@@ -40,7 +40,7 @@ def ci(alice, team):
 
 
 def cells(page) -> dict[str, str]:
-    """The words in the column, by the name in the row."""
+    """The column's text by user."""
     found = {}
     for row in re.findall(r"<tr>\s*<td.*?</tr>", page.content.decode(), re.DOTALL):
         columns = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row.split("</td>")]

@@ -1,4 +1,4 @@
-"""Who may send a large body: the front door asks before it reads one."""
+"""Permission to send a large body, which the front door checks first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting one's own account: what it says before, what it refuses, and who else tries."""
+"""Deletion of the own account: confirmation, refusals and attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on failures (many names, bad tokens, mails) by address, and how long sessions last."""
+"""Limits on failed sign-ins, tokens and mails by address, and the lifetime of sessions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_known_browser_cookie_is_valid_for_its_user_only(as_user, alice, bob, fe
 
 
 def test_failures_of_one_name_do_not_exhaust_the_address_limit(as_user, alice, bob, settings):
-    """Beyond its own limit its failures are not counted: nobody locks a whole office out by one name."""
+    """Failures beyond the limit of a name do not count, so one name cannot lock out a whole office."""
     settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS = settings.AXES_FAILURE_LIMIT + 1
     client = as_user()
     for _ in range(settings.AXES_FAILURE_LIMIT * 3):

@@ -1,4 +1,4 @@
-"""Every session begins in one place, whoever proves who somebody is; the library has no pages of its own."""
+"""All sessions are created in one place; allauth has no pages of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_sign_in_is_audited_with_its_method(as_user, alice):
 
 
 def test_only_one_module_creates_sessions():
-    """`login` of django.contrib.auth is imported nowhere else, and nobody writes its session keys."""
+    """Only `sessions.py` imports `login` of django.contrib.auth."""
     root = Path(portal.__file__).parent
     importers = {
         path.relative_to(root).as_posix()
@@ -90,7 +90,7 @@ def test_only_portal_paths_are_safe_redirects(address, safe):
 
 
 def test_deactivated_user_is_refused_with_any_factor(as_user, alice):
-    """As a provider of single sign-on would hand them over."""
+    """As a single sign-on provider would pass the user on."""
     alice.is_active = False
     alice.save(update_fields=["is_active"])
     client = as_user()

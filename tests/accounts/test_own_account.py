@@ -1,4 +1,4 @@
-"""What everybody does with their own account: password, address, sessions."""
+"""The own account: password, e-mail address and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passkeys over HTTP: added, used in place of password and code, and every answer that is not quite right."""
+"""Passkeys over HTTP: adding, signing in, and invalid responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGN_IN, STEP = "/sign-in/passkey/", "/sign-in/second-factor/"
 
 @pytest.fixture(autouse=True)
 def _on_localhost(settings):
-    """The portal is where its settings say; test clients ask `testserver`."""
+    """The portal has its configured address; test clients request `testserver`."""
     settings.ALLOWED_HOSTS = ["testserver", "localhost"]
     settings.BERTH_PUBLIC_HOST, settings.BERTH_PUBLIC_ORIGIN = (
         "berth.example.org",
@@ -39,7 +39,7 @@ def add(client, passkey, name="Phone"):
 
 @pytest.fixture
 def passkey(as_user, alice):
-    """Alice's, added in a browser of hers."""
+    """A passkey of alice."""
     made = key()
     answered = add(as_user(alice), made)
     assert answered.status_code == 200, "the recovery codes are shown"
@@ -113,7 +113,7 @@ def test_passkey_works_as_second_step_after_the_password(as_user, alice, passkey
     ],
 )
 def test_response_from_another_origin_is_refused(as_user, passkey, origin):
-    """Above all from a workspace: browsers let pages of a subdomain ask for the portal's passkeys."""
+    """Workspaces are the main risk: browsers let pages of a subdomain request the portal's passkeys."""
     client = as_user()
     passkey.origin = origin
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
@@ -145,7 +145,7 @@ def test_response_to_another_browser_or_used_twice_is_refused(as_user, passkey):
 
 
 def test_response_to_a_challenge_for_another_purpose_is_refused(as_user, alice, passkey):
-    """What was given to confirm, or as a second step, does not begin a session."""
+    """A response for confirmation or as a second step does not create a session."""
     client = as_user()
     client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     options = client.get(SIGN_IN, {"for": "second-factor"}).json()
@@ -175,7 +175,7 @@ def test_response_with_the_handle_of_another_user_is_refused(as_user, bob, passk
 
 
 def test_response_with_a_repeated_counter_is_refused(as_user, passkey):
-    """Its counter does not grow."""
+    """A cloned authenticator repeats counters."""
     passkey.counter = 5
     client = as_user()
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
@@ -273,7 +273,7 @@ def test_first_factor_ends_other_sessions_only(as_user, alice):
 
 
 def test_localhost_uses_the_origin_of_the_request(as_user, alice):
-    """Also where the portal has another public address."""
+    """Even if the portal has another public address."""
     client = as_user(alice)
     client.defaults["HTTP_HOST"] = "localhost:8000"
     made = Passkey(rp="localhost", origin="http://localhost:8000")

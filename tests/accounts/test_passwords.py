@@ -1,4 +1,4 @@
-"""What a password may be: of any composition, taken exactly as typed, and no name of the place."""
+"""Password rules: any composition, compared exactly, without names of the site."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_password_fields_are_masked_and_fillable(ada, as_user):
 
 
 def test_password_hash_matches_the_documented_parameters():
-    """Not as in tests, whose hashes are quick."""
+    """In a new process, since tests use a fast hasher."""
     code = (
         "import django; django.setup();"
         "from django.contrib.auth.hashers import get_hasher, make_password;"

@@ -1,4 +1,4 @@
-"""Accounts at the moment of their beginning and their end."""
+"""Concurrent sign-in, invitation and deactivation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def signed_in(client: Client) -> bool:
 
 
 def out(bob: User, *clients: Client) -> None:
-    """Nobody is signed in as bob, nor will be when the account is given back."""
+    """Check that bob is signed out and stays so after reactivation."""
     assert not bool([client for client in clients if signed_in(client)])
     assert not UserSession.objects.filter(user=bob).exists()
     deactivation.reactivate(actor=SYSTEM, user=bob)
@@ -92,7 +92,7 @@ def test_deactivation_during_sign_in_leaves_no_session(ada, bob, monkeypatch, mo
 
 
 def test_sign_in_during_deactivation_leaves_no_session(ada, bob, monkeypatch):
-    """The password was right when it was looked at; the session would begin after the end of all others."""
+    """The password is verified before, and the session would be created after all others ended."""
     client = Client()
     meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", signing_in(client))
     deactivation.deactivate(actor=ada, user=bob)

@@ -1,4 +1,4 @@
-"""Viewers of teams and auditors of the site: who becomes one, and what that takes from them."""
+"""Viewers of teams and auditors of the site: conditions and permissions."""
 
 from __future__ import annotations
 

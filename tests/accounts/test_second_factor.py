@@ -1,4 +1,4 @@
-"""The second step of signing in: codes of an app, recovery codes, remembered browsers; and ways around it."""
+"""The second step of sign-in: app codes, recovery codes, trusted browsers, and ways around it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STEP = "/sign-in/second-factor/"
 
 @pytest.fixture
 def secret(alice):
-    """Of alice's authenticator app."""
+    """The secret of alice's authenticator app."""
     return with_app(alice)
 
 
 @pytest.fixture
 def asked(as_user, secret):
-    """A browser in which alice's password has been given, and the code is asked for."""
+    """A browser that has entered alice's password and must enter a code."""
     client = as_user()
     answered = client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": "/pools/"})
     assert answered["Location"] == STEP
@@ -72,7 +72,7 @@ def test_code_is_accepted_with_30_s_clock_difference(asked, secret, clock, steps
 
 
 def test_code_is_valid_once_across_processes(asked, as_user, secret, clock):
-    """Also the one of the step before, after a later one was used, and after the cache was lost."""
+    """Also the code of the previous step, after a later one was used and the cache was lost."""
     earlier, present = code_of(secret, steps=-1), code_of(secret)
     asked.post(STEP, {"code": present})
     assert signed_in(asked)
@@ -168,7 +168,7 @@ def test_link_opened_in_a_signed_in_browser(as_user, alice, bob, secret, usernam
 
 
 def test_session_key_changes_after_password_and_after_code(as_user, secret):
-    """A session that somebody else planted is theirs at no step."""
+    """A planted session key is useless at every step."""
     client = as_user()
     client.get("/sign-in/")
     session = client.session
@@ -235,7 +235,7 @@ def test_code_limit_resets_after_the_window(asked, as_user, secret, settings, cl
 
 @pytest.fixture
 def trusted(asked, secret):
-    """Alice's browser, which she trusts, signed out."""
+    """A signed-out browser that alice trusts."""
     asked.post(STEP, {"code": code_of(secret), "trust": "on"})
     asked.post("/sign-out/")
     return asked

@@ -1,4 +1,4 @@
-"""What a page asked for with a session that has gone does not sign its user out of the next one."""
+"""A late response to a request with an ended session must not sign its user out of the next one."""
 
 from __future__ import annotations
 

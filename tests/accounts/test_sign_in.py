@@ -1,4 +1,4 @@
-"""Signing in: by name and password, with a lock-out, and never on to another site."""
+"""Sign-in with name and password: lock-out and safe redirects."""
 
 from __future__ import annotations
 

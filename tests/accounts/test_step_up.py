@@ -1,4 +1,4 @@
-"""Dangerous acts ask again who one is: pages keep what was typed, REST says so, tokens are not asked."""
+"""Confirmation of sensitive actions: pages keep input, REST returns a code, tokens need none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def stale(as_user, ada, clock):
-    """Ada's browser, in which she proved who she is an hour ago."""
+    """Ada's browser, whose last confirmation is an hour old."""
     client = as_user(ada)
     clock.shift(3600)
     return client
@@ -144,7 +144,7 @@ def test_failed_confirmations_are_limited(stale, bob, settings):
 
 @pytest.mark.parametrize(("path", "field"), [("/account/", "old_password"), ("/account/email/", "password")])
 def test_password_guesses_in_account_forms_are_limited(as_user, alice, settings, path, field):
-    """By who holds a session of somebody else's."""
+    """For an attacker with a stolen session."""
     client = as_user(alice)
     body = {
         "email": "evil@example.org",
@@ -171,7 +171,7 @@ def test_confirmation_is_bound_to_one_session(as_user, stale, ada):
 
 
 def test_ending_other_sessions_does_not_renew_a_confirmation(stale, bob):
-    """The session goes on under another key, and its proof with its age."""
+    """The session continues under another key; the age of its confirmation stays."""
     stale.post("/account/sessions/revoke/")
     assert stale.get("/").status_code == 200
     assert stale.post("/users/bob/delete/").status_code == 403
@@ -225,7 +225,7 @@ def test_session_without_password_and_factor_signs_in_again(stale, ada, bob):
 
 
 def test_role_is_unchanged_if_the_actor_lost_the_right(stale, ada, bob):
-    """The proof allows nothing that the role does not."""
+    """A confirmation grants nothing beyond the role."""
     User.objects.filter(pk=ada.pk).update(is_superuser=False)
     assert stale.post("/users/bob/delete/", {"confirm_password": PASSWORD}).status_code == 403
     bob.refresh_from_db()

@@ -1,4 +1,4 @@
-"""Teams and members: who may change them, and that a team keeps an owner."""
+"""Teams and members: permissions, and at least one owner."""
 
 from __future__ import annotations
 

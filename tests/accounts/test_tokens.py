@@ -1,4 +1,4 @@
-"""API tokens: made once, kept as a digest, scoped, expiring, revoked at once."""
+"""API tokens: shown once, stored as a digest, scoped, expiring, revoked at once."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_token_cannot_create_a_broader_or_longer_lived_token(alice):
 
 
 class UsesInMemory:
-    """The hash in which uses are noted, as Redis would keep it."""
+    """In-memory replacement of the Redis hash of token uses."""
 
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
@@ -220,7 +220,7 @@ def test_lookup_is_one_select_without_writes(alice, uses, django_assert_num_quer
     ],
 )
 def test_change_in_another_process_invalidates_a_cached_token(alice, uses, harm):
-    """The rows are changed past the look-up, as another process changes them."""
+    """Rows are changed without the cache, as another process does."""
     token, secret = make_token(alice)
     assert token_lookup.find_valid_token(secret) == (alice, token)
     harm(token)

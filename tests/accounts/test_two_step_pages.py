@@ -1,4 +1,4 @@
-"""One's own second factors on pages; who has to set one up; what an administrator takes off."""
+"""Pages of the own second factors, roles that require one, and removal by an administrator."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_roles_without_the_requirement_are_not_redirected(as_user, alice, petra,
 
 
 def test_setting_accepts_all_site_roles():
-    """The setting is checked before models can be imported, so the roles have a second list."""
+    """The setting is checked before models can be imported, so the roles are listed twice."""
     assert set(SiteRole.values) == checks.SITE_ROLES
 
 

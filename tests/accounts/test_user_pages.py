@@ -1,4 +1,4 @@
-"""The pages of people: what an administrator sees, is asked, and is told."""
+"""Pages for administrators of users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def text_of(answer) -> str:
-    """The words of a page, without its tags."""
+    """The text of a page, without tags."""
     words = re.sub(r"<[^>]+>", " ", answer.content.decode())
     return " ".join(words.split())
 

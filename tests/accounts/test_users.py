@@ -1,4 +1,4 @@
-"""People: invited by a link that works once, changed, given another password, deleted."""
+"""Users: invitation links, changes, password resets and deletion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def path_of(url: str) -> str:
 
 
 def choose(url: str, password: str = NEW, repeated: str = "") -> tuple[Client, int]:
-    """A fresh browser that follows a link and chooses a password there; what it was answered."""
+    """Follow a link in a new browser and choose a password there; return the responses."""
     browser = Client()
     answer = browser.post(path_of(url), {"password": password, "repeated": repeated or password})
     return browser, answer.status_code

@@ -1,4 +1,4 @@
-"""Announcements: who sees which, dismissal by each user, and their end by time."""
+"""Announcements: visibility, dismissal per user, and expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several announcements at the same moment: the bound holds."""
+"""The limit on announcements under concurrency."""
 
 from __future__ import annotations
 

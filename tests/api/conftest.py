@@ -1,4 +1,4 @@
-"""A program that speaks JSON to the API as somebody."""
+"""A JSON client of the API, and checks of responses against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.yaml"
 
 @cache
 def document() -> Any:
-    """The OpenAPI document, as it is committed."""
+    """The committed OpenAPI document."""
     return yaml.load(DOCUMENT.read_text(), Loader=yaml.CSafeLoader)
 
 
 def headers_of(answer: Any) -> set[str]:
-    """The headers that the document says of this answer."""
+    """The headers that the document names for this response."""
     request = answer.wsgi_request
     route = "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", request.resolver_match.route).rstrip("/")
     operation = document()["paths"][route][request.method.lower()]
@@ -97,7 +97,7 @@ def headers_of(answer: Any) -> set[str]:
 
 @cache
 def _problems() -> Any:
-    """What the OpenAPI document says of problems, and nothing beside it: what is sent has to stand there."""
+    """The schema of problems in the document, closed: unknown fields fail."""
     schemas = document()["components"]["schemas"]
     closed = {**schemas["Problem"], "additionalProperties": False}
     return jsonschema_rs.validator_for(
@@ -111,7 +111,7 @@ def _problems() -> Any:
 
 
 def problem(response: Any, status: int, code: str) -> dict[str, Any]:
-    """The problem document, after a look at what every one must have."""
+    """Check a problem response and return its document."""
     assert response.status_code == status, response.content
     assert response["Content-Type"] == "application/problem+json"
     body: dict[str, Any] = response.json()

@@ -1,4 +1,4 @@
-"""PATCH of a workspace: rename it, say anew how long it is needed, and its priority."""
+"""PATCH of a workspace: name, expected hours and priority."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def place(team: Any, local_pool: Any) -> None:
-    """A team and a machine with room."""
+    """A team and a node with free capacity."""
 
 
 def test_create_starts_the_workspace_and_returns_it_in_full(api: Any, bob: Any, place: None) -> None:
@@ -113,7 +113,7 @@ def test_missing_token_is_401(api: Any, place: None) -> None:
 def test_checkpointed_overrides_the_template_default(
     api: Any, bob: Any, place: None, said: Any, loses: bool
 ) -> None:
-    """Without it a notebook that computes on no accelerator is taken to go on from its files."""
+    """By default a notebook without accelerator counts as resumable from its files."""
     made = api(bob).post("workspaces", {**BODY, "checkpointed": said})
     assert made.status_code == 201
     assert (made.json()["checkpointed"], made.json()["loses_work"]) == (said, loses)
@@ -155,7 +155,7 @@ def test_empty_idempotency_key_is_ignored(api: Any, bob: Any, place: None) -> No
 def test_simultaneous_requests_at_once_with_one_key_create_one_workspace(
     bob: Any, place: None, name: str
 ) -> None:
-    """Threads with connections of their own, as web workers have."""
+    """Threads with their own connections, as web workers have."""
     _, secret = make_token(bob)
     together = threading.Barrier(6)
     answers: list[Any] = []

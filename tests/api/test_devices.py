@@ -1,4 +1,4 @@
-"""Nodes and devices over REST: what is said of them, cordons of single devices, drains."""
+"""Nodes and devices over REST: properties, cordons and drains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def states(program: Any) -> dict[str, str]:
-    """What each device says of itself; asking for those in a state gives the same."""
+    """The state of each device; the filter by state must agree."""
     said = {row["uuid"]: row["state"] for row in program.get("devices").json()["results"]}
     for state in DeviceState:
         found = {row["uuid"] for row in program.get(f"devices?state={state}").json()["results"]}

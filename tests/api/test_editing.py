@@ -1,4 +1,4 @@
-"""What is edited over REST says which version it is, and takes `If-Match`."""
+"""Editable resources return a version and accept `If-Match`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDS_AN_ACCOUNT = {"deleteUser", "deleteServiceAccount"}
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind is made and changed: `make` returns who edits it and its path below /api/v1/."""
+    """A kind of resource: `make` creates it and returns its editor and path below /api/v1/."""
 
     make: Callable[[Any], str]
     method: str

@@ -40,7 +40,7 @@ def happen(workspace: Workspace, message: str) -> int:
 async def follow(
     workspace: Workspace, user: Any = None, *, path: str = "events/stream", **headers: str
 ) -> Any:
-    """The answer to a request with a new token of the user's."""
+    """The response to a request with a new token of the user."""
     if user is not None:
         _, secret = await sync_to_async(make_token)(user)
         headers["Authorization"] = f"Bearer {secret}"

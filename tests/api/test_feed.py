@@ -1,4 +1,4 @@
-"""GET /api/v1/events and /api/v1/events/stream: everything that one may know of."""
+"""GET /api/v1/events and /api/v1/events/stream: all events visible to the user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def happen(kind: AuditKind, **about: Any) -> int:
 
 @pytest.fixture
 def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
-    """One event of each audience, and one that has no type."""
+    """One event per audience, and one without a type."""
     other = TeamFactory(slug="other")
     mine = WorkspaceFactory(owner=bob, team=team, name="mine")
     hers = WorkspaceFactory(owner=alice, team=team, name="hers")
@@ -58,7 +58,7 @@ def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
 
 
 def test_gateway_process_sends_portal_urls(happened: dict[str, int], team: Any, settings: Any) -> None:
-    """It serves the stream, and has no other paths."""
+    """The gateway process serves the stream and has no other URLs."""
     number = str(uuid.uuid4())
     happen(
         AuditKind.QUOTA_SET,

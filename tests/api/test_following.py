@@ -1,4 +1,4 @@
-"""What goes on after the answer says where to look, and when again; who asks too often, when to come back."""
+"""Location and Retry-After of running operations, and rate limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client generated from the document for programs, used against a portal that listens."""
+"""A client generated from the OpenAPI document, used against a running portal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STREAMS = {"follow_events"}
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name of the package. A warning of the generator is an operation or a field that is left out."""
+    """The name of the package. A generator warning means a skipped operation or field, so it fails."""
     folder = tmp_path_factory.mktemp("client")
     done = subprocess.run(
         [
@@ -104,7 +104,7 @@ def test_refusal_is_a_problem_with_codes(
 
 
 def test_client_parses_every_list(generated: str, as_user: Any, team: Any, pool: Any) -> None:
-    """All that can be read without naming something, as an administrator."""
+    """Every list without path parameters, as an administrator."""
     ada = UserFactory(username="ada", is_superuser=True)
     client = as_user(ada)
     begin = timezone.now() + timedelta(days=30)

@@ -1,4 +1,4 @@
-"""Lengths of time in the catalog and of a pool's checks: hours, under names that end in `_hours`."""
+"""Durations of the catalog and of a pool's checks: hours, in fields that end in `_hours`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeating a request with its key changes nothing again, and a key that would do nothing is ignored."""
+"""Idempotency keys: replays, scope, expiry, and operations that ignore them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A list says what a workspace's own address says, at a known cost."""
+"""Rows of the workspace list equal the detail, at a constant number of queries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 @pytest.fixture
 def one_of_each(team: Any, pool: Any, bob: Any) -> None:
-    """A workspace in each state; one holds devices and is asked to leave, one waits."""
+    """A workspace in each state; one holds devices and is preempted, one waits."""
     flavor = FlavorFactory(pool=pool)
     for number, state in enumerate(State):
         WorkspaceFactory(name=f"w{number}", owner=bob, team=team, state=state, pool=pool, flavor=flavor)
@@ -207,7 +207,7 @@ def page(user: Any) -> Any:
 
 
 def test_operator_page_reads_only_the_rows_it_shows(olga: Any) -> None:
-    """Whatever the number of rows: the index has the order of the list, so nothing is sorted."""
+    """The index has the order of the list, so nothing is sorted."""
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL plans by what its tables hold")
     plan = page(olga).explain()

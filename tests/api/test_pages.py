@@ -1,4 +1,4 @@
-"""Lists in pages: rows of equal values, and rows that come, go and change in between."""
+"""Pagination with equal values and with rows that change between pages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_order_identifies_a_row(view: Any) -> None:
 
 
 def _walk(program: Any, url: str | None, between: Any = lambda: None) -> list[str]:
-    """The ids of all pages; a list without an end fails."""
+    """The ids of all pages; fails if the list does not end."""
     found: list[str] = []
     for _number in range(100):
         page = program.get(url).json()

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the answer is a problem document (RFC 9457)."""
+"""Every error is a problem document (RFC 9457)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all resources do alike; what each does by itself is in its room's own tests."""
+"""Common checks of all resources; their own behavior is tested in their rooms."""
 
 from __future__ import annotations
 

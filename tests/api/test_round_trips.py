@@ -1,4 +1,4 @@
-"""Read, modify, write: a PUT or PATCH takes the whole of what GET returns, for every kind."""
+"""Read, modify, write: PUT and PATCH accept the full representation of GET, for every kind."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ MADE: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def _still(shown: dict[str, Any]) -> dict[str, Any]:
-    """What is read, without durations that go on."""
+    """The representation without running durations."""
     return {name: value for name, value in shown.items() if name != "stages"}
 
 
 def _edits() -> dict[str, set[str]]:
-    """The methods that edit, by path of the OpenAPI document."""
+    """The editing methods, by path of the OpenAPI document."""
     paths = document()["paths"]
     return {path: found for path, methods in paths.items() if (found := methods.keys() & set(EDITS))}
 
@@ -93,7 +93,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 
 @pytest.fixture(params=sorted(MADE))
 def made(request: pytest.FixtureRequest, api: Any, people: Any, monkeypatch: Any) -> tuple[Any, str, str]:
-    """A program that edits, the path, and the method."""
+    """A client that may edit, the path, and the method."""
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     actor, make = MADE[request.param]
     program = api(people[actor])
@@ -113,7 +113,7 @@ def test_round_trip_changes_nothing(made: tuple[Any, str, str]) -> None:
 
 
 def test_outdated_version_is_refused(made: tuple[Any, str, str]) -> None:
-    """Read-only fields of an older version are no mistake of the client."""
+    """Outdated read-only fields are not a client error."""
     program, path, method = made
     read = program.get(path)
     older = {name: _older(name, value) for name, value in read.json().items()}

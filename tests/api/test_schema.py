@@ -1,4 +1,4 @@
-"""The OpenAPI document: current, complete and valid. `test_conformance.py` says whether it is true."""
+"""The OpenAPI document is current, complete and valid. `test_conformance.py` compares it with responses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_document_is_openapi_3_1_with_security_schemes() -> None:
 
 
 def test_document_is_valid_openapi_3_1() -> None:
-    """By the meta-schema, and every default by the schema that it stands in."""
+    """By the meta-schema; each default by its own schema."""
     found = [
         f"{list(error.absolute_path)}: {error.message}"
         for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()
@@ -93,7 +93,7 @@ NO_VERBS = {"close", "end", "refuse", "remove", "withdraw"}
 
 
 def test_each_verb_has_one_meaning() -> None:
-    """By the table in docs/api.md: the method, or the end of the path, says the verb."""
+    """As in the table of docs/api.md: method or last path segment."""
     wrong = []
     for path, lower, operation in OPERATIONS:
         method, name, last = lower.upper(), operation["operationId"], path.rpartition("/")[2]
@@ -120,7 +120,7 @@ def test_parameters_schemas_and_fields_have_descriptions() -> None:
 
 
 def test_examples_match_their_schemas() -> None:
-    """Also by format and pattern: people copy them."""
+    """Including format and pattern, as users copy examples."""
     shown = [
         (f"{schema}.{name}", field, example)
         for schema, definition in DOCUMENT["components"]["schemas"].items()

@@ -1,4 +1,4 @@
-"""Requests with a token take a short way through the middleware: what they are answered is the same."""
+"""Requests with a token skip most middleware and get the same responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOVING = {"X-Request-Id"}
 
 @pytest.fixture
 def ways(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, Any]]:
-    """The same request by the short way and by all the middleware, each with a client of its own."""
+    """The same request by the short path and through all middleware, with separate clients."""
 
     def ask(
         method: str, path: str, *, body: str = "", cookies: Any = None, **headers: str
@@ -131,7 +131,7 @@ def test_internal_error_gets_the_same_response(
 
 
 def test_authorization_header_disables_the_session(as_user: Any, alice: Any, bob: Any) -> None:
-    """Who can make a browser send any `Authorization` gets no session past the protection of forms."""
+    """An attacker who can add `Authorization` must not bypass CSRF protection with a session."""
     browser = as_user(alice)
     browser.handler.enforce_csrf_checks = True
     for header in ("Bearer", "Bearer berth_nonsense", "bearer x"):

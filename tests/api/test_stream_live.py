@@ -1,4 +1,4 @@
-"""The event stream on real parts: uvicorn, Redis, and a client that comes and goes."""
+"""The event stream with uvicorn and Redis, and clients that connect and disconnect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hinted(redis: redis_py.Redis, redis_url: str, settings: Any) -> Iterator[red
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams look by themselves less often than any client of these tests waits: what comes was hinted."""
+    """Streams poll less often than any client of these tests waits, so events arrive by hint."""
     hints = live.hints
 
     def rarely(channel: str, **more: Any) -> Any:

@@ -44,7 +44,7 @@ def test_revoked_token_is_refused_at_once(api: Any, bob: Any) -> None:
 
 
 def test_tokens_of_others_are_hidden(api: Any, bob: Any, alice: Any, charlie: Any) -> None:
-    """An operator may; `tests/permissions` and `tests/service_accounts` say what."""
+    """Operators see them: `tests/permissions`, `tests/service_accounts`."""
     token, _ = make_token(bob)
 
     for user in (alice, charlie):

@@ -1,4 +1,4 @@
-"""People and the audit log over REST. Who may is in `tests/permissions`, what is done in `tests/accounts`."""
+"""Users and the audit log over REST. Permissions are in `tests/permissions`, services in `tests/accounts`."""
 
 from __future__ import annotations
 

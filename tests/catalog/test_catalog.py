@@ -1,4 +1,4 @@
-"""The starting catalog, and flavors that follow the accelerators found."""
+"""The starting catalog, and flavors created for discovered accelerators."""
 
 from __future__ import annotations
 

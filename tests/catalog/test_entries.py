@@ -1,4 +1,4 @@
-"""Templates and flavors that people make, change, restore and delete; and what attackers try with them."""
+"""Templates and flavors: creation, changes, versions, deletion, and attacks."""
 
 from __future__ import annotations
 

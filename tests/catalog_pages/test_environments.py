@@ -1,4 +1,4 @@
-"""The environment of a template: its form, cards, page and versions, and what previews make of it."""
+"""Environments of templates: form, cards, page, versions and previews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of templates and flavors: few fields in view, sections, presets, and checks during input."""
+"""Forms of templates and flavors: sections, presets and live checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW = {"template": "/catalog/templates/new/", "flavor": "/catalog/flavors/new/"}
 
 
 def check(client: Any, url: str, fields: dict[str, Any], changed: str) -> str:
-    """The answer to a change of a field, as htmx asks for it."""
+    """The response to a changed field, requested as by htmx."""
     headers = {"HX-Request": "true", "HX-Target": "form-preview", "HX-Trigger-Name": changed}
     page = client.post(url, fields, headers=headers)
     assert page.status_code == 200
@@ -26,7 +26,7 @@ def check(client: Any, url: str, fields: dict[str, Any], changed: str) -> str:
 
 
 def problems_in(html: str) -> set[str]:
-    """The fields with problems in such an answer."""
+    """The fields with errors in this response."""
     return set(re.findall(r'id="id_(\w+?)_error" hx-swap-oob="innerHTML"><span class="problem"', html))
 
 

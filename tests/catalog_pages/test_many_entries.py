@@ -1,4 +1,4 @@
-"""Thousands of entries: whatever place one has, it can be chosen, and pages ask no more often for it."""
+"""Choice fields and query counts with thousands of entries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST = f"tools-{MANY - 1:04}"
 
 
 def environments(count: int = MANY, *, ready: bool = True, team: Team | None = None) -> list[Environment]:
-    """Environments with one version each, written at once."""
+    """Create environments with one version each, in bulk."""
     now = timezone.now()
     made = Environment.objects.bulk_create(
         Environment(slug=f"tools-{n:04}", name=f"Tools {n:04}", updated_at=now, team=team)
@@ -62,7 +62,7 @@ def flavors(count: int = MANY) -> None:
 
 
 def written(page: Any, ident: str) -> str:
-    """The text field with this id, which is completed."""
+    """The completed text field with this id."""
     text = page.content.decode()
     found = next(part for part in text.split("<input ") if f'id="{ident}"' in part.partition(">")[0])
     field = found.partition(">")[0]

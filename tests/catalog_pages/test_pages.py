@@ -1,4 +1,4 @@
-"""Pages that keep the catalog: forms, previews, versions, deletion, and what attackers write into them."""
+"""Pages of the catalog: forms, previews, versions, deletion, and hostile input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 
 def sent(form: Any, **changed: Any) -> dict[str, Any]:
-    """What a browser sends of a form as it stands."""
+    """The fields that a browser sends for an unchanged form."""
     data = {}
     for bound in form:
         value = bound.value()

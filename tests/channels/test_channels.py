@@ -1,4 +1,4 @@
-"""Whose notices go where, what is shown and hidden, and what becomes of a channel that fails."""
+"""Notice channels: recipients, visibility and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_TEAM = {"name": "Our Slack", "url": SLACK, "kinds": ["workspace.failed", "quo
 
 @pytest.fixture
 def process(monkeypatch):
-    """In place of the process that sends (`test_sender` has it): what it was given, and what it says."""
+    """Replaces the sending process (see `test_sender`): records jobs and returns `outcome`."""
 
     class Process:
         jobs: list[sending.Job]

@@ -1,4 +1,4 @@
-"""The process that sends: what it lets through, and each way in which a URL could mean harm."""
+"""The process that sends messages, and hostile URLs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMAS = ["json", "slack", "mmost", "workflows", "file", "syslog", "rsyslog", "
 
 @pytest.fixture(autouse=True)
 def _all_services(settings):
-    """Also those that the site does not allow by itself: the process has to hold without the list."""
+    """Allow every service: the process must be safe without the site's list."""
     settings.BERTH_CHANNEL_SCHEMAS = SCHEMAS
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8", "::1/128"]
     sending.LIMIT_S, before = 120.0, sending.LIMIT_S
@@ -65,7 +65,7 @@ def test_internal_addresses_are_refused_in_every_notation(settings):
 
 
 def test_redirect_to_an_internal_address_is_refused(settings):
-    """The receiver may be reached, the other may not: the connection is refused, whoever asks for it."""
+    """The receiver is allowed and the target is not."""
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.1/32"]
     with receiver() as there:
         there.answer = status(302, Location=f"http://127.0.0.2:{there.port}/admin")
@@ -75,7 +75,7 @@ def test_redirect_to_an_internal_address_is_refused(settings):
 
 
 def test_template_parameter_cannot_read_secret_files(tmp_path):
-    """Past the check of parameters, the process itself opens no file."""
+    """The process opens no file even if the parameter check is bypassed."""
     secret = tmp_path / "secret.json"
     secret.write_text('{"text": "very secret"}')
     url = f"workflows://127.0.0.1:1/abcdefgh/abcdefgh?template={secret}"

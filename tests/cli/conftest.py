@@ -1,4 +1,4 @@
-"""The command line against a portal that really listens: the test's database behind uvicorn."""
+"""The command line against a portal that listens: uvicorn on the test database."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Ran:
 def berth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., Ran]:
-    """Run `berth …` in a home folder of its own."""
+    """Run `berth …` with its own home folder."""
     from portal.cli.main import main
 
     for name in ("BERTH_URL", "BERTH_TOKEN", "XDG_CONFIG_HOME"):
@@ -105,7 +105,7 @@ def as_bob(
 
 @pytest.fixture
 def workers(as_bob: Any, sent: Any) -> Iterator[None]:
-    """Both planes at work in the background."""
+    """Run both planes in the background."""
     from django.db import connection
     from django.utils import timezone
 

@@ -16,7 +16,7 @@ from tests.factories import WorkspaceFactory, local_pool_with, node_info
 
 @pytest.fixture
 def home(as_bob: Any, bob: Any, team: Any) -> Any:
-    """Bob's workspace, stopped; his home lies on gpu-a."""
+    """Bob's stopped workspace; his home is on gpu-a."""
     pool = local_pool_with(node_info("gpu-a"))
     mine = WorkspaceFactory(owner=bob, team=team, pool=pool, name="mine", state="stopped")
     node, now = Node.objects.get(name="gpu-a"), timezone.now()
@@ -28,7 +28,7 @@ def home(as_bob: Any, bob: Any, team: Any) -> Any:
 
 
 def becomes(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Instead of waiting, what the node does."""
+    """Replace waiting: apply the node's result."""
     monkeypatch.setattr(
         "portal.cli.archives.time.sleep", lambda _s: HomeArchive.objects.update(open=False, **changes)
     )

@@ -1,4 +1,4 @@
-"""What the client makes of answers, and how it reaches a workspace"""
+"""Error handling of the client, and connections to workspaces."""
 
 from __future__ import annotations
 

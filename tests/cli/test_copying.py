@@ -1,4 +1,4 @@
-"""`berth cp -r`: folders there and back, over the process that serves a home's files on a node."""
+"""`berth cp -r`: folders in both directions, with the process that serves home files on a node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ unpacks = pytest.mark.skipif(
 
 
 class Cut(httpx.BaseTransport):
-    """The way to the node, which is cut in the middle of a transfer: of `puts` files the last comes half."""
+    """A connection to the node that breaks during a transfer, after half of file number `puts`."""
 
     puts = 0
     get_bytes = 0
@@ -126,7 +126,7 @@ def home(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder here with a project in it: files, an empty folder, odd names, links out of it."""
+    """A local project folder: files, an empty folder, unusual names, symlinks that lead out of it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project/data/empty").mkdir(parents=True)
     (tmp_path / "project/run.sh").write_bytes(b"#!/bin/sh\n")
@@ -140,7 +140,7 @@ def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(folder: Path) -> dict[str, bytes | None]:
-    """All below a folder, folders as None."""
+    """All entries below a folder; None for folders."""
     return {
         str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
         for path in sorted(folder.rglob("*"))

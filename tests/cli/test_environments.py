@@ -1,4 +1,4 @@
-"""`berth environments`: lists, and builds that it waits for, with the line that went wrong."""
+"""`berth environments`: lists and awaited builds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.factories import MembershipFactory, make_token
 
 @pytest.fixture
 def as_olga(as_bob: Any, local_pool: Any, olga: Any, sent: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`berth …` signed in as an operator, on a portal with a node that builds."""
+    """`berth …` signed in as an operator, on a portal with a building node."""
     monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
     return as_bob
 
 
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What happens each time the command waits: one after the other. Only waiting takes time."""
+    """Actions to run at each wait of the command, one after the other."""
     passed_s = [0.0]
 
     def happens(*steps: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""`berth exec` goes on after a lost connection, as after a restart of the portal."""
+"""`berth exec` continues after a lost connection, for example a restart of the portal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Script = Callable[[ServerConnection, str], None]
 
 
 class Jupyter:
-    """Answers the connections of one command by a script each: what a kernel sends until the line drops."""
+    """Replays a script per connection: what a kernel sends until the connection drops."""
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = list(scripts)

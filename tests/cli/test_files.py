@@ -1,4 +1,4 @@
-"""`berth files …`: what is asked of the portal, and what becomes of files here."""
+"""`berth files …`: requests to the portal, and local files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.factories import WorkspaceFactory
 
 @pytest.fixture
 def node(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Bob's workspace, and the files of his home by path."""
+    """Bob's workspace; returns the files of his home by path."""
     WorkspaceFactory(owner=bob, team=team, name="mine")
     held: dict[str, Any] = {"a": b"ay"}
 

@@ -1,6 +1,6 @@
-"""`berth port-forward` against what stands for a workspace: an origin that speaks the extension's protocol.
+"""`berth port-forward` against a fake workspace origin that speaks the extension's protocol.
 
-The extension is tried in `tests/provisioning/local/test_port_forward.py`, both together in `tests/e2e`.
+The extension is tested in `tests/provisioning/local/test_port_forward.py`, both together in `tests/e2e`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT_S = 20
 
 
 class Origin:
-    """A workspace's origin. `status` is what it answers to the question whether it forwards."""
+    """A fake workspace origin. `status` is its response to the question whether it forwards."""
 
     status = 200
 
@@ -75,7 +75,7 @@ class Origin:
 
 @pytest.fixture
 def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Origin]:
-    """That of bob's workspace `job`, which runs."""
+    """The origin of bob's running workspace `job`."""
     WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.RUNNING)
     found = Origin()
     monkeypatch.setattr(Transport, "connect", lambda self, _: Connection(found.url, self._token))
@@ -86,7 +86,7 @@ def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int], None]], None]]:
-    """Has something done with the local port as soon as the command listens; interrupts it after that."""
+    """Run code with the local port once the command listens, then interrupt the command."""
     ports: queue.Queue[int] = queue.Queue()
     say, watch, threads = forwarding._announce_port, forwarding.PortForwarder.watch, []
     watching, over = threading.Event(), threading.Event()
@@ -137,7 +137,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
 
 
 def exchanged(port: int, data: bytes) -> bytes:
-    """What is answered on a local port to `data` and its end."""
+    """The response of a local port to `data` followed by end of file."""
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
         line.sendall(data)
         line.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""`berth gpu check`: here, where there is no GPU, and through the portal."""
+"""`berth gpu check`: locally without a GPU, and through the portal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_link_check_has_one_verdict_for_both_nodes(
     sent: Broker,
     settings: Any,
 ) -> None:
-    """The other end is waited for, too, and what it has seen counts."""
+    """The command also waits for the other end."""
     settings.BERTH_NODES_ADDRESS = "192.0.2.11"
     pool = checked_pool(*(node_info(f"node-{each}", gpus=1, provides=("rdma",)) for each in (1, 2)))
     Pool.objects.update(config={**pool.config, "node": "node-1"})

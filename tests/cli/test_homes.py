@@ -14,7 +14,7 @@ from tests.factories import UserFactory, local_pool_with, make_token, node_info
 
 @pytest.fixture
 def as_operator(as_bob, olga, team, monkeypatch):
-    """`berth …` signed in as an operator; three homes lie on gpu-a."""
+    """`berth …` signed in as an operator; gpu-a has three homes."""
     pool = local_pool_with(node_info("gpu-a"), node_info("gpu-b"))
     node = Node.objects.get(name="gpu-a")
     for number in range(3):
@@ -63,7 +63,7 @@ def test_partial_move_exits_with_an_error(as_operator, monkeypatch):
 
 @pytest.fixture
 def archived(as_bob, bob, team):
-    """Bob's home, which is in an archive alone."""
+    """Bob's home, which exists only in an archive."""
     pool = local_pool_with(node_info("gpu-a"))
     node, now = Node.objects.get(name="gpu-a"), timezone.now()
     place = HomePlace.objects.create(owner=bob, team=team, pool=pool, node=node, since=now)

@@ -1,4 +1,4 @@
-"""berth login, and which address and token are used"""
+"""berth login: address and token selection."""
 
 from __future__ import annotations
 

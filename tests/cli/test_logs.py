@@ -1,4 +1,4 @@
-"""berth logs -f: by the portal's stream, on a log that a node has in files"""
+"""berth logs -f: the portal's stream of a log in files on a node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.factories import WorkspaceFactory
 
 
 class Program:
-    """What a workspace's program has written, and what happens at each look of the portal."""
+    """The output of a workspace, and what happens at each poll of the portal."""
 
     def __init__(self, folder: WorkspaceDir, workspace: Workspace) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""`berth` itself, and the commands that only look."""
+"""`berth` itself, and read-only commands."""
 
 from __future__ import annotations
 

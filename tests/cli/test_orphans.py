@@ -21,7 +21,7 @@ class Keyboard(io.StringIO):
 
 @pytest.fixture
 def as_operator(as_bob, olga, team, monkeypatch):
-    """`berth …` signed in as an operator; somebody's home, a folder and what has gone are known of."""
+    """`berth …` signed in as an operator; a home, a folder and a removed item are known."""
     pool = local_pool_with(node_info("gpu-a"))
     now = timezone.now()
     for kind, name, size, state, hours in (

@@ -1,4 +1,4 @@
-"""What pipelines need: up --reuse, --idempotency-key and --clean-up, stop and rm --wait"""
+"""Options for pipelines: up --reuse, --idempotency-key and --clean-up, stop and rm --wait."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def petra(team: Any) -> Any:
 
 
 def decided(decide: Any) -> threading.Thread:
-    """Decide on the request for which the command waits, as soon as there is one."""
+    """Decide the request that the command waits for, once it exists."""
 
     def run() -> None:
         try:

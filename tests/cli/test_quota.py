@@ -13,7 +13,7 @@ from tests.factories import TeamFactory, WorkspaceFactory
 
 @pytest.fixture
 def vision(as_bob, bob, team, pool):
-    """vision may use 4 H100 and 64 GiB; bob holds one and a half."""
+    """vision may use 4 H100 and 64 GiB; bob uses 1.5 H100."""
     limits.set_quota(actor=SYSTEM, team=team, resource="gpu:h100", quota=4000)
     limits.set_quota(actor=SYSTEM, team=team, resource="memory_mib", quota=65_536)
     limits.set_member_cap(actor=SYSTEM, team=team, resource="gpu:h100", amount=2000)

@@ -23,7 +23,7 @@ from tests.reports.test_gpu_use import hold, measured
 
 @pytest.fixture
 def proposal(bob, team):
-    """To move bob's workspace, which does not run any more as it did then."""
+    """A proposal to move bob's workspace, which no longer runs as it did."""
     workspace, now = WorkspaceFactory(owner=bob, team=team, name="train"), timezone.now()
     places = [{"nodes": [{"node": node, "devices": [], "repartitions": []}]} for node in ("gpu-07", "gpu-08")]
     move = {"workspace": str(workspace.pk), "generation": 7, "pool": str(workspace.pk)}

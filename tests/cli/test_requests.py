@@ -135,7 +135,7 @@ def test_events_of_all_workspaces_are_followed(server: str, bob: Any, team: Any)
 
 
 def completed(*words: str) -> list[str]:
-    """What bash offers for the last of these words."""
+    """The completions that bash offers for the last word."""
     lines = (
         "source /dev/stdin",
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))',

@@ -1,4 +1,4 @@
-"""`berth secret …`: values come on standard input and are printed nowhere."""
+"""`berth secret …`: values are read from standard input and never printed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SA = "service-account"
 
 @pytest.fixture
 def as_alice(as_bob, alice, monkeypatch):
-    """`berth …` signed in as the owner of vision; bob, a member, is there, too."""
+    """`berth …` signed in as the owner of vision; bob is a member."""
     monkeypatch.setenv("BERTH_TOKEN", make_token(alice)[1])
     return as_bob
 

@@ -14,7 +14,7 @@ from tests.factories import UserFactory, make_token
 
 @pytest.fixture
 def as_olga(as_bob, monkeypatch):
-    """`berth …` signed in as an operator; bob is there, too."""
+    """`berth …` signed in as an operator; bob exists."""
     olga = UserFactory(username="olga", is_operator=True)
     monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
     return as_bob

@@ -1,4 +1,4 @@
-"""berth-cli: the command alone, in an environment that has neither Django nor anything else of the portal"""
+"""berth-cli: the command alone, in an environment without Django and without the portal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEEDED = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built in a copy, so that nothing is left in the checkout."""
+    """Built from a copy, so that the checkout stays clean."""
     copy = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("portal/cli", "packages/berth-cli"):
@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty environment with the wheel, and of all packages of these tests only what it needs."""
+    """An environment with the wheel and only its dependencies."""
     environment = tmp_path_factory.mktemp("installed")
     site = with_wheel_alone(environment, wheel)
     for name in NEEDED:

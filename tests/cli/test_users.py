@@ -10,7 +10,7 @@ from tests.factories import UserFactory, make_token
 
 @pytest.fixture
 def as_ada(as_bob, monkeypatch):
-    """`berth …` signed in as an administrator; bob is there, too."""
+    """`berth …` signed in as an administrator; bob exists."""
     ada = UserFactory(username="ada", is_superuser=True)
     monkeypatch.setenv("BERTH_TOKEN", make_token(ada)[1])
     return as_bob

@@ -1,4 +1,4 @@
-"""The pages about OWASP ASVS are whole: each requirement once, each named test there, and the sums right."""
+"""The pages about OWASP ASVS: every requirement once, existing tests, correct sums."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def requirements() -> list[str]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of each line about requirements; the first holds their numbers."""
+    """The cells of each row about requirements; the first cell has their numbers."""
     return [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
@@ -38,7 +38,7 @@ def section(title: str) -> str:
 
 
 def states() -> dict[str, list[str]]:
-    """The requirements in each state, in the order of the columns of the summary."""
+    """The requirements by state, in the column order of the summary."""
     return {
         "holds": [number for row in rows(EVIDENCE) for number in row[0].split(", ")],
         "partly": [row[0] for row in rows(section("Requirements that hold partly"))],

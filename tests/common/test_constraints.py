@@ -1,4 +1,4 @@
-"""Which constraint an `IntegrityError` is about, as the database of the test words it."""
+"""Constraint names of an `IntegrityError`, by database."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_unknown_constraint_name_raises() -> None:
 
 
 def test_all_used_constraint_names_exist_in_the_database() -> None:
-    """PostgreSQL names constraints of unique fields by itself."""
+    """PostgreSQL names constraints of unique fields itself."""
     for model, names in USED.items():
         violates(IntegrityError(), model, *names)
         if connection.vendor != "postgresql":
@@ -127,7 +127,7 @@ def test_all_used_constraint_names_exist_in_the_database() -> None:
 
 
 def test_each_caught_integrity_error_is_checked_by_constraint() -> None:
-    """Whatever catches one looks at its constraint, or only tries again."""
+    """Code that catches one checks its constraint or retries."""
     retries = {"people/identity/services.py:sign_in"}
     unseen = set()
     for path in PORTAL.rglob("*.py"):

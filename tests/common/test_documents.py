@@ -1,4 +1,4 @@
-"""What README and docs/ say of the code, and where they lead, is there."""
+"""References in README and docs/ exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error pages: in the frame of the portal for who is signed in, bare where the database may be the cause."""
+"""Error pages: with menu for signed-in users, without it where the database may have failed."""
 
 from __future__ import annotations
 

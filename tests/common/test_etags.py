@@ -1,4 +1,4 @@
-"""Versions of rows: what `If-Match` and a form's hidden field say, and who is told that it has changed."""
+"""Row versions in `If-Match` and in hidden form fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of faults: each line says how it was shown, and every test that it names is there."""
+"""The page of GPU faults names its evidence, and every named test exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amounts and what is typed: one separator, one decimal of GiB, singular and plural."""
+"""Formatting and parsing of amounts and times."""
 
 from __future__ import annotations
 

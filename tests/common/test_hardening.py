@@ -1,4 +1,4 @@
-"""What every answer carries and what is logged of refusals, whoever asks."""
+"""Security headers, cookies, caching and logs of every response."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_no_input_becomes_code_markup_or_a_command_line():
 
 
 def test_yaml_is_loaded_without_python_objects():
-    """No tag makes an object: of the library nothing is used that could, and no other loader is given."""
+    """Only safe functions of the library are used, and no other loader is passed."""
     for path in YAML:
         tree = ast.parse(path.read_text())
         used = {
@@ -258,7 +258,7 @@ def test_cookie_attributes(alice, settings):
 
 
 def test_workspaces_cannot_set_portal_cookies_over_https():
-    """Names are fixed when the settings are read, so they are read once more as they are over https."""
+    """Cookie names are fixed when settings load, so the settings are loaded again for https."""
     code = (
         "import django; django.setup()\n"
         "from django.conf import settings as s\n"

@@ -1,4 +1,4 @@
-"""JSON of the REST API is what DRF would have written."""
+"""The JSON renderer's output equals that of DRF."""
 
 from __future__ import annotations
 

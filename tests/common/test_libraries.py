@@ -1,4 +1,4 @@
-"""What Berth takes from others is named with its version, as docs/security.md says."""
+"""Third-party libraries are listed with version, as docs/security.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses may be reached, what a URL may be, what is kept encrypted, what signs."""
+"""Outgoing requests: allowed addresses, valid URLs, encrypted secrets and signatures."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_valid_urls(url, problem):
 
 
 def test_plain_http_receiver_is_refused_where_tls_is_expected(settings):
-    """No handshake, and so no message. Certificates are in `test_outgoing_tls`."""
+    """Certificates are tested in `test_outgoing_tls`."""
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8"]
     with receiver() as there, pytest.raises(client.NoAnswer) as failed:
         client.post(there.url.replace("http:", "https:"), b"secret", {}, timeout_s=10)
@@ -140,7 +140,7 @@ def test_sealed_value_opens_only_with_its_purpose_and_key(settings):
 
 
 def test_signature_matches_the_vector_of_the_specification():
-    """Of the reference implementations of Standard Webhooks."""
+    """From the reference implementations of Standard Webhooks."""
     found = signatures.signed_headers(
         b'{"test": 2432232314}',
         message_id="msg_p5jXN8AQM9LWM0D4loKWxJek",

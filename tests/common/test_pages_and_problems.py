@@ -1,4 +1,4 @@
-"""Errors: each has a code, a request id and one next action, as a page and as a problem."""
+"""Errors have a code, a request id and one next action, on pages and as problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots: values for the script, merged points, tables with the same figures."""
+"""Plots: values for the script, merged points, and tables with equal values."""
 
 from __future__ import annotations
 

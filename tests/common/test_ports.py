@@ -1,4 +1,4 @@
-"""A port answers with what is connected to it, and says so where nothing is."""
+"""Ports return the connected implementation, and raise without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries whose SQL is kept say what the same queries say without."""
+"""Prepared queries return the rows of the equal Django queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every code has a text, and every text is a sentence made of what the code is raised with."""
+"""Every code has a text in full sentences with the parameters of the code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLAUSES = (PlacementCode, WaitBasis, PreemptionCode, AdmissionCode)
 
 
 def formats(code: StrEnum) -> list[str]:
-    """The formats of a code's text, each form of a plural for itself."""
+    """The formats of a code's text, each plural form separately."""
     found = []
     text = text_of(code)
     for pattern in (text.message, text.next_action):
@@ -82,7 +82,7 @@ def test_every_code_of_the_portal_is_registered_by_its_value() -> None:
 
 
 def test_codes_belong_to_a_room_that_uses_them() -> None:
-    """A code is used in its room; a code of `portal.common` there, or in two other rooms."""
+    """A code is used in its room; a code of `portal.common` there or in at least two other rooms."""
     rooms: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path, tree in sources():
         if path.stem == "wording" or path.parent.name == "wording":
@@ -127,7 +127,7 @@ def sources() -> list[tuple[Path, ast.Module]]:
 
 
 def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
-    """Each `Reason(Code.MEMBER, {"literal": …})` of the portal: where, class, member, names of params."""
+    """Each `Reason(Code.MEMBER, {"literal": …})` of the portal: place, class, member, parameter names."""
     for path, tree in sources():
         for node in ast.walk(tree):
             if not (
@@ -145,7 +145,7 @@ def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
 
 
 def test_texts_use_only_parameters_of_their_code() -> None:
-    """Where params are written out at the call; what `prepare` adds to them is made of these."""
+    """For literal params at the call; `prepare` derives its additions from them."""
     by_name = {each.__name__: each for each in registry.enumerations}
     made: dict[str, int] = defaultdict(int)
     wrong = []
@@ -226,7 +226,7 @@ def test_problem_has_message_and_reason() -> None:
 def test_concurrent_first_lookups_of_texts_succeed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first requests of a process come in several threads."""
+    """The first requests of a process run in several threads."""
     real = wording.import_module
     asked: list[object] = []
 

@@ -1,4 +1,4 @@
-"""Rows are represented by the fields of their serializer, read once for each class."""
+"""Rows are represented by their serializer's fields, which are inspected once per class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors in settings: each stops the start and names the variable"""
+"""Errors in settings stop the start and name the variable."""
 
 from __future__ import annotations
 

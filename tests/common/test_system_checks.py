@@ -1,4 +1,4 @@
-"""What `manage.py check` says of settings that would be unsafe."""
+"""`manage.py check` reports unsafe settings."""
 
 from __future__ import annotations
 

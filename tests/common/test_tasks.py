@@ -1,4 +1,4 @@
-"""The two planes of Celery agree: every message that one sends, the other has a task for."""
+"""Both Celery planes agree: each sent message has a task on the other side."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_both_planes_are_safe_against_lost_workers():
 def test_every_sent_message_matches_the_signature_of_its_task(
     make, alice, pool, local_pool, sent, clock, monkeypatch
 ):
-    """A whole life, with everything that either plane sends on the way."""
+    """A full lifecycle with all messages of both planes."""
     monkeypatch.setattr("redis.Redis.from_url", _no_redis)
     workspace = make(alice, "sim-cpu")
     sent_tasks = set()
@@ -121,7 +121,7 @@ def run_until_ready_of(workspace, sent) -> None:
 
 
 def _checked(sent) -> list:
-    """Messages to the real node are only checked: no local driver runs in this test."""
+    """Check messages to the real node without running a local driver."""
     for message in sent:
         if message.queue == "node.node-1":
             inspect.signature(node.tasks[message.task].run).bind(**message.kwargs)

@@ -1,4 +1,4 @@
-"""What a request waits for, and refusals about limits, in sentences: made of codes and numbers alone."""
+"""Messages about waiting and limits, built from codes and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk without a byte or an inode left: people sign in and stop what they have; later all goes on."""
+"""A disk without free bytes or inodes: users can sign in and stop workspaces; later all recovers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 class Disk:
-    """A small file system of the test's own."""
+    """A small file system for the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class Disk:
             pytest.skip("no file system can be mounted here")
 
     def fill(self, what: str) -> None:
-        """Leave no byte, or no inode: it shrinks to what is used."""
+        """Leave no free byte, or no free inode."""
         found = os.statvfs(self.folder)
         used = {
             "bytes": f"size={(found.f_blocks - found.f_bfree) * found.f_frsize}",
@@ -127,7 +127,7 @@ def test_users_can_sign_in_and_stop_workspaces_on_a_full_disk(berth: Berth, disk
 
 
 def test_workers_recover_after_redis_refused_writes(berth: Berth) -> None:
-    """As it does for a moment when its disk is full, also to a worker that waits for its next message."""
+    """As Redis does with a full disk, also to a worker that waits for a message."""
     url = berth.instance.redis_url("control", berth.secret("redis_control"))
     before = {name: berth.services()[name]["pid"] for name in ("control", "node")}
     with redis_client.client(url) as client:

@@ -1,4 +1,4 @@
-"""A node worker killed at each moment of a command: before the driver, inside it, before its answer."""
+"""A node worker killed at each stage of a command: before, in and after the driver."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STARTED_BY_THEN = {"while it is launched", "before the answer"}
 
 
 def dies_at(place: str, message: Message) -> None:
-    """Give the command to a worker that is killed at `place`."""
+    """Pass the command to a worker that is killed at `place`."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.dying_node", place],
         cwd=ROOT,
@@ -94,7 +94,7 @@ def test_worker_killed_while_starting_without_gpus(planes: Planes, bob: User, mo
 
 
 def agents_soon(planes: Planes, workspace: Workspace) -> list[tuple[int, int]]:
-    """The agent that the killed worker has launched: it lives on without the worker."""
+    """The agent launched by the killed worker, which it survives."""
     return eventually(lambda: planes.agents(workspace) or None, limit_s=10, what="an agent")
 
 
@@ -128,7 +128,7 @@ def test_worker_killed_while_deleting(planes: Planes, moment: str) -> None:
 
 
 def test_launched_workspace_that_is_no_longer_wanted_is_stopped(planes: Planes) -> None:
-    """Its worker died with the answer, and the person has changed their mind meanwhile."""
+    """Its worker died before its result, and the user stopped it."""
     workspace = planes.make()
     dies_at(START["before the answer"], command_of(planes))
     assert agents_soon(planes, workspace)

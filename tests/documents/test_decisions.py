@@ -1,4 +1,4 @@
-"""The index of the decisions has every page of docs/adr once, with the title and status of the page."""
+"""The index lists every page of docs/adr with its title and status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_title_and_status_of_a_decision_match_the_index(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [INDEX, *PAGES], ids=lambda page: page.name[:4])
 def test_links_between_decisions_have_existing_targets(page: Path) -> None:
-    """And call a decision by its number."""
+    """Link texts contain the number."""
     for text, name in re.findall(r"\[([^\]]+)\]\((\d{4}-[^)#]+\.md)", page.read_text()):
         assert (FOLDER / name).is_file(), name
         number = re.search(r"\d{4}", text)

@@ -1,4 +1,4 @@
-"""Pages of the documents: each is whole, each link leads somewhere, no other file gets out."""
+"""Pages of the documents: complete, with working links; no other file is served."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_reason_code_has_an_anchor() -> None:
 
 @pytest.mark.parametrize("name", sorted(library.documents()))
 def test_page_has_valid_anchors_and_links_and_no_inline_code(name: str) -> None:
-    """No inline code or style, anchors as the search and GitHub have them, links that lead somewhere."""
+    """Anchors equal those of the search and of GitHub."""
     document = library.documents()[name]
     body = rendering.page_of(document).body
     assert not INLINE.search(body)

@@ -1,6 +1,6 @@
 """Texts for people avoid phrases that are hard to read: rewrite the sentence, not only the word.
 
-Docstrings are read where they are shown: in the OpenAPI file and in the generated pages.
+Docstrings are checked where they are shown: in the OpenAPI file and in the generated pages.
 """
 
 from __future__ import annotations

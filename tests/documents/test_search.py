@@ -1,4 +1,4 @@
-"""A reader's test: questions, and the section that answers each, among the first three that are found."""
+"""Questions of readers, and the section that must be among the first three results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refused, asked for, approved, running: two people, two browsers, under a minute of clicking."""
+"""A refused request is made, approved and run by two users in two browsers, within a minute of clicks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ User.objects.update(is_approver=False)
 
 @pytest.fixture
 def small_quota(berth: Berth, ada: Api) -> Iterator[None]:
-    """ada's team may hold one core; ben, a member, decides requests."""
+    """ada's team may use one core; ben, a member, decides requests."""
     berth.run("manage.py", "shell", "-c", SET_UP)
     yield
     berth.run("manage.py", "shell", "-c", CLEAN_UP)

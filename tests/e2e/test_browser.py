@@ -1,4 +1,4 @@
-"""What a person does: sign in, New, Start, work, save, stop, start again; on a desktop and on a phone."""
+"""A user's day: sign in, create, start, work, save, stop, start again; on desktop and phone."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ LINES_KEPT = 60
 
 
 def telling(answer: Response) -> bool:
-    """Whether an answer is worth a line in the report: not the files of a page that came as they should."""
+    """Whether a response is worth reporting: not successful static files."""
     return not (answer.ok and answer.request.resource_type in ("stylesheet", "script", "image", "font"))
 
 
 def chosen(page: Page, field: str, value: str) -> None:
-    """Until the form of a new workspace shows what follows from a choice: its address then has it."""
+    """Wait until the form of a new workspace shows the effect of a choice, which its URL then contains."""
     page.wait_for_url(re.compile(rf"[?&]{field}={value}(&|$)"))
 
 
 class Person:
-    """Somebody at a browser of their own."""
+    """A user with their own browser."""
 
     def __init__(self, browser: Browser, berth: Berth, name: str, shots: str, **options: Any) -> None:
         self.berth, self.name, self._shots = berth, name, shots
@@ -58,7 +58,7 @@ class Person:
         self.page.set_default_timeout(30_000)
 
     def _listen(self) -> None:
-        """Keep what the pages complain about, for the report of a test that fails."""
+        """Record console messages of the pages, for the report of a failed test."""
         on, say = self.context.on, self.said.append
         on("console", lambda line: say(f"{line.type}: {line.text[:300]}"))
         on("weberror", lambda problem: say(f"error: {problem.error}"))
@@ -69,7 +69,7 @@ class Person:
         )
 
     def testify(self) -> None:
-        """What her pages look like, and what they have said, newest last."""
+        """The pages' content and console messages, newest last."""
         for number, page in enumerate(self.context.pages):
             print(f"page {number}: {page.url}")
             with contextlib.suppress(PlaywrightError):
@@ -87,7 +87,7 @@ class Person:
         self.page.wait_for_url(re.compile(rf"^{re.escape(self.berth.url)}/(overview/)?$"))
 
     def start_new(self, template: str) -> None:
-        """New, the template, Start: it opens by itself."""
+        """New, the template, Start; the workspace opens automatically."""
         self.shot("home")
         self.page.get_by_role("link", name=re.compile("^New( workspace)?$")).first.click()
         choice = self.page.locator(f"input[name=template][value={template}]")
@@ -102,7 +102,7 @@ class Person:
             self.shot("starting")
 
     def arrive(self) -> None:
-        """On the workspace's own origin."""
+        """Wait for the workspace's own origin."""
         self.page.wait_for_url(re.compile(r"^http://ws-[0-9a-f]{32}\.localhost:"), timeout=START_LIMIT_MS)
 
     def to_its_page(self, name: str) -> None:
@@ -111,7 +111,7 @@ class Person:
         self.page.get_by_role("heading", name=name, exact=True).wait_for()
 
     def stop_and_start(self) -> None:
-        """From the workspace's page, by its buttons."""
+        """Stop and start with the buttons of the workspace page."""
         self.shot("running")
         self.page.locator("#act-stop").click()
         self.shot("stop")
@@ -140,7 +140,7 @@ class Person:
 def person(
     browser: Browser, berth: Berth, ada: Api, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Person]]:
-    """`person("shots", **options of the browser)`: ada, with a name for her screenshots."""
+    """`person("shots", **options)`: ada's browser, with a name for her screenshots."""
     there: list[Person] = []
 
     def come(shots: str, **options: Any) -> Person:
@@ -155,7 +155,7 @@ def person(
 
 
 def run_a_cell(person: Person, notebook: str) -> None:
-    """JupyterLab's launcher, a notebook, 1+1, Shift+Enter, 2; saved under a name."""
+    """Open a notebook, run 1+1, and save it under a name."""
     page = person.page
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=START_LIMIT_MS)
     cell = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .cm-content").first
@@ -202,7 +202,7 @@ def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) ->
 
 
 def test_cell_run_before_the_kernel_is_ready_waits_for_it(person: Callable[..., Person]) -> None:
-    """And no second kernel is started for it."""
+    """No second kernel is started."""
     ada = person("jupyterlab-early", color_scheme="light", **DESKTOP)
     ada.sign_in()
     ada.start_new("jupyterlab")
@@ -236,12 +236,12 @@ def test_cell_run_before_the_kernel_is_ready_waits_for_it(person: Callable[..., 
 
 
 def is_sessions(url: str) -> bool:
-    """Whether it is where JupyterLab asks for a notebook's kernel."""
+    """Whether this is JupyterLab's request for a notebook's kernel."""
     return urlsplit(url).path == "/api/sessions"
 
 
 def test_stop_in_jupyterlab_leads_to_the_workspace_page(person: Callable[..., Person]) -> None:
-    """By its own bar; what is left of JupyterLab in another tab comes to the portal, not to an error."""
+    """Other JupyterLab tabs lead to the portal too, not to an error."""
     ada = person("jupyterlab-stop", color_scheme="light", **DESKTOP)
     ada.sign_in()
     ada.start_new("jupyterlab")
@@ -296,7 +296,7 @@ def test_click_during_a_live_update_counts(person: Callable[..., Person], ada: A
 
 
 def drop(page: Page, target: Locator, *files: Path) -> None:
-    """Drag files and folders of this machine over the target and let go, as a file manager does."""
+    """Drag files and folders over the target and drop them, as a file manager does."""
     box = target.bounding_box()
     assert box is not None
     where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
@@ -355,7 +355,7 @@ def test_jupyterlab_on_a_phone(person: Callable[..., Person]) -> None:
 
 
 def edit_in_marimo(person: Person, notebook: str) -> None:
-    """A new notebook, 1+1, 2; saved under a name."""
+    """Create a notebook, run 1+1, and save it under a name."""
     page = person.page
     page.wait_for_load_state("networkidle")
     person.shot("marimo-home")
@@ -411,7 +411,7 @@ def test_marimo(berth: Berth, person: Callable[..., Person], shots: str, options
 
 
 def test_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> None:
-    """One shell, which a reload finds again; a new one after a stop."""
+    """A reload finds the same shell; after a stop there is a new one."""
     ada = person("terminal-phone", color_scheme="light", **PHONE)
     ada.sign_in()
     ada.start_new("terminal")
@@ -419,7 +419,7 @@ def test_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> Non
     home = berth.home / "homes" / "lab" / "ada"
 
     def run(command: str, said: str) -> None:
-        """Type a command; what it writes into `terminal.txt`, as the screen itself is a canvas."""
+        """Type a command that writes to `terminal.txt`, as the screen is a canvas."""
         ada.page.locator(".jp-Terminal-body .xterm-screen").tap(timeout=START_LIMIT_MS)
         ada.page.keyboard.type(f"{command} > terminal.txt\n")
         file = home / "terminal.txt"

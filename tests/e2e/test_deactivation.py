@@ -1,4 +1,4 @@
-"""An account is switched off while its user works: what is open is cut, for a notebook that resists too."""
+"""Deactivation of an account during use closes its connections, even for an unresponsive notebook."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def browser(berth: Berth) -> Iterator[httpx.Client]:
 
 
 class Watch:
-    """When a WebSocket or a stream has ended, in seconds of the clock; None while it goes on."""
+    """The end of a WebSocket or stream, in seconds of the clock; None while open."""
 
     def __init__(self, wait: Any) -> None:
         self.ended_at: float | None = None
@@ -84,7 +84,7 @@ def until_closed(channel: ClientConnection) -> None:
 
 
 def accepted(berth: Berth, admin: httpx.Client, browser: httpx.Client, name: str) -> str:
-    """Somebody has accepted an invitation in the browser; a token of theirs."""
+    """Accept an invitation in the browser; return a token of the user."""
     made = admin.post("users", json={"username": name, "teams": [{"team": "lab", "role": "member"}]})
     assert made.status_code == 201, made.text
     path = httpx.URL(made.json()["invite_url"]).path

@@ -1,7 +1,7 @@
-"""The guide to a server with GPUs, word by word, where stand-ins in C are in the place of NVIDIA's driver.
+"""The guide for GPU servers, command by command, with fake NVIDIA libraries in C.
 
-They keep the driver's rules (tests/gpu/driver) and compute on the CPU, so the check works on little here and
-for a short time; all else is the product's, on a machine made for it.
+They follow the driver's rules (tests/gpu/driver) and compute on the CPU, so the check uses small sizes.
+Everything else is the product, on its own machine.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def devices(here: HowToMachine, secret: str) -> dict[str, dict[str, Any]]:
 
 
 def exit_code(here: HowToMachine, command: str) -> tuple[int, str]:
-    """Of a command that may fail, with what it says."""
+    """Exit code and output of a command that may fail."""
     said = here.do(f"{command.strip()} || echo ended with $?")
     code = re.search(r"^ended with (\d+)$", said, flags=re.MULTILINE)
     return int(code[1]) if code else 0, said

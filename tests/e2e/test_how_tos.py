@@ -1,6 +1,6 @@
-"""The commands of tutorials and how-to guides, word by word, on a machine made for them.
+"""The commands of tutorials and how-to guides, on a machine created for them.
 
-docs/systemd.md has a test of its own, and so have the pipelines of docs/ci.md.
+docs/systemd.md and the pipelines of docs/ci.md have their own tests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def fresh(here: HowToMachine) -> None:
 
 
 def token(here: HowToMachine, name: str = "admin") -> str:
-    """A token of somebody, who has made it in the browser."""
+    """A token that a user has created in the browser."""
     made = "; ".join(TOKEN.format(name=name).strip().splitlines())
     return here.do(f".venv/bin/python manage.py shell -v 0 -c '{made}'").split()[-1]
 
@@ -133,7 +133,7 @@ def test_backup_restore_upgrade_and_rollback(here: HowToMachine) -> None:
 
 
 def next_version(here: HowToMachine) -> str:
-    """A version with one more migration, to be pulled. Returns the commit that there is now."""
+    """Commit a version with one more migration to be pulled; return the previous commit."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of git")
     name = "git -c user.name=Somebody -c user.email=somebody@example.org"

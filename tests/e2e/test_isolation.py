@@ -1,4 +1,4 @@
-"""What runs in a workspace cannot act on the portal, on other workspaces, or on this machine."""
+"""Code in a workspace cannot act on the portal, on other workspaces, or on this machine."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ print(json.dumps(found))
 
 
 def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
-    """The first of these tests: it needs room for two JupyterLabs at once."""
+    """Must run first: it needs capacity for two JupyterLabs at once."""
     pool = ada.json("GET", "pools/this-machine")
     nodes = ada.json("GET", "nodes")["results"]
     if nodes[0]["isolation"] != "sandbox":
@@ -116,13 +116,13 @@ def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
 
 
 def visible(found: dict[str, Any], path: str) -> list[str]:
-    """The entries of a folder; none where the folder is not there."""
+    """The entries of a folder; none if it does not exist."""
     seen = found[f"list {path}"]
     return seen if isinstance(seen, list) else []
 
 
 def ways_to_programs(folder: Path) -> set[str]:
-    """The entries of `folder` through which the notebook environment and its Python are reached."""
+    """The entries of `folder` that lead to the notebook environment and its Python."""
     environment = need_notebook_environment()
     ways = {environment, environment.resolve(), (environment / "bin" / "python3").resolve()}
     # Its chain of links, one by one.
@@ -151,7 +151,7 @@ def hidden_paths(berth: Berth) -> list[str]:
 
 
 def look_around(berth: Berth, workspace_id: str) -> dict[str, Any]:
-    """What a cell of the workspace finds."""
+    """What a cell of the workspace can see."""
     curl = Curl(berth, berth.tokens["ada"])
     kernel = curl("POST", "/api/kernels", {"name": "python3"}, host=berth.host(workspace_id))
     assert kernel.status == 201, kernel
@@ -243,13 +243,13 @@ async ([portal, workspaceId, other]) => {
 
 
 def open_soon(berth: Berth, workspace_id: str, token: str, path: str) -> None:
-    """The proxy has its route some moments after the workspace is ready."""
+    """Open once the proxy has its route, shortly after the workspace is ready."""
     eventually(lambda: berth.enter(workspace_id, token, path) == 200, limit_s=30, what="it opens")
 
 
 @pytest.fixture(scope="module")
 def pair(berth: Berth) -> Iterator[tuple[str, str]]:
-    """Ada's and Ben's workspaces, both serving their home folders; each holds a page and a secret."""
+    """Ada's and Ben's workspaces, serving their homes; each contains a page and a secret."""
     made = []
     for name in ("ada", "ben"):
         api = berth.api(name)
@@ -272,7 +272,7 @@ def pair(berth: Berth) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def signed_in(browser: Browser, berth: Berth) -> Iterator[Callable[[str], Page]]:
-    """`signed_in("ada")`: a page of a fresh profile in which she has signed in to the portal."""
+    """`signed_in("ada")`: a page of a new profile, signed in to the portal."""
     contexts = []
 
     def come(name: str) -> Page:
@@ -340,7 +340,7 @@ def workspaces(berth: Berth) -> list[tuple[Any, ...]]:
 def test_request_with_portal_cookies_from_a_workspace_origin_is_refused(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
-    """On a domain of one's own, workspaces are the same site: browsers then send the portal's cookies."""
+    """With a custom domain, workspaces are the same site, so browsers send the portal's cookies."""
     mine, _ = pair
     page = signed_in("ada")
     cookies = {cookie["name"]: cookie["value"] for cookie in page.context.cookies(berth.url)}

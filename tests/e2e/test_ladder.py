@@ -1,7 +1,7 @@
-"""A notebook that nobody uses, in a browser: warned, kept, without its GPU, stopped; and who waited for that.
+"""An idle notebook in a browser: warned, kept, without its GPU, stopped; and who waited for the GPU.
 
-JupyterLab is real, and so is all that is measured of it; the GPU is simulated (`simulated_gpu`). Hours pass
-by the rows that say since when: the look and the pass that follow are the portal's own.
+JupyterLab and its measurements are real; the GPU is simulated (`simulated_gpu`). Times of rows are moved
+instead of waiting for hours.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ for line in sys.stdin:
 
 
 class Hand:
-    """Has the portal look and walk the ladder now, and hours pass between: one process, with its settings."""
+    """Runs the portal's observation and reclaim pass now, and lets hours pass, in one process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -93,7 +93,7 @@ class Hand:
         return json.loads(answer)
 
     def pass_by(self, workspace: str, seconds: int) -> None:
-        """Nothing happens in it for so long; no pass follows."""
+        """Let time pass without activity and without a reclaim pass."""
         # What it really does now counts: JupyterLab has to have come to rest.
         eventually(
             lambda: self("look", workspace) == "",
@@ -103,7 +103,7 @@ class Hand:
         self("later", workspace, seconds)
 
     def idle_for(self, workspace: str, seconds: int, reached: Callable[[], Any], what: str) -> None:
-        """Nothing has happened in it for so long: passes follow until what is to come of that is so."""
+        """Let time pass without activity, with reclaim passes until the expected state."""
 
         def step() -> bool:
             if reached():
@@ -137,7 +137,7 @@ def hand_of(berth: Berth) -> Iterator[Hand]:
 
 @pytest.fixture
 def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    """One with a GPU that is simulated."""
+    """An instance with a simulated GPU."""
     environment = instance.need_notebook_environment()
     folder = tmp_path_factory.mktemp("ladder")
     with simulated_gpu.reports() as server:
@@ -161,7 +161,7 @@ def ada(berth: Berth, browser: Browser, request: pytest.FixtureRequest) -> Itera
 
 
 def gpu_times(berth: Berth, workspace: str) -> tuple[datetime, datetime | None]:
-    """When it first got the GPU, and when it gave it back, by the portal's rows."""
+    """When the workspace first got the GPU and when it released it, by the portal's rows."""
     (row, *_) = berth.rows(
         "SELECT a.granted_at, a.released_at FROM inventory_allocation a JOIN inventory_allocateddevice d"
         " ON d.allocation_id = a.id WHERE a.workspace_id = ? ORDER BY a.granted_at",
@@ -172,7 +172,7 @@ def gpu_times(berth: Berth, workspace: str) -> tuple[datetime, datetime | None]:
 
 
 def strike(berth: Berth, *names: str) -> None:
-    """Kill services at once, each with SIGKILL, and wait until others are in their places."""
+    """Kill services with SIGKILL at once, and wait for their replacements."""
     before = {name: berth.services()[name]["pid"] for name in names}
     assert kill(before.values()) == len(names)
 
@@ -266,5 +266,5 @@ def test_idle_notebook_is_warned_kept_released_and_stopped(
 
 
 def wake(person: Person) -> None:
-    """She comes back to the tab, as a browser tells it."""
+    """The tab becomes visible again."""
     person.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")

@@ -30,7 +30,7 @@ DIGESTIBLE = 2_400_000
 
 
 def family(pid: int) -> list[int]:
-    """The process and all below it."""
+    """The process and its descendants."""
     found = [pid]
     for each in found:
         with contextlib.suppress(OSError):
@@ -40,7 +40,7 @@ def family(pid: int) -> list[int]:
 
 
 def memory_mib(berth: Berth, service: str) -> float:
-    """Private memory of a service's processes, and their share of what they have in common."""
+    """Private memory of a service's processes, plus their proportional shared memory."""
     total = 0
     for pid in family(berth.services()[service]["pid"]):
         with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ def memory_mib(berth: Berth, service: str) -> float:
 
 
 def held(berth: Berth, token: str, body: bytes) -> socket.socket:
-    """A connection whose body is there but for its last byte."""
+    """A connection whose body lacks its last byte."""
     sock = socket.create_connection(("127.0.0.1", berth.port), timeout=ANSWER_S)
     head = (
         "POST /api/v1/workspaces HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -74,14 +74,14 @@ def read(sock: socket.socket) -> bytes:
 
 
 def large(size: int) -> bytes:
-    """JSON of `size` bytes with many small values, which takes many times as much once it is parsed."""
+    """JSON of `size` bytes with many small values, which takes far more memory once parsed."""
     values = [{"n": number} for number in range(size // 16)]
     body = json.dumps({"template": values}).encode()[: size - 3]
     return body[: body.rindex(b",")].ljust(size - 2) + b"]}"
 
 
 def send(berth: Berth, tokens: list[str], body: bytes) -> dict[str, float]:
-    """Send as many bodies at once as the front door holds; the memory while it held them."""
+    """Send as many bodies at once as the front door accepts; return the memory meanwhile."""
     # No user sends more than these in a window.
     time.sleep(LARGE_BODIES.window_s)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A home goes from the portal's machine to another one and back, by the doors, through kills."""
+"""A home moves from the portal's machine to another and back, while processes are killed."""
 
 from __future__ import annotations
 

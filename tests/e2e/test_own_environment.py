@@ -1,7 +1,7 @@
-"""A list with one wrong name, its line in the log, mended, a template and a flavor, and a member's start.
+"""A package list with one wrong name: log line, correction, template, flavor, and a member's start.
 
-By pages, by REST and by `berth apply`: real builds of one tiny package. By pages it comes from the machine's
-package index, and is skipped where none answers; the others share an instance with an index in a folder.
+On pages, over REST and by `berth apply`, with real builds of a tiny package. The page test uses the machine's
+package index and is skipped without one; the others share an instance with an index in a folder.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PROOF = "proof-of-{name}.txt"
 
 
 def startup(name: str) -> str:
-    """Fails unless the package is there, and so does the start; leaves the proof in the home."""
+    """A startup script that fails without the package, and leaves proof in the home."""
     return f'python3 -c "import six; print(six.__name__)" > "$HOME/{PROOF.format(name=name)}"\n'
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    """An instance whose packages come from a folder."""
+    """An instance with packages from a folder."""
     packages = PackageFolder(tmp_path_factory.mktemp("index") / "packages")
     packages.wheel("pip")
     packages.wheel("six")
@@ -72,7 +72,7 @@ def site_ben(site: Berth) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def admin(berth: Berth) -> Iterator[Api]:
-    """The administrator's API, on a machine whose package index answers."""
+    """The administrator's API, if the package index answers."""
     index = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
     if index.startswith("http"):
         try:
@@ -90,7 +90,7 @@ def administrator(berth: Berth) -> Iterator[Api]:
 
 @pytest.fixture
 def ben(berth: Berth) -> Iterator[Api]:
-    """A member, who owns nothing; what he starts is deleted afterwards."""
+    """The API of a member; his workspaces are deleted afterwards."""
     yield from member(berth)
 
 
@@ -104,7 +104,7 @@ def member(berth: Berth) -> Iterator[Api]:
 
 
 def ended_build(admin: Api, slug: str, version: int) -> dict[str, Any]:
-    """The build of a version, once it has ended."""
+    """The build of a version, once finished."""
 
     def look() -> dict[str, Any] | None:
         rows = admin.json("GET", f"environments/{slug}/builds")["results"]
@@ -115,7 +115,7 @@ def ended_build(admin: Api, slug: str, version: int) -> dict[str, Any]:
 
 
 def is_refused_with_its_line(admin: Api, slug: str) -> None:
-    """The first version names the wrong package, its line in the list and that of the log."""
+    """The first version names the wrong package, its line in the list and in the log."""
     build = ended_build(admin, slug, 1)
     assert build["state"] == "failed"
     assert build["failure"]["code"] == "build_no_such_package", build["message"]
@@ -132,7 +132,7 @@ def is_refused_with_its_line(admin: Api, slug: str) -> None:
 
 
 def member_starts(berth: Berth, ben: Api, name: str) -> None:
-    """He chooses template and flavor; his workspace answers, and its start has seen the package."""
+    """Start a workspace as a member; check that it answers and its start found the package."""
     order = {"team": "lab", "template": name, "flavor": name}
     assert ben.json("POST", "admission/preview", order)["outcome"] == "fits_now"
     made = ben.create(name, name, name=name)

@@ -1,6 +1,6 @@
-"""The examples of pipelines, step by step, against a whole Berth.
+"""The examples of pipelines, step by step, against a real instance.
 
-This machine has no GPU: the variables for the flavor and the check say so. Nothing else of them is changed.
+The only changes are the variables for flavor and check, as this machine has no GPU.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def pipeline(berth: Berth, tmp_path: Path) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def one_core(berth: Berth, ada: Api) -> Iterator[None]:
-    """ada's team may hold one core; ben, a member, decides requests."""
+    """ada's team may use one core; ben, a member, decides requests."""
     berth.run("manage.py", "shell", "-c", SET_UP)
     yield
     berth.run("manage.py", "shell", "-c", CLEAN_UP)
 
 
 def berth_says(berth: Berth, user: str, *command: str) -> str:
-    """What a person types beside the pipeline."""
+    """The output of a command that a user runs beside the pipeline."""
     done = subprocess.run(
         [Path(sys.executable).parent / "berth", *command],
         env={**os.environ, "BERTH_URL": berth.url, "BERTH_TOKEN": berth.tokens[user]},
@@ -160,7 +160,7 @@ def test_queued_start_passes_when_capacity_is_free(
     ada.wait(held["id"], "running")
 
     def makes_room(said: Callable[[], str]) -> None:
-        """As soon as the pipeline has said that its own waits."""
+        """Free capacity once the pipeline reports that it waits."""
         eventually(lambda: "pending, position 1" in said(), limit_s=120, what="it waits")
         berth_says(berth, "ada", "rm", held["id"], "--yes")
 

@@ -1,4 +1,4 @@
-"""A planted value is searched for everywhere: it is in the workspace, and in nothing else that there is."""
+"""A secret value is searched for everywhere: only its workspace may contain it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
 
 def forms_of(value: str) -> list[bytes]:
-    """The value as it is, and as it stands in the middle of something in base64, wherever it begins there."""
+    """The value, and its base64 forms at every offset."""
     found = [value.encode()]
     for shift in range(3):
         coded = base64.b64encode(b"x" * shift + value.encode())
@@ -49,7 +49,7 @@ def files_with(folder: Path, values: list[str]) -> list[Path]:
 
 
 def keys_with(store: Any, values: list[str]) -> tuple[list[bytes], int]:
-    """Keys of Redis whose content has a value, and how many keys there are."""
+    """Redis keys whose content has a value, and the number of keys."""
     read: dict[bytes, Any] = {
         b"string": store.get,
         b"list": lambda key: store.lrange(key, 0, -1),
@@ -83,7 +83,7 @@ def processes_with(values: list[str], name: str) -> set[int]:
 
 @contextmanager
 def overheard(store: Any) -> Iterator[list[bytes]]:
-    """Every command that anybody sends to Redis meanwhile, messages to nodes among them."""
+    """All commands sent to Redis meanwhile, including messages to nodes."""
     heard: list[bytes] = []
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A notebook that is open while its session ends says what to do, and works again after a sign-in."""
+"""A notebook whose session ends shows what to do, and works again after sign-in."""
 
 from __future__ import annotations
 

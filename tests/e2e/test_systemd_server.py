@@ -1,8 +1,7 @@
-"""docs/systemd.md, word by word: a whole server of units, in a machine with a systemd of its own.
+"""docs/systemd.md, command by command: a server of systemd units on its own machine.
 
-What brings the programs (its first step) is left out: this checkout and the machine's packages are there. The
-machine has a network of its own, so that the ports may be those of the document, and a cluster of PostgreSQL
-that is made anew.
+The installation of programs (first step) is left out: the machine uses this checkout and its packages. It has
+its own network, for the documented ports, and a new PostgreSQL cluster.
 """
 
 from __future__ import annotations

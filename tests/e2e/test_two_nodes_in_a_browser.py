@@ -1,7 +1,7 @@
-"""Two machines in networks of their own, one front door, and two people at browsers.
+"""Two machines in their own networks, one front door, and two users with browsers.
 
-The operator adds both by the command of the page, drains one and revokes the other; ada works on both and
-reads on her pages what becomes of it. In order, as on one day.
+The operator adds both with the page's command, drains one and revokes the other; ada works on both. The tests
+run in order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ services.set_member(actor=SYSTEM, team=team, username="ada", role="member")
 
 @dataclass
 class Site:
-    """The portal, two machines beside it, and who is there."""
+    """The portal, two machines, and their users."""
 
     berth: Berth
     machines: dict[str, SecondMachine]
@@ -76,7 +76,7 @@ class Site:
         return "ws-" + self.workspaces[node].replace("-", "")
 
     def machines_page(self) -> Page:
-        """The machines of the pool, by the links that lead there."""
+        """The machines of the pool, reached by links."""
         page = self.admin.page
         page.goto(f"{self.berth.url}/pools/")
         page.locator(f"main a[href='/pools/{self.nodes()['node-a']['pool']}/']").first.click()
@@ -139,7 +139,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
 
 @pytest.fixture(autouse=True)
 def witness(site: Site, request: pytest.FixtureRequest) -> Iterator[None]:
-    """After a test that failed: what each open page shows, and what the API says at that time."""
+    """After a failed test: the content of each open page, and the state from the API."""
     yield
     if not request.node.stash.get(FAILED, False):
         return
@@ -171,7 +171,7 @@ def test_command_of_the_page_adds_both_nodes(site: Site) -> None:
 
 
 def test_notebook_on_each_node(site: Site) -> None:
-    """Each on the machine of its home, and both entered through the one front door."""
+    """Each on the machine of its home, both through the front door."""
     for name, team in TEAMS.items():
         (other,) = set(TEAMS) - {name}
         site.cordon(other)
@@ -200,7 +200,7 @@ def test_notebook_on_each_node(site: Site) -> None:
 
 
 def test_killed_worker_and_workspace_are_explained_on_the_page(site: Site) -> None:
-    """The machine's worker and the workspace at once: her page says what happened, and how to go on."""
+    """Worker and workspace are killed at once."""
     machine, page = site.machines["node-x"], site.pages["node-x"]
     before = machine.services()["node"]["pid"]
     os.kill(before, signal.SIGKILL)
@@ -225,7 +225,7 @@ def test_killed_worker_and_workspace_are_explained_on_the_page(site: Site) -> No
 
 
 def test_node_is_drained_and_returned_to_service(site: Site) -> None:
-    """By the page of the machine. Hers is told, waits where its home is, and is there again by itself."""
+    """Ada's workspace waits for its home's node and starts again automatically."""
     admin, page = site.machines_page(), site.pages["node-x"]
     site.row("node-x").get_by_role("link", name="Cordon or drain").click()
     admin.get_by_role("link", name="Drain").click()
@@ -244,7 +244,7 @@ def test_node_is_drained_and_returned_to_service(site: Site) -> None:
 
 
 def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
-    """By the page. Hers says it by itself, with what to do; nothing offers to open what nobody can enter."""
+    """The page updates live, shows what to do, and offers no unreachable workspace."""
     site.machines_page()
     page = site.pages["node-y"]
     expect(page.locator("#act-open")).to_be_visible()
@@ -286,7 +286,7 @@ def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
 
 
 def test_drain_moves_homes_to_another_node(site: Site) -> None:
-    """To the portal's own machine: her workspace leaves, her home follows, and it starts there."""
+    """To the portal's machine: the workspace stops, its home moves, and it starts there."""
     site.cordon("node-a", "uncordon")
     workspace_id = site.workspaces["node-x"]
     page = site.pages["node-x"]

@@ -1,4 +1,4 @@
-"""Open, where the browser came through a tunnel on another port or does not know `*.localhost`, as Safari."""
+"""Opening workspaces through a tunnel on another port, or in a browser without `*.localhost`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two web hosts behind one address share sessions and keys. Under load, one is restarted after the other."""
+"""Two web hosts behind one address share sessions and keys, and are restarted one by one under load."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_request_replayed_at_the_other_host_takes_effect_once(site: Site) -> Non
 
 @dataclass
 class Load:
-    """What several people do meanwhile, each in a thread; `problems` is what any of them would have seen."""
+    """The actions of several users, each in a thread; `problems` lists errors that a user would see."""
 
     site: Site
     over: threading.Event = field(default_factory=threading.Event)
@@ -125,7 +125,7 @@ class Load:
             self.count("rest", answer)
 
     def writes(self) -> None:
-        """A workspace that is created and deleted, without a key and without a second try."""
+        """Create and delete a workspace, without key and without retry."""
         if self.written.is_set():
             return
         body = {"team": "lab", "template": "files", "flavor": "tiny", "name": f"w-{uuid.uuid4().hex[:8]}"}
@@ -143,7 +143,7 @@ class Load:
             self.count("app", client.get(url, headers=self.site.bearer()))
 
     def messages(self) -> None:
-        """Messages on one WebSocket after the other: notebooks connect again when one ends."""
+        """Messages over consecutive WebSockets, as notebooks reconnect."""
         with contextlib.suppress(ConnectionClosed), self.site.websocket() as channel:
             self.connected += 1
             while not self.over.is_set():
@@ -152,7 +152,7 @@ class Load:
                 self.over.wait(0.2)
 
     def follow(self, path: str, take: Callable[[str, str], None]) -> Callable[[], None]:
-        """A reader of an event stream, which continues after the last event that it has seen."""
+        """Read an event stream, resuming after the last event."""
         last = ""
 
         def read() -> None:

@@ -1,4 +1,4 @@
-"""Whose the services are: what is shared with an account, what is taken back, and when all stays root's."""
+"""The services account: shared files, returned files, and when everything stays with root."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_root_only_file_named_by_a_setting_is_reported(mine: Instance, tmp_path:
 
 @root_only
 def test_missing_file_named_by_a_setting_is_reported(mine: Instance, tmp_path: Path) -> None:
-    """Whoever makes it may make it root's alone, as an agent of Vault's does."""
+    """Its creator, such as a Vault agent, may make it readable only by root."""
     with pytest.raises(AccountUnusable, match="does not exist"):
         choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")})
 
@@ -156,7 +156,7 @@ def test_invalid_uid_of_doors_is_reported(text: str, tmp_path: Path) -> None:
 
 @root_only
 def test_launcher_without_mount_permission_is_reported(mine: Instance, tmp_path: Path, monkeypatch) -> None:
-    """As in a container without rights."""
+    """As in a container without capabilities."""
     launcher = tmp_path / "launcher.py"
     launcher.write_text("raise SystemExit('python cannot be confined: Operation not permitted')")
     monkeypatch.setattr(account, "LAUNCHER", launcher)
@@ -246,7 +246,7 @@ def test_symlinks_beside_the_database_are_removed_and_not_followed(mine: Instanc
 
 @root_only
 def test_redis_data_is_dropped_on_return_to_root(mine: Instance, tmp_path: Path) -> None:
-    """Root's Redis would follow a link that the account has left there."""
+    """Root's Redis would follow a symlink left by the account."""
     (mine.redis_dir / "appendonlydir").mkdir()
     found = of(mine, UID)
     found.grant_ownership()
@@ -326,7 +326,7 @@ def test_database_is_in_the_folder_of_the_instance(tmp_path: Path) -> None:
 
 
 def test_file_beside_the_program_is_shared_without_its_folder(mine: Instance, tmp_path: Path) -> None:
-    """Or else its folder would be shown with all that is in it."""
+    """Otherwise everything in the folder would be visible."""
     found = of(mine, UID)
     assert found._readable_path(mine.home.parent / "token") == mine.home.parent / "token"
     assert found._readable_path(mine.home / "run" / "token") == mine.home / "run" / "token"

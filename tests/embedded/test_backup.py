@@ -1,4 +1,4 @@
-"""`backup` while the portal writes, and `restore`, which loses nothing of what was there."""
+"""`backup` while the portal writes, and `restore`, which keeps replaced files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def console() -> Console:
 
 @pytest.fixture
 def portal(instance: Instance) -> Instance:
-    """What an instance has on its disk, its database with a log beside it."""
+    """The files of an instance, with a database and its write-ahead log."""
     for folder in (instance.home / "secrets", instance.home / "keys", instance.tls_dir, instance.redis_dir):
         folder.mkdir(parents=True, mode=0o700)
         (folder / "value").write_text(f"{folder.name} of then\n")
@@ -91,7 +91,7 @@ def test_restore_onto_an_empty_machine(portal: Instance, tmp_path: Path, console
 
 
 def test_backup_while_the_portal_writes(portal: Instance, tmp_path: Path, console: Console) -> None:
-    """Each transaction is in the copy whole or not at all, and none is refused for it."""
+    """The copy has each transaction completely or not at all, and no write fails."""
     done, failures = threading.Event(), []
 
     def go_on() -> None:

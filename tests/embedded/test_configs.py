@@ -72,7 +72,7 @@ def door(instance: Instance) -> dict[str, Any]:
 
 
 def handlers(routes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Every handler of these routes and of those within."""
+    """Every handler of these routes, including nested ones."""
     for route in routes:
         for handler in route["handle"]:
             yield handler
@@ -120,7 +120,7 @@ def test_only_trusted_proxies_set_the_client_address(fixed: Instance) -> None:
 
 
 def test_https_responses_have_hsts(fixed: Instance) -> None:
-    """What reaches a browser is tried in tests/workspaces/gateway/test_front_door.py."""
+    """Responses in a browser: tests/workspaces/gateway/test_front_door.py."""
 
     def first(public_url: str) -> dict[str, Any]:
         server = door(replace(fixed, public_url=public_url))["apps"]["http"]["servers"]["front-door"]
@@ -200,7 +200,7 @@ def test_only_admitted_requests_get_the_long_timeout(fixed: Instance) -> None:
 
 
 def test_only_the_gateway_process_chooses_upstreams(fixed: Instance) -> None:
-    """Before anything else is looked at, as what is not its own is dropped after that."""
+    """This route comes first, because later ones drop foreign headers."""
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
     assert server["routes"][1]["match"] == [{"header": {"Transfer-Encoding": ["*"]}}]
     onward = server["routes"][2]

@@ -1,4 +1,4 @@
-"""compose.yaml, the Dockerfile and what they call. They are read here; `make test-compose` runs them."""
+"""compose.yaml, the Dockerfile and their commands, statically; `make test-compose` runs them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_process_of_the_embedded_mode_has_a_service(compose: dict[str, Any
 
 
 def volumes_of(service: dict[str, Any]) -> dict[str, str]:
-    """Where each volume is, with `:ro` where it is only read."""
+    """The mount point of each volume, with `:ro` if read-only."""
     return dict(volume.split(":", 1) for volume in service.get("volumes", []))
 
 

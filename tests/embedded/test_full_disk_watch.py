@@ -1,4 +1,4 @@
-"""The reserve of the database, and Redis without its file."""
+"""The reserved space of the database, and Redis persistence on a full disk."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_database_file_of_the_url(tmp_path):
 
 
 class Redis:
-    """What Redis says of its file, and what it is told."""
+    """A fake Redis with its persistence state, and the commands it received."""
 
     def __init__(self, *, enabled: bool, well: bool) -> None:
         self.enabled, self.well = enabled, well

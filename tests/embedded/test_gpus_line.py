@@ -1,4 +1,4 @@
-"""What `make up` says of the machine's GPUs."""
+"""The line of `make up` about GPUs."""
 
 from __future__ import annotations
 

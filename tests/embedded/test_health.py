@@ -16,7 +16,7 @@ from provisioning import heartbeat
 
 
 class FakeStore:
-    """A Redis with these heartbeats, or one that does not answer. `full` is how many of 100 MiB are used."""
+    """A Redis with these heartbeats, or one that does not answer. `full` is the used MiB of 100."""
 
     def __init__(self, heartbeats: dict[str, float] | None, full: int = 1) -> None:
         self._heartbeats, self._full = heartbeats, full

@@ -1,4 +1,4 @@
-"""While the web process is away, the front door shows a page of ours, and programs get a problem document."""
+"""While the web process is down, the front door shows an outage page, and programs get a problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 @pytest.fixture
 def without_web(instance: Instance) -> Iterator[Instance]:
-    """The front door with the configuration of an instance of which nothing else runs."""
+    """The front door of an instance without its other services."""
     try:
         caddy = find_binaries().caddy
     except Problem:
@@ -77,14 +77,14 @@ def test_style_hash_matches_the_csp(without_web: Instance) -> None:
 
 
 def test_page_is_served_unchanged(without_web: Instance) -> None:
-    """The front door's configuration reads braces as names of its own: none of a page is one."""
+    """Caddy interprets braces in its configuration; pages must not contain any."""
     bodies = [route["handle"][0]["body"] for route in outage.routes()]
     assert answered(without_web, "/", BROWSER).text in bodies
     assert answered(without_web, "/", {"Accept": "*/*"}).text in bodies
 
 
 def test_unreachable_gateway_process_shows_the_page(without_web: Instance) -> None:
-    """Where forward-auth does not answer, nobody enters, and the page says whose fault that is."""
+    """Without forward-auth, workspaces are closed, and the page names the cause."""
     workspace = f"ws-{'1' * 32}.localhost"
     for host, path in (
         ("localhost", "/workspaces/11111111-1111-1111-1111-111111111111/events/"),

@@ -62,7 +62,7 @@ def test_reserved_ports_stay_free_until_services_bind(instance: Instance, which:
 
 
 def test_port_in_use_is_reported_before_installation(instance: Instance) -> None:
-    """By a Python without a single package, as `make up` runs it on a bare machine."""
+    """By a Python without packages, as `make up` runs it on a new machine."""
     script = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); " + (
         f"made = runpy.run_path({str(ROOT / 'scripts' / 'venv.py')!r}, run_name='venv'); "
         "made['ports_of_a_start']().__enter__()"

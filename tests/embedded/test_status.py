@@ -1,4 +1,4 @@
-"""What `status` says of workspaces: how many, or why it does not know."""
+"""Workspace counts in `status`, or why there are none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Says = Callable[[str], str]
 
 @pytest.fixture
 def workspaces(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Says:
-    """The line, where this Python text runs in place of the portal's own command."""
+    """The line when this Python code replaces the portal's command."""
 
     def line(code: str) -> str:
         def instead(_: Any, **options: Any) -> Any:

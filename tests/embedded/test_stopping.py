@@ -1,4 +1,4 @@
-"""What `up` does with workspaces before it stops the services."""
+"""How `up` treats workspaces before it stops the services."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def up(instance: Instance, screen: io.StringIO) -> Up:
 
 
 def answer_with(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run this Python text in place of the portal's own stop command."""
+    """Run this Python code in place of the portal's stop command."""
     real = asyncio.create_subprocess_exec
 
     async def instead(*_: str, **options: Any) -> asyncio.subprocess.Process:

@@ -1,4 +1,4 @@
-"""Event streams have a process of their own; nothing else goes there, and no stream goes anywhere else."""
+"""Event streams have their own process, and only streams are routed to it."""
 
 from __future__ import annotations
 
@@ -81,10 +81,9 @@ def test_web_process_refuses_endless_responses(settings: pytest.FixtureRequest) 
 
 
 def test_stream_process_loads_its_urls_with_its_own_settings() -> None:
-    """It has fewer apps than the portal: an import of one of the others ends every stream.
+    """It has fewer apps than the portal, and importing another app would break every stream.
 
-    Nothing connects its ports but `portal.gateway_wiring`; JupyterLab's bar asks for extensions, and log
-    streams believe the machines that have joined.
+    Only `portal.gateway_wiring` connects its ports.
     """
     code = (
         "import django; django.setup(); import portal.asgi, portal.stream_urls;"

@@ -1,4 +1,4 @@
-"""deploy/systemd: the same processes as compose.yaml's, with as little; systemd understands every line."""
+"""deploy/systemd: the processes of compose.yaml with equal confinement, accepted by systemd."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Unit = dict[str, list[str]]
 
 
 def read(path: Path) -> Unit:
-    """The lines of a unit by their names."""
+    """The lines of a unit by name."""
     found: Unit = {}
     for line in path.read_text().splitlines():
         name, equals, value = line.partition("=")
@@ -52,7 +52,7 @@ def compose() -> dict[str, Any]:
 
 
 def command_of(name: str, service: dict[str, Any]) -> list[str]:
-    """What a container runs, as words."""
+    """The command of a container, as words."""
     if name == "redis":
         return ["python", "-m", "portal.embedded.redis_server", *service["command"]]
     found = service.get("command")
@@ -88,7 +88,7 @@ def test_unit_runs_the_command_of_the_container(units: dict[str, Unit], compose:
 
 
 def test_front_door_starts_after_its_upstreams_are_ready(units: dict[str, Unit]) -> None:
-    """It stops first, since systemd stops in the opposite order."""
+    """It also stops first, since systemd stops in reverse order."""
     (after,) = (line for line in units["front-door"]["After"] if "berth-web" in line)
     assert {"berth-web.service", "berth-gateway.service"} <= set(after.split())
     # A unit of the type `exec` has started before its program answers.

@@ -1,4 +1,4 @@
-"""The real thing: `up` with every process, killed in every way."""
+"""`up` with all processes, which are killed in several ways."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERVICES = ("redis", "web", "gateway", "front-door", "control", "node", "beat")
 
 
 class Running:
-    """One `up`, its lines as they come, and questions to it."""
+    """One `up` and its output."""
 
     def __init__(self, instance: Instance, *arguments: str) -> None:
         self.instance = instance
@@ -62,7 +62,7 @@ class Running:
         self._news.put("(end)")
 
     def until(self, part: str, *, limit_s: float = START_LIMIT_S) -> str:
-        """The next line with `part` in it."""
+        """The next line that contains `part`."""
         deadline = time.monotonic() + limit_s
         while True:
             try:
@@ -164,7 +164,7 @@ def test_all_parts_are_healthy_and_the_url_is_printed_last(running: Running) -> 
 
 
 def test_messages_of_the_scheduler_are_accepted(running: Running) -> None:
-    """It signs in the name of the control plane, which runs nothing that is not signed."""
+    """The scheduler signs as the control plane, which runs only signed messages."""
     password = (running.instance.home / "secrets" / "redis_control").read_text().strip()
     with probes.redis_client(running.instance.redis_url("control", password)) as client:
         # Taken out by one of its tasks alone.

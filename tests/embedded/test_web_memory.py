@@ -1,4 +1,4 @@
-"""Web returns the memory of a large request, although nothing else collects it."""
+"""The web process returns the memory of a large request without other garbage collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.embedded.proxy import SMALL_BODY_BYTES
 
 
 class Body:
-    """Part of a reference cycle, like the data of a request that has failed."""
+    """Part of a reference cycle, like the data of a failed request."""
 
     def __init__(self) -> None:
         self.own = self

@@ -1,4 +1,4 @@
-"""The wheel holds all that runs: with what it asks for, and no more, it starts, and so does a notebook."""
+"""The wheel is complete: with only its dependencies, it starts and runs a notebook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILT = (*FOLDERS, "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout."""
+    """Built from a copy, so that the checkout stays clean."""
     copy = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in BUILT:
@@ -64,7 +64,7 @@ def test_wheel_contains_its_license(wheel):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The programs of an environment as `pip install "berth[embedded]"` makes it."""
+    """The programs of an environment as created by `pip install "berth[embedded]"`."""
     return empty_environment.make(tmp_path_factory.mktemp("installed"), wheel, extras=["embedded"])
 
 

@@ -1,4 +1,4 @@
-"""Builds: sent, told of, ended; what is late, forged, lost, retried; nodes that lack what is in use."""
+"""Builds: messages, results, losses and retries, and nodes without environments in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes with the portal: made once, built behind everything else, quiet where it cannot be built."""
+"""Environments that come with the portal: creation, low-priority builds, failures."""
 
 from __future__ import annotations
 

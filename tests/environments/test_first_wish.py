@@ -1,4 +1,4 @@
-"""An environment that comes with Berth is built when somebody first asks for a workspace with it."""
+"""Curated environments are built when a workspace first needs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAMS = ("python3", "jupyter-lab", "marimo", "code-server")
 
 @pytest.fixture
 def vscode(catalog, team, sent, clock) -> Template:
-    """A site on whose one node there is no code-server, and whose VS Code nobody has asked for yet."""
+    """A site whose only node has no code-server, and whose VS Code environment is not built."""
     local_pool_with(node_info(programs=("python3", "jupyter-lab", "marimo", "bash")))
     curated.ensure()
     prefer_environment(template="vscode", environment="vscode")

@@ -1,4 +1,4 @@
-"""Environments of folders that nodes have already: chosen, looked at, shown where they are, never built."""
+"""Environments in existing folders of nodes: chosen and inspected, never built."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def held(*, path: str = PATH, programs: tuple[str, ...] = ("jupyter-lab", "pytho
 
 @pytest.fixture
 def there(local_pool):
-    """The node node-1 has the folder, node-2 has not."""
+    """node-1 offers the folder, node-2 does not."""
     infos = (node_info(environments=(held(),)), node_info("node-2"))
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(*infos))
     Node.objects.update(online=True)

@@ -1,4 +1,4 @@
-"""What people do with environments: making, changing, versions, deleting, and who may."""
+"""Environments: creation, changes, versions, deletion and permissions."""
 
 from __future__ import annotations
 

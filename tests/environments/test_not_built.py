@@ -1,4 +1,4 @@
-"""An environment that cannot be built says so: the state, the reason, and the way to try again."""
+"""Environments that cannot be built show state, reason and retry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_NODE = "No online node can build “Vision tools”."
 
 
 def lost(made) -> EnvironmentVersion:
-    """Its version, after the node was silent in each attempt."""
+    """The version, after the node was silent in every attempt."""
     for _ in range(3):
         EnvironmentBuild.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
         upkeep.sweep()

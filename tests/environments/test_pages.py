@@ -1,4 +1,4 @@
-"""Pages of environments: lists, versions in words, logs that mean harm, forms, the choice for a workspace."""
+"""Pages of environments: lists, versions, logs, forms, and the choice for a workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists from other tools: read as they are saved, translated, or rejected with what to write instead."""
+"""Package lists of other tools: accepted, translated, or rejected with a replacement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ dependencies:
 
 
 def said(text: str, kind: str = "requirements", python: str = "") -> list[str]:
-    """The sentences about a rejected source: what happened, and what to do."""
+    """The messages about a rejected source: error and next action."""
     with pytest.raises(InvalidInput) as refused:
         sources.validate_source(kind, text, python)
     return refused.value.field_errors["source"]

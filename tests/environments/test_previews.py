@@ -1,4 +1,4 @@
-"""What another version would change, whom it reaches and when: asked for on the page and over REST."""
+"""Previews of a new version: changes, affected users and build, on the page and over REST."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HAS = (Package("numpy", "2.1.0", 30_720), Package("pandas", "2.2.3", 40_000), Pa
 
 @pytest.fixture
 def tools(local_pool, sent) -> Environment:
-    """An environment of the site with numpy 2.1.0 and pandas 2.2.3, without what notebooks need."""
+    """An environment of the site with numpy 2.1.0 and pandas 2.2.3, without notebook packages."""
     made = environment(source=SOURCE, notebook=False)
     assert built(only(sent), packages=HAS)
     made.refresh_from_db()

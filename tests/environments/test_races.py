@@ -1,4 +1,4 @@
-"""Builds, people and answers at the same moment, on whichever database the tests run."""
+"""Concurrent builds, requests and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces in an environment: chosen, refused, placed where it is, waiting for it, started with it."""
+"""Workspaces in environments: choice, refusal, placement, waiting and start."""
 
 from __future__ import annotations
 

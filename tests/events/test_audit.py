@@ -1,4 +1,4 @@
-"""The audit log: its seals and what they show, its page, and what is taken from it."""
+"""The audit log: seals, page, export and pruning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log sent on: in order, nothing left out, whatever the receiver does."""
+"""Streaming of the audit log: in order and complete, whatever the receiver does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FRAME = re.compile(rb"(\d+) ")
 
 @dataclass
 class SyslogServer:
-    """Reads to the end of each connection, unless `behave` does something else with it."""
+    """Reads each connection to its end, unless `behave` replaces that."""
 
     port: int = 0
     received: bytes = b""
@@ -42,7 +42,7 @@ class SyslogServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lines(self) -> list[str]:
-        """The messages, by their counted lengths."""
+        """The messages, by octet count."""
         left, found = self.received, []
         while match := FRAME.match(left):
             length = int(match.group(1))
@@ -99,7 +99,7 @@ def write(count: int = 1) -> list[int]:
 
 
 def again() -> int:
-    """A round as if the rest after a failure were over."""
+    """Run a round as if the pause after a failure were over."""
     AuditStream.objects.update(not_before=None)
     return audit_stream.run()
 
@@ -141,7 +141,7 @@ def test_more_than_one_batch_is_sent(server, monkeypatch):
 
 
 def test_batch_is_sent_again_after_a_dropped_connection(server):
-    """It reads some and goes away: none of the batch counts."""
+    """The receiver reads a part, so none of the batch counts."""
 
     def read_a_little_and_drop(opened: socket.socket) -> None:
         opened.recv(10)
@@ -208,7 +208,7 @@ def test_entries_are_sent_by_one_worker_at_a_time(server):
 
 @pytest.fixture
 def authority(tmp_path):
-    """A certificate for 127.0.0.1 that is its own authority: the files of certificate and key."""
+    """A self-signed certificate for 127.0.0.1: the files of certificate and key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -310,7 +310,7 @@ def test_header_fields_are_sanitized():
 
 @pytest.mark.django_db(transaction=True)
 def test_entry_committed_late_is_not_skipped():
-    """On PostgreSQL ids are given before they are seen; the reader waits for whoever has one."""
+    """PostgreSQL assigns ids before commit, so the reader waits for open transactions."""
     if connection.vendor != "postgresql":
         pytest.skip("writers follow each other on SQLite: no entry appears before another")
     row = AuditStream(name="syslog")

@@ -1,4 +1,4 @@
-"""The hub on a real Redis: one connection, and what becomes of it when somebody is slow, leaves or dies."""
+"""The hub on a real Redis: one shared connection, slow readers, unsubscribing and failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def channels(store: Redis) -> set[str]:
 
 @pytest.fixture
 async def confirmed(redis_url: str, redis: Redis) -> AsyncIterator[hub.Subscription]:
-    """A reader of the channel `a` that is up to date."""
+    """A subscribed reader of the channel `a`."""
     with hub.current(redis_url).subscribe("a") as subscription:
         assert await subscription.wait(10)
         assert subscription.connected
@@ -203,7 +203,7 @@ def test_each_event_loop_has_its_own_hub(redis_url: str, redis: Redis) -> None:
 
 
 async def test_stream_ends_when_the_account_changes(redis_url: str, redis: Redis, settings: Any) -> None:
-    """By a message alone: a channel that is subscribed or a connection that is lost ends no stream."""
+    """By a message only; subscribing and lost connections end no stream."""
     settings.BERTH_REDIS_URL = redis_url
     user = uuid.uuid4()
     ended = live.account_channel(user)

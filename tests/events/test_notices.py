@@ -1,4 +1,4 @@
-"""Telling people something: in the portal, and by e-mail where there is a mail server."""
+"""Notices in the portal, and by e-mail if configured."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_failing_server_ends_the_round_and_a_refused_recipient_does_not(
 
 
 def test_mails_of_a_round_share_one_connection(alice, bob, mailing, settings):
-    """Against a server that speaks SMTP: three mails, one of them refused, one connection."""
+    """Against an SMTP server: three mails, one refused, one connection."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):

@@ -1,4 +1,4 @@
-"""What is drawn: findings in words, values with gaps, tables with the same figures, small pages."""
+"""Plots of devices: titles, values with gaps, tables with equal values, small pages."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ FULL = {"memory_used_mib": 31_234, "power_mw": 456_789, "temperature_c": 66, "th
 
 
 def filled(minutes: int) -> int:
-    """Minutes up to now with figures that hardly repeat; when the last one ends."""
+    """Create minutes up to now with varying values; return the end of the last."""
     now_s = int(datetime.now(UTC).timestamp()) // 60 * 60
     apply(
         *(

@@ -1,4 +1,4 @@
-"""The map of GPUs, a device's page, a node's page: what they say, who may act, and at what price."""
+"""The map of GPUs, device pages and node pages: content, permissions and query counts."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def test_drain_asks_for_confirmation_and_notifies_users(lab, make, alice, olga, 
 
 
 def test_page_explains_sharing_of_real_gpus_only(catalog, make, alice, as_user, tmp_path):
-    """Simulated ones run nothing: nothing is ended there."""
+    """Simulated GPUs run no processes."""
     simulated_pool(str(tmp_path))
     local_pool_with(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
     Pool.objects.update(hand_out_max_age_hours=0)

@@ -1,4 +1,4 @@
-"""What work on a node waited for, and what the node has left, stands on its page and in REST."""
+"""Pressure and headroom of a node, on its page and over REST."""
 
 from __future__ import annotations
 

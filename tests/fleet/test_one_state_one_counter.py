@@ -1,8 +1,8 @@
-"""One site with everything that used to be counted differently: every page, REST field and metric agrees.
+"""One site with all device states: every page, REST field and metric shows equal counts.
 
-The numbers are read from the rendered pages, from JSON and from the exposition, not from the functions that
-make them. A pool `lab` has a node with one GPU partitioned into two MIG instances plus one whole GPU, a node
-with a GPU in each state, and a node that is offline; a second pool is simulated, a third is switched off.
+The numbers are read from rendered pages, JSON and metrics, not from the functions that compute them. The pool
+`lab` has a node with one partitioned GPU (two MIG instances) and one whole GPU, a node with a GPU in each
+state, and an offline node. A second pool is simulated, a third is disabled.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def site(catalog, bob, team, tmp_path) -> Pool:
 
 
 def text(response: Any) -> str:
-    """What a reader sees: no tags, blanks as one."""
+    """The visible text: no tags, single spaces."""
     assert response.status_code == 200
     plain = re.sub(r"<[^>]+>", " ", response.content.decode())
     return " ".join(unescape(plain).split())
@@ -142,7 +142,7 @@ def rows(response: Any) -> list[list[str]]:
 
 
 def card(page: str, title: str, end: str = "online") -> str:
-    """A pool's capacity card, from its title on."""
+    """A pool's capacity card, from its title."""
     return page[page.index(title) :].split(end)[0]
 
 

@@ -1,4 +1,4 @@
-"""A silent pool keeps its last known state, with its age and cause: on pages, in REST and in counts."""
+"""A silent pool keeps its last known state, with age and cause, on pages, over REST and in counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a counter does: no difference is negative, no restart a flood of errors, no total goes back."""
+"""Properties of counters: no negative difference, no jump at restarts, no decreasing total."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTHS = st.sampled_from([NARROW, WIDE])
 
 @st.composite
 def looks(draw: st.DrawFn) -> tuple[int, list[int | None], int]:
-    """A counter of some width from look to look, with wraps and gaps; and what it has really counted."""
+    """A counter with wraps and gaps: its width, readings and true count."""
     bits = draw(WIDTHS)
     little = st.integers(0, (1 << (bits - WRAP_MARGIN_BITS)) - 1)
     first = draw(st.integers(0, (1 << bits) - 1))
@@ -46,7 +46,7 @@ def test_total_never_decreases(bits: int, seen: list[int | None]) -> None:
 
 @given(WIDTHS, st.data())
 def test_restarted_counter_counts_its_value(bits: int, data: st.DataObject) -> None:
-    """Wherever it was before, but for the very end of what it can hold, where it looks like a wrap."""
+    """From any value except near the end of its range, which looks like a wrap."""
     end = (1 << bits) - (1 << (bits - WRAP_MARGIN_BITS))
     before = data.draw(st.integers(1, end))
     after = data.draw(st.integers(0, before - 1))

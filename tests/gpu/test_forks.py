@@ -1,4 +1,4 @@
-"""NVML is closed before this process forks, opened again after it, and never waited for without an end."""
+"""NVML is closed before this process forks and reopened after; the wait is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def holder() -> Iterator[threading.Event]:
-    """Somebody who has NVML open until it is asked for, as the sampler; set once it is closed."""
+    """A thread with NVML open until its release is requested; the event is set once closed."""
     opened, closed = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -37,7 +37,7 @@ def holder() -> Iterator[threading.Event]:
 
 
 def fork() -> int:
-    """What a child finds open, as its exit code."""
+    """Fork, and return the number of sessions open in the child as its exit code."""
     pid = os.fork()
     if pid == 0:
         os._exit(forks._process_sessions.open)

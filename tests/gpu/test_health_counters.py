@@ -1,4 +1,4 @@
-"""Counters of a device's health among its samples: told as the driver counts, never taken for 0."""
+"""Health counters in samples: as the driver reports them, and missing instead of 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of hosts as their kernels write them, under a root folder."""
+"""Facts of hosts from kernel files below a root folder."""
 
 from __future__ import annotations
 

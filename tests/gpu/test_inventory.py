@@ -1,4 +1,4 @@
-"""Taking stock: facts of healthy devices, and a clear state for everything that can be wrong."""
+"""Inventory: facts of healthy devices, and a state for each failure."""
 
 from __future__ import annotations
 

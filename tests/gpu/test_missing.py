@@ -1,4 +1,4 @@
-"""GPUs that PCI shows and the driver does not."""
+"""GPUs that PCI lists and the driver does not."""
 
 from __future__ import annotations
 

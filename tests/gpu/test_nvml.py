@@ -1,4 +1,4 @@
-"""The typed NVML over the real `pynvml` and a library that plays devices."""
+"""The typed NVML over the real `pynvml` and a fake library."""
 
 from __future__ import annotations
 

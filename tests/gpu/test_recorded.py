@@ -1,4 +1,4 @@
-"""What we make of an H100 and an H200 as they really answered (driver 580.159.04), idle and under load."""
+"""Inventory, facts and samples from recordings of an H100 and an H200 (driver 580.159.04)."""
 
 from __future__ import annotations
 

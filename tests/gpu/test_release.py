@@ -1,4 +1,4 @@
-"""Letting go of NVML: as long as somebody holds it and its deadline has not passed, and no longer."""
+"""Release of NVML for resets: while held, and until its deadline."""
 
 from __future__ import annotations
 

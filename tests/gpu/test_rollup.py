@@ -1,4 +1,4 @@
-"""Rings keep what they should; minutes and hours add up exactly; what is missing stays missing."""
+"""Rings and rollups of samples: exact sums, and missing values stay missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sampler over scripted devices: minutes go out, and nothing that hangs or breaks stops the others."""
+"""The sampler over scripted devices: complete minutes are sent, and failing devices do not affect others."""
 
 from __future__ import annotations
 

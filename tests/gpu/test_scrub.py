@@ -1,4 +1,4 @@
-"""Scrubbing over host memory: what is planted is found, and nothing that was not proven counts as clean."""
+"""Scrubbing over host memory: residue is found, and only verified memory counts as clean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.suite.choice import examples
 
 
 class HostGpu:
-    """A device over numpy. `hole` is memory that it says is free and cannot give."""
+    """A device over numpy arrays. `hole` is memory reported as free that cannot be allocated."""
 
     def __init__(self, *, total_mib: int = 100, used_mib: int = 2, hole_mib: int = 0) -> None:
         self.total, self.used, self.hole = total_mib * MIB, used_mib * MIB, hole_mib * MIB
@@ -180,7 +180,7 @@ def test_failure_at_any_point_is_reported_and_memory_released(where, error, verd
 
 @pytest.mark.parametrize(("baseline", "verdict"), [(101, ScrubVerdict.CLEAN), (100, ScrubVerdict.LEAK)])
 def test_baseline_of_another_ecc_mode_is_ignored(baseline, verdict):
-    """ECC takes a share of the memory from the total."""
+    """ECC reduces the total memory."""
     seen = {"free": 90 * MIB, "total": 100 * MIB, "scrubbed": 90 * MIB, "left": 0, "others": 0, "error": None}
     assert judge(**seen | {"free": 30 * MIB, "scrubbed": 30 * MIB}, baseline_mib=100)[0] is ScrubVerdict.LEAK
     small = seen if baseline > 100 else seen | {"free": 35 * MIB, "scrubbed": 35 * MIB}

@@ -1,4 +1,4 @@
-"""What is done about a workspace that holds more than its part of a GPU: the rule, second by second."""
+"""Enforcement of GPU memory shares, second by second."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareU
 def play(
     looks: list[ShareUse], before: OverShare | None = None, *, every_s: float = 1.0
 ) -> list[tuple[float, ShareAction]]:
-    """What is done, and when, of these looks one after the other."""
+    """The actions, with their time, for these readings in turn."""
     over, done = before, []
     for number, look in enumerate(looks):
         over, acts = decide(over, look, number * every_s)

@@ -1,4 +1,4 @@
-"""The watcher of a node: XIDs from the kernel's log and from NVML, told on at once and once."""
+"""The watcher of a node: XIDs from the kernel log and NVML, reported at once and once."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_missing_log_is_not_polled() -> None:
 
 
 class Events(FakeLibrary):
-    """NVML with events; `errors` come one after another."""
+    """A fake NVML with events; `errors` happen one after another."""
 
     def __init__(self, *args: Any, errors: list[tuple[int, int]], **more: Any) -> None:
         super().__init__(*args, **more)
@@ -174,7 +174,7 @@ def test_nvml_event_failure_is_raised() -> None:
 
 
 class Told:
-    """A sink that may be away at first."""
+    """A sink that may be unreachable at first."""
 
     def __init__(self, away: int = 0) -> None:
         self.away, self.tries = away, 0
@@ -242,7 +242,7 @@ def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: P
 
 
 def test_lost_gpu_does_not_end_the_watch_of_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML ends the waiting for all of them; with a pause as after other trouble this test would not end."""
+    """NVML stops waiting for all devices; with the usual retry delay this test would not end."""
     monkeypatch.setattr(watching, "RETRY_S", 3600.0)
     rounds = iter([GpuLost("The GPU is lost."), None])
 

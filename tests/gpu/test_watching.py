@@ -1,4 +1,4 @@
-"""The watcher inside a node's worker: what it tells the control plane, and where it is not even started."""
+"""The watcher inside a node's worker: reports to the control plane, and conditions to start."""
 
 from __future__ import annotations
 

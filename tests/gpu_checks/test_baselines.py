@@ -1,4 +1,4 @@
-"""What a check is held against: passes of others, measured with the same driver and the same libraries."""
+"""Baselines of checks: passed checks of other devices with the same driver and libraries."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_passed_checks_with_the_same_software_form_a_baseline(
 def test_passed_checks_with_other_software_are_not_in_the_baseline(
     gpus: list[Device], check: Any, sent: Any, change: dict[str, Any]
 ) -> None:
-    """A library that everybody gets at once must not take a fleet out."""
+    """A library update of the whole fleet must not fail it."""
     for device in gpus[:3]:
         check(device, change.get("software", NEW), change.get("driver", "580.10"))
     assert asked(gpus[3], sent).baseline["copy_gb_s"] > 0
@@ -153,7 +153,7 @@ UNKNOWN = "NVIDIA GH200 480GB"
 
 
 def unjudged(command: CheckCommand, copied: float = 3600.0, *more: dict[str, Any], **changes: Any) -> bool:
-    """The answer of a sound device of a model that has no floor; `more` are findings besides."""
+    """The result of a sound device of a model without floors; `more` are further findings."""
     report = real_report(command)
     for test in report["tests"]:
         if test["name"] == "copy":
@@ -169,7 +169,7 @@ def unjudged(command: CheckCommand, copied: float = 3600.0, *more: dict[str, Any
 
 @pytest.fixture
 def unlisted(gpus: list[Device], sent: Any) -> Any:
-    """Have devices of a model without a datasheet checked, with what they copied."""
+    """Check devices of a model without a datasheet, with these copy rates."""
     Device.objects.update(model=UNKNOWN)
 
     def check(*copied: float, **changes: Any) -> list[GpuCheckRun]:
@@ -200,7 +200,7 @@ def test_three_similar_devices_form_the_first_baseline_of_a_model(
 def test_device_without_floors_is_in_service_with_a_warning(
     gpus: list[Device], unlisted: Any, olga: Any
 ) -> None:
-    """One or two of a model never agree on a baseline: correct results decide alone."""
+    """One or two devices form no baseline, so correct results decide alone."""
     cordon_device(actor=SYSTEM, device_id=gpus[0].pk, reason="its check failed", cause=CordonCause.CHECK)
     unlisted(3600)
     gpus[0].refresh_from_db()
@@ -240,7 +240,7 @@ def test_passed_checks_take_precedence_over_unjudged_values(
 def test_fleet_of_three_keeps_its_baseline_after_passing(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
-    """Each of them has two others alone, of which no median is made."""
+    """Each device has only two others, too few for a median."""
     unlisted(3600, 3700, 3650)
     for device in gpus[:3]:
         runs.request_check(actor=SYSTEM, device_id=device.pk)

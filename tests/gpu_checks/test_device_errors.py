@@ -1,4 +1,4 @@
-"""XIDs that a node's watcher tells: the device takes no new work, its holder is told, a check ends that."""
+"""XIDs reported by a node: the device is cordoned, its user notified, and a check lifts the cordon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small fleet that breaks often, for a day, by `bench.fleet_week`: what the default policy makes of it."""
+"""A day of a small fleet with many faults, by `bench.fleet_week`, under the default policy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_only_broken_devices_are_cordoned(monkeypatch):
 
 
 def verdict_of(fault: str, level: str, *, seed: int = 1, wrong_tiles: float = 0.1) -> Verdict:
-    """What a check of an H100 with this fault would say if it were a real one."""
+    """The verdict of a check of a real H100 with this fault."""
     gpu = devices(8, Random(seed))[0]
     if fault:
         gpu.breaks(next(each for each in CLASSES if each.name == fault), 0.0, Random(seed))

@@ -1,4 +1,4 @@
-"""A simulated pool of eight GPUs with scripted faults, as operators meet it: over REST and in pages."""
+"""A simulated pool of eight GPUs with scripted faults, over REST and on pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS = {
 
 @pytest.fixture
 def pool(catalog, tmp_path) -> Pool:
-    """Eight devices, six with a fault each; every one was new and has been checked."""
+    """Eight checked devices, six of them with one fault each."""
     made = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=8)
     Pool.objects.filter(pk=made.pk).update(check_every_hours=1, scrub_required=True)
     rescript(made, **FAULTS)

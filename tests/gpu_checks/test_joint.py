@@ -1,4 +1,4 @@
-"""Joint checks: all GPUs of an idle node at once; what is refused, held, and concluded for each of them."""
+"""Joint checks of all GPUs of an idle node: refusals, reservations and results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def refused(node: Node) -> CheckCode:
 
 
 def joint_report(command: CheckCommand, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What a node reports, with these changes of the parts of some GPUs."""
+    """The report of a node, with changed results for some GPUs."""
     report = copy.deepcopy(real_report(command))
     (test,) = [test for test in report["tests"] if test["name"] == "joint_burn"]
     for uuid, changes in parts.items():

@@ -1,4 +1,4 @@
-"""Each kind of run has one handler, which is found by its kind, and by which pages show it."""
+"""Each kind of run has one handler."""
 
 from __future__ import annotations
 

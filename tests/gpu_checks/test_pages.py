@@ -1,4 +1,4 @@
-"""Checks in pages and REST: asked for, watched, read; simulated ones are called so."""
+"""Checks on pages and over REST; simulated ones are marked."""
 
 from __future__ import annotations
 

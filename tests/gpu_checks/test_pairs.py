@@ -1,4 +1,4 @@
-"""Checks of the link between two nodes: what is refused, what is held, and what both ends come to."""
+"""Link checks between two nodes: refusals, reservations and results of both ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rdma_node(name: str, *, gpus: int = 2, rate: int = 400_000, **fields: Any):
 
 @pytest.fixture
 def nodes(catalog, settings) -> list[Node]:
-    """Three nodes with RDMA and two proven GPUs each; the portal's own machine is the first."""
+    """Three nodes with RDMA and two passed GPUs each; the first is the portal's machine."""
     settings.BERTH_NODES_ADDRESS = ADDRESS
     pool = checked_pool(rdma_node("node-1"), rdma_node("node-2", rate=200_000), rdma_node("node-3"))
     Pool.objects.filter(pk=pool.pk).update(config={**pool.config, "node": "node-1"})
@@ -58,7 +58,7 @@ def ask(node: Node, other: Node, actor: Any = SYSTEM) -> GpuCheckRun:
 
 @pytest.fixture
 def two(nodes, sent, django_capture_on_commit_callbacks) -> tuple[CheckCommand, CheckCommand]:
-    """The commands of a check of node-1 and node-2 on their way, that of rank 0 first."""
+    """The pending commands of a check of node-1 and node-2, rank 0 first."""
     with django_capture_on_commit_callbacks(execute=True):
         ask(nodes[0], nodes[1])
     found = sorted(commands(sent), key=lambda each: each.meeting.rank)
@@ -69,7 +69,7 @@ def two(nodes, sent, django_capture_on_commit_callbacks) -> tuple[CheckCommand, 
 def link_report(
     command: CheckCommand, *, wrong: int = 0, skipped: str = "", **changes: Any
 ) -> dict[str, Any]:
-    """What an end reports: sums that are right, with wrong words, or none at all."""
+    """The report of an end: correct sums, wrong words, or none."""
     report = copy.deepcopy(real_report(command))
     (test,) = [each for each in report["tests"] if each["name"] == "two_nodes"]
     severity = verdict = ""
@@ -104,7 +104,7 @@ def notices() -> list[Notification]:
 
 
 def refused(node: Node, other: Node) -> CheckCode:
-    """The code of the refusal, of the click and before it."""
+    """The refusal's code, for the request and for the page's offer."""
     with pytest.raises(StateConflict) as error:
         ask(node, other)
     assert error.value.code == "link_not_checkable"

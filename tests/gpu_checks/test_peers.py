@@ -1,4 +1,4 @@
-"""Which devices a check measures its links to; how they are kept free for it, and given back."""
+"""Peers for link measurements: selection, reservation and release."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 @pytest.fixture
 def gpus(catalog) -> list[Device]:
-    """Six linked GPUs on one node, all of them proven."""
+    """Six linked GPUs on one node, all passed."""
     pool = checked_pool(linked_node("node-1", 6))
     Device.objects.filter(node__pool=pool).update(passed_at=timezone.now())
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
@@ -43,7 +43,7 @@ def ask(device: Device, level: str = CheckLevel.STANDARD, **fields) -> GpuCheckR
 
 @pytest.fixture
 def hold(gpus, make, alice) -> Callable[[int], set[int]]:
-    """Let so many workspaces have one GPU each; which ones have been taken."""
+    """Start this many workspaces with one GPU each; return the GPUs' indexes."""
 
     def taken(number: int) -> set[int]:
         Pool.objects.update(hand_out_max_age_hours=0)
@@ -62,7 +62,7 @@ def indexes(run: GpuCheckRun) -> list[int]:
 
 
 def busy(device: Device) -> set[int]:
-    """The GPUs of its node that take no work as they are checked."""
+    """The GPUs of the node that are reserved by checks."""
     state = next(iter(capacity.load().values())).nodes[0]
     found = {each.uuid for each in state.devices if each.unusable}
     assert all(each.unusable.code is PlacementCode.DEVICE_CHECKING for each in state.devices if each.unusable)
@@ -237,7 +237,7 @@ def test_failed_check_releases_peers_and_cordons_only_the_device(
 
 
 def test_sweep_releases_leftovers_of_a_killed_process(gpus, sent):
-    """The run's own transaction has held, and what was to follow it was cut off."""
+    """The run was committed, and the process was killed before the release."""
     run = ask(gpus[0])
     GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
     assert set(peers.unused_reservations().values_list("index", flat=True)) == {0, 1, 2}
@@ -252,7 +252,7 @@ def test_sweep_ignores_open_runs(gpus, sent):
 
 
 def test_release_skips_peers_with_a_new_run(gpus, django_capture_on_commit_callbacks):
-    """Between the end of the run and the release of its peers, one of them was taken for another."""
+    """A peer was reserved again between the end of the run and the release."""
     run = ask(gpus[0])
     GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
     Device.objects.filter(pk=gpus[1].pk).update(checking=False)

@@ -1,4 +1,4 @@
-"""When devices are checked by themselves; and a simulated pool from its faults through cordon to return."""
+"""Automatic checks; and a simulated pool from faults through cordon to return."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def site(clock, catalog) -> Pool:
-    """Two nodes with eight real GPUs each; checked every week."""
+    """Two nodes with eight real GPUs each, checked weekly."""
     return checked_pool(node_info("node-1", gpus=8), node_info("node-2", gpus=8))
 
 
@@ -81,7 +81,7 @@ def test_devices_are_checked_on_schedule_with_the_level_of_the_pool(site, sent, 
 
 
 def test_preflight_checks_do_not_delay_the_scheduled_check(site, sent, clock):
-    """On a device that is handed out every day the schedule's check would never come."""
+    """Otherwise a device allocated daily would never have its scheduled check."""
     device = Device.objects.get(node__name="node-1", index=0)
     Device.objects.exclude(pk=device.pk).delete()
 
@@ -245,7 +245,7 @@ def test_transient_failure_is_retried_with_backoff(site, sent, clock):
 
 @pytest.mark.parametrize("recovery", ["reset", "drain_and_reset", "reboot", "replace", "inspect"])
 def test_manual_repair_waits_for_an_operator(site, sent, clock, recovery):
-    """Counters of errors start anew with each check: a second look would find nothing, and prove nothing."""
+    """Error counters restart with each check, so another check would find nothing."""
     Pool.objects.update(check_every_hours=0)
     cordon_device(
         actor=SYSTEM, device_id=Device.objects.first().pk, reason="bad", cause=CordonCause.CHECK,

@@ -1,4 +1,4 @@
-"""Before hand-out a quick check, where the last is too old; after reclaim a scrub."""
+"""A quick check before allocation if the last is too old; a scrub after release."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WORLD = sites.with_catalog
 
 @pytest.fixture
 def gpus(clock, catalog) -> list[Device]:
-    """Two real GPUs on one node, never checked yet."""
+    """Two real, unchecked GPUs on one node."""
     pool = checked_pool(node_info(gpus=2))
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
 
@@ -59,7 +59,7 @@ def flavor(count: int) -> str:
 
 @pytest.fixture
 def workspace(gpus, make, alice) -> Workspace:
-    """Placed on one of the GPUs; the check before hand-out is on its way."""
+    """Placed on one of the GPUs, with its preflight check pending."""
     return make(alice, flavor(1))
 
 
@@ -393,7 +393,7 @@ def test_leak_cordons_the_device_and_it_is_scrubbed_again_later(running, alice, 
 
 
 def scrubs_after(device_id):
-    """How many scrubs a workspace that leaves this device behind has queued."""
+    """The number of scrubs queued when a workspace releases this device."""
     return preflight.scrub_after(AllocationsReleased(Workspace(), (device_id,), used=True))
 
 
@@ -411,7 +411,7 @@ def test_scrubs_run_only_if_required_and_not_twice(gpus, pool, make, alice, sent
 
 
 def test_scrub_is_queued_in_the_releasing_transaction(running, alice, sent, monkeypatch):
-    """There is no moment at which the device is free and its scrub is not known."""
+    """The device is never free without its scrub being queued."""
     seen = []
     real = runs.make_run
 

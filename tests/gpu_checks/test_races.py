@@ -1,4 +1,4 @@
-"""Checks, people and answers at the same moment, on whichever database the tests run."""
+"""Concurrent checks, requests and results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEVICES = 4
 
 
 def at_once(*acts):
-    """Do all of it in threads of their own that begin together; what each gave, or its refusal."""
+    """Run all in threads that start together; return results or refusals."""
     together = threading.Barrier(len(acts))
 
     def do(act):
@@ -49,7 +49,7 @@ def at_once(*acts):
 
 
 def people(number: int, actor, team):
-    """So many that start a workspace with one GPU each."""
+    """Users that each start a workspace with one GPU."""
     template = selectors.all_templates().get(slug="jupyterlab")
     flavor = Flavor.objects.get(accelerator_count=1)
     return [
@@ -99,7 +99,7 @@ def test_peer_is_never_allocated_or_reserved_twice(alice, team, catalog, sent):
 
 
 def test_end_of_a_link_check_is_never_allocated(alice, team, catalog, sent, settings):
-    """Nor are both of a node's GPUs ends of links to the same other one, however often it is asked for."""
+    """Nor do both GPUs of a node become ends of links to the same node."""
     settings.BERTH_NODES_ADDRESS = "192.0.2.11"
     pool = checked_pool(*(node_info(f"node-{each}", gpus=2, provides=("rdma",)) for each in (1, 2, 3)))
     config = {**pool.config, "node": "node-1", "homes_shared": True}
@@ -195,7 +195,7 @@ def test_concurrent_equal_requests_return_one_run(catalog, sent):
 
 
 def test_last_check_and_stop_at_the_same_moment_are_consistent(alice, make, catalog, sent):
-    """Whoever comes first: it is stopped, or it is started and then stopped; nothing is left in between."""
+    """In either order the workspace ends up stopping, with nothing left in between."""
     for number in range(3):
         pool = checked_pool(node_info(f"node-{number}", gpus=1), slug=f"pool-{number}")
         # Else all of hers would wait for the machine that has her home.

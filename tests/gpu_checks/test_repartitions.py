@@ -1,4 +1,4 @@
-"""Other MIG layouts before a start: the step, lost and late messages, and what follows a failure."""
+"""MIG repartitioning before a start: steps, lost and late messages, failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL, LARGE = "1g.10gb", "3g.40gb"
 
 @pytest.fixture
 def pool(catalog, tmp_path) -> Pool:
-    """One simulated GPU in two halves, the first of four small instances; other layouts are allowed."""
+    """One simulated GPU with a large and four small instances; repartitioning is allowed."""
     made = simulated_pool(
         str(tmp_path / "sim"), nodes=1, gpus=1, mig="1g.10gb@0, 1g.10gb@1, 1g.10gb@2, 3g.40gb@4"
     )
@@ -61,7 +61,7 @@ def small(pool):
 
 @pytest.fixture
 def waiting(large, make, alice, settle) -> Workspace:
-    """The second large one: the first has the instance that stood, for this one the small ones go."""
+    """A second large workspace: the small instances are removed for it."""
     first = make(alice, large)
     settle()
     first.refresh_from_db()

@@ -1,4 +1,4 @@
-"""Resets of GPUs: what is refused, what comes of one, what follows, and what a kill leaves at each stage."""
+"""Resets of GPUs: refusals, results, following checks, and kills at each stage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORLD = sites.with_catalog
 
 @pytest.fixture
 def gpus(catalog: None) -> list[Device]:
-    """Four real GPUs on one node; the first is out, for its check asks for a reset."""
+    """Four real GPUs on one node; the first is cordoned by a check that recommends a reset."""
     pool = checked_pool(node_info(gpus=4))
     found = list(Device.objects.filter(node__pool=pool).order_by("index"))
     out(found[0])
@@ -108,7 +108,7 @@ def test_device_cordoned_by_a_scrub_is_scrubbed(gpus: list[Device], sent: Any) -
 def test_check_lost_by_a_killed_process_is_requested_by_the_policy(
     gpu: Device, sent: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between the answer and what follows: the policy looks again."""
+    """Killed between the result and the request of the check."""
     monkeypatch.setattr(resets, "check_again", lambda device: None)
     ask(gpu)
     assert says(command_of(sent), "done")

@@ -1,4 +1,4 @@
-"""Checks of devices: asked for, sent, answered; what a verdict does; what comes twice, late or wrong."""
+"""Checks of devices: requests, messages, verdicts, and repeated, late or invalid results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORLD = sites.with_catalog
 
 @pytest.fixture
 def gpus(catalog) -> list[Device]:
-    """Four real GPUs on one node; what their node would say is said by hand."""
+    """Four real GPUs on one node; the test answers for it."""
     pool = checked_pool(node_info(gpus=4))
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
 
@@ -347,7 +347,7 @@ def test_no_report_and_a_text_for_a_report_are_inconclusive(gpu, sent):
 
 
 def test_worse_of_reported_and_computed_verdict_counts(gpu, sent):
-    """A report may not call itself degraded where one of its tests has failed."""
+    """A report with a failed test cannot be only degraded."""
     ask(gpu)
     command = only(sent)
     report = real_report(command, "leak") | {"verdict": "degraded", "exit_code": 1}
@@ -513,7 +513,7 @@ def test_unclean_memory_cordons_the_device_until_a_clean_scrub(gpu, olga, sent, 
 @pytest.mark.parametrize("verdict", ["unavailable", "busy", "inconclusive"])
 @pytest.mark.parametrize("required", [None, False, True])
 def test_inconclusive_scrub_is_reported_once_and_the_pool_decides(gpu, sent, verdict, required):
-    """Without a choice of the pool, the device is kept back."""
+    """By default, the device is kept back."""
     if required is not None:
         Pool.objects.update(scrub_required=required)
     for _ in range(3):

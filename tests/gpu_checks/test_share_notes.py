@@ -1,4 +1,4 @@
-"""Who takes more of a shared GPU's memory than their part: kept, shown and told as a node's guard says."""
+"""Overuse of GPU memory shares, as reported by a node: stored, shown and notified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of a GPU that several share: what somebody has left there is cleared before anybody else comes."""
+"""Memory of a shared GPU is cleared before it is reused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def gpu(clock, catalog) -> Device:
-    """The one GPU of a real pool that gives shares; it is not checked before hand-out."""
+    """The only GPU of a real pool that offers shares, without preflight checks."""
     pool = checked_pool(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
     Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0, check_every_hours=0)
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
@@ -38,7 +38,7 @@ def gpu(clock, catalog) -> Device:
 
 @pytest.fixture
 def two(gpu, make, alice, bob, sent) -> list[Workspace]:
-    """Two that have half of it each, and run."""
+    """Two running workspaces with half of the GPU each."""
     found = []
     for user in (alice, bob):
         workspace = make(user, "half")
@@ -53,7 +53,7 @@ def leave(workspace: Workspace, sent) -> None:
 
 
 def never_began(workspace: Workspace) -> None:
-    """It gives back what it held before a program of it ran there."""
+    """Release the GPU before any program ran."""
     held = AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True)
     devices = tuple(held.values_list("device_id", flat=True))
     held.update(active=False)
@@ -61,7 +61,7 @@ def never_began(workspace: Workspace) -> None:
 
 
 def placed_as(device: Device) -> PlacementCode | None:
-    """Why nothing is placed on it, as the scheduler sees it; and the count says the same."""
+    """The scheduler's reason against placement on the GPU, which must match the counts."""
     pool = device.node.pool
     nodes = capacity.load([pool])[pool.pk]
     (found,) = nodes.nodes[0].devices
@@ -118,7 +118,7 @@ def test_unused_device_is_not_scrubbed(two, gpu, sent):
 
 @pytest.mark.parametrize("every_h", [0, 168])
 def test_policy_scrubs_empty_unscrubbed_devices(gpu, sent, every_h):
-    """A check was open when the last one left, say."""
+    """For example, a check was open at the last release."""
     Pool.objects.update(check_every_hours=every_h)
     Device.objects.update(unscrubbed=True)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
@@ -217,7 +217,7 @@ def test_gpu_partitioned_while_unscrubbed_offers_its_instances(gpu):
 
 
 def test_system_uncordon_after_a_scrub_clears_unscrubbed(gpu):
-    """A clean scrub lifts its own cordon, and with it what waited."""
+    """A clean scrub lifts its own cordon and clears the flag."""
     Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.SCRUB)
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     assert not fresh(gpu).unscrubbed
@@ -225,7 +225,7 @@ def test_system_uncordon_after_a_scrub_clears_unscrubbed(gpu):
 
 @pytest.mark.parametrize("flag", ["checking", "unscrubbed"])
 def test_share_allocated_during_the_last_release_is_withdrawn(gpu, make, alice, sent, monkeypatch, flag):
-    """The cycle has seen half of it free; before it has written that, its scrub has begun."""
+    """The scrub started after the cycle read the device and before it wrote."""
     allocate = launches._allocate
 
     def later(starts, now):

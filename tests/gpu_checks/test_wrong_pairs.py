@@ -1,4 +1,4 @@
-"""Wrong words between two peers of a check: both get a warning, operators are told, nobody is taken out."""
+"""Wrong words between two peers of a check: both get a warning, operators are notified, none is cordoned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def gpus(catalog) -> list[Device]:
-    """Six linked GPUs on one node, all of them proven."""
+    """Six linked GPUs on one node, all passed."""
     pool = checked_pool(linked_node("node-1", 6))
     Device.objects.filter(node__pool=pool).update(passed_at=timezone.now())
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
@@ -35,7 +35,7 @@ def pair(
 
 @pytest.fixture
 def answered(gpus, sent, django_capture_on_commit_callbacks):
-    """The check of the first GPU with these pairs that were wrong; its peers are the second and the third."""
+    """The first GPU's check with these wrong pairs; its peers are the second and third GPU."""
 
     def answer(*pairs: dict[str, Any], errors: int = 0, **changes: Any) -> GpuCheckRun:
         with django_capture_on_commit_callbacks(execute=True):

@@ -1,4 +1,4 @@
-"""`berth node join`: what it leaves on the machine, and what it says in bad weather."""
+"""`berth node join`: files on the machine, and errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_join_stores_private_keys_with_restricted_permissions(
 def test_join_builds_the_notebook_environment(
     join: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the lock that comes with Berth, in the node's own folder; nothing is fetched here."""
+    """From the packaged lock, in the node's folder; nothing is downloaded here."""
     built: list[tuple[Path, Path]] = []
 
     def build(target: Path, lock: Path, **_: object) -> None:
@@ -114,7 +114,7 @@ def test_invalid_name_is_not_sent(berth: Berth, doors: Doors, name: str) -> None
 
 
 def test_another_authority_receives_no_token(join: Berth, doors: Doors, folder: NodeFolder) -> None:
-    """Somebody in between shows an authority of his own, over TLS that works."""
+    """A man in the middle shows his own authority, over valid TLS."""
     doors.shown = Authority().pem
     done = join()
     assert done.code == 1 and "it has another authority. Nothing was sent." in done.err
@@ -137,7 +137,7 @@ def test_authority_certificate_without_its_key_is_refused(
 def test_another_node_cannot_stand_in_for_the_portal(
     berth: Berth, tmp_path: Path, authority: Authority, doors: Doors
 ) -> None:
-    """Its certificate is of the right authority, and has its own name."""
+    """Its certificate is of the right authority, with another name."""
     hostile = Doors(tmp_path / "hostile", authority, name="a.node.berth.internal")
     try:
         done = berth("join", hostile.url, "--token", doors.token, "--name", "b")
@@ -282,7 +282,7 @@ def test_unwritable_home_is_reported_before_any_request(
 
 
 def test_killed_join_can_be_repeated(join: Berth, doors: Doors, folder: NodeFolder, port: str) -> None:
-    """Killed while the portal thinks, so that the token is not used."""
+    """Killed while the portal processes the request, so the token is unused."""
     came, go = threading.Event(), threading.Event()
 
     def think(_: object) -> tuple[int, dict]:

@@ -1,4 +1,4 @@
-"""A node that is cut off: by whose word, after how long, and what no clock and no restart brings about."""
+"""Nodes cut off from the portal: causes and grace periods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_PERIODS = GracePeriods()
 def after(
     *looks: tuple[PortalAnswer, float], limits: GracePeriods = DEFAULT_PERIODS
 ) -> tuple[CutOff | None, bool]:
-    """What is found after these looks, and whether workspaces end then."""
+    """The state after these checks, and whether workspaces end."""
     found, due = None, False
     for word, now_s in looks:
         found = next_cut_off(found, word, boot=BOOT, now_s=now_s)
@@ -83,7 +83,7 @@ def test_silence_before_a_revocation_does_not_count_toward_its_grace_period() ->
 
 
 def test_gap_between_checks_alone_does_not_cut_off() -> None:
-    """One look an hour after the last: nobody has said it three times."""
+    """One check an hour after the last: it was not confirmed three times."""
     assert after((PortalAnswer.REVOKED, 0), (PortalAnswer.REVOKED, 3600))[1] is False
     assert (
         after((PortalAnswer.REVOKED, 0), (PortalAnswer.REVOKED, 3600), (PortalAnswer.REVOKED, 3660))[1]
@@ -99,7 +99,7 @@ def test_reboot_resets_the_state() -> None:
 
 
 def test_wall_clock_changes_have_no_effect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A year forward, with a portal that does not answer, is nothing to the clock that counts."""
+    """The wall clock jumps a year while the portal is silent; grace periods use the monotonic clock."""
     ended: list[object] = []
     monkeypatch.setattr(membership_watch, "end_all", lambda *_: ended.append(1) or 0)
     folder = NodeFolder(tmp_path)

@@ -87,7 +87,7 @@ class Node:
         self.log = folder.home.parent / "run.log"
 
     def let_in(self) -> None:
-        """Give it the user of Redis that its last certificate came with, and no other password."""
+        """Create the Redis user of its last certificate, with that password only."""
         node = configs.RedisNode("b", self.doors.passwords[-1])
         rules = configs.redis_acl("x", [node]).splitlines()[2].split(" ", 2)[2]
         self.control.execute_command("ACL", "SETUSER", "node-b", *_words(rules))
@@ -135,7 +135,7 @@ class Node:
 
 
 def _words(rules: str) -> list[str]:
-    """The rules of an ACL as arguments: selectors in parentheses are one."""
+    """The rules of an ACL as arguments; a selector in parentheses is one argument."""
     words: list[str] = []
     for word in rules.split():
         if words and words[-1].startswith("(") and not words[-1].endswith(")"):
@@ -254,7 +254,7 @@ class _App(http.server.BaseHTTPRequestHandler):
 def test_only_the_front_door_enters_workspaces(
     node: Node, authority: Authority, tmp_path: Path, port: str
 ) -> None:
-    """Nobody without a certificate, with one of another authority, or with that of another node."""
+    """Not without a certificate, nor with one of another authority or node."""
     handles: list[int] = []
 
     def short(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a node says of itself, and of a machine that is not the one that joined."""
+"""`berth node status`, `run` and `leave`, and copied or damaged installations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `berth node try-suspend`, `suspend` and `resume` say, over a stand-in for the driver or none."""
+"""Output of `berth node try-suspend`, `suspend` and `resume`, over a fake driver or none."""
 
 from __future__ import annotations
 

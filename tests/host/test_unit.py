@@ -1,4 +1,4 @@
-"""The node as a service of systemd, which a script plays here."""
+"""The node as a systemd service, with a fake systemctl."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.host.portal_doors import Doors
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berth: Berth) -> Path:
-    """A machine with systemd; the file names what `systemctl` was asked."""
+    """A machine with a fake systemd; the file records the calls of `systemctl`."""
     asked = tmp_path / "asked"
     program = tmp_path / "bin" / "systemctl"
     program.parent.mkdir()

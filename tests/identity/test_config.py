@@ -1,4 +1,4 @@
-"""What an administrator writes about sign-in providers, and what is said about mistakes in it."""
+"""Configuration of sign-in providers, and its error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def wrong(tmp_path: Path, text: str) -> str:
 
 
 def with_line(line: str, *, to: str = "provider") -> str:
-    """The good file with one more line in its provider, or in a rule of its own."""
+    """The valid file with one more line, in its provider or in another rule."""
     if to == "provider":
         return GOOD.replace('client_id = "berth"\n', f'client_id = "berth"\n{line}\n')
     return f"{GOOD}\n[[provider.{to}]]\n{line}\n"

@@ -1,4 +1,4 @@
-"""What the portal itself asks of a provider goes where the configuration leads, and nowhere else."""
+"""The portal's own requests to a provider follow no redirects elsewhere."""
 
 from __future__ import annotations
 

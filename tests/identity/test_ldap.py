@@ -1,4 +1,4 @@
-"""Signing in with name and password of a directory: OpenLDAP in a process of its own."""
+"""Sign-in with an LDAP directory: OpenLDAP in its own process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ timeout_s = 3
 
 @pytest.fixture
 def directory(ports, configure, monkeypatch, team) -> Any:
-    """Configure the directory; called, with other settings."""
+    """Configure the directory; call it with other settings."""
     monkeypatch.setenv("DIRECTORY_SECRET", slapd.ADMIN_PASSWORD)
 
     def change(more: str = "", url: str = f"ldap://127.0.0.1:{ports[0]}", rules: str = RULES) -> None:
@@ -79,7 +79,7 @@ def directory(ports, configure, monkeypatch, team) -> Any:
 
 
 def sign_in(name: str, password: str = PASSWORD) -> tuple[Client, str]:
-    """A fresh browser that signs in: who it is then, and what the page says."""
+    """Sign in with a new browser; return the user and the page."""
     browser = Client()
     answer = browser.post("/sign-in/", {"username": name, "password": password})
     return browser, answer.content.decode()

@@ -1,4 +1,4 @@
-"""*Test this provider* for a directory: what it has of somebody, without a password and without a change."""
+"""*Test this provider* for a directory: attributes of a user, without password and changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE, REST = "/sign-in-providers/directory/test/", "/api/v1/sign-in-providers/di
 
 @pytest.fixture
 def ask(as_user, ada):
-    """Ask over REST, as an administrator."""
+    """Request over REST as an administrator."""
     browser = as_user(ada)
 
     def asked(name: str, status: int = 200) -> dict:
@@ -84,7 +84,7 @@ def test_existing_account_and_refused_user(directory, ask):
 
 
 def test_no_password_attribute_is_shown(directory, ask, as_user, ada):
-    """The account that searches may read digests of passwords where the directory lets it."""
+    """The search account may read password digests if the directory allows it."""
     page = as_user(ada).post(PAGE, {"username": "nora"}).content.decode()
     for text in (json.dumps(ask("nora")), page):
         assert "userpassword" not in text.lower()

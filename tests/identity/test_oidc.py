@@ -1,4 +1,4 @@
-"""Signing in by OpenID Connect, with a provider in a process of its own that lies as it is told."""
+"""Sign-in by OpenID Connect, with a provider in its own process that can be made to lie."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def who(browser: Client) -> str:
 
 
 def said(answer: Any) -> str:
-    """The sentence of the page that refuses."""
+    """The message of the refusal page."""
     text = answer.content.decode()
     assert "Sign-in failed" in text
     assert 'href="/sign-in/"' in text
@@ -200,7 +200,7 @@ def test_callback_without_a_started_sign_in_is_refused(op, client, query):
 
 
 def test_code_of_another_browser_is_refused_by_pkce(op, client):
-    """PKCE: another browser's code, put into one's own sign-in, is refused by the provider."""
+    """Another browser's code in the own sign-in."""
     op.tell(claims=NORA)
     victim = parse_qs(urlsplit(op.approve(Client().get("/sign-in/by/corp/")["Location"])).query)
     own = op.approve(client.get("/sign-in/by/corp/")["Location"])

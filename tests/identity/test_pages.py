@@ -1,4 +1,4 @@
-"""The pages about sign-in providers, and the same over REST."""
+"""Sign-in providers on pages and over REST."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What claims become, by themselves: without accounts and database."""
+"""Rules for claims, without accounts and database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in by SAML: what is signed and answers a request of this browser, and nothing else."""
+"""Sign-in by SAML: only signed responses to a request of this browser are accepted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _provider(idp, configure, monkeypatch, settings, team):
 
 
 class Attempt:
-    """A sign-in that was begun in `browser`: the request's id, and where the answer goes."""
+    """A sign-in started in `browser`: the request's id and response URL."""
 
     def __init__(self, browser: Client, next_url: str = "") -> None:
         self.browser = browser
@@ -62,13 +62,13 @@ class Attempt:
         self.acs = request.get("AssertionConsumerServiceURL") or ""
 
     def good(self, idp: Idp, **told: Any) -> str:
-        """What an honest provider answers."""
+        """The response of an honest provider."""
         told = {"recipient": self.acs, "audience": OURS, **told}
         return idp.response(idp.signed(idp.assertion(self.id, **told)), self.id, self.acs)
 
 
 def bring(browser: Client, xml: str) -> Any:
-    """Post the response as the provider's page does, then come for it; what the browser is answered."""
+    """Post the response as the provider's page does, then follow the redirect; return the last response."""
     posted = Client(enforce_csrf_checks=True)
     kept = posted.post("/sign-in/saml/campus/acs/", {"SAMLResponse": encoded(xml)})
     if kept.status_code != 302:
@@ -84,7 +84,7 @@ def who(browser: Client) -> str:
 
 
 def refused(browser: Client, xml: str) -> str:
-    """The page that refuses; nobody is signed in and nothing is made."""
+    """The refusal page, after checking that no one is signed in and nothing is created."""
     answer = bring(browser, xml)
     assert answer.status_code in (400, 403, 502), answer.status_code
     assert who(browser) == ""
@@ -175,7 +175,7 @@ def test_response_is_valid_once_and_in_its_own_browser(idp, client):
 
 
 def test_assertion_of_another_sign_in_is_refused(idp, client):
-    """Somebody puts a signed assertion that was made for another into an answer to their own request."""
+    """An attacker puts a signed assertion for another request into the response to their own."""
     stolen = idp.signed(idp.assertion(Attempt(Client()).id, recipient=Attempt(Client()).acs, audience=OURS))
     own = Attempt(client)
     refused(client, idp.response(stolen, own.id, own.acs))
@@ -189,7 +189,7 @@ def test_unsolicited_response_is_refused(idp, client):
 
 @pytest.mark.parametrize("place", ["before", "after", "inside"])
 def test_signature_wrapping_is_refused(idp, client, place):
-    """A forged assertion beside the signed one, under the same or another id."""
+    """A forged assertion beside the signed one, with the same or another id."""
     attempt = Attempt(client)
     signed = idp.signed(idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS))
     forged = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS, name_id="admin-1").replace(

@@ -1,4 +1,4 @@
-"""Sign-in by a provider's claims: accounts, links, places and roles; and the attacks on them."""
+"""Sign-in by claims: accounts, links, memberships and roles; and attacks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _rules(configure, team) -> None:
 
 @pytest.fixture
 def settled(configure):
-    """Have other settings of the provider, with the same rules."""
+    """Change settings of the provider, with the same rules."""
 
     def change(line: str, rules: str = RULES) -> None:
         configure(PROVIDER + line + rules)
@@ -176,7 +176,7 @@ def test_unverified_email_links_no_account(settled):
 
 
 def test_claimed_address_of_another_user_grants_nothing(settled):
-    """Mallory waits with Nora's address for Nora's first sign-in, to have her teams."""
+    """Mallory sets Nora's address before Nora's first sign-in, to get her teams."""
     settled('link = ["email"]\n')
     mallory = UserFactory(username="mallory", email="")
     users.change_email(user=mallory, email="nora@example.org", password="a-long-enough-password")

@@ -1,4 +1,4 @@
-"""What waits for whom, in which order, and that one number is said everywhere."""
+"""The inbox: recipients, order, and equal counts everywhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def quota_request(user, team, **fields) -> QuotaRequest:
 
 @pytest.fixture
 def full(team, alice, bob, fay, pool):
-    """One of each request; alice owns vision."""
+    """One request of each kind; alice owns vision."""
     quota_request(bob, team)
     quota_request(bob, team, kind="member_cap", resource="workspaces")
     ask(alice, team)
@@ -193,7 +193,7 @@ def test_expiring_token_in_use_is_listed_for_its_user(bob, alice):
 
 @pytest.fixture
 def told(monkeypatch):
-    """Whose open pages have been told to look again."""
+    """The users whose open pages were told to refresh."""
     found: set = set()
     monkeypatch.setattr(live, "publish_to_all", lambda ids, kind: found.update(ids))
     monkeypatch.setattr(live, "publish_to", lambda user_id, kind: found.add(user_id))
@@ -229,7 +229,7 @@ def test_all_deciders_are_notified_at_each_step(team, alice, bob, fay, petra, ol
 
 
 def test_inbox_and_notices_have_the_same_recipients(full, alice, bob, charlie, fay, petra, olga, ada):
-    """Selectors ask by actor, notices by request: both have to name the same people."""
+    """Selectors query by actor, notices by request; both must agree."""
     people = (alice, bob, charlie, fay, petra, olga, ada)
     tells = {
         "quota": quota_policies.deciders_of,

@@ -1,4 +1,4 @@
-"""What pools report: nodes and devices that appear, change, move, vanish and come back."""
+"""Reports of pools: nodes and devices appear, change, move, disappear and return."""
 
 from __future__ import annotations
 

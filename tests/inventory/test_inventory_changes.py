@@ -1,4 +1,4 @@
-"""Devices and nodes that change: each as an event, in few queries, and honest for who holds them."""
+"""Changes of devices and nodes: one event each, few queries, and effects on their users."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mig(uuid: str, start: int, profile: str = "1g.10gb", parent: str = "GPU-0") 
 
 
 def report(pool: Pool, *nodes) -> list[Event]:
-    """Have these nodes report; the events that came of it, but for workspaces'."""
+    """Apply a report of these nodes; return the resulting events, except those of workspaces."""
     last = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     services.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
     return list(Event.objects.filter(pk__gt=last, pool=pool).order_by("pk"))
@@ -292,7 +292,7 @@ def test_inventory_of_1000_devices_has_few_queries(catalog, django_assert_max_nu
 
 @pytest.fixture
 def held(catalog, make, alice, sent):
-    """A pool of 2 GPUs, of which a running workspace of alice's has the first, and one of bob's none."""
+    """A pool of 2 GPUs: alice's running workspace has the first, bob's workspace has none."""
     pool = local_pool_with(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1, name="train")

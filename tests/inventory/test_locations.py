@@ -1,4 +1,4 @@
-"""Rack and block of nodes: who sets them, what is refused, and that placement and the site file follow."""
+"""Rack and block of nodes: permissions, validation, placement and the site file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def node(catalog) -> Node:
 
 
 def racks() -> dict[str, tuple[str, str]]:
-    """The locations that the next decision of the scheduler would use."""
+    """The locations that the scheduler would use next."""
     with snapshot_cache.cycle_cache.use() as snapshot:
         return {
             node.name: (node.rack, node.block)

@@ -1,4 +1,4 @@
-"""GPUs that a node ought to have: over REST and on the node's page, by PCI and by what was there before."""
+"""Missing GPUs of a node, by PCI and by earlier reports, over REST and on the node's page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools that operators add, change, retire and delete."""
+"""Pools: creation, changes, retirement and deletion."""
 
 from __future__ import annotations
 

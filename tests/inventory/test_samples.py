@@ -1,4 +1,4 @@
-"""Minutes that nodes send: taken in once, refused when wrong, rolled up, forgotten."""
+"""Minutes sent by nodes: stored once, validated, rolled up and deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of capacity on a small scale: it counts what there is, and says when it is too much."""
+"""The capacity benchmark at a small scale: row counts, and its bound."""
 
 from __future__ import annotations
 

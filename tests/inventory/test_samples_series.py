@@ -1,4 +1,4 @@
-"""Reads of samples: gaps, the newest look, idle devices, and what teams made of what they held."""
+"""Reads of samples: gaps, live samples, idle devices, and GPU use of teams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Use of GPUs over time: exact allocations, measurements with gaps, shares in part."""
+"""Use of GPUs over time: exact allocations, measurements with gaps, and shares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hold(device: Device, *, since_h: float, until_h: float | None = None, milli:
 
 
 def measure(device: Device, hour: int, percent: int, *, memory_mib: int = 1024) -> None:
-    """An hour of the device, that many steps before the current one."""
+    """Create an hour of samples, that many steps before the current one."""
     series, _ = DeviceSeries.objects.get_or_create(device=device)
     DeviceHour.objects.create(
         series=series, start_s=WEEK.end_s - 3600 * (hour + 1), measured_s=3600, gpu_s=3600,

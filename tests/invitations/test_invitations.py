@@ -1,4 +1,4 @@
-"""Many people invited to a team: who may, what becomes of each line, and what the preview says."""
+"""Invitations of many users to a team: permissions, results and preview."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of people as they are pasted."""
+"""Parsing of pasted lists of people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking to join a team and the decision, as services; what others try with it."""
+"""Requests to join a team and their decisions, as services; and misuse."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_message_length_is_limited(team, fay):
 
 
 def test_deactivated_user_cannot_request(team, fay):
-    """Also not with a row that was read before."""
+    """Also with a row that was read before."""
     deactivation.deactivate(actor=SYSTEM, user=fay)
     fay.is_active = True
     with pytest.raises(NotAllowed):
@@ -190,7 +190,7 @@ def test_request_is_hidden_from_members_other_owners_and_approvers(request, aske
 
 
 def test_users_cannot_approve_their_own_join_request(team, charlie, olga):
-    """Neither an owner of another team nor an operator, who may add members to any."""
+    """Neither an owner of another team nor an operator, who may add members to any team."""
     for actor in (charlie, olga):
         own, _ = services.request_to_join(actor=actor, slug="vision")
         with pytest.raises(NotAllowed):
@@ -330,7 +330,7 @@ def test_missing_default_team_does_not_block_sign_in(db, settings, caplog):
 
 
 def test_policies_and_selectors_agree_on_deciders(asked, alice, bob, charlie, olga):
-    """Whom a request waits for and who is told of it are two queries with one meaning."""
+    """Items to decide and notices use two queries that must agree."""
     for user in (alice, bob, charlie, olga, asked.requester):
         waits = selectors.requests_to_decide(user).filter(pk=asked.pk).exists()
         assert waits == (user in policies.deciders_of(asked)), user

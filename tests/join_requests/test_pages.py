@@ -1,4 +1,4 @@
-"""Pages and REST of joining: what each shows to whom."""
+"""Pages and REST of joining: visibility and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request to join, decided several times at once."""
+"""Concurrent decisions of one request to join."""
 
 from __future__ import annotations
 

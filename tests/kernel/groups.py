@@ -1,7 +1,6 @@
-"""In a machine of its own kernel: control groups of version 2 hold workspaces to what they were given.
+"""In a virtual machine: control groups v2 enforce the limits of workspaces.
 
-`virtual.py` runs it there, as root and as an ordinary user who has been given a group, where version 1 is
-not mounted.
+`virtual.py` runs it there without v1, as root and as an ordinary user with a delegated group.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def begun(pool: Pool, spec: WorkspaceSpec, state: ObservedState) -> Observation:
 
 
 def group_of(pool: Pool, spec: WorkspaceSpec) -> Path:
-    """The control group of a workspace that is being started, once it has processes."""
+    """The control group of a starting workspace, once it has processes."""
     (above,) = cgroups.detect(pool.driver.instance).parents
     pool.start(spec)
     return eventually(
@@ -64,7 +63,7 @@ def _is_its(group: Path) -> bool:
 
 
 def number_in(file: Path, name: str) -> int:
-    """Of a file with a name and a number in each line."""
+    """A number by name, from a file with a name and a number per line."""
     return int(dict(line.split() for line in file.read_text().splitlines())[name])
 
 

@@ -1,6 +1,6 @@
-"""In a machine of its own kernel: homes are held by the file system, in bytes and in files.
+"""In a virtual machine: the file system enforces limits of homes, in bytes and files.
 
-`virtual.py` runs it there, where /dev/vda is ext4 and /dev/vdb XFS, both without anything on them.
+`virtual.py` runs it there with empty disks: /dev/vda for ext4 and /dev/vdb for XFS.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LEAVE_ALL = (
 
 
 def by_a_user(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """What a program of an ordinary user does in a home."""
+    """Run a program of an ordinary user in a home."""
     return subprocess.run(
         argv, cwd=home, capture_output=True, text=True, user=USER, group=USER, extra_groups=[], check=False
     )
@@ -56,7 +56,7 @@ def by_a_user(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=sorted(DISKS))
 def homes(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder for homes on a disk of its own, to which everybody finds the way."""
+    """A folder for homes on its own disk, accessible to all users."""
     make, device, option = DISKS[request.param]
     subprocess.run([*make, device], check=True)
     where = Path("/mnt") / request.param
@@ -97,7 +97,7 @@ def test_node_reports_its_home_limit_mechanism(pool: Pool) -> None:
 
 @pytest.fixture
 def held(pool: Pool, homes: Path) -> Path:
-    """A home that the kernel holds."""
+    """A home with an enforced limit."""
     home = homes / "analysts" / "ada"
     home.mkdir(parents=True)
     for path in (homes, homes.parent, home.parent):

@@ -1,7 +1,7 @@
-"""In a machine of its own kernel: all of its memory, or every process, is taken by what is none of Berth's.
+"""In a virtual machine: foreign processes use all memory or all process IDs.
 
-`virtual.py` runs it there, as root, with a real node driver and real workspaces. A process of the size and
-the score of a service stands for the portal's, so who is ended is the kernel's choice among all that runs.
+`virtual.py` runs it there as root, with a real node driver and real workspaces. A process with the size and
+OOM score of a service stands for the portal's, so the kernel chooses among realistic processes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ while True:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A process that the kernel has ended for want of memory, with its score."""
+    """A process killed by the kernel for lack of memory, with its score."""
 
     pid: int
     score: int
@@ -61,7 +61,7 @@ class Victim:
 
 @dataclass
 class Strangers:
-    """What is none of a workspace's: processes with the score that everything has which asks for no other."""
+    """Processes outside workspaces, with the default score."""
 
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -88,13 +88,13 @@ class Strangers:
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """Its first line; empty where it was ended before."""
+    """The first line; empty if the process was ended before."""
     assert process.stdout is not None
     return process.stdout.readline()
 
 
 def killed() -> list[Victim]:
-    """All that the kernel has ended because the machine had no memory, in order."""
+    """The processes that the kernel killed for lack of memory, in order."""
     log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
     found = re.findall(r"Out of memory: Killed process (\d+) .*oom_score_adj:(-?\d+)", log)
     return [Victim(int(pid), int(score)) for pid, score in found]
@@ -102,7 +102,7 @@ def killed() -> list[Victim]:
 
 @pytest.fixture(autouse=True)
 def onlooker() -> Iterator[None]:
-    """Whoever looks on is not among those who are ended."""
+    """Protects the test process from being killed."""
     own = SCORE.read_text()
     SCORE.write_text("-1000")
     # What is said of each that is ended stays short, so that its log keeps all of it.
@@ -140,7 +140,7 @@ def running(pool: Pool, spec: WorkspaceSpec) -> Observation:
 
 
 def app_of(pool: Pool, spec: WorkspaceSpec) -> int:
-    """The one process of a workspace that has an app's score."""
+    """The only process of a workspace with an app's score."""
     found = []
     for one in processes.scan(pool.driver.instance, pool.driver._dir(spec.ref).name):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Starts the virtual machines in which the other files here are run: `make test-kernel`.
+"""Starts the virtual machines in which the other files here run: `make test-kernel`.
 
-No file here is named as pytest's are, so that nothing but that command finds them.
+File names here do not match pytest's pattern, so that only that command collects them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMIT_S = 1800
 
 
 def closed_above(*paths: Path) -> list[Path]:
-    """The folders on the way to these, and to this Python, that not everybody may pass."""
+    """The folders above these paths, and above this Python, that not everyone may enter."""
     ways = {above for path in (*paths, Path(sys.base_prefix)) for above in path.resolve().parents}
     return sorted(path for path in ways if not path.stat().st_mode & 0o001)
 

@@ -1,4 +1,4 @@
-"""Budgets in money: what was spent of them, who is told and when, and what starts once they are spent."""
+"""Budgets in money: spending, notices, and starts after a budget is spent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def owner(team, alice):
 
 
 def spend(team, euros: float, day: date | None = None) -> None:
-    """What days of GPUs say that the team has spent on a day."""
+    """Record that the team spent this amount on a day."""
     day = day or timezone.now().astimezone(UTC).date()
     cost = round(euros * EURO * 1000)
     GpuDay.objects.create(day=day, team="", dimension=Dimension.TEAM, key=team.slug, cost=cost)
@@ -148,7 +148,7 @@ def test_only_operators_set_budgets_and_invalid_amounts_are_refused(team, alice,
 
 @pytest.fixture
 def priced(catalog):
-    """One node with two GPUs; a flavor with a price, one without, and one without GPUs but with a price."""
+    """One node with two GPUs, and flavors: priced, unpriced, and priced without GPUs."""
     local_pool_with(node_info(gpus=2))
     Pool.objects.update(hand_out_max_age_hours=0)
     return {

@@ -1,4 +1,4 @@
-"""GPU-hours: granted, spent by what was held and for how long, warned of, and the end of it."""
+"""GPU-hours: grants, charges, warnings and exhaustion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ H100 = "gpu:simulated-h100"
 
 @pytest.fixture
 def priced(pool):
-    """Simulated H100s cost as if they were real."""
+    """Simulated H100s are charged like real ones."""
     ResourceRate.objects.create(resource=H100, rate_milli=1000)
     return pool
 

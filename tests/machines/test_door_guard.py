@@ -1,4 +1,4 @@
-"""The bounds of the machines' HTTPS door, in this process: no stranger fills it."""
+"""Limits of the machines' HTTPS door, in this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tls(tmp_path: Path) -> Path:
 
 
 class Door(socketserver.BaseRequestHandler):
-    """TLS behind the header of the PROXY protocol: gives back each line, and much more after `bye`."""
+    """A TLS echo server behind a PROXY protocol header; sends much data after `bye`."""
 
     server: Any
 
@@ -100,7 +100,7 @@ async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
-    """Whether the other side ends it."""
+    """Whether the other side closes the connection."""
     try:
         return await asyncio.wait_for(reader.read(100), 20) == b""
     except (OSError, ssl.SSLError):

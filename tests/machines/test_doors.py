@@ -1,4 +1,4 @@
-"""The doors as they run: Caddy and the door to Redis, asked by machines with and without certificates."""
+"""The running doors: Caddy and the Redis door, with and without client certificates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECRET = "a gateway secret for tests alone"
 
 
 class Portal(http.server.BaseHTTPRequestHandler):
-    """Says what has come, in place of the portal."""
+    """Replaces the portal: returns what it received."""
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -56,7 +56,7 @@ class Portal(http.server.BaseHTTPRequestHandler):
 
 @dataclass
 class Site:
-    """The folder of certificates, the https door's port, the Redis door's, and Redis's own."""
+    """The folder of certificates, and the ports of the HTTPS door, the Redis door and Redis."""
 
     tls: Path
     https: int
@@ -64,7 +64,7 @@ class Site:
     plain_redis: int
 
     def of(self, name: str, folder: Path) -> tuple[Path, Path]:
-        """Files of a certificate of the authority for `node:<name>`, or for another name with a dot."""
+        """Files of a certificate of the authority for `node:<name>`, or for a name with a dot as it is."""
         key = ec.generate_private_key(ec.SECP256R1())
         plain = f"node:{name}" if "." not in name else name
         made = Authority.load(self.tls).issue(
@@ -212,7 +212,7 @@ def test_bodies_and_headers_are_limited(site: Site, tmp_path: Path) -> None:
 
 
 def test_door_accepts_client_addresses_from_the_guard_only(site: Site, tmp_path: Path) -> None:
-    """A client that begins with a header of the PROXY protocol does not speak TLS."""
+    """A client that sends a PROXY protocol header does not speak TLS."""
     line = proxy_header(("10.66.0.1", 1), ("127.0.0.1", site.https))
     with socket.create_connection(("127.0.0.1", site.https), timeout=20) as raw:
         raw.sendall(line)
@@ -224,7 +224,7 @@ def test_door_accepts_client_addresses_from_the_guard_only(site: Site, tmp_path:
 
 
 def test_anonymous_connections_do_not_block_nodes(site: Site, tmp_path: Path) -> None:
-    """Twice as many connections as one address may have, silent ones and begun ones."""
+    """Twice the connections allowed per address, silent or with a started handshake."""
     with contextlib.ExitStack() as stack:
         for _ in range(2 * door_guard.MAX_OF_AN_ADDRESS):
             with contextlib.suppress(OSError):
@@ -365,7 +365,7 @@ def test_row_changed_while_users_are_written_wins(
     olga: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sweep has read the row, then it is revoked, then the sweep writes what it has read."""
+    """The sweep read the row before it was revoked, and writes afterwards."""
     open_doors(settings, site.tls)
     assert Newcomer("gpu-d").join(token_for(local_pool, olga)).status_code == 201
     real = redis_users._apply

@@ -1,4 +1,4 @@
-"""Joining, other keys, leaving: what a machine gets, and what there is of it afterwards."""
+"""Joining, key rotation and leaving of machines."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_node_with_workspaces_cannot_leave(joined, make, alice):
 
 
 def placed(make, alice, *names):
-    """Workspaces on gpu-07 that run there."""
+    """Workspaces that run on gpu-07."""
     node = Node.objects.get(name="gpu-07")
     Node.objects.exclude(pk=node.pk).update(cordoned=True)
     inventory.apply_inventory(pool=node.pool, inventory=inventory_of(node_info("gpu-07")))

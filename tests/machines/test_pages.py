@@ -1,4 +1,4 @@
-"""The pages of a pool's machines, and the same over REST."""
+"""Machines of a pool, on pages and over REST."""
 
 from __future__ import annotations
 

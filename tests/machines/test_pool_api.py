@@ -1,4 +1,4 @@
-"""What a pool lacks and its versions, over REST."""
+"""Missing requirements of a pool and its versions, over REST."""
 
 from __future__ import annotations
 

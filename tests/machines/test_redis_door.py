@@ -1,4 +1,4 @@
-"""The bounds of the door to Redis, in this process: nobody keeps it busy with connections or handshakes."""
+"""Limits of the Redis door on connections and handshakes, in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tls(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def door(tls: Path) -> AsyncIterator[tuple[int, redis_door.Door]]:
-    """The door's port, in front of what gives back what it gets."""
+    """The door's port, in front of an echo server."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

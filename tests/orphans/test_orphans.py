@@ -1,4 +1,4 @@
-"""What nobody owns is listed, goes by policy or by an operator, and nothing owned ever does."""
+"""Items without owner are listed and removed by policy or by an operator; owned ones never."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def answer(order: LeftoverRemoval, **given) -> bool:
 
 @pytest.fixture
 def home(local_pool, team) -> Orphan:
-    """Of somebody whom nobody knows."""
+    """The home of an unknown user."""
     measure(f"{team.slug}/ghost")
     return Orphan.objects.get()
 
@@ -247,7 +247,7 @@ ACTS = st.lists(
 )
 @given(acts=ACTS)
 def test_owned_items_are_never_listed_or_removed(acts, local_pool, sent, clock, olga):
-    """Whatever the order of what nodes say, what people do and what answers come."""
+    """For any order of reports, user actions and results."""
     Orphan.objects.all().delete()
     team = Team.objects.filter(slug="drift").first() or TeamFactory(slug="drift")
     User.objects.filter(username__startswith="drift-").update(deleted_at=timezone.now())
@@ -299,7 +299,7 @@ def test_owned_items_are_never_listed_or_removed(acts, local_pool, sent, clock, 
 
 
 def test_kept_homes_of_a_deleted_account_are_listed(local_pool, team, ada, make):
-    """From the people's side: the home of an account that is deleted stands there with its size."""
+    """With their size."""
     user = UserFactory(username="goes")
     users.delete(actor=SYSTEM, user=user)
     measure(f"{team.slug}/goes")

@@ -1,4 +1,4 @@
-"""The page for people says what the table says."""
+"""docs/roles.md is current."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The acceptance script runs to its end, over a made-up device; what it says there is marked as simulated."""
+"""The acceptance script over a simulated device, with marked results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the check asks once, before a run: the board's own memory, and which drivers are loaded."""
+"""Facts read once before a run: the InfoROM, retired memory and loaded drivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an XID between two checks means for its device."""
+"""Consequences of XIDs between checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences of counters to the last number; what holds for all is in `tests/gpu/test_counters.py`."""
+"""Differences of counters at exact values; general properties are in `tests/gpu/test_counters.py`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_replays_during_a_check_with_wrap_and_restart(before: int, after: int, g
 
 
 def test_errors_during_a_check_with_restart() -> None:
-    """A counter of 64 bits does not wrap at 32."""
+    """A 64-bit counter does not wrap at 32 bits."""
     found = changes({"ecc_corrected": NARROW_END - 1}, {"ecc_corrected": 65})
     assert [each.text for each in found] == ["65 ECC errors were corrected during the check."]
     assert changes({"ecc_corrected": NARROW_END - 1}, {"ecc_corrected": 64}) == []

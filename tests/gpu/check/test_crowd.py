@@ -1,4 +1,4 @@
-"""All links of three devices at once, over a made-up device: real processes, faults on command."""
+"""Simultaneous copies between three simulated devices, in real processes with injected faults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_all_pairs_is_skipped_with_one_peer(check: Check) -> None:
 
 @pytest.mark.parametrize(("here", "there"), [(0, 2), (2, 0)])
 def test_wrong_bit_during_simultaneous_copies_is_found(check: Check, here: int, there: int) -> None:
-    """Of a copy to the checked device, or from it: by itself, and both ways, the link is well."""
+    """To or from the checked device; the link passes when tested alone."""
     report = check(PEERS, CROWD, cuda={**THREE, "crowd_from": here, "crowd_to": there})
     assert statuses(report) == {"peers": Status.PASSED, "all_pairs": Status.FAILED}, render(report)
     assert (report.verdict, report.action) == (Verdict.FAIL, Action.REPLACE)

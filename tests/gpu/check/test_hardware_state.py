@@ -1,4 +1,4 @@
-"""What speaks against a device, or is worth a word, before any load."""
+"""Findings about a device's state before any load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels: compiled for every architecture, and run on the host with faults planted in their data."""
+"""The kernels: compiled for every architecture, and run on the host with injected faults."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_unsupported_architecture_is_reported() -> None:
 @pytest.mark.parametrize("driver", [12020, 12040, 12080, 13000])
 @pytest.mark.parametrize("capability", ARCHITECTURES, ids=arch_name)
 def test_cubins_match_the_driver_version(capability: tuple[int, int], driver: int) -> None:
-    """Drivers before R580 refuse version 8 of the ABI, which is all that CUDA 13 makes."""
+    """Drivers before R580 refuse ABI version 8, the only one of CUDA 13."""
     if capability >= (10, 0) and driver < 12080:
         with pytest.raises(NoCubin, match="this driver"):
             compiler.cubin("scrub", capability, driver)
@@ -272,7 +272,7 @@ def test_every_address_has_a_unique_value(host: Host) -> None:
 
 @pytest.mark.parametrize("line", [0, 3, 11])
 def test_stuck_address_line_is_found_by_the_address_pattern_only(host: Host, line: int) -> None:
-    """Two addresses that are one cell: a uniform pattern cannot see it, the address pattern does."""
+    """Two addresses share one cell, which a uniform pattern cannot detect."""
 
     def alias(memory: NDArray[np.uint64]) -> None:
         at = np.arange(WORDS)

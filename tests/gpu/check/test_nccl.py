@@ -1,4 +1,4 @@
-"""NCCL by ctypes: against the library itself where it is installed, which needs no GPU for this."""
+"""NCCL by ctypes, against the real library if installed, which needs no GPU here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_unique_ids_differ(real: Nccl) -> None:
 
 
 def test_failed_call_names_function_and_error(real: Nccl) -> None:
-    """A rank that there is not; on a machine without a driver that is what it says first."""
+    """An invalid rank; without a driver NCCL reports that first."""
     with pytest.raises(
         NcclError, match=r"^ncclCommInitRank: [14] \((invalid argument|unhandled cuda)"
     ) as caught:
@@ -44,7 +44,7 @@ def test_failed_call_names_function_and_error(real: Nccl) -> None:
 
 
 class Recorder:
-    """A library that writes down what it is called with, and answers with what it is told to."""
+    """A library that records its calls and returns configured results."""
 
     def __init__(self, version: int = 23203, **results: int) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""Which devices a device's NVLinks are held against: those at its switches or its bridge."""
+"""Devices whose NVLinks are compared: those on the same switches or bridge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to(gpu: FakeGpu, count: int = 4) -> list[Link]:
 
 
 def seen(tmp_path: Path, *gpus: FakeGpu) -> tuple[int | None, list[str]]:
-    """The links of the partners of the first, and the findings about its links."""
+    """The partners' links of the first device, and the findings about its links."""
     with installed(FakeLibrary(gpus)):
         snapshot = DeviceReader(gpus[0].uuid, root=tmp_path).snapshot()
     findings = hardware_state.before_load(snapshot)

@@ -1,4 +1,4 @@
-"""Products: exact on the host build, and no broken bit or cell of a multiplier stays hidden."""
+"""Matrix products are exact on the host build, and every broken bit of a multiplier is found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ u32 = ctypes.c_uint32
 
 @dataclass
 class Operands:
-    """One round of a type: encoded operands, and what their product is."""
+    """One round of a data type: encoded operands and their product."""
 
     d: DType
     round: ProductRound
@@ -47,7 +47,7 @@ class Operands:
 
     @property
     def side(self) -> int:
-        """One block: the smallest product there is."""
+        """One block: the smallest product."""
         return self.d.tile
 
     @property
@@ -67,7 +67,7 @@ class Operands:
 
 
 def made(d: DType, elements: int) -> NDArray[Any]:
-    """Room for operands of a type, empty."""
+    """An empty buffer for operands of a type."""
     return np.zeros(d.bytes_of(elements), np.uint8).view(KINDS[d.name])
 
 
@@ -95,13 +95,13 @@ def every_round(host: Host, dtype: str) -> tuple[Operands, ...]:
 
 @pytest.fixture
 def whole(host: Host) -> Iterator[Host]:
-    """The multipliers are whole again afterwards."""
+    """Repairs the multipliers afterwards."""
     yield host
     host.broken()
 
 
 def found(host: Host, dtype: str, suffix: str, **fault: Any) -> bool:
-    """Whether a product of any round comes out wrong with this fault."""
+    """Whether the product of any round is wrong with this fault."""
     first = any(name.endswith("b") for name in fault)
     # Where most bits of the broken side take part is looked first.
     rounds = sorted(every_round(host, dtype), key=lambda each: -(each.round.a_bits, each.round.b_bits)[first])
@@ -219,7 +219,7 @@ DEAD = [
     ),
 )
 def test_dead_multiplier_bit_is_found(whole: Host, dtype: str, suffix: str, side: str) -> None:
-    """Each mantissa, exponent and sign bit of each type, stuck at 0 and stuck at 1, on either side."""
+    """Each mantissa, exponent and sign bit of each type, stuck at 0 and at 1, on both sides."""
     bits = [bit for kind, which, bit in DEAD if (kind, which) == (dtype, side)]
     assert len(bits) == 1 + sum(FORMATS[dtype])
     hidden = [
@@ -232,7 +232,7 @@ def test_dead_multiplier_bit_is_found(whole: Host, dtype: str, suffix: str, side
 
 
 def test_powers_of_two_hide_mantissa_bits(whole: Host) -> None:
-    """The control: what the rounds are there for."""
+    """The negative control, which the rounds exist for."""
     small = operands(whole, DTYPES["bf16"], ProductRound(SMALL, SMALL, 64, 1))
     for bit in range(7):
         whole.broken(clear_a=1 << bit, clear_b=1 << bit)
@@ -245,7 +245,7 @@ def test_powers_of_two_hide_mantissa_bits(whole: Host) -> None:
     quick_of(("fp16", "bf16", "tf32", "fp8", "int8"), ("fp8", "int8"), "every type; `make test` has two"),
 )
 def test_dead_tensor_core_cell_is_found(whole: Host, dtype: str, suffix: str) -> None:
-    """Each bit of one mantissa times each bit of the other, the leading ones too."""
+    """Each pair of mantissa bits, including the leading ones."""
     bits = range(FORMATS[dtype][1] + 1)
     both = next(each for each in every_round(whole, dtype) if each.round.a_bits == each.round.b_bits)
     hidden = []

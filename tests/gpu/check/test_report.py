@@ -1,4 +1,4 @@
-"""The report: its published schema, its words, and the command line."""
+"""The report: its published schema, its texts, and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assessment of a test: what its figures, errors and end say."""
+"""The status of a test from its values, errors and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All links of several devices at once: what is made of their figure, and of wrong words between peers."""
+"""Simultaneous copies of several devices: their value, and wrong words between peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings of health: every counter and state, at its edge."""
+"""Findings of health: every counter and state, at its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links to other GPUs, and models without a datasheet: what a check makes of their figures."""
+"""Links to other GPUs and nodes, and models without a datasheet."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ TWO_NODES = plan_for(Level.STANDARD, Facts("GPU-1"), meeting=MEETING)[1]
 
 
 def test_plan_of_a_link_check_tests_only_the_link() -> None:
-    """And whoever waits for the other end is not taken for a device that hangs: the whole ends before."""
+    """Its deadline exceeds the wait for the other end, so waiting is not reported as a hang."""
     plan = plan_for(Level.EXTENDED, Facts("GPU-1"), ("GPU-2",), meeting=MEETING)
     assert [(each.name, each.probe, each.required, each.deadline_s) for each in plan] == [
         ("canary", "canary", True, 15.0), ("two_nodes", "two_nodes", True, 540.0),

@@ -1,4 +1,4 @@
-"""Plans: which tests a level has, in which order, and for how long."""
+"""Plans: the tests of each level, their order and deadlines."""
 
 from __future__ import annotations
 

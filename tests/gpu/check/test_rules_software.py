@@ -1,4 +1,4 @@
-"""Baselines hold for the software that they were measured with."""
+"""Baselines are valid only for the software they were measured with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over several devices: how they are judged, and that none of the devices is blamed for all of them."""
+"""Sums over several devices: judgement, and attribution to devices."""
 
 from __future__ import annotations
 

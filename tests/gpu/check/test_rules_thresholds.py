@@ -1,4 +1,4 @@
-"""Thresholds of figures: every number and every comparison, at its edge."""
+"""Thresholds: every number and comparison, at its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts: which finding decides, and which action it asks for."""
+"""Verdicts: the deciding finding and the recommended action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner against children that hang, lie, die and flood: it always ends, with the right verdict."""
+"""The runner against faulty children: it always ends, with the right verdict."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lie(check: Callable[..., Report]) -> Callable[..., Report]:
 
 
 def codes(report: Report) -> set[str]:
-    """What was found; whether NVML was looked at a second time in so short a run is not asked here."""
+    """The codes of findings, except whether NVML was read during so short a run."""
     return {f.code for f in report.findings if f.severity != Severity.INFO} - {"unwatched"}
 
 
@@ -141,7 +141,7 @@ def test_child_environment_has_no_secret(lie: Callable[..., Report], monkeypatch
 
 
 def test_unkillable_process_is_abandoned(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process can be put into the kernel's D state for a test, so the signals are kept from it."""
+    """Signals are suppressed, as no test can put a process into the kernel's D state."""
     spared: list[int] = []
 
     def powerless(pid: int, number: int) -> None:
@@ -227,7 +227,7 @@ def test_two_checks_at_once_do_not_interfere(
 
 
 def test_no_file_descriptors_or_processes_leak(setup_gpu: Callable[..., None]) -> None:
-    """In a process of its own, as other tests' threads open and close things at any time."""
+    """In its own process, as threads of other tests open and close files."""
     setup_gpu()
     code = (
         "import sys\n"
@@ -278,7 +278,7 @@ def test_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch: p
 
 
 def test_processes_end_with_a_killed_worker(setup_gpu: Callable[..., None], tmp_path: Path) -> None:
-    """A device must not be heated by a check that nobody waits for any more."""
+    """Otherwise an orphaned check would keep the device under load."""
     setup_gpu()
     code = (
         "from provisioning.gpu.check.runner import run_check\n"

@@ -1,4 +1,4 @@
-"""When a figure is measured again, and what comes of both looks."""
+"""When a value is measured again, and the result of both measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole checks over a made-up device: real processes, the real bindings, the real kernels, planted faults."""
+"""Whole checks over a simulated device: real processes, bindings and kernels, injected faults."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def burn(dtype: str = "bf16") -> Test:
 
 @pytest.mark.thorough("every test; `make test` has those of a quick check")
 def test_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
-    """With cuBLAS, whose calls are made as the real one takes them."""
+    """With cuBLAS."""
     (tmp_path / "cublas").touch()
     report = check(
         Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"}),
@@ -83,7 +83,7 @@ BLACKWELL = {"major": 10, "minor": 0, "sms": 148}
 
 
 def test_blackwell_multiplies_fp8_by_cublaslt(check: Check, tmp_path: Path) -> None:
-    """No `mma.sync` reaches the circuits that it has for FP8."""
+    """No `mma.sync` uses Blackwell's FP8 circuits."""
     (tmp_path / "cublas").touch()
     report = check(*FP8, level="extended", cuda=BLACKWELL)
     exact, burned = report.tests
@@ -226,7 +226,7 @@ def test_unrequested_peers_may_be_skipped(check: Check) -> None:
 
 
 def test_wrong_product_names_its_multiprocessor(check: Check) -> None:
-    """That of an own kernel; the made-up device has one block in a product of this size, on number 0."""
+    """For an own kernel; the simulated device runs it in one block on multiprocessor 0."""
     report = check(BF16, cuda={"product_word": 100, "product_flip": 1})
     (test,) = report.tests
     assert test.status == Status.FAILED
@@ -269,7 +269,7 @@ COMPILERS = ("nvrtc", "packaged")
 @pytest.mark.parametrize("driver", quick_of((12020, 12040, 12080), (12040,), "`make test` has one"))
 @pytest.mark.parametrize("compilers", quick_of((True, False), (True,), "`make test` has one"), ids=COMPILERS)
 def test_driver_before_r580_is_supported(check: Check, tmp_path: Path, driver: int, compilers: bool) -> None:
-    """It refuses CUDA 13's code, and has the event's time under its older name only."""
+    """It refuses CUDA 13's code, and exports the event's time under its older name only."""
     if compilers:
         (tmp_path / "nvrtc").touch()
     report = check("residue", "copy", BF16, cuda={"driver": driver})
@@ -395,7 +395,7 @@ def test_memory_leak_relative_to_the_baseline(check: Check) -> None:
 
 
 def test_value_below_its_floor_is_measured_again_alone(check: Check, tmp_path: Path) -> None:
-    """Slow beside others, and well alone."""
+    """Slow beside other checks and fast alone."""
     script = tmp_path / "fake-gpu.txt"
 
     def others_end(progress: Progress) -> None:
@@ -448,7 +448,7 @@ def test_findings_before_the_load_without_failure(
 
 
 def test_errors_of_new_links_count(check: Check) -> None:
-    """By fields, one value for each link; symbol errors are not among them."""
+    """Read by field, one value per link; symbol errors are excluded."""
     report = check("canary", nvml={"link_fields": {"208": 2, "215": 1, "221": 900}})
     assert report.health_before is not None
     assert [link["errors"] for link in report.health_before["nvlinks"]] == [3] * 18

@@ -1,4 +1,4 @@
-"""The kernels of sums over several devices, on the host: each adds its own, and what comes out is known."""
+"""The kernels of sums over several devices, on the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parts(host: Host, kind: Kind, ranks: int) -> list[NDArray[np.uint64]]:
 
 
 def added(made: list[NDArray[np.uint64]], kind: Kind) -> NDArray[np.uint64]:
-    """One after another, as a ring does it."""
+    """The sum computed sequentially, as a ring does it."""
     total = made[0].copy()
     view = total.view(np.float32) if kind.pair else total
     for part in made[1:]:
@@ -55,7 +55,7 @@ def test_missing_or_double_summand_is_detected(host: Host, kind: Kind) -> None:
 
 
 def test_values_use_the_full_mantissa_and_both_signs(host: Host) -> None:
-    """Of FP32: sums of 16 stay below 2^24, and come near it."""
+    """FP32 sums of 16 values stay just below 2^24."""
     made = parts(host, KINDS[1], MAX_RANKS)
     numbers = np.concatenate([part.view(np.float32) for part in made])
     assert (numbers == numbers.round()).all()

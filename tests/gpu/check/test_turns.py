@@ -1,4 +1,4 @@
-"""Checks on one machine take turns where they would spoil each other's figures."""
+"""Checks on one machine take turns where they would disturb each other's measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_turns_are_exclusive_per_switch_and_for_second_measurements() -> None:
 @pytest.mark.parametrize("probe", ["all_pairs", "all_reduce"])
 @pytest.mark.parametrize("alone", [True, False])
 def test_no_measurement_during_load_of_all_links(alone: bool, probe: str) -> None:
-    """Those of the peers as well, which are below switches of their own."""
+    """Including peers below other switches."""
     assert turns_for(probe, "0000:16:00.0", alone=alone) == (ALONE,)
 
 

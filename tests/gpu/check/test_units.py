@@ -1,4 +1,4 @@
-"""Special functions, atomics, shared memory and caches on the host build: no broken bit stays hidden."""
+"""Special functions, atomics, shared memory and caches on the host build: every broken bit is found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Words = NDArray[np.uint64]
 
 @pytest.fixture
 def whole(host: Host) -> Iterator[Host]:
-    """The units are whole again afterwards."""
+    """Repairs the units afterwards."""
     yield host
     host.broken_unit()
 
@@ -39,7 +39,7 @@ def zeros(n: int) -> Words:
 
 
 def log_of(host: Host, kernel: str, *args: Any, blocks: int = 1) -> ErrorLog:
-    """`args` name the log by None."""
+    """The error log of a kernel; None in `args` stands for the log."""
     log = ErrorLog(first=MASK)
     host.run(kernel, *(log if arg is None else arg for arg in args), grid=(blocks, 1))
     return log
@@ -72,7 +72,7 @@ def test_cpu_reference_accepts_good_functions_and_finds_high_bit_errors(whole: H
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
 def test_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, code: int) -> None:
-    """Each bit that a good result uses: also those within the bound of an approximation."""
+    """Each used bit, even within the error bound of an approximation."""
     n, blocks = 200, 4
     good = results(whole, code, n)
     where = np.zeros(blocks, np.uint32)
@@ -90,7 +90,7 @@ def test_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, cod
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
 def test_dead_bit_of_all_multiprocessors_exceeds_the_bound(whole: Host, code: int) -> None:
-    """Every bit of a rounded function. Of an approximation those well above its bound."""
+    """Every bit of rounded functions; of approximations, bits well above the bound."""
     function = FUNCTIONS[code]
     good = results(whole, code)
     first = 0 if function.relative is None else 15 if function.name == "tanh" else 6
@@ -146,7 +146,7 @@ def test_atomics_are_exact_and_a_bit_flip_is_located(whole: Host, op: int, group
 
 @pytest.mark.parametrize("op", range(len(OPERATIONS)), ids=OPERATIONS.__getitem__)
 def test_operation_done_twice_is_found(whole: Host, op: int) -> None:
-    """Repeated operations are: they change every sum, but no extreme and no AND or OR."""
+    """Repetition changes sums, but not extremes, AND or OR."""
     cells, _ = run_atomics(whole, op, 1)
     whole.run("run_atomics", cells, u32(COUNT), u32(COUNT), SEED, u32(op), u32(1))
     repeats = OPERATIONS[op].split()[0] in ("add", "xor", "cas")
@@ -155,7 +155,7 @@ def test_operation_done_twice_is_found(whole: Host, op: int) -> None:
 
 
 def test_dead_bits_of_atomic_units_are_found(whole: Host) -> None:
-    """Sums, XOR and compare-and-swap find each bit alone; of extremes, AND and OR one of the pair does."""
+    """Sums, XOR and compare-and-swap find each bit alone; of extremes, AND and OR, one of the pair does."""
     families: dict[str, set[tuple[int, bool]]] = {}
     for op, name in enumerate(OPERATIONS):
         if "fp" in name:
@@ -177,7 +177,7 @@ def test_dead_bits_of_atomic_units_are_found(whole: Host) -> None:
 
 @pytest.mark.parametrize("name", ["add fp32", "add fp64"])
 def test_dead_bits_of_floating_point_sums_are_found(whole: Host, name: str) -> None:
-    """The sign, the exponent and the mantissa's upper bits: small integers have no others."""
+    """Sign, exponent and upper mantissa bits, which small integers use."""
     op, bits = OPERATIONS.index(name), 32 if name.endswith("32") else 64
     lowest = {32: 20, 64: 49}[bits]
     for bit in range(lowest, bits):
@@ -222,7 +222,7 @@ def test_dead_address_lines_of_shared_memory_are_found(whole: Host) -> None:
 
 
 def test_block_barriers_synchronize_all_threads(whole: Host) -> None:
-    """With 256 threads as fibres: what one writes another reads."""
+    """With 256 threads as fibers that read each other's writes."""
     log, where = ErrorLog(first=MASK), np.zeros(1, np.uint32)
     whole.run("test_shared", SEED, MASK, 0, log, where, block=True)
     assert log.count == 0

@@ -1,4 +1,4 @@
-"""Check and scrub as the processes they are, on every driver in use and with every kind of GPU."""
+"""Check and scrub as real processes, on every supported driver and kind of GPU."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_informational_findings_pass(
     "drawing", sample([True, False], 2, "the rows take the same path"), ids=["a display", "no display"]
 )
 def test_less_free_memory_than_in_the_last_check(with_kernels: Make, check: Check, drawing: bool) -> None:
-    """A leak fails; what a display holds is said, and is no fault of the GPU."""
+    """A leak fails; memory of a display is reported and is no fault."""
     made = with_kernels(570, *KINDS["T4"])
     residue = [Test("residue", "residue", 20.0), PCIE]
     if drawing:
@@ -174,7 +174,7 @@ def test_exclusive_mode_admits_one_process(with_kernels: Make, check: Check) -> 
 
 @pytest.mark.parametrize("kind", ["with instances", "without"])
 def test_gpu_in_mig_mode_must_be_checked_by_instance(with_kernels: Make, check: Check, kind: str) -> None:
-    """And its first instance, which CUDA would open for it, is left alone."""
+    """CUDA would open its first instance, which must not be used."""
     made = with_kernels(550, *(KINDS["MIG"] if kind == "with instances" else KINDS["MIG"][:1]))
     report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
     assert (report.verdict, report.action, codes(report)) == (

@@ -1,4 +1,4 @@
-"""All links of several GPUs at once, as the processes they are: contexts, streams, events by the rules."""
+"""Simultaneous copies between several GPUs in real processes: contexts, streams and events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ H100 = 18 * 25
 
 
 def held_against(report: Report) -> set[str]:
-    """Of a plan of a moment NVML may not have seen anything."""
+    """The findings, except that NVML may not have been read during so short a plan."""
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
@@ -89,7 +89,7 @@ def test_data_of_another_device_is_wrong(linked: Make, check: Check) -> None:
 
 
 def test_missing_data_is_wrong(linked: Make, check: Check) -> None:
-    """Though the words of the round before would be right."""
+    """Although the words of the previous round would be correct."""
     linked().fault("crowd_lost", 0, gpu=1)
     report, found = checked(check, CROWD)
     assert found == {"all_pairs": Status.FAILED}, render(report)
@@ -165,7 +165,7 @@ def test_missing_peer_access_between_two_devices(linked: Make, check: Check, her
 def test_peer_failure_does_not_fail_the_checked_device(
     linked: Make, check: Check, fault: tuple[Any, ...], gpu: int
 ) -> None:
-    """Nor does it leave anything behind: a stream that stayed would be one too many the third time."""
+    """It also leaves no stream behind: the third run would have one too many."""
     made = linked()
     made.fault(*fault, gpu=gpu)
     for each in range(3):

@@ -1,4 +1,4 @@
-"""From the queue to a GPU and back: the portal's hand-out check and scrub, done by real processes."""
+"""The portal's preflight check and scrub in real processes, from the queue to a GPU and back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UUIDS = (uuid_of(1), uuid_of(2))
 
 
 class Node:
-    """The driver of a node on the made-up machine."""
+    """The driver of a node on the fake machine."""
 
     checks_at_once = False
 
@@ -54,7 +54,7 @@ class Node:
 
 @pytest.fixture
 def two(with_kernels: Make, catalog: None, clock: Any) -> Machine:
-    """Two H100 under R550, and a pool that has them and knows nothing of them yet."""
+    """Two H100 under R550, and a pool that has not taken inventory yet."""
     devices = tuple(
         DeviceInfo(uuid=uuid, index=n, model=MODEL, memory_mib=81_559) for n, uuid in enumerate(UUIDS)
     )
@@ -66,7 +66,7 @@ def two(with_kernels: Make, catalog: None, clock: Any) -> Machine:
 def node(
     two: Machine, check: Check, sent: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> Callable[[], str]:
-    """Does what the node is asked for next, and brings its answer back; the kind of it."""
+    """Runs the node's next task, delivers the result, and returns its kind."""
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))
     monkeypatch.setattr(gpu_tasks, "driver_for", lambda pool: Node(check))
 

@@ -1,4 +1,4 @@
-"""Several GPUs under full load at once, as the processes they are: contexts, streams, events by the rules."""
+"""Several GPUs under full load at once in real processes: contexts, streams and events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def checked(check: Check, *tests: Test, peers: int = 2) -> tuple[Report, dict[st
 
 
 def codes(report: Report) -> set[str]:
-    """Of a plan of a moment NVML may not have seen anything."""
+    """The codes of findings, except that NVML may not have been read during so short a plan."""
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 

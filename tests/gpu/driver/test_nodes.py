@@ -1,4 +1,4 @@
-"""Inventory, sampler and watcher as a process, on every driver in use and with every kind of GPU."""
+"""Inventory, sampler and watcher as a process, on every supported driver and kind of GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOT = "0000:1b:00"
 
 @contextmanager
 def xids(machine: Machine, number: int, *, log: bool) -> Iterator[None]:
-    """Tells of it again and again, until somebody has heard it."""
+    """Report an XID repeatedly until it was received."""
     done = threading.Event()
 
     def tell() -> None:
@@ -40,7 +40,7 @@ def xids(machine: Machine, number: int, *, log: bool) -> Iterator[None]:
 
 
 def look(machine: Machine, *, log: bool = True) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What a node finds, samples, and is told of an XID 79."""
+    """A node's inventory, samples, and report of an XID 79."""
     node = machine.start("tests.gpu.driver.node", str(machine.root))
     found, samples = line_of(node), line_of(node)
     with xids(machine, 79, log=log):
@@ -153,7 +153,7 @@ def test_lost_gpu_does_not_hide_others(machine: Make) -> None:
 
 
 def test_lost_gpu_is_reported_by_nvml_only(machine: Make) -> None:
-    """Without the kernel's log, too, and though nothing can be asked of it any more."""
+    """Without the kernel log, and although the GPU answers no call."""
     made = machine(580, f"gpu H100 {GPU}")
     node = made.start("tests.gpu.driver.node", str(made.root))
     assert line_of(node)["state"] == "ok" and GPU in line_of(node)["latest"]
@@ -164,7 +164,7 @@ def test_lost_gpu_is_reported_by_nvml_only(machine: Make) -> None:
 
 
 def test_lost_gpu_does_not_end_the_watch_of_others(machine: Make) -> None:
-    """NVML refuses to wait for events of anybody while a lost one is among them."""
+    """NVML refuses to wait for events while a lost GPU is registered."""
     made = machine(570, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     node = made.start("tests.gpu.driver.node", str(made.root))
     assert len(line_of(node)["gpus"]) == len(line_of(node)["latest"]) == 2

@@ -22,7 +22,7 @@ OPEN = "import sys, time; files = [open(name) for name in sys.argv[1:]]; print(f
 
 @pytest.fixture
 def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Files of this test in place of CUDA's and of the first GPU's."""
+    """Files that replace the device files of CUDA and of the first GPU."""
     cuda, gpu = tmp_path / "nvidia-uvm", tmp_path / "nvidia0"
     cuda.touch()
     gpu.touch()
@@ -33,7 +33,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 @pytest.fixture
 def program() -> Iterator[Callable[..., int]]:
-    """Starts a process of this workspace with these files open; returns its PID."""
+    """Start a process of this workspace with these files open; returns its PID."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*files: Path) -> int:
@@ -54,7 +54,7 @@ LOADED: list[ctypes.CDLL] = []
 
 @pytest.fixture(autouse=True)
 def unloaded() -> Iterator[None]:
-    """Unload the stand-ins: while one is loaded, this process finds it by the name of the real library."""
+    """Unload the fake libraries, which would otherwise be found by the name of the real ones."""
     yield
     while LOADED:
         _ctypes.dlclose(LOADED.pop()._handle)

@@ -1,4 +1,4 @@
-"""A GPU that our own sampler and watcher have open is reset: they let go, and take NVML up again."""
+"""Reset of a GPU that our sampler and watcher have open: they release NVML and reopen it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_own_processes_release_the_gpu_for_a_reset_and_return(made: Machine) -> 
 def test_process_that_keeps_the_gpu_is_named_and_the_reset_skipped(
     made: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without the request to let go the very same reset is refused."""
+    """Without the release request the same reset is refused."""
     node = worker(made)
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "another"))
     told = line_of(reset(made, release_s=0.5))
@@ -90,7 +90,7 @@ def test_process_that_keeps_the_gpu_is_named_and_the_reset_skipped(
 
 
 def test_killed_reset_does_not_stop_monitoring(made: Machine) -> None:
-    """The tool goes on, and as long as it does NVML stays released."""
+    """NVML stays released as long as the tool runs."""
     node = worker(made)
     (made.folder / "tool").write_text("hangs")
     resetting = reset(made)

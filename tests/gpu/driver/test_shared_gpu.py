@@ -1,4 +1,4 @@
-"""Two people on one GPU, through the processes of a whole instance over NVML in C: each keeps to its half."""
+"""Two users share one GPU of an instance with fake NVML in C; each is limited to its half."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def berth(host: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 
 
 def inside(berth: Berth, user: str, workspace: str, expression: str) -> Any:
-    """The value of an expression in somebody's workspace."""
+    """The value of an expression in the user's workspace."""
     answer = httpx.get(
         f"http://127.0.0.1:{berth.port}/?{quote(expression)}",
         headers={"Host": berth.host(workspace), "Authorization": f"Bearer {berth.tokens[user]}"},
@@ -51,7 +51,7 @@ def inside(berth: Berth, user: str, workspace: str, expression: str) -> Any:
 
 
 def work_of(berth: Berth, user: str, workspace: str) -> int:
-    """A process that its app has started, by its number on the machine."""
+    """The PID of a process started by the app, on the machine."""
     number = inside(
         berth, user, workspace, f"__import__('subprocess').Popen([sys.executable, '-c', {STUBBORN!r}]).pid"
     )

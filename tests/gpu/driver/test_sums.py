@@ -1,4 +1,4 @@
-"""Sums over several GPUs, as real processes over a driver and an NCCL in C: right, wrong, slow, and never."""
+"""Sums over several GPUs in real processes over fake driver and NCCL: correct, wrong, slow, hanging."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def three(kind: str) -> tuple[str, ...]:
 
 @pytest.fixture(params=sorted(MACHINES), ids=lambda each: f"{each[0]}-R{each[1]}")
 def made(request: pytest.FixtureRequest, with_kernels: Make) -> Machine:
-    """Three GPUs that reach each other."""
+    """Three GPUs with peer access."""
     kind, release = request.param
     return with_kernels(release, *three(kind))
 
@@ -52,13 +52,13 @@ def codes(report: Report) -> set[str]:
 
 
 def left_on(made: Machine) -> str:
-    """What was not given back before a context ended, as the driver tells it."""
+    """Resources not released before a context ended, as the fake driver reports."""
     told = made.folder / "left"
     return told.read_text() if told.exists() else ""
 
 
 def held(made: Machine) -> set[str]:
-    """Whose contexts nobody has ended; that of the device under test goes with its process."""
+    """Open contexts, except that of the device under test, which ends with its process."""
     return {path.name.partition(".")[0] for path in (made.folder / "contexts").iterdir()} - {GPU}
 
 
@@ -136,7 +136,7 @@ def test_devices_without_peer_access_are_skipped(h100: Machine, check: Check) ->
 @pytest.mark.thorough("waits for a time limit twice")
 @pytest.mark.parametrize("rank", [0, 1], ids=["here", "on a peer"])
 def test_hanging_collective_fails_no_device(h100: Machine, check: Check, rank: int) -> None:
-    """And its processes are ended, though they do not listen."""
+    """Its processes are killed although they ignore signals."""
     h100.fault("sum_hangs", gpu=rank)
     test = Test("all_reduce", "all_reduce", 3.0)
     report = check(GPU, "standard", plan=[RESIDUE, test], peers=PEERS)
@@ -183,7 +183,7 @@ LEFT = pytest.mark.thorough("more errors; `make test` has two")
 def test_failed_test_releases_all_memory(
     made: Machine, check: Check, fault: tuple[Any, ...], says: str
 ) -> None:
-    """Nor is it held against the device under test, for it came from a peer."""
+    """The fault is a peer's, so the device under test does not fail."""
     made.fault(*fault, gpu=1)
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM, AFTER], peers=PEERS)
     assert (report.verdict, report.action, codes(report)) == (
@@ -209,7 +209,7 @@ def test_memory_error_is_attributed_to_its_device(h100: Machine, check: Check, r
 
 @pytest.mark.parametrize("named", [False, True], ids=["by its id", "by NCCL_COMM_ID"])
 def test_ranks_of_two_processes_connect(h100: Machine, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
-    """At the address in the unique id, or at one that both were told."""
+    """At the address in the unique id, or at a configured one."""
     if named:
         monkeypatch.setenv("NCCL_COMM_ID", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", GPU)
@@ -229,7 +229,7 @@ def test_ranks_of_two_processes_connect(h100: Machine, monkeypatch: pytest.Monke
 def test_nccl_settings_are_set_by_the_check(
     h100: Machine, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is set outside is not passed on, and what the library says is kept apart from the report."""
+    """Outer variables are not passed on, and NCCL's output is kept out of the report."""
     monkeypatch.setenv("NCCL_COMM_ID", "127.0.0.1:1")
     monkeypatch.setenv("NCCL_DEBUG_FILE", str(h100.folder / "said"))
     monkeypatch.setenv("NCCL_DEBUG", "TRACE")

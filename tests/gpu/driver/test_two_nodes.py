@@ -1,4 +1,4 @@
-"""The check of the link between two nodes, as its processes: a machine for each node, NCCL between them."""
+"""The link check between two nodes in real processes: one fake machine per node, NCCL between them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def machines(libraries: dict[int, Path], tmp_path: Path) -> Iterator[list[Machine]]:
-    """Two nodes with an H100 each, under two branches of the driver."""
+    """Two nodes with an H100 each, under two driver branches."""
     if not nvrtc_version():
         pytest.skip("cuda-bindings or NVRTC is not installed")
     made = []
@@ -53,7 +53,7 @@ def machines(libraries: dict[int, Path], tmp_path: Path) -> Iterator[list[Machin
 
 @pytest.fixture
 def start(machines: list[Machine]) -> Start:
-    """Starts an end as a process of its own, with what its machine has."""
+    """Start an end as a process on its machine."""
     port = free_port()
 
     def begin(rank: int, **more: Any) -> subprocess.Popen[str]:
@@ -76,7 +76,7 @@ def start(machines: list[Machine]) -> Start:
 
 
 def until(process: subprocess.Popen[str], phase: str, test: str = "") -> dict[str, Any]:
-    """The first line of this phase, of the test if one is named."""
+    """The first line of this phase, optionally of the named test."""
     while line := line_of(process):
         if line["phase"] == phase and test in ("", line.get("test")):
             return line
@@ -90,12 +90,12 @@ def report_of(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def sums_of(report: dict[str, Any]) -> dict[str, Any]:
-    """Its test of the link."""
+    """The report's link test."""
     return next(test for test in report["tests"] if test["name"] == "two_nodes")
 
 
 def decided(report: dict[str, Any]) -> tuple[str, str]:
-    """Verdict and action, but for that NVML may not have been looked at in so short a run."""
+    """Verdict and action, ignoring that NVML may not have been read during so short a run."""
     kept = [Finding(**finding) for finding in report["findings"] if finding["code"] != "unwatched"]
     kept = [replace(each, severity=Severity(each.severity), action=Action(each.action)) for each in kept]
     verdict, action = judging.decide(kept, report["tests"], simulated=False)
@@ -103,7 +103,7 @@ def decided(report: dict[str, Any]) -> tuple[str, str]:
 
 
 def against_nobody(report: dict[str, Any]) -> bool:
-    """Nothing in it takes a device out."""
+    """Whether no finding fails a device."""
     return report["verdict"] in ("pass", "degraded", "inconclusive") and not {
         finding["severity"] for finding in report["findings"]
     } & {"fail", "hung"}
@@ -111,7 +111,7 @@ def against_nobody(report: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("first", sample([0, 1], 2, "the rows take the same path"))
 def test_correct_sums_pass_at_both_ends(start: Start, first: int) -> None:
-    """Whoever comes first waits."""
+    """The first end waits for the other."""
     early = start(first)
     until(early, "start", "two_nodes")
     late = start(1 - first)
@@ -165,7 +165,7 @@ def test_missing_partner_is_inconclusive(start: Start, rank: int) -> None:
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
 def test_killed_partner_is_inconclusive(machines: list[Machine], start: Start, rank: int) -> None:
-    """Both have met, and one of them does not come through its first sum."""
+    """Both are connected, and one does not complete its first sum."""
     machines[1 - rank].fault("sum_hangs")
     ends = [start(0), start(1)]
     for end in ends:
@@ -194,7 +194,7 @@ def test_node_without_nccl_is_reported(machines: list[Machine], start: Start) ->
 
 
 def test_port_in_use_is_inconclusive(start: Start) -> None:
-    """Rank 0 cannot listen there."""
+    """Rank 0 cannot listen."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

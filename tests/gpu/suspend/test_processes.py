@@ -1,4 +1,4 @@
-"""Real processes with the real bindings, over a stand-in for the driver that keeps its rules across them."""
+"""Suspend of real processes with the real bindings over a fake driver."""
 
 from __future__ import annotations
 

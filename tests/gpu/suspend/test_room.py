@@ -1,4 +1,4 @@
-"""How much memory a host needs for what is on GPUs."""
+"""Host memory needed for the contents of GPUs."""
 
 from __future__ import annotations
 

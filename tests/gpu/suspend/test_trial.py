@@ -1,4 +1,4 @@
-"""What a trial finds, and when it counts: never with a stand-in, whatever it has found."""
+"""Trials of suspend: results, and that a fake driver never grants anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_MEMORY = 2
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine whose kernel has loaded the module."""
+    """A machine with the kernel module loaded."""
     path = tmp_path / "root" / grant.KERNEL_MODULE
     path.parent.mkdir(parents=True)
     path.write_text(MODULE)

@@ -1,4 +1,4 @@
-"""The walk between the two ends, over a driver in this process that fails as it likes."""
+"""Suspend and resume sequences over an in-process driver with injected faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ SOUND = (RUNNING, LOCKED, CHECKPOINTED)
 
 
 class Rules:
-    """Keeps the driver's order. `faults` answer the calls in turn: an error, or what `make` knows."""
+    """Enforces the driver's order of calls.
+
+    `faults` apply to the calls in turn: an error, or as in `make`.
+    """
 
     def __init__(self, states: Mapping[int, ProcessState], faults: list[str] | None = None) -> None:
         self.states = dict(states)

@@ -1,6 +1,6 @@
-"""Workspaces of the local driver that are suspended, over the stand-in for the NVIDIA driver.
+"""Suspend of local workspaces over the fake NVIDIA driver.
 
-They run without a sandbox: nothing in one could load the stand-in.
+They run without a sandbox, which could not load the fake libraries.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_impossible_suspend_is_refused_before_any_change(
 
 
 def test_workspace_with_a_gpu_share_is_not_suspended(driver: FakeDriver, run: Callable[..., Running]) -> None:
-    """Others may be on that GPU: it would be empty for nobody, and there may be no room to come back."""
+    """Others may use that GPU, so its memory may be gone at resume."""
     one = run()
     record = one.folder.record()
     assert record is not None
