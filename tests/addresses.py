@@ -39,5 +39,5 @@ def _locked(name: str, how: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # Not by closing it alone: what was forked meanwhile has it open, too.
+            # Closing alone is not enough: forked processes have it open, too.
             fcntl.flock(file, fcntl.LOCK_UN)

@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
     # Playwright's loop runs in the test's thread, which Django takes for an asynchronous context.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    # As long as pages wait for anything else in these tests; its own five seconds are few on a busy machine.
+    # The default of 5 s is too short on a busy machine.
     expect.set_options(timeout=30_000)
     try:
         with sync_playwright() as playwright:

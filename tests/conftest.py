@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from tests.worlds import World
 
 _scratch: Path | None = None
-# Nothing is built behind a test, by whichever program it starts.
+# No test starts builds in the background.
 os.environ["BERTH_SKIP_DATA_SCIENCE"] = "1"
 NO_REDIS = "redis://127.0.0.1:1/0"
-# Collecting and importing make a million objects, none of which is garbage.
+# Collection and imports create a million objects, none of which is garbage.
 gc.set_threshold(100_000, 50, 100)
 
 
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Static files come from the source tree: no test needs collectstatic.
     settings.STATIC_ROOT = None
     settings.WHITENOISE_USE_FINDERS = True
-    # Every test client makes the middleware anew; it then does not read all files each time.
+    # Each test client creates the middleware, which would read all files.
     settings.WHITENOISE_AUTOREFRESH = True
     settings.STORAGES = {
         **settings.STORAGES,

@@ -57,7 +57,7 @@ def machine_of_eight() -> Pool:
     for count in (1, 2):
         FlavorFactory(slug=f"gpu-{count}", accelerator_count=count, accelerator_model="NVIDIA H100 80GB HBM3")
     pool = local_pool_with(node_info(gpus=8, cpu_milli=64_000, memory_mib=262_144))
-    # Nobody would answer the checks before hand-out.
+    # Nothing would answer preflight checks.
     pool.hand_out_max_age_hours = 0
     pool.save(update_fields=["hand_out_max_age_hours"])
     return pool

@@ -69,7 +69,7 @@ class GitServer:
         return f"https://localhost:{self.port}/{name}.git"
 
     def repository(self, name: str, files: dict[str, str]) -> str:
-        """Create one with these files, a tag `v1`, and a branch `other` at the first commit; return its tip."""
+        """Create one with these files, a tag `v1`, and a branch `other` at its first commit; return the tip."""
         work = self.root / f"{name}-work"
         work.mkdir()
         git("init", "--quiet", ".", cwd=work)

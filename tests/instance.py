@@ -81,7 +81,7 @@ class Berth:
         kept = {
             key: value
             for key, value in os.environ.items()
-            # Nothing of an instance or a test run around this one.
+            # No variables of an outer instance or test run.
             if not key.startswith(("BERTH_", "DATABASE_", "DJANGO_", "CELERY_", "PYTEST_"))
         }
         self.environ = {
@@ -90,12 +90,12 @@ class Berth:
             "BERTH_PORT": str(self.port),
             "BERTH_NODE_NAME": "node-a",
             "BERTH_ADMIN_PASSWORD": PASSWORD,
-            # Tests and measurements ask more often than people and their programs.
+            # Tests and measurements send more requests than users.
             "BERTH_REQUESTS_PER_MINUTE": "0",
             "BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS": "0",
             "BERTH_STARTS_PER_MINUTE": "0",
             "BERTH_STARTS_PER_HOUR": "0",
-            # Nothing is built behind a test.
+            # No builds in the background.
             "BERTH_SKIP_DATA_SCIENCE": "1",
             **({"BERTH_NOTEBOOK_ENV": str(environment)} if environment else {"BERTH_SKIP_NOTEBOOK": "1"}),
             **variables,

@@ -12,7 +12,7 @@ import sys
 PASSWORD = "correct-horse-battery"
 TEAM = "lab"
 PEOPLE = {"ada": "owner", "ben": "member"}
-# Serves the home folder: an app that is ready within moments, and any page that a test puts there.
+# Serves the home folder: an app that starts at once and shows any page of a test.
 SERVE_HOME = ["python3", "-I", "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", "{home}"]
 
 

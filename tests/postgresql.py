@@ -25,7 +25,7 @@ import pytest
 from tests.ports import free_port
 
 SERVER_START_S = 60
-# Nothing of a test's data has to survive a crash, and no plan for such small tables is worth a compiler.
+# Test data need not survive a crash, and JIT compilation does not pay for small tables.
 CARELESS = (
     *(
         "fsync=off",
@@ -35,7 +35,7 @@ CARELESS = (
         "max_wal_senders=0",
     ),
     *("checkpoint_timeout=1h", "autovacuum=off", "track_counts=off", "compute_query_id=off", "jit=off"),
-    # Tables of few rows: joins in the order in which they are written are as good as any.
+    # Tables are small, so joins run in their written order.
     *("join_collapse_limit=1", "from_collapse_limit=1", "max_parallel_workers_per_gather=0"),
     "max_connections=200",
 )
@@ -231,7 +231,7 @@ def running(binaries: Path, folder: Path, identity: dict[str, int]) -> Iterator[
         wait_until_it_answers(url, process, folder / "log")
         yield url
     finally:
-        # Fast shutdown: whoever is connected is cut off.
+        # Fast shutdown: open connections are closed.
         process.send_signal(signal.SIGINT)
         try:
             process.wait(timeout=20)

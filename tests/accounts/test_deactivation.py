@@ -61,7 +61,7 @@ def again(user: User) -> User:
     return User.objects.get(pk=user.pk)
 
 
-# --- what ends ------------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 
 def test_sessions_tokens_and_links_end_at_once_and_reactivation_does_not_restore_them(ada, bob):
@@ -73,7 +73,7 @@ def test_sessions_tokens_and_links_end_at_once_and_reactivation_does_not_restore
     link = links.make(bob, LinkKind.FORGOTTEN).split("/", 3)[3]
 
     deactivation.deactivate(actor=ada, user=bob)
-    for _ in range(2):  # before and after it is given back
+    for _ in range(2):  # before and after reactivation
         assert browser.get("/api/v1/me").status_code == 401
         other = Client()
         other.cookies.update(stale)
@@ -102,7 +102,7 @@ def test_gateway_is_notified_and_blocks_the_account(ada, bob, make, local_pool, 
     assert ("tickets end", str(bob.pk)) in told
     assert ("streams end", bob.pk) in told
     assert ("tokens end", None) in told
-    # Also one who has got a ticket in the same moment: the views, written last, name nobody.
+    # Also users who got a ticket at the same moment: views are removed last.
     assert [value for what, value in told if what == "may enter"][-1] == set()
     workspace.refresh_from_db()
     assert publishing.view_of(workspace).user_ids == frozenset()
@@ -120,7 +120,7 @@ def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, 
     ]
     left = {row.name: row for row in Workspace.objects.filter(owner=bob)}
     assert (left["running"].state, left["running"].desired_state) == (State.STOPPING, "stopped")
-    # Nor does one come back that had to make room.
+    # Preempted workspaces do not start again either.
     assert (left["waiting"].state, left["waiting"].desired_state) == (State.STOPPED, "stopped")
     deactivation.reactivate(actor=ada, user=bob)
     assert not Workspace.objects.filter(owner=bob, desired_state="running").exists()
@@ -188,7 +188,7 @@ def test_another_owner_remains_and_a_team_without_active_members_passes_to_the_a
     assert roles(own) == {"alice": "member", "gone": "member", "ada": "owner"}
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("username", ["alice", "bob", "olga"])

@@ -46,7 +46,7 @@ def there(user: User) -> bool:
     return found.is_active
 
 
-# --- the whole way --------------------------------------------------------------------------------
+# --- the whole process ----------------------------------------------------------------------------
 
 
 def test_deletion_on_the_page_ends_access_and_reserves_the_username(as_user, bob, team):
@@ -130,7 +130,7 @@ def test_team_without_other_members_is_left_to_operators(as_user, charlie):
     assert own.memberships.count() == 0
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def test_self_deletion_is_off_unless_enabled(as_user, bob, team, policy):

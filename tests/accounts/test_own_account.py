@@ -68,7 +68,7 @@ def test_invalid_password_change_shows_the_error_and_changes_nothing(alice, chan
     assert User.objects.get(pk=alice.pk).check_password(PASSWORD)
 
 
-# --- address --------------------------------------------------------------------------------------
+# --- e-mail address -------------------------------------------------------------------------------
 
 
 def test_email_change_needs_the_password(alice):

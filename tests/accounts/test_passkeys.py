@@ -93,7 +93,7 @@ def test_passkey_works_as_second_step_after_the_password(as_user, alice, passkey
     client = as_user()
     client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     options = client.get(SIGN_IN, {"for": "second-factor"}).json()
-    # A key without a PIN will do here.
+    # A key without a PIN is accepted here.
     assert client.post(STEP, {"credential": passkey.used(options, verified=False)}).status_code == 302
     assert signed_in(client)
 

@@ -108,7 +108,7 @@ def test_concurrent_sign_ins_and_deactivation_leave_no_session(ada, bob):
     )
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
     out(bob, *clients)
-    # Who came in at all did so before.
+    # A successful sign-in came first.
     ended = Event.objects.get(kind="user.deactivated")
     assert not Event.objects.filter(kind="session.signed_in", pk__gt=ended.pk).exists()
 

@@ -35,7 +35,7 @@ def test_repeated_wrong_passwords_lock_the_name_for_a_while(as_user, alice, bob,
     assert answered.status_code == 429
     assert int(answered["Retry-After"]) > 0
     assert client.post(URL, {"username": "alice", "password": PASSWORD}).status_code == 429
-    # Somebody else can sign in from there all the same.
+    # Other users can still sign in from this address.
     assert client.post(URL, {"username": "bob", "password": PASSWORD}).status_code == 302
 
 

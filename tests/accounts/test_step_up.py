@@ -76,7 +76,7 @@ def test_confirmation_resubmits_the_original_form(stale, bob):
     assert stale.post("/users/bob/", {**body, "confirm_password": PASSWORD}).status_code == 302
     bob.refresh_from_db()
     assert (bob.email, bob.is_operator, bob.is_approver) == ("new@example.org", True, True)
-    # The proof holds for a while.
+    # The confirmation stays valid for a while.
     assert stale.post("/users/bob/delete/").status_code == 302
 
 

@@ -39,7 +39,7 @@ def signed_in_as(browser: Client) -> str:
     return answer.json()["username"] if answer.status_code == 200 else ""
 
 
-# --- invited --------------------------------------------------------------------------------------
+# --- invitations ----------------------------------------------------------------------------------
 
 
 def test_invited_user_sets_a_password_is_signed_in_and_joins_the_teams(ada, team):
@@ -160,7 +160,7 @@ def test_link_is_mailed_if_mail_is_configured(ada, settings, sent):
     assert users.invite(actor=ada, username="hal").mailed is False
     link = users.invite(actor=ada, username="gina", email="gina@example.org")
     assert link.mailed
-    assert "welcome" not in str(sent.messages)  # no queue holds a link
+    assert "welcome" not in str(sent.messages)  # no queue contains a link
     sent.run()
     (message,) = mail.outbox
     assert message.to == ["gina@example.org"]
@@ -178,7 +178,7 @@ def test_password_reset_does_not_reveal_accounts(alice, settings, sent, clock):
     assert len(answers) == 1
     assert "a link was sent" in answers.pop()[1]
     sent.run()
-    (message,) = mail.outbox  # asked for twice within five minutes: one mail
+    (message,) = mail.outbox  # requested twice within five minutes: one mail
     address = next(word for word in message.body.split() if "/welcome/" in word)
     clock.shift(settings.BERTH_FORGOTTEN_HOURS * 3600 + 1)
     assert choose(address)[1] == 409
@@ -198,7 +198,7 @@ def test_password_reset_page_is_404_without_mail(alice):
     assert Client().get("/sign-in/forgotten/").status_code == 404
 
 
-# --- changed --------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
 def test_change_sets_the_given_roles_teams_and_email(ada, team, bob):
@@ -212,7 +212,7 @@ def test_change_sets_the_given_roles_teams_and_email(ada, team, bob):
 
 
 def test_last_administrator_cannot_be_demoted(ada):
-    # Neither somebody who has not joined yet nor somebody deactivated could take over.
+    # Invited and deactivated administrators do not count.
     users.invite(actor=ada, username="gina", roles=["administrator"])
     UserFactory(username="dea", is_superuser=True, is_active=False)
     for act in (
@@ -250,7 +250,7 @@ def test_sessions_end_at_once_and_tokens_only_if_selected(ada, alice):
     assert token_lookup.find_valid_token(secret) is None
 
 
-# --- deleted --------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
 def test_deleted_account_keeps_its_username_and_loses_all_access(ada, team, bob, as_user):
@@ -281,7 +281,7 @@ def test_deletion_names_workspaces_unless_they_are_included(ada, team, bob):
     assert workspace.desired_state == "deleted" or workspace.state == State.TERMINATED
 
 
-# --- from a shell ---------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def shell(name: str, *arguments: str) -> str:

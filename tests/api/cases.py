@@ -47,11 +47,11 @@ class ListCase:
     read_scope: ClassVar[str]
     reader: ClassVar[str] = "olga"
     fixtures: ClassVar[tuple[str, ...]] = ()
-    # Query and how many rows it leaves.
+    # Query and its number of rows.
     filters: ClassVar[dict[str, int]] = {}
     max_queries: ClassVar[int] = 3
     lacks: ClassVar[tuple[str, ...]] = ("DELETE",)
-    # Fields that change from one moment to the next.
+    # Fields that change over time.
     moving: ClassVar[frozenset[str]] = frozenset()
 
     def stock(self) -> None:
@@ -157,7 +157,7 @@ class ListCase:
                 assert list(body["errors"]) == [name]
 
     def as_many_queries_for_many_as_for_few(self) -> None:
-        self.program.get("me")  # the token's time of use is written once a minute
+        self.program.get("me")  # the last use of a token is written once a minute
         with CaptureQueriesContext(connection) as queries:
             self.program.get(self.path)
         assert len(queries) <= self.max_queries, [query["sql"] for query in queries]
@@ -176,7 +176,7 @@ class DetailCase(ListCase):
     """A resource whose rows are read one by one, by `key`."""
 
     key: ClassVar[str] = "id"
-    # Fields that only the row by itself has.
+    # Fields of the detail only.
     only_detail: ClassVar[frozenset[str]] = frozenset()
 
     def absent(self) -> str:

@@ -17,7 +17,7 @@ from django.test import Client
 from portal.common.events import live
 from tests.api.streaming import Hints
 
-# Fixtures: a portal that listens, and a Redis beside it.
+# Fixtures: a listening portal and a Redis.
 from tests.cli.conftest import server  # noqa: F401
 from tests.workspaces.gateway.gateway_support import redis, redis_url  # noqa: F401
 
@@ -45,7 +45,7 @@ class Api:
             headers=headers,
         )
         if answer.status_code == 202 or (answer.status_code == 201 and "Retry-After" in answer):
-            # Whatever goes on says where to look, and the document says that it does.
+            # A running operation names its URL, as the document declares.
             assert answer["Location"].startswith(V1)
             assert {"Location", "Retry-After"} >= headers_of(answer) >= {"Location"}
             assert ("Retry-After" in answer) == ("Retry-After" in headers_of(answer))

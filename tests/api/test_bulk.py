@@ -49,7 +49,7 @@ def test_workspaces_are_stopped_or_refused_individually(
         *("stopped", None, None, "stopped", None),
     ]
     assert Workspace.objects.get(pk=mine.pk).state == State.STOPPING
-    # What is not to be seen is refused as what is not there.
+    # Hidden workspaces are refused like missing ones.
     other = {**found[1]["problem"], "request_id": ""}
     assert other == {**found[4]["problem"], "request_id": ""}
 

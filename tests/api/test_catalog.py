@@ -36,7 +36,7 @@ def test_flavors_and_workspaces_show_the_topology_of_accelerators(api: Any, alic
     assert (
         api(alice).get(f"workspaces/{workspace.pk}/").json()["resources"]["accelerators"]["within"] == "numa"
     )
-    # One from before flavors had a bond.
+    # A workspace without a topology requirement.
     del workspace.resources["accelerators"]["within"]
     workspace.save()
     assert (

@@ -28,7 +28,7 @@ def test_owner_manages_the_templates_of_the_team(
         api(alice).send("PATCH", path, {"env": {}}, **{"If-Match": made["ETag"]}), 412, "changed_meanwhile"
     )
     assert stale["changed_by"] == "alice"
-    # A member uses it, and does not read what only its keeper has to know.
+    # A member can use it, but cannot read fields for editors.
     seen = api(bob).get(path).json()
     assert [seen[name] for name in ("argv", "env", "startup")] == [None, None, None]
     problem(api(bob).send("PATCH", path, {"name": "Mine"}), 403, "not_allowed")
@@ -37,7 +37,7 @@ def test_owner_manages_the_templates_of_the_team(
     assert [version["number"] for version in versions] == [2, 1]
     assert versions[0]["changes"] == [{"field": "env", "before": {}, "after": {"A": "b"}}]
     assert api(alice).post(f"{path}/versions/1/restore", {}).json()["env"] == {}
-    # Others get the answer of what there is not.
+    # For others it does not exist.
     for method, where in (("GET", path), ("PATCH", path), ("DELETE", path), ("GET", f"{path}/versions")):
         hidden = problem(
             api(charlie).send(method, where, {} if method == "PATCH" else None), 404, "not_found"
@@ -98,7 +98,7 @@ def test_restricted_flavor_is_available_to_its_teams_only(
     problem(api(bob).get("flavors/tiny"), 404, "not_found")
     ask = {"team": "vision", "template": "jupyterlab", "flavor": "tiny"}
     problem(api(bob).post("workspaces", ask), 400, "invalid")
-    # An operator sees it, and may still not charge it to another team.
+    # An operator sees it, but cannot charge it to another team.
     MembershipFactory(team=team, user=olga)
     refused = problem(api(olga).post("workspaces", ask), 403, "not_allowed")
     assert refused["reason"]["code"] == "flavor_not_for_team"

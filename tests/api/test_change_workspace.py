@@ -75,7 +75,7 @@ def test_only_team_owners_and_operators_raise_priority(
     body = problem(patch(api(bob), waiting, {"priority": 1}), 403, "not_allowed")
     assert body["reason"]["code"] == "priority_not_allowed"
     assert patch(api(alice), waiting, {"priority": 50}).status_code == 200
-    # Its user may change the rest of one that is first, and take it back.
+    # Its owner can still change other fields, and lower the priority.
     assert patch(api(bob), waiting, {"priority": 50, "name": "first-of-all"}).status_code == 200
     assert patch(api(bob), waiting, {"priority": 0}).status_code == 200
     assert patch(api(olga), waiting, {"priority": 100}).status_code == 200
@@ -137,7 +137,7 @@ def test_workspace_with_an_end_is_extended_instead(
 ) -> None:
     workspace = make(bob, "sim-cpu", lifetime_s=7200)
     waiting = patch(api(bob), workspace, {"expected_hours": 5})
-    # None is needed for longer than it lives.
+    # Expected hours cannot exceed the lifetime.
     assert waiting.json()["expected_hours"] == 2
     settle()
     body = problem(patch(api(bob), workspace, {"expected_hours": 1}), 409, "conflict")

@@ -91,7 +91,7 @@ def test_device_states(api: Any, bob: Any, olga: Any, make: Any, pool: Pool) -> 
     held = list(Device.objects.filter(allocated__active=True).order_by("index"))
     free = list(Device.objects.exclude(pk__in=[device.pk for device in held]).order_by("index"))
     now_s = int(time.time())
-    # Idle for long, idle just now, and idle as was measured long ago.
+    # Idle for long, idle recently, and idle by an old measurement.
     for device, since, newest in (
         (held[0], 3600, 30),
         (held[1], 300, 30),
@@ -111,7 +111,7 @@ def test_device_states(api: Any, bob: Any, olga: Any, make: Any, pool: Pool) -> 
     assert states(api(bob))[free[3].uuid] == "offline"
     Node.objects.update(cordoned=True)
     assert set(states(api(bob)).values()) == {"cordoned", "failed", "offline"}
-    # The last known states stay.
+    # The last known states are kept.
     Node.objects.update(online=False)
     assert set(states(api(bob)).values()) == {"cordoned", "failed", "offline"}
 

@@ -157,7 +157,7 @@ def test_query_count_is_constant(api: Any, olga: Any, team: Any, bob: Any) -> No
 def test_events_after_an_open_gap_are_held_back(
     api: Any, olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As on PostgreSQL, while whoever took the number of "hers" has not committed it.
+    # As on PostgreSQL, while the transaction of "hers" is open.
     late = Event.objects.get(pk=happened["hers"])
     late.delete()
     monkeypatch.setattr(feed, "_settle", lambda cursor: False)

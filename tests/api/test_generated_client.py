@@ -43,7 +43,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         text=True,
         timeout=240,
         cwd=folder,
-        # It has ruff put what it writes in order, which stands beside this Python.
+        # The generator formats with ruff, which is installed beside this Python.
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
     )
     assert done.returncode == 0, done.stdout + done.stderr

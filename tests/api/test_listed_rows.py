@@ -67,7 +67,7 @@ def test_row_equals_the_workspace_detail(api: Any, olga: Any, one_of_each: None)
     for row in rows:
         own = client.get(f"workspaces/{row['id']}").json()
         for stage in (*row["stages"], *own["stages"]):
-            # How long the present one has been taking.
+            # The duration of the current stage.
             stage["seconds"] = None
         assert row == own
     [busy] = [row for row in rows if row["devices"]]
@@ -124,7 +124,7 @@ def test_cached_row_is_never_older_than_the_database(
     client = api(olga)
     path = "workspaces?state=running"
     [before] = client.get(path).json()["results"]
-    # Kept by now: the same row is made of the same objects.
+    # Cached now: an equal row consists of the same objects.
     key = UUID(before["id"])
     assert workspace_rows.read([key])[0] is workspace_rows.read([key])[0]
     CHANGES[field](Workspace.objects.get(state=State.RUNNING))

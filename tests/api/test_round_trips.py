@@ -149,7 +149,7 @@ def test_partial_body_changes_only_its_fields(api: Any, people: Any) -> None:
     program = api(people["olga"])
     program.put("ledgers/vision", {"quota": 3600, "period": "day"})
     read = program.get("ledgers/vision").json()
-    # Only a whole document may have an older value of what changes by itself.
+    # Only a full representation may have outdated read-only values.
     assert program.put("ledgers/vision", {**read, "spent": 5, "quota": 7200}).json()["quota"] == 7200
     refused = problem(program.put("ledgers/vision", {"quota": 1, "spent": 5}), 400, "invalid")
     assert refused["errors"] == {

@@ -80,7 +80,7 @@ def test_views_name_exactly_their_operations() -> None:
 def test_operations_have_unique_names_and_one_tag() -> None:
     names = [operation["operationId"] for _path, _method, operation in OPERATIONS]
     assert sorted(names) == sorted(set(names))
-    # What a generator of clients makes methods of: a verb and its object, also in snake_case.
+    # Client generators create methods from them: a verb and its object.
     assert [name for name in names if not re.fullmatch(r"[a-z]+(?:[A-Z][a-z]+)+", name)] == []
     assert all(len(operation["tags"]) == 1 for _path, _method, operation in OPERATIONS)
     assert {operation["tags"][0] for _path, _method, operation in OPERATIONS} == set(TAGS)
@@ -146,7 +146,7 @@ def test_bodies_show_an_example() -> None:
         for content in operation.get("requestBody", {}).get("content", {}).values():
             name = content["schema"].get("$ref", "").rpartition("/")[2]
             fields = DOCUMENT["components"]["schemas"].get(name, {}).get("properties", {})
-            # One of few values, or true and false, needs none.
+            # Enumerations and booleans need no example.
             open_ones = [each for each in fields.values() if "type" in each and each["type"] != "boolean"]
             if open_ones and "examples" not in content and not any("examples" in one for one in open_ones):
                 without.append(operation["operationId"])
@@ -186,7 +186,7 @@ def test_each_operation_is_documented(path: str, method: str, operation: dict[st
     if method in ("post", "put") and "requestBody" in operation:
         assert "400" in operation["responses"]
         assert "415" in operation["responses"]
-    # A resource is a name: every one can be set, and taking away what is not set is success.
+    # Every name can be set, and deleting an unset one succeeds.
     if "{" in path and not path.endswith("{resource}"):
         assert "404" in operation["responses"]
 

@@ -19,7 +19,7 @@ from tests.factories import WorkspaceFactory, make_token
 
 pytestmark = pytest.mark.django_db
 SHORT = "portal.common.token_requests.TokenRequestMiddleware"
-# What differs from one answer to the next.
+# Headers that differ between responses.
 MOVING = {"X-Request-Id"}
 
 
@@ -54,12 +54,12 @@ def seen(answer: Any) -> tuple[int, dict[str, str], Any]:
     body = answer.json() if answer.content and "json" in answer["Content-Type"] else answer.content
     if isinstance(body, dict):
         body.pop("request_id", None)
-        # How long the present stage has been taking.
+        # The duration of the current stage.
         for row in (*body.get("results", ()), body):
             for stage in row.get("stages", ()):
                 stage["seconds"] = None
         headers.pop("Content-Length", None)
-    # Its directives come in any order.
+    # Directives may have any order.
     return answer.status_code, {**headers, "policy": sorted(policy.split("; "))}, body
 
 
@@ -137,7 +137,7 @@ def test_authorization_header_disables_the_session(as_user: Any, alice: Any, bob
     for header in ("Bearer", "Bearer berth_nonsense", "bearer x"):
         refused = browser.post("/api/v1/tokens", "{}", "application/json", headers={"Authorization": header})
         assert refused.status_code == 401
-    # A header of another kind is none: the session counts, with its protection.
+    # Another scheme is ignored: the session counts, with CSRF protection.
     refused = browser.post("/api/v1/tokens", "{}", "application/json", headers={"Authorization": "Basic x"})
     assert refused.status_code == 403
     answered = browser.get("/api/v1/me", headers={"Authorization": f"Bearer {make_token(bob)[1]}"})

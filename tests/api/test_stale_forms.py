@@ -92,7 +92,7 @@ def test_second_writer_gets_a_conflict(
     assert CHANGED in answer.content.decode(), answer.redirect_chain
     assert program.get(path)["ETag"] == before["ETag"]
 
-    # Whoever looks again may do it.
+    # After a reload the change is possible.
     action, sent = filled(browser.get(page).content.decode(), form.of)
     browser.post(action or page, {**sent, **form.sends}, follow=True)
     again = program.get(path)

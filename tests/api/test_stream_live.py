@@ -72,7 +72,7 @@ def test_event_arrives_at_once_and_a_closed_client_is_unsubscribed(
         lines = response.iter_lines()
         assert next(lines) == "retry: 2000"
         eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
-        # Both looks, before and after the subscription, are over.
+        # Both polls, before and after the subscription, are done.
         assert list(islice(lines, 5)).count(": still here") == 2
 
         services.record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message="now", workspace=one)
@@ -121,7 +121,7 @@ def test_page_and_program_share_the_connection(
         assert {first.status_code, second.status_code, third.status_code} == {200}
         eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
         assert hub_connections(hinted) == 1
-        # Once at first, once when Redis has confirmed the channel.
+        # Once at the start, once when Redis has confirmed the channel.
         for response in (first, second):
             lines = response.iter_lines()
             assert list(islice(lines, 8)).count("event: changed") == 2

@@ -144,13 +144,13 @@ def test_lock_out_has_its_own_audit_entry(api: Any, ada: Any, bob: Any, settings
     for _ in range(settings.AXES_FAILURE_LIMIT + 3):
         Client(REMOTE_ADDR="203.0.113.7").post("/sign-in/", {"username": "bob", "password": "x"})
     rows = api(ada).get("audit-entries?action=session.").json()["results"]
-    # One entry and one notice for a lock, however many try on.
+    # One entry and one notice per lock-out, regardless of further attempts.
     assert rows[0]["action"] == "session.locked_out"
     assert {row["action"] for row in rows[1:]} == {"session.sign_in_failed"}
     assert len(rows) == settings.AXES_FAILURE_LIMIT
     (notice,) = api(bob).get("notifications").json()["results"]
     assert "from 203.0.113.7" in notice["body"]
-    # Whom another person has locked out signs in from elsewhere.
+    # A user locked out by an attacker can sign in from another address.
     at_home = Client(REMOTE_ADDR="198.51.100.1")
     assert at_home.post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 302
 

@@ -30,7 +30,7 @@ def test_starting_catalog_is_valid_and_has_the_documented_slugs(catalog):
         assert template.install_hint
         assert template.argv
         assert all(isinstance(argument, str) for argument in template.argv)
-        # A secret in an argument would stand in the list of processes.
+        # A secret in an argument would be visible in the process list.
         assert not any("{token}" in argument for argument in template.argv)
 
 

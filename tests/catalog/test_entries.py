@@ -54,7 +54,7 @@ def codes(refused: Any, field: str) -> list[str]:
     return [getattr(each, "code", each) for each in refused.value.extra["errors"].get(field, [])]
 
 
-# --- who makes and sees what ------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
 def test_operator_creates_an_entry_for_all_teams(olga, bob, charlie, team):
@@ -97,7 +97,7 @@ def test_equal_names_in_two_teams_stay_separate(alice, charlie, team):
     robots = Team.objects.get(slug="robots")
     assert make(alice, team).slug == "vision_shell"
     assert make(charlie, robots).slug == "robots_shell"
-    # Whatever somebody calls it, it is within the own team's names.
+    # Slugs always have the prefix of the own team.
     assert make(charlie, robots, slug="vision_shell2".replace("_", "-")).slug == "robots_vision-shell2"
     with pytest.raises(InvalidInput):
         make(charlie, robots, slug="vision_shell")
@@ -173,7 +173,7 @@ def test_former_owner_cannot_change_templates(alice, team, olga):
             act()
 
 
-# --- what a template may hold -----------------------------------------------------------------------
+# --- allowed values of a template -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_former_owner_cannot_change_templates(alice, team, olga):
         ("env", {"A": 1}, CatalogCode.ENV_INVALID),
         ("env", {f"A{n}": "" for n in range(200)}, CatalogCode.ENV_INVALID),
         ("env", {"A": "x" * 9000}, CatalogCode.TOO_LARGE),
-        # What would show more devices, load code into the agent's children, or pose as another workspace.
+        # Variables that expose devices, load code into child processes, or impersonate workspaces.
         ("env", {"NVIDIA_VISIBLE_DEVICES": "all"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"CUDA_VISIBLE_DEVICES": "0,1"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"cuda_visible_devices": "0"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"LD_PRELOAD": "/tmp/evil.so"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"BERTH_WORKSPACE": "ws-of-somebody"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"HOME": "/"}, CatalogCode.ENV_NAME_RESERVED),
-        # What would lead to another host with the ticket in hand.
+        # Paths that would lead to another host with the ticket.
         ("open_path", "//evil.example", CatalogCode.PATH_INVALID),
         ("open_path", "/\\evil.example", CatalogCode.PATH_INVALID),
         ("open_path", ".evil.example/", CatalogCode.PATH_INVALID),
@@ -392,7 +392,7 @@ def test_entry_in_use_is_not_deleted_and_its_users_are_named(olga, bob, team):
     for entry in (template, flavor):
         entries.delete(actor=olga, entry=entry)
         assert not type(entry).objects.filter(pk=entry.pk, deleted_at=None).exists()
-    # What was made of them still names them.
+    # Existing workspaces still refer to them.
     workspace.refresh_from_db()
     assert (workspace.template.slug, workspace.flavor.slug) == ("shell", "tiny")
 
@@ -422,7 +422,7 @@ def test_successor_is_proposed_and_never_forms_a_cycle(olga, alice, charlie, tea
     assert refused.value.reason.code == CatalogCode.SUCCESSOR_CIRCLE
     with pytest.raises(InvalidInput):
         entries.change(actor=olga, entry=new, values={"successor": "new"})
-    # A successor that others do not see would tell them of it.
+    # A hidden successor must not be revealed.
     make(charlie, Team.objects.get(slug="robots"))
     mine = make(alice, team)
     for entry, actor in ((mine, alice), (new, olga)):
@@ -434,7 +434,7 @@ def test_successor_is_proposed_and_never_forms_a_cycle(olga, alice, charlie, tea
     assert selectors.deprecation_of(old).code == CatalogCode.ENTRY_DEPRECATED
 
 
-# --- what runs --------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def test_change_does_not_affect_a_start_in_progress(olga, bob, team):
@@ -460,7 +460,7 @@ def test_startup_script_runs_first_and_its_failure_fails_the_start(olga, tmp_pat
     broken = make(olga, slug="broken", argv=["/bin/echo", "main", "{port}"], startup="exit 7")
     done = subprocess.run(broken.command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, "")
-    # Quotes and signs of the arguments mean nothing to the shell.
+    # The shell does not interpret quotes in arguments.
     odd = make(olga, slug="odd", argv=["/bin/echo", "$(id); '\"", "{port}"], startup=":")
     done = subprocess.run(odd.command, capture_output=True, text=True, check=False)
     assert done.stdout == "$(id); '\" {port}\n"

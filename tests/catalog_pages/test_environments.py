@@ -69,7 +69,7 @@ def test_operator_sets_the_environment_and_page_and_versions_show_it(as_user, ol
     assert "<ins>Vision tools</ins>" in page
     listed = browser.get("/catalog/templates/").content.decode()
     assert "Vision tools · ready" in listed
-    # As it stands it stays, and it can be taken away.
+    # The environment can be kept and removed.
     template.refresh_from_db()
     form = form_of(browser.get("/catalog/templates/plots/edit/"))
     assert form["environment"].value() == "vision-tools"

@@ -70,7 +70,7 @@ def test_section_with_an_error_opens_with_its_field_focused(as_user, olga):
 def test_live_check_reports_errors_of_the_form_and_the_service(as_user, olga):
     client = as_user(olga)
     fields = filled(client.get(NEW["template"]).content.decode(), "argv")[1]
-    # Fields that the user has not come to yet are not reported.
+    # Fields not reached yet are not reported.
     html = check(client, NEW["template"], fields | {"open_path": "//evil", "name": "Mine"}, "open_path")
     assert problems_in(html) == set()
     assert problems_in(check(client, NEW["template"], fields, "name")) == {"name"}

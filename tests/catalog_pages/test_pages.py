@@ -86,7 +86,7 @@ def test_owner_is_redirected_to_the_form_of_the_team(as_user, alice, bob, team):
     given = as_typed(
         Template(argv=[], env={}), slug="shell", name="Shell", program="bash", argv="bash\n{port}"
     )
-    # What the form does not have is not taken from who sends it all the same.
+    # Fields outside the form are ignored.
     given |= {"service_workers": "on", "audience": "all"}
     done = as_user(alice).post("/catalog/templates/new/?team=vision", given)
     assert done["Location"] == "/catalog/templates/vision_shell/"
@@ -296,7 +296,7 @@ def api_of(with_token):
     return ask
 
 
-# --- many -------------------------------------------------------------------------------------------
+# --- many entries ---------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough("a thousand entries")
@@ -337,5 +337,5 @@ def test_form_lists_the_folders_that_nodes_offer(as_user, olga, alice, team, cat
     local_pool_with(node_info("reads", provides=shown), node_info("writes", provides=("mount:scratch:rw",)))
     page = as_user(olga).get("/catalog/templates/new/").content.decode()
     assert "Nodes provide imagenet, scratch:rw." in page
-    # A team's own template names none.
+    # A team's own template names no folders.
     assert "imagenet" not in as_user(alice).get("/catalog/templates/new/?team=vision").content.decode()

@@ -197,7 +197,7 @@ def test_message_is_sent_by_one_worker_at_a_time(alice, process):
     assert outbox.run() == 1
 
 
-# --- who, and what is hidden --------------------------------------------------------------------
+# --- permissions and visibility -------------------------------------------------------------------
 
 
 def test_url_is_stored_encrypted_and_never_shown_or_logged(alice, team, process, as_user, api, caplog):

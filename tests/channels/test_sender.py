@@ -45,7 +45,7 @@ def test_outcomes_of_working_failing_silent_and_absent_receivers_are_separate():
         )
         assert b"Body" in there.requests[0].body
     assert (good.ok, good.status) == (True, 200)
-    # What the service says is shown, without what was secret in the URL.
+    # The service's response is shown, without secrets of the URL.
     assert (bad.ok, bad.status, bad.answer) == (False, 403, "who is …?")
     assert (silent.ok, silent.error) == (False, "timeout")
     assert (absent.ok, absent.error) == (False, "connection")
@@ -132,7 +132,7 @@ def test_sandbox_limits_apply_below_all_libraries(tmp_path):
         check=True,
     )
     said = dict(line.split() for line in ran.stdout.splitlines())
-    assert said.pop("allowed") == "ConnectionRefusedError"  # it was tried: nobody listens
+    assert said.pop("allowed") == "ConnectionRefusedError"  # tried: nothing listens
     address = {"unix", "udp", "name", "internal", "connect_ex", "thread"}
     assert {name for name, error in said.items() if error == "AddressRefusedError"} == address
     assert {name for name, error in said.items() if error == "ForbiddenOperation"} == set(said) - address

@@ -26,9 +26,9 @@ def server(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     from portal.common.events import live
 
-    # There is no Redis: streams look at the database, and need not wait long in between.
+    # Without Redis, streams poll the database, with short pauses here.
     monkeypatch.setattr(live, "POLL_S", 0.05)
-    # Threads of the server end without a word; they must not leave connections open.
+    # Server threads must not leave connections open.
     monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 0)
     # The portal logs to standard error, which is the command's own here.
     logging.disable()

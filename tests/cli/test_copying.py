@@ -158,7 +158,7 @@ def test_folder_is_copied_in_both_directions(as_bob: Any, home: Path, here: Path
     }  # fmt: skip
     assert told(home / "project") == told(here / "project")
     assert not any(path.is_symlink() for path in home.rglob("*"))
-    # Links in the home are not fetched, wherever they lead.
+    # Symlinks in the home are not fetched.
     (home / "project/out").symlink_to("/etc")
     (home / "project/in").symlink_to("data")
     (home / "project/run.sh").chmod(0o4755)
@@ -185,7 +185,7 @@ def test_destination_rules_match_cp(as_bob: Any, home: Path, here: Path) -> None
     assert as_bob("cp", "-r", "project/data", "project/run.sh", "mine:none").code == 2
     assert as_bob("cp", "-r", "project/run.sh", "mine:data").code == 0
     assert (home / "data/run.sh").exists()
-    # The whole home, and a file, which has nothing to recurse into.
+    # The whole home, and a single file.
     (here / "got").mkdir()
     assert as_bob("cp", "-r", "mine:", "got").code == 0
     assert told(here / "got/home") == told(home)
@@ -228,7 +228,7 @@ def test_files_never_replace_folders_nor_folders_files(as_bob: Any, home: Path, 
     refused = as_bob("cp", "-r", "-f", "project", "mine:")
     assert refused.code == 2 and "a folder" in refused.err
     assert list((home / "project").iterdir()) == [home / "project/run.sh"]
-    # Nor here; and no link here is followed.
+    # Nor locally; and no local symlink is followed.
     before = told(here)
     assert as_bob("cp", "-r", "-f", "mine:project", "project/run.sh").code == 2
     assert as_bob("cp", "-r", "-f", "mine:project", ".").code == 2
@@ -261,7 +261,7 @@ def test_interrupted_download_leaves_no_partial_files(
     done = as_bob("cp", "-r", "mine:much", "got")
     assert done.code == 4, done
     assert sorted(here.iterdir()) == before
-    # Also behind the archive's last name: it may be that something is missing.
+    # Also after the archive's last entry: something may be missing.
     monkeypatch.setattr(Cut, "get_bytes", 305_000)
     assert as_bob("cp", "-r", "mine:much", "got").code == 4
     assert sorted(here.iterdir()) == before
@@ -285,7 +285,7 @@ def test_malicious_archive_cannot_write_outside_the_target(
     monkeypatch.setattr(Cut, "forged", made.getvalue())
     monkeypatch.chdir(here / "in")
     done = as_bob("cp", "-r", "mine:t", "got")
-    # An absolute name becomes one of the folder's own.
+    # An absolute name becomes relative to the folder.
     assert done.code == (0 if "//" in name else 1), done
     assert not list(here.glob("evil")) and not (here / "in/evil").exists() and not Path("/evil").exists()
     assert {path.name for path in (here / "in").iterdir()} <= {"got"}
@@ -301,7 +301,7 @@ def test_unreadable_files_are_reported(
     refused = as_bob("cp", "-r", "project", "mine:")
     assert refused.code == 2 and "project/data/100% cannot be read" in refused.err
     assert list(home.iterdir()) == []
-    # What the node cannot read is named, and the rest is there.
+    # Unreadable files are named, and the rest is copied.
     deep = home / "deep" / "/".join("d" * 201)
     deep.mkdir(parents=True)
     (home / "deep/file").write_text("x")

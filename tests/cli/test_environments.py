@@ -93,7 +93,7 @@ def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, between, t
     assert f"{file}, line 2" in ran.err
     assert "  | no pandsa in the index    <-- failed here" in ran.err
     assert "That is all" not in ran.err
-    # Mended, it is the next version.
+    # The corrected list is the next version.
     file.write_text("numpy\npandas\n")
     between(lambda: built(only(sent)))
     assert (
@@ -106,7 +106,7 @@ def test_retried_build_is_awaited_until_the_timeout(as_olga, sent, between, tmp_
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\n")
     between(lambda: failed(only(sent), "index_unreachable"), lambda: None)
-    # The third look is one too many.
+    # The timeout ends at the third poll.
     time_s = str(round(environments.POLL_INTERVAL_S * 1.5))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", time_s)
     assert ran.code == 6

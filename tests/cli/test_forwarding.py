@@ -106,7 +106,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
 
     monkeypatch.setattr(forwarding, "_announce_port", said)
     monkeypatch.setattr(forwarding.PortForwarder, "watch", watched)
-    # Where these tests run in the background of a shell, it is ignored.
+    # A shell's background jobs ignore SIGINT by default.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def begin(work: Callable[[int], None], *, interrupt: bool = True) -> None:
@@ -119,7 +119,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
                 failures.append(error)
             finally:
                 connection.close()
-                # Again where one is lost: Python swallows an interrupt that comes in a destructor.
+                # Repeated, as Python drops an interrupt inside a destructor.
                 until = time.monotonic() + LIMIT_S
                 while (interrupt or failures) and watching.is_set() and time.monotonic() < until:
                     os.kill(os.getpid(), signal.SIGINT)
@@ -167,7 +167,7 @@ def test_bytes_pass_both_ways_until_interrupt(as_bob: Any, origin: Origin, meanw
         # On no other address of this machine.
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.2", port), timeout=LIMIT_S)
-        # One that is left open ends with the command.
+        # An open connection ends with the command.
         used.append(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
 
     meanwhile(work)

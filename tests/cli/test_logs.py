@@ -74,7 +74,7 @@ def test_followed_lines_are_printed_once_until_the_workspace_stops(as_bob: Any, 
     ]
     ran = as_bob("logs", "mine", "--follow", "--tail", "2")
     assert (ran.code, ran.out) == (0, "old 3\nold 4\nthree\nhalf\nfour\nno end\n"), ran.err
-    # Asked for from where it was, never for all again.
+    # Requests resume at the last position.
     assert program.asked[:3] == [None, 30, 36]
 
 

@@ -206,7 +206,7 @@ def test_exec_needs_a_command_and_a_running_workspace(as_bob: Any) -> None:
     [
         (302, 302, 3, "workspaces:connect"),
         (403, 403, 3, "workspaces:connect"),
-        # An app behind an open door that refuses what it does not know, as marimo does.
+        # An app that answers unknown paths with an error, as marimo does.
         (401, 200, 1, "has no Jupyter"),
         (404, 404, 1, "has no Jupyter"),
         (201, 200, 1, "Jupyter"),

@@ -47,7 +47,7 @@ def test_proposals_are_listed_and_one_is_applied(as_bob, olga, proposal, monkeyp
     assert row.startswith(str(proposal.pk)[:8]) and "train gpu-07 → gpu-08" in row
     (read,) = as_bob("rebalancing", "--json").json
     assert read["id"] == str(proposal.pk)
-    # It asks, and what does not work out any more is refused by the portal.
+    # It asks for confirmation; the portal refuses outdated proposals.
     asked = as_bob("rebalancing", "apply", str(proposal.pk)[:8])
     assert asked.code == 2 and "--yes" in asked.err
     refused = as_bob("rebalancing", "apply", str(proposal.pk)[:8], "--yes")
@@ -89,7 +89,7 @@ def test_members_see_their_gpu_efficiency(as_bob, bob, team, monkeypatch):
     head, *rows, hint = found.out.splitlines()
     assert head.split() == ["WORKSPACE", "TEAM", "GPU", "TIME", "USED", "MEASURED"]
     shown = {row.split()[0]: row.split()[2:] for row in rows}
-    # How much of the present hour has gone is not measured yet.
+    # The current hour is not measured yet.
     assert shown["idle"][:2] == ["0", "%"] and shown["plain"] == ["-", "-"] and len(shown) == 2
     assert hint.startswith("idle: ")
     (one,) = as_bob("efficiency", "idle", "--json").json

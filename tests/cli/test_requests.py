@@ -56,7 +56,7 @@ def test_requests_are_created_and_decided(as_bob: Any, team: Any, monkeypatch: p
         H100,
         "2",
     ]
-    # Who asks does not decide.
+    # The requester cannot decide.
     assert as_bob("requests", "approve", short).code in (1, 5)
 
     approver: User = UserFactory(username="app", is_approver=True)

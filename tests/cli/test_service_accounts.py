@@ -65,7 +65,7 @@ def test_token_is_issued_rotated_and_revoked(as_alice, ci, monkeypatch):
     assert token.revoked_at is not None
     assert as_alice(SA, "revoke", "ci", token.prefix, "-y").code == 5
 
-    # What was issued works, and does what its scopes say.
+    # The token works within its scopes.
     monkeypatch.setenv("BERTH_TOKEN", rotated.out.strip())
     assert as_alice("ls").code == 0
     assert as_alice("up").code == 1

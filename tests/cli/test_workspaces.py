@@ -72,7 +72,7 @@ def test_up_wait_prints_the_reason_of_a_failure(as_bob: Any) -> None:
     def fail() -> None:
         try:
             workspace = eventually(Workspace.objects.filter(state=State.PROVISIONING).first)
-            # Nobody may see it failed without the reason.
+            # State and reason must become visible together.
             with transaction.atomic():
                 Workspace.objects.update(state=State.FAILED, state_since=timezone.now())
                 WorkspaceStatus.objects.update(reason=driver_reason("broken", "It broke.").as_json())

@@ -112,11 +112,11 @@ def test_every_page_has_a_sign_out_form(as_user, alice, team, pool):
         assert 'action="/sign-out/"' in as_user(alice).get(path).content.decode(), path
 
 
-# --- what is not in the source --------------------------------------------------------------------
+# --- the source -----------------------------------------------------------------------------------
 
 
 SOURCES = [path for folder in ("portal", "provisioning") for path in (ROOT / folder).rglob("*.py")]
-# A workspace's own program, in the sandbox of whoever it belongs to.
+# A workspace's own program, in its user's sandbox.
 OWN_PROGRAMS = ROOT / "provisioning" / "agent" / "apps"
 BARRED_CALLS = {
     "eval",
@@ -127,7 +127,7 @@ BARRED_CALLS = {
     "pickle.loads",
     "marshal.loads",
 }
-# What reads or writes YAML, as plain values alone.
+# Modules that read or write YAML.
 YAML = {
     ROOT / "portal" / "catalog" / "environments" / "conda.py",
     ROOT / "portal" / "catalog" / "initial_catalog.py",
@@ -138,9 +138,9 @@ PLAIN_YAML = {
     *("safe_load", "safe_dump", "dump", "SafeLoader", "SafeDumper", "parse", "compose"),
     *("Node", "ScalarNode", "SequenceNode", "MappingNode", "YAMLError", "MarkedYAMLError"),
 }
-# The product's own documents, whose HTML is made by a parser that takes none from them.
+# The product's documents, whose parser passes no HTML through.
 DOCUMENTS = ROOT / "portal" / "web" / "documents" / "rendering.py"
-# SAML alone is XML, and says how it is read.
+# Only SAML is XML; its module configures the parser.
 XML = ROOT / "portal" / "people" / "identity" / "saml.py"
 BARRED_IMPORTS = {"pickle", "marshal", "shelve", "xml", "lxml", "defusedxml", "yaml"}
 
@@ -229,7 +229,7 @@ def test_templates_and_scripts_escape_text():
         text = path.read_text()
         barred = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|postMessage"
         assert not re.search(barred, text), path
-        # What was typed when a session ended, without secrets: docs/security.md#sessions.
+        # Input at the end of a session, without secrets: docs/security.md#sessions.
         stores = (
             "localStorage|indexedDB" if path.name == "drafts.js" else "localStorage|sessionStorage|indexedDB"
         )
@@ -253,7 +253,7 @@ def test_cookie_attributes(alice, settings):
     for name, cookie in cookies.items():
         assert name == "berth" or name.startswith("berth-"), name
         assert (cookie["samesite"], cookie["domain"], cookie["path"]) == ("Lax", "", "/"), name
-        # The theme is what a script of ours writes.
+        # The theme is written by a script.
         assert bool(cookie["httponly"]) == (name != "berth-theme"), name
 
 

@@ -93,7 +93,7 @@ def test_codes_belong_to_a_room_that_uses_them() -> None:
     misplaced = []
     for code in CODES:
         if isinstance(code, Rule):
-            continue  # the values of one decision: some are for the engine alone
+            continue  # the values of one decision: some are used by the engine only
         users = rooms[type(code).__name__, code.name]
         room = ".".join(type(code).__module__.split(".")[:2])
         used_there = any(f"{user}.".startswith(f"{room}.") for user in users)

@@ -132,7 +132,7 @@ def debian(root: Path, release: str) -> None:
     argv = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root)]
     log = root.with_suffix(".log")
     with log.open("w") as file:
-        # What it mounts ends with it.
+        # Its mounts end with it.
         done = subprocess.run(
             ["unshare", "--mount", "--propagation", "private", *argv],
             stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=DEBIAN_S,

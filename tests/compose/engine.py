@@ -126,12 +126,12 @@ def own_engine() -> Iterator[tuple[Path, str]]:
     Afterwards, mounts and firewall rules of the machine are as before.
     """
     before = traces()
-    # Short, as paths of sockets have to be.
+    # Socket paths must be short.
     folder = Path(tempfile.mkdtemp(prefix="berth-docker-"))
     socket, parent = folder / "docker.sock", f"/{folder.name}"
     argv = [
         "unshare", "--mount", "--propagation", "private",
-        # Ends in order where the test is killed.
+        # Ends in order if the test is killed.
         "setpriv", "--pdeathsig", "TERM",
         "dockerd", "--host", f"unix://{socket}", "--cgroup-parent", parent,
         "--data-root", f"{folder}/data", "--exec-root", f"{folder}/run", "--pidfile", f"{folder}/pid",
@@ -140,7 +140,7 @@ def own_engine() -> Iterator[tuple[Path, str]]:
     ]  # fmt: skip
     try:
         with (folder / "log").open("w") as log:
-            # A Ctrl-C ends the test, which ends this in order.
+            # Ctrl-C ends the test, which stops the engine.
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -148,7 +148,7 @@ def own_engine() -> Iterator[tuple[Path, str]]:
             deadline = time.monotonic() + START_S
             while not answers({"DOCKER_HOST": f"unix://{socket}"}):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    # What a machine forbids is no fault of compose.yaml's.
+                    # Restrictions of the machine are no error of compose.yaml.
                     pytest.skip(
                         f"no Docker engine could be started here: {(folder / 'log').read_text()[-2000:]}"
                     )

@@ -200,7 +200,7 @@ class Stack:
         given = {
             "BERTH_PUBLIC_URL": self.url,
             "BERTH_DOMAIN": "localhost",
-            # Several people are not for a container.
+            # A container cannot have several system users.
             "BERTH_MULTIUSER": "0",
             "BERTH_TRUSTED_PROXIES": "",
             "BERTH_PORT": str(self.port),

@@ -53,7 +53,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Engine]:
-    # Whoever ends the test by a signal finds nothing left, either.
+    # Signals also leave nothing behind.
     had = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with engine() as found:
         say(found.version())
@@ -181,7 +181,7 @@ def test_workspace_keeps_running_while_services_are_killed(berth: Stack, kept: d
     assert after["node"]["State"]["StartedAt"] == before["node"]["State"]["StartedAt"]
     api = berth.api("admin")
     assert api.workspace(workspace_id)["state"] == "running"
-    # The same kernel, with what it had in memory.
+    # The same kernel, with its variables.
     assert run(berth, token, workspace_id, kernel, "print(kept)") == "42\n"
     api.close()
 

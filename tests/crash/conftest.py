@@ -140,7 +140,7 @@ def planes(
 ) -> Iterator[Planes]:
     from tests.populate import add_catalog
 
-    # Nobody answers there: what the agents say is not needed here.
+    # Nothing answers there; agent messages are not needed here.
     settings.BERTH_AGENT_URL = "http://127.0.0.1:1"
     monkeypatch.setenv("BERTH_NODE_NAME", "node-1")
     home = tmp_path / "home"

@@ -62,7 +62,7 @@ class Watch:
     def _look(self) -> None:
         while not self._ended.wait(0.2):
             found = [one for one in self._berth.owned() if one.is_agent]
-            # An agent that starts its app is two for a moment: the child has not become the app yet.
+            # While an agent starts its app, there are two: the child has not called exec yet.
             pids = {one.pid for one in found}
             agents = [one for one in found if parent_of(one.pid) not in {0, *pids}]
             many = [name for name, count in Counter(agent.workspace for agent in agents).items() if count > 1]
@@ -137,7 +137,7 @@ class Fleet:
                 last = repr(error)
                 return None
             last = f"{answer.status_code} {answer.text}"
-            # 409: it has to come to rest first.
+            # 409: its current transition must end first.
             assert answer.is_success or answer.status_code in {409, 500, 502, 503, 504}, last
             return answer if answer.is_success else None
 

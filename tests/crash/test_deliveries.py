@@ -41,7 +41,7 @@ def test_lifecycle_with_every_message_delivered_twice(planes: Planes) -> None:
     assert [generation for _, generation in planes.agents(workspace)] == [2]
     planes.check()
 
-    # Everything of both lives once more, the stops of the first among it: the second runs on.
+    # All messages of both runs again, including stops of the first: the second keeps running.
     before = planes.agents(workspace)
     for message in list(kept):
         planes.sent.deliver(message)

@@ -82,7 +82,7 @@ def test_workspaces_reach_their_desired_state_after_each_process_is_killed(
     runs = [member for member in fleet.members if fleet.desired_state[member] == "running"]
     rests = [member for member in fleet.members if fleet.desired_state[member] == "stopped"]
     assert len(runs) == len(rests) == 2
-    # Under way at the moment of the blow: a stop, a start, and one that is quite new.
+    # In transition at the kill: a stop, a start, and a new workspace.
     fleet.want_all({runs[0]: "stopped", rests[0]: "running"})
     new = fleet.create("new")
     hit = threading.Event()
@@ -101,7 +101,7 @@ def test_workspaces_reach_their_desired_state_after_each_process_is_killed(
         hit.set()
         asking.join()
     record_property("recovery_s", round(fleet.recovered(since=at), 1))
-    # Whoever was not meant noticed nothing: the same processes, the same generation.
+    # The bystander is unaffected: same processes, same generation.
     assert fleet.agents_of(fleet.bystander) == fleet.untouched
     assert fleet.watch.doubles == set()
 

@@ -43,7 +43,7 @@ class Disk:
             "bytes": f"size={(found.f_blocks - found.f_bfree) * found.f_frsize}",
             "inodes": f"nr_inodes={found.f_files - found.f_ffree}",
         }[what]
-        # Something may have been written or deleted meanwhile.
+        # Other processes may write or delete meanwhile.
         eventually(lambda: self._remount(used), limit_s=20, what="the disk is full")
         self._use_up(what)
 
@@ -134,7 +134,7 @@ def test_workers_recover_after_redis_refused_writes(berth: Berth) -> None:
         client.config_set("min-replicas-to-write", 1)
         with pytest.raises(ResponseError, match="NOREPLICAS"):
             client.set("berth:test", 1)
-        time.sleep(3)  # each worker asks again once a second
+        time.sleep(3)  # each worker retries once a second
         client.config_set("min-replicas-to-write", 0)
     ada = berth.api("ada")
     made = ada.create("files", "tiny")["id"]
@@ -142,5 +142,5 @@ def test_workers_recover_after_redis_refused_writes(berth: Berth) -> None:
     ada.act(made, "delete")
     ada.wait(made, "terminated")
     ada.close()
-    # The same processes: none has given up.
+    # The same processes: none has exited.
     assert {name: berth.services()[name]["pid"] for name in before} == before

@@ -67,7 +67,7 @@ def test_worker_killed_while_starting(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     dies_at(START[moment], command_of(planes))
     launched = agents_soon(planes, workspace) if moment in STARTED_BY_THEN else []
-    # Nothing is sent again while the command may still be under way.
+    # Commands are not sent again before their lease ends.
     sweep()
     assert planes.state(workspace) == "provisioning"
     assert not planes.sent.of("node.execute")

@@ -51,7 +51,7 @@ def _work(berth: Berth) -> str:
     size = ("--nodes", str(NODES), "--gpus", str(GPUS), "--model", "H100")
     berth.manage("add_simulated_pool", *size, "--slug", "h100", "--name", "Training")
     admin = Api(berth, berth.manage("create_token", "admin"))
-    # What tests start is nothing to show.
+    # Programs started by tests are hidden.
     admin.json("DELETE", "templates/files")
     admin.json("DELETE", "flavors/tiny")
     ada, ben = berth.api("ada"), berth.api("ben")

@@ -66,7 +66,7 @@ def test_every_setting_is_in_the_reference() -> None:
     page = (DOCS / "settings.md").read_text()
     code = "".join(path.read_text() for path in (DOCS.parent / "portal" / "settings").glob("*.py"))
     read = set(re.findall(r'(?:env(?:\.\w+)?|amounts|ports)\(\s*"((?:BERTH|EMAIL|DATABASE)_\w+)"', code))
-    # What services of one machine tell each other, and what the tests and developers set.
+    # Variables between services of one machine, and those for tests and developers.
     own = {"BERTH_DEBUG", "BERTH_STATIC_FROM_SOURCE", "BERTH_REDIS_URL"}
     assert len(read) > 90
     assert {each for each in read - own if f"`{each}`" not in page} == set()

@@ -82,7 +82,7 @@ class Site:
         os.kill(old, signal.SIGKILL)
         eventually(lambda: self.pid("node") not in (0, old), limit_s=30, what="a new node worker is there")
         with contextlib.ExitStack() as held:
-            # Whoever builds holds this lock: it is free when nothing builds any more.
+            # A running build holds this lock.
             eventually(
                 lambda: held.enter_context(self.store.build_lock()),
                 limit_s=30,

@@ -47,7 +47,7 @@ class HowToMachine:
             "HOME": "/root",
             "LANG": "C.UTF-8",
             "PATH": f"{ROOT}/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            # Nothing is installed behind a test.
+            # No installation in the background.
             "BERTH_SKIP_DATA_SCIENCE": "1",
             "BERTH_NOTEBOOK_ENV": str(instance.need_notebook_environment()),
         }

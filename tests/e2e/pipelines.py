@@ -48,7 +48,7 @@ def gitlab(path: Path) -> Job:
     (job,) = (value for value in read.values() if isinstance(value, dict) and "script" in value)
     main = "\n".join([*job.get("before_script", ()), *job["script"]])
     variables = {"CI_JOB_ID": str(next(NUMBERS)), **read.get("variables", {})}
-    # before_script and script are one shell; after_script is another, whatever became of them.
+    # before_script and script share a shell; after_script always runs in another.
     return Job([(main, False), ("\n".join(job["after_script"]), True)], variables, signal.SIGTERM)
 
 
@@ -80,7 +80,7 @@ def run(
     """
     variables = {**os.environ, **job.variables, **given}
     for name in job.variables:
-        # GitLab's variables may name others.
+        # GitLab variables may refer to others.
         variables[name] = re.sub(
             r"\$([A-Z_]+)", lambda found: variables.get(found[1], ""), str(variables[name])
         )
@@ -98,7 +98,7 @@ def run(
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                # Where these tests run in the background of a shell, it is ignored.
+                # A shell's background jobs ignore SIGINT by default.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
             try:

@@ -64,7 +64,7 @@ def network() -> Iterator[Network]:
     try:
         with addresses.changing():
             _ip("link", "add", f"bh{tag}", "type", "veth", "peer", "name", f"bn{tag}", "netns", found.name)
-            # No address of IPv6, which the kernel adds a second later.
+            # No IPv6, whose address the kernel would add a second later.
             _ip("link", "set", f"bh{tag}", "addrgenmode", "none")
             _ip("address", "add", f"{found.here}/30", "dev", f"bh{tag}")
             _ip("link", "set", f"bh{tag}", "up")
@@ -75,7 +75,7 @@ def network() -> Iterator[Network]:
         yield found
     finally:
         with addresses.changing(), suppress(subprocess.CalledProcessError):
-            # By itself it would go some time after the namespace, when the kernel comes to it.
+            # The kernel would remove it only some time after the namespace.
             _ip("link", "delete", f"bh{tag}")
         _ip("netns", "delete", found.name)
 
@@ -116,7 +116,7 @@ class SecondMachine:
         self.gateway_port = int(free.stdout)
         self._own_id: Path | None = None
         if own_id and MACHINE_ID.exists():
-            # What has its place there is the machine's own; nobody outside sees this one.
+            # Mounts there are private to this machine.
             folder.mkdir(parents=True, exist_ok=True)
             self._own_id = folder / "machine-id"
             self._own_id.write_text(f"{random.randrange(16**32):032x}\n")
@@ -179,7 +179,7 @@ class SecondMachine:
         processes.end(processes.leftovers(self.folder.id), self.folder.id, grace_s=2)
         workspace_processes.kill(self.owned(), self._marked())
         for each in self.folder.local.glob("ws-*"):
-            # Nobody is there any more to end what its network went through.
+            # Kill the processes of its network.
             local_network.end(each)
         mounts.detach(self.folder.home)
 

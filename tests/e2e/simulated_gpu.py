@@ -64,7 +64,7 @@ class _Reports(BaseHTTPRequestHandler):
         if self.path.rstrip("/").endswith("/heartbeat"):
             gpu = {"uuid": UUID, "utilization_percent": 0, "memory_used_mib": 0, "memory_total_mib": 16384}
             said = json.loads(body)
-            # The first start of each has the GPU; who goes on without has none to report.
+            # Only the first start has the GPU; later ones have none to report.
             first = self.starts.setdefault(said["workspace_id"], said["generation"])
             gpus = [gpu] if said["generation"] == first else None
             body = json.dumps({**said, "activity": {**said.get("activity", {}), "gpus": gpus}}).encode()

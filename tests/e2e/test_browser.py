@@ -96,9 +96,9 @@ class Person:
             chosen(self.page, "template", template)
         self.shot("new")
         self.page.locator("#start").click()
-        # Its page shows the stages; where the start is quick, the workspace is there already.
+        # The page shows the stages, unless the start is already done.
         self.page.wait_for_url(re.compile(r"/workspaces/[0-9a-f-]+/\?open=1|//ws-"), wait_until="commit")
-        with contextlib.suppress(PlaywrightError):  # it may be leaving just now
+        with contextlib.suppress(PlaywrightError):  # it may be navigating just now
             self.shot("starting")
 
     def arrive(self) -> None:
@@ -160,7 +160,7 @@ def run_a_cell(person: Person, notebook: str) -> None:
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=START_LIMIT_MS)
     cell = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .cm-content").first
     cell.click()
-    # At once, as people do: whether its kernel is there or not.
+    # At once, whether or not the kernel is ready.
     page.keyboard.type("1+1")
     page.keyboard.press("Shift+Enter")
     output = page.locator(".jp-OutputArea-output").first
@@ -193,7 +193,7 @@ def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) ->
     assert again.inner_text().strip() == "2"
     ada.shot("again")
 
-    # Nothing of what guards the app has come to the browser.
+    # The app's token has not reached the browser.
     names = {cookie["name"] for cookie in ada.context.cookies() if "ws-" in cookie["domain"]}
     assert "berth_ws" in names and "berth" not in names
     assert "token" not in ada.page.url
@@ -270,7 +270,7 @@ def test_click_during_a_live_update_counts(person: Callable[..., Person], ada: A
     her.page.goto(f"/workspaces/{made['id']}/")
     address = re.compile(rf"/workspaces/{made['id']}/$")
     renewed = her.page.request.get(her.page.url, headers={"HX-Request": "true", "HX-Target": "live"}).text()
-    # Answered at once, also where the portal takes longer than a press lasts.
+    # Answered at once, even if the portal is slower than a click.
     her.page.route(address, lambda route: route.fulfill(body=renewed, content_type="text/html"))
     button = her.page.locator("#act-start")
     button.hover()
@@ -346,7 +346,7 @@ def test_jupyterlab_on_a_phone(person: Callable[..., Person]) -> None:
     ada.sign_in()
     ada.start_new("jupyterlab")
     ada.arrive()
-    # What was open in an earlier one may be open again: it is the same home folder.
+    # Notebooks of an earlier test may be open: it is the same home.
     ada.page.locator("#jp-main-dock-panel .jp-MainAreaWidget").first.wait_for(timeout=START_LIMIT_MS)
     ada.shot("lab")
     ada.to_its_page("jupyterlab")

@@ -172,7 +172,7 @@ def test_build_killed_after_completion_before_its_report_is_not_repeated(site: S
     redis = site.pid("redis")
     os.kill(redis, signal.SIGSTOP)
     try:
-        # Its answer does not come through: it is killed with it.
+        # Its result is lost with it.
         stamp = eventually(
             lambda: hold.let_go() or new_stamp(site, before), limit_s=LIMIT_S, what="it is whole"
         )

@@ -39,7 +39,7 @@ from portal.catalog.environments.models import EnvironmentVersion
 EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=timezone.now())
 upkeep.sweep()
 """
-# A minute after it has failed it would be tried by itself, whatever the index does then.
+# Prevent the automatic retry a minute after the failure.
 NOT_YET = """
 import django
 django.setup()

@@ -35,7 +35,7 @@ RELEASE = 570
 MODEL = "Tesla T4"
 GPUS = (uuid_of(1), uuid_of(2))
 SIMULATED = 3 * 8
-# For the machine's own copy of this checkout: a CPU would need hours for what a GPU does in seconds.
+# For the machine's copy of this checkout: full sizes would take hours on a CPU.
 SMALL = """
 
 def sizes_for(device: Device, level: str) -> Sizes:
@@ -124,7 +124,7 @@ def test_guide_leads_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachin
     shown = here.do(list_gpus).splitlines()
     assert shown == [f"GPU {number}: {MODEL} (UUID: {uuid})" for number, uuid in enumerate(GPUS)]
 
-    # 2. They are on the page of all GPUs, and checked by themselves.
+    # 2. They are on the page of all GPUs, and checked automatically.
     here.do("make up")
     assert f"2 × {MODEL}" in here.output()
     password = re.search(r"password: (\S+)", here.output())
@@ -137,7 +137,7 @@ def test_guide_leads_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachin
     shown_page = page(here, "/gpus/")
     assert shown_page.count('<a class="gpu free"') == len(GPUS) and "(simulated)" not in shown_page
 
-    # 3. By hand, and one that is broken.
+    # 3. A manual check, and a broken GPU.
     code, said = exit_code(here, by_hand)
     assert code == EXIT_CODES["pass"], said
     assert all(f"{uuid}  standard  PASS" in said for uuid in GPUS), said
@@ -153,13 +153,13 @@ def test_guide_leads_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachin
     assert (out["cordoned"], out["cordon_cause"], out["recovery"]) == (True, "check", "drain_and_reset")
     assert str(RECOVERY["drain_and_reset"]) in page(here, f"/gpus/devices/{out['id']}/")
 
-    # 4. What the pool requires, and when it checks.
+    # 4. The pool's requirements and schedule.
     checks = ask(here, secret, "GET", "pools/this-machine/checks")
     assert checks["check_required"] and checks["scrub_required"], checks
     rules = {**checks, "check_every_hours": 24, "hand_out_max_age_hours": 12}
     assert ask(here, secret, "PUT", "pools/this-machine/checks", rules) == rules
 
-    # 5. A size that has one, a quota, and somebody who takes it.
+    # 5. A flavor with a GPU, a quota, and a workspace.
     size = {
         "slug": "one-t4", "name": "One T4",
         "resources": {

@@ -140,7 +140,7 @@ def next_version(here: HowToMachine) -> str:
     here.environ["GIT_CONFIG_COUNT"] = "1"
     here.environ |= {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     here.do("git checkout -q -B how-to")
-    # A checkout may have a part of the history alone.
+    # A checkout may be shallow.
     here.do("git init -q --bare /srv/origin.git && git -C /srv/origin.git config receive.shallowUpdate true")
     here.do("git push -q /srv/origin.git how-to")
     here.do("git remote remove origin || true")
@@ -172,7 +172,7 @@ def test_console_commands_of_the_guides(here: HowToMachine) -> None:
     secret = token(here)
     ask(here, secret, "POST", "teams", {"slug": "vision", "name": "Vision"})
     here.environ |= {"BERTH": "http://localhost:8000", "TOKEN": secret}
-    # At the command line is an owner of this one team.
+    # The token belongs to an owner of this team.
     here.do(".venv/bin/python manage.py create_user vera --team vision --role owner")
     own = token(here, "vera")
     here.environ |= {"BERTH_URL": "http://localhost:8000", "BERTH_TOKEN": own}
@@ -241,7 +241,7 @@ def test_tls_with_nginx_and_with_caddy(here: HowToMachine) -> None:
             here.do(start)
             said = here.do(good)
             assert said.endswith("403\n") and json.loads(said[: said.rindex("403")])["parts"], said
-            # A session is known by the address that it comes from, not by the proxy's.
+            # A session shows the client's address, not the proxy's.
             shown = here.do(f".venv/bin/python /run/sign_in.py {password[1]}")
             assert shown.startswith("302") and "10.99.0.1" in shown and "127.0.0.1" not in shown, shown
             here.do(stop)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
-# Runs as a cell. Prints what it could reach, as JSON.
+# Runs as a cell and prints what it can reach, as JSON.
 LOOK_AROUND = """
 import glob, importlib, json, os, pathlib, socket
 found = {}
@@ -85,7 +85,7 @@ def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
         assert found[f"list {path}"] in absent, (path, found[f"list {path}"])
     assert found["home"] == ["ada"]
     for path in (ROOT, Path("/root")):
-        # At most the way to the environment's own programs.
+        # At most the path to the environment's programs.
         assert set(visible(found, str(path))) <= ways_to_programs(path), found[f"list {path}"]
 
     secrets = [path.read_text().strip() for path in (berth.home / "secrets").iterdir()]
@@ -93,7 +93,7 @@ def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
     seen = json.dumps([found["environs"], found["environ"]])
     assert not [secret for secret in secrets if secret in seen]
     assert found["environs"], "its own processes it may see"
-    # A PID space of its own: only what belongs to it, under small numbers.
+    # A separate PID namespace: only its own processes, with small PIDs.
     inside = berth.owned("ws-" + mine.replace("-", ""))
     assert len(found["pids"]) <= len(inside) + 2 and max(found["pids"]) < 1000, found["pids"]
     assert found["kill a host process"] == "ProcessLookupError"
@@ -108,7 +108,7 @@ def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
     for name in ("write to the system", "write to its environment"):
         assert found[name] in {"OSError", "PermissionError"}, found[name]
     if any("share this machine's network" in warning for warning in nodes[0]["warnings"]):
-        # What listens there asks who it is.
+        # The listener requires authentication.
         assert found["redis"].startswith("-NOAUTH"), found["redis"]
         assert " 401 " in found["the portal past the proxy"].split("\r\n")[0]
     else:
@@ -125,7 +125,7 @@ def ways_to_programs(folder: Path) -> set[str]:
     """The entries of `folder` that lead to the notebook environment and its Python."""
     environment = need_notebook_environment()
     ways = {environment, environment.resolve(), (environment / "bin" / "python3").resolve()}
-    # Its chain of links, one by one.
+    # Its chain of symlinks.
     link = environment / "bin" / "python3"
     while link.is_symlink():
         link = Path(os.path.normpath(link.parent / link.readlink()))
@@ -166,7 +166,7 @@ def look_around(berth: Berth, workspace_id: str) -> dict[str, Any]:
         return json.loads(execute(channel, code))
 
 
-# Runs in a page on the workspace's origin; each entry says what came of one attempt.
+# Runs in a page on the workspace's origin; each entry is the result of one attempt.
 ATTEMPTS = """
 async ([portal, workspaceId, other]) => {
   const found = {};
@@ -312,13 +312,13 @@ def test_page_of_a_workspace_cannot_act_on_the_portal(
     for name in refused:
         assert found[name] == "refused: TypeError", (name, found)
     assert found["open the portal and read it"] in {"SecurityError", "refused"}, found
-    # Both frames stand in the page, and neither shows what it was to show.
+    # Both frames exist, and neither shows its target.
     shown = [frame.url for frame in page.frames if frame != page.main_frame]
     assert shown == ["chrome-error://chromewebdata/"] * 2, shown
     assert found["event source"] == found["socket to another workspace"] == "refused", found
-    # HttpOnly and of its own host: scripts see neither the portal's cookies nor the workspace's own.
+    # Scripts see neither the portal's cookies nor the workspace's.
     assert found["cookies"] == "", found
-    # The forms were sent, and nothing came of them.
+    # The forms were sent without effect.
     assert workspaces(berth) == before
     assert tokens_of(berth) == tokens
 
@@ -358,7 +358,7 @@ def test_request_with_portal_cookies_from_a_workspace_origin_is_refused(
             answer = curl("POST", path, host=f"localhost:{berth.port}", headers=headers)
             assert answer.status == 403, (path, answer)
     assert workspaces(berth) == before
-    # The same from the portal's own page is accepted, so it was the origin that was refused.
+    # From the portal's page it is accepted, so the origin was the cause.
     headers = {"Cookie": line, "Origin": berth.url, "X-CSRFToken": token}
     answer = curl("POST", f"/api/v1/workspaces/{mine}/start", host=f"localhost:{berth.port}", headers=headers)
     assert answer.status in {200, 202}, answer
@@ -377,7 +377,7 @@ def test_other_users_and_another_workspace_are_refused(
     session = next(
         cookie["value"] for cookie in ben.context.cookies(berth.origin(bens)) if cookie["name"] == "berth_ws"
     )
-    # His own session, shown at the other door.
+    # His own session, at the other workspace.
     cookie = {"name": "berth_ws", "value": session, "url": berth.origin(mine)}
     ben.context.add_cookies([cookie])
     answer = ben.context.request.get(
@@ -403,7 +403,7 @@ def test_access_without_permission_is_refused(berth: Berth, pair: tuple[str, str
     made = ada.json("POST", "tokens", {"name": "connects", "scopes": ["workspaces:connect"]})
     assert status(made["secret"]) == 200
     assert ada.ask("POST", f"tokens/{made['id']}/revoke").status_code == 204
-    # A yes is believed for a second.
+    # A positive answer is cached for a second.
     eventually(lambda: status(made["secret"]) == 401, limit_s=5, what="the revoked token is refused")
     for scopes in (["workspaces:read", "workspaces:write"], ["tokens:read"]):
         narrow = ada.json("POST", "tokens", {"name": "narrow", "scopes": scopes})

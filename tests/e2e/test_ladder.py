@@ -94,7 +94,7 @@ class Hand:
 
     def pass_by(self, workspace: str, seconds: int) -> None:
         """Let time pass without activity and without a reclaim pass."""
-        # What it really does now counts: JupyterLab has to have come to rest.
+        # Its real activity counts: JupyterLab must be idle.
         eventually(
             lambda: self("look", workspace) == "",
             limit_s=LIMIT_S,
@@ -108,7 +108,7 @@ class Hand:
         def step() -> bool:
             if reached():
                 return True
-            # What it really does now counts: JupyterLab has to have come to rest.
+            # Its real activity counts: JupyterLab must be idle.
             if self("look", workspace) == "":
                 self("later", workspace, seconds)
                 self("walk")
@@ -208,12 +208,12 @@ def test_idle_notebook_is_warned_kept_released_and_stopped(
         def step() -> Any:
             return api.json("GET", f"workspaces/{work}/activity")["step"]
 
-        # Warned, where she works, and kept from there.
+        # The warning is shown in JupyterLab and can be answered there.
         hand.idle_for(work, 1900, lambda: step() == "release", "the notice of a release")
         wake(ada)
         keep.wait_for()
         ada.page.get_by_text("The app restarts without GPUs").wait_for()
-        # Its line has room, and takes no more of hers than it needs.
+        # The banner fits and leaves space for the notebook.
         ada.page.wait_for_function(
             "(px => px >= 20 && px <= 60)(document.getElementById('jp-header-panel').offsetHeight)"
         )
@@ -224,7 +224,7 @@ def test_idle_notebook_is_warned_kept_released_and_stopped(
         assert hand("walk")["warned"] == 0
         assert (state(), other.workspace(waits)["state"]) == ("running", "pending")
 
-        # Hours later: warned again, and its GPU goes to who waits for it.
+        # Hours later: warned again, and its GPU goes to the waiting workspace.
         hand.idle_for(work, 7200, lambda: step() == "release", "the second notice")
         hand.idle_for(work, 1900, lambda: api.workspace(work)["gpu_released"], "the release")
         other.wait(waits, "running", limit_s=LIMIT_S)
@@ -234,7 +234,7 @@ def test_idle_notebook_is_warned_kept_released_and_stopped(
         record_property("gpu_to_the_next_s", round(took_s, 2))
         assert took_s >= 0  # how long is in the report: 1.2 s on two busy cores
 
-        # It goes on without, and nothing of her files is missing.
+        # It continues without GPU, and no files are missing.
         assert api.wait(work, "running", limit_s=LIMIT_S)["resources"]["accelerators"]["count"] == 0
         ada.page.goto(f"{berth.url}/workspaces/{work}/")
         ada.page.locator("#act-attach-gpu").wait_for()
@@ -243,7 +243,7 @@ def test_idle_notebook_is_warned_kept_released_and_stopped(
         ada.page.locator(".jp-DirListing-item", has_text=NOTEBOOK).wait_for(timeout=START_LIMIT_MS)
         ada.shot("goes-on")
 
-        # Idle once more, it is warned and stopped, whoever is killed at each of these; her files stay.
+        # Idle again, it is warned and stopped, although services are killed at each step.
         hand.idle_for(work, 3700, lambda: step() == "stop", "the notice of a stop")
         told_for = api.json("GET", f"workspaces/{work}/activity")["stops_at"]
         strike(berth, "web", "control", "beat", "node")

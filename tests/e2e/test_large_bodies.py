@@ -82,7 +82,7 @@ def large(size: int) -> bytes:
 
 def send(berth: Berth, tokens: list[str], body: bytes) -> dict[str, float]:
     """Send as many bodies at once as the front door accepts; return the memory meanwhile."""
-    # No user sends more than these in a window.
+    # The limit per user and window.
     time.sleep(LARGE_BODIES.window_s)
     with contextlib.ExitStack() as stack:
         sockets = [

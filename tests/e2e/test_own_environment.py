@@ -124,7 +124,7 @@ def is_refused_with_its_line(admin: Api, slug: str) -> None:
     of_build, line = f"environments/{slug}/builds/{build['id']}", build["failure"]["params"]["log_line"]
     assert WRONG in line
     assert line in " ".join(admin.ask("GET", f"{of_build}/log").text.split())
-    # The stream has all of it, and ends with the build.
+    # The stream has the whole log and ends with the build.
     events = admin.ask("GET", f"{of_build}/stream", Accept="text/event-stream").text.splitlines()
     sent = [json.loads(event.removeprefix("data:")) for event in events if event.startswith("data:")]
     assert line in " ".join("".join(each.get("log", "") for each in sent).split())
@@ -209,14 +209,14 @@ def test_environment_is_corrected_and_used_by_apply(
             "flavors": {name: {"name": name, "cpu_milli": 100, "memory_mib": 256}},
             "templates": {name: template_of(name)},
         }
-        file.write_text(json.dumps(document))  # which is YAML, too
+        file.write_text(json.dumps(document))  # JSON is valid YAML
 
     write(("six", WRONG))
     of_file = ("-f", str(file))
     applied = berth_cli("apply", *of_file)
     assert applied.returncode == 0 and name in applied.stdout, applied
     is_refused_with_its_line(admin, name)
-    # Whoever has applied it sees the line in a terminal, too.
+    # `berth` shows the line in a terminal, too.
     again = berth_cli("environments", "build", name, "--wait")
     assert again.returncode == 1 and "<-- failed here" in again.stderr, again
     assert "line 2" in again.stderr and WRONG in again.stderr, again
@@ -253,7 +253,7 @@ def test_environment_is_corrected_and_used_on_pages(
     page.fill("#id_source", f"six\n{WRONG}\n")
     page.locator("#id_notebook").uncheck()
     page.get_by_role("button", name="Create and build").click()
-    # It says so by itself, without a reload.
+    # The page updates without a reload.
     problem = page.locator("#mending")
     problem.wait_for(timeout=BUILD_LIMIT_S * 1000)
     assert WRONG in problem.inner_text() and "Line 2" in problem.inner_text()
@@ -298,7 +298,7 @@ def test_environment_is_corrected_and_used_on_pages(
         page.locator(f"input[name={field}][value={name}]").check(force=True)
         chosen(page, field, name)
     shot(page, "member")
-    # Not the environment of his last choice: that was another template's.
+    # Not the environment of his last choice, which belongs to another template.
     assert page.locator("#environment").input_value() == ""
     page.locator("#start").click()
     page.wait_for_url(re.compile(r"/workspaces/[0-9a-f-]+/\?open=1|//ws-"), wait_until="commit")

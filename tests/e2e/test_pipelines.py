@@ -213,7 +213,7 @@ def test_port_is_forwarded_for_its_user_until_the_token_is_revoked(
     narrow = ada.json("POST", "tokens", {"name": "narrow", "scopes": ["workspaces:read"]})["secret"]
     for token in ("berth_" + "x" * 43, berth.tokens["ben"], narrow):
         assert status(token) in {401, 403}
-    # A page, also one of the workspace's own origin.
+    # A page, also on the workspace's origin.
     assert {status(ada.token, Origin=each) for each in (origin, "http://evil.example")} == {403}
 
     short = ada.json("POST", "tokens", {"name": "short", "scopes": ["workspaces:read", "workspaces:connect"]})
@@ -230,7 +230,7 @@ def test_port_is_forwarded_for_its_user_until_the_token_is_revoked(
         line.request("GET", "/")
         assert line.getresponse().read() == b"from inside"
         assert ada.ask("POST", f"tokens/{short['id']}/revoke").status_code == 204
-        # What is open is cut, and the command ends.
+        # Open connections are closed, and the command ends.
         assert line.sock is not None and line.sock.recv(1) == b""
         assert process.wait(60) == 3
         line.close()

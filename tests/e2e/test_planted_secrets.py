@@ -38,7 +38,7 @@ def holds(data: bytes, values: list[str]) -> bool:
 
 def files_with(folder: Path, values: list[str]) -> list[Path]:
     found = []
-    # Not `rglob`, which ends with an error where a folder goes while it is looked through.
+    # Not `rglob`, which fails if a folder is removed meanwhile.
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
             with suppress(OSError):
@@ -98,7 +98,7 @@ def overheard(store: Any) -> Iterator[list[bytes]]:
             yield heard
         finally:
             over.set()
-            store.ping()  # the last that is heard
+            store.ping()  # the end marker
             thread.join(20)
     assert not thread.is_alive()
 
@@ -106,7 +106,7 @@ def overheard(store: Any) -> Iterator[list[bytes]]:
 def test_secret_value_is_found_only_in_its_workspace(berth: Berth, ada: Api, vault: VaultServer) -> None:
     mark = uuid.uuid4().hex
     env, file, kept = f"planted-env-{mark}", f"planted-file-{mark}", f"planted-vault-{mark}"
-    # What Vault keeps, and what opens it, which not even the workspace has.
+    # Vault's value, and the token, which not even the workspace has.
     vault.start()
     vault.write("berth/users/ada/planted", key=kept)
     token = vault.token_file.read_text()
@@ -120,7 +120,7 @@ def test_secret_value_is_found_only_in_its_workspace(berth: Berth, ada: Api, vau
     with overheard(store) as heard:
         made = ada.json("POST", "workspaces", order)
         ada.wait(made["id"], "running")
-    # Its start message was among them, and can be read by whoever reads Redis.
+    # Its start message was recorded, so the recording works.
     assert any(holds(command, [made["id"]]) for command in heard)
     assert not any(holds(command, values) for command in heard)
     curl, host = Curl(berth, berth.tokens["ada"]), berth.host(made["id"])
@@ -138,7 +138,7 @@ def test_secret_value_is_found_only_in_its_workspace(berth: Berth, ada: Api, vau
     assert processes_with(values, "environ") <= own and processes_with([token], "environ") == set()
     found, count = keys_with(store, values)
     assert found == [] and count > 0
-    # The cells of this test may be in the history of its own home.
+    # The home's history may contain the cells of this test.
     homes = berth.home / "homes"
     assert [path for path in files_with(berth.home, values) if not path.is_relative_to(homes)] == []
     for path in (

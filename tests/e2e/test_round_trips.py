@@ -162,14 +162,14 @@ class Provider:
             read = self.ask("GET", path)
             assert read.status_code == 200, f"{path}: {read.text}"
             before = read.json()
-            # A secret's value is in no answer: a provider has it in its configuration.
+            # No response has the secret's value: a provider takes it from its configuration.
             sent = {**{name: value for name, value in own.items() if name not in before}, **before}
             written = self.ask(method.upper(), path, sent, **{"If-Match": read.headers["ETag"]})
             if written.status_code != 412:
                 break
         assert written.status_code == 200, f"{method} {path}: {written.text}"
         again = self.ask("GET", path)
-        # A value that is written again is a new version of the secret.
+        # Writing a value again creates a new version of the secret.
         renewed = () if sent == before else ("version", "changed_at", "changed_by")
         assert _still(again.json(), *renewed) == _still(before, *renewed), path
         if sent == before and path.rpartition("/")[0] != "/api/v1/workspaces":

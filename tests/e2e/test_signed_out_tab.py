@@ -72,7 +72,7 @@ def test_unsaved_work_is_saved_after_sign_in_in_another_tab(
     saved = berth.home / "homes" / "lab" / "ada" / "kept.ipynb"
     page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')", timeout=START_LIMIT_MS)
     assert "unsaved" in saved.read_text()
-    # Its kernel is connected again, with its variables.
+    # The kernel is reconnected, with its variables.
     page.keyboard.press("Shift+Enter")
     page.keyboard.type("x + '!'")
     page.keyboard.press("Shift+Enter")

@@ -40,7 +40,7 @@ pg_dropcluster "$version" main
 pg_createcluster "$version" main
 systemctl start postgresql
 """
-# A Python in somebody's home, as this one may be, is hidden from services.
+# A Python in a user's home is hidden from services.
 HOMES = "[Service]\nProtectHome=read-only\n"
 SNIPPET = """
 import django; django.setup()
@@ -145,7 +145,7 @@ def test_server_is_installed_as_documented(server: SystemdMachine) -> None:
     command = re.sub(r"berth-join\.\S+", token, join)
     do(server, f"export BERTH_NOTEBOOK_ENV={environment}\n{command}")
     eventually(lambda: all_well(server), limit_s=LIMIT_S, what=lambda: f"{health(server)}")
-    # A worker answers before the portal has taken in what its node has: until then a start is refused.
+    # Starts are refused until the portal has processed the node's inventory.
     eventually(
         lambda: any(node["online"] for node in api(server, secret, "GET", "nodes")["results"]),
         limit_s=LIMIT_S,

@@ -272,7 +272,7 @@ def test_node_recovers_after_the_portal_was_unreachable(pair: Pair) -> None:
     )
 
 
-# --- with B's keys in other hands --------------------------------------------------------------------
+# --- with B's stolen keys -------------------------------------------------------------------------
 
 
 def test_redis_user_of_the_node_cannot_reach_other_keys(pair: Pair) -> None:
@@ -354,7 +354,7 @@ def test_only_the_two_doors_are_reachable_from_the_node_network(pair: Pair) -> N
     assert json.loads(done.stdout) == [first, first + 1]
 
 
-# --- it goes -----------------------------------------------------------------------------------------
+# --- leaving --------------------------------------------------------------------------------------
 
 
 def test_drained_node_keeps_stopped_workspaces_until_it_returns(pair: Pair) -> None:

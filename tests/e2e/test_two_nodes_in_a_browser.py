@@ -97,7 +97,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
             "BERTH_NODES_ADDRESS": first.here,
             "BERTH_NODES_PORT": str(consecutive_ports(2)),
             "BERTH_HEARTBEAT_S": "4",
-            # On a loaded machine a page needs some seconds to say it.
+            # On a loaded machine the page needs some seconds.
             "BERTH_PREEMPTION_GRACE_S": "30",
             "BERTH_NODE_LEASE_S": "8",
             "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
@@ -190,7 +190,7 @@ def test_notebook_on_each_node(site: Site) -> None:
         site.workspaces[name] = row["id"]
         assert site.machines[name].owned(site.marker(name))
         assert not site.machines[other].owned(site.marker(name))
-    # A browser has six connections for a site, and each page that is seen holds two of them.
+    # A browser has six connections per site, and each visible page uses two.
     for page in site.ada.context.pages:
         page.close()
     for name in TEAMS:
@@ -205,7 +205,7 @@ def test_killed_worker_and_workspace_are_explained_on_the_page(site: Site) -> No
     before = machine.services()["node"]["pid"]
     os.kill(before, signal.SIGKILL)
     for each in machine.owned(site.marker("node-x")):
-        with suppress(ProcessLookupError):  # it has ended with one before it
+        with suppress(ProcessLookupError):  # it may have ended already
             os.kill(each.pid, signal.SIGKILL)
     again = page.get_by_role("button", name="Try again")
     again.wait_for(timeout=LIMIT_MS)
@@ -216,7 +216,7 @@ def test_killed_worker_and_workspace_are_explained_on_the_page(site: Site) -> No
     page.screenshot(path=site.ada.shot_path("killed"), full_page=True)
     machine.until_running()
     assert machine.services()["node"]["pid"] != before
-    # It leads from page to page until the notebook is there.
+    # Pages redirect until the notebook opens.
     again.click(no_wait_after=True)
     page.wait_for_url(re.compile(r"^http://ws-[0-9a-f]{32}\.localhost:"), timeout=LIMIT_MS)
     kept = page.locator(".jp-DirListing-item", has_text="on-node-x.ipynb")
@@ -277,7 +277,7 @@ def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
     small.shot("revoked")
     small.context.close()
 
-    # The other machine goes on.
+    # The other machine keeps running.
     site.ada.page = site.pages["node-x"]
     site.ada.page.goto(f"{site.berth.url}/workspaces/{site.workspaces['node-x']}/open/")
     site.ada.arrive()

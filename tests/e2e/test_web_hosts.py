@@ -58,7 +58,7 @@ def test_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
         assert answer.status_code == 302
         at_a.cookies.update(at_b.cookies)
         assert at_a.get("/").status_code == at_b.get("/").status_code == 200
-        # It ends at both, too.
+        # It also ends at both.
         token = at_a.cookies["berth-csrf"]
         headers = {"Referer": f"{site.address.url}/", "X-CSRFToken": token}
         assert at_a.post("/sign-out/", headers=headers).status_code == 302
@@ -219,7 +219,7 @@ def test_rolling_restart_is_invisible(site: Site) -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert all(load.counts.get(what, 0) > 5 for what in ("page", "rest", "app"))
     assert load.counts["create"] == load.counts["delete"] > 2
-    # The app has lost nothing; the streams and the WebSocket were cut at least once.
+    # The app lost nothing, although streams and WebSocket were closed at least once.
     assert load.numbers == sorted(set(load.numbers)) and load.connected > 1
     assert load.counts["events stream"] > 1
     expected = [row["id"] for row in all_events(ada, began)]

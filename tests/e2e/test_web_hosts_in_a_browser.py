@@ -169,14 +169,14 @@ def test_disconnected_kernel_is_reconnected(notebook: Notebook) -> None:
     """As after a proxy that closes WebSockets with 1000 or 1001."""
     notebook.page.evaluate("window.kernelSockets.at(-1).close(1000)")
     notebook.page.wait_for_function("window.kernelStates.includes('disconnected')")
-    # Instead of a wait for the next look of Berth's extension.
+    # Instead of waiting for the next poll of Berth's extension.
     notebook.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     notebook.run()
 
 
 def test_unreachable_portal_is_not_reported_as_a_dead_kernel(site: Site, notebook: Notebook) -> None:
     a, b = site.hosts
-    # JupyterLab says once that it has lost the connection.
+    # JupyterLab shows once that the connection is lost.
     dialog = notebook.page.locator(".jp-Dialog")
     notebook.page.add_locator_handler(dialog, lambda shown: shown.get_by_role("button").last.click())
     notebook.during(b.stop)

@@ -219,7 +219,7 @@ def test_database_is_shared_and_stays_owned_by_root(mine: Instance) -> None:
     assert owner(mine.local_dir) == (0, mine.doors_uid, 0o710)
     assert owner(mine.local_dir / ".gateway") == (mine.doors_uid, mine.doors_uid, 0o711)
     assert owner(mine.home / "secrets")[0] == owner(mine.run_dir)[0] == 0
-    # What SQLite makes beside it by root is shared in the same way.
+    # SQLite's files beside it, created by root, are shared too.
     with sqlite3.connect(database(mine) / database_place.NAME) as opened:
         opened.execute("PRAGMA journal_mode=WAL")
         opened.execute("CREATE TABLE word (word TEXT)")

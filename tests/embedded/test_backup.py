@@ -74,7 +74,7 @@ def test_backup_and_restore(portal: Instance, tmp_path: Path, console: Console) 
     assert not portal.redis_dir.exists()
     preflight.prepare_home(portal.home)
 
-    # What was there is whole beside it, and can be had back.
+    # The replaced files are kept complete beside it.
     (aside,) = portal.home.glob("replaced-*")
     assert words(aside / database_place.FOLDER) == ["then", "later"]
     assert (aside / "secrets" / "value").read_text() == "of later\n"

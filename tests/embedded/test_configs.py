@@ -161,7 +161,7 @@ def test_front_door_has_only_the_expected_upstreams(fixed: Instance) -> None:
         "127.0.0.1:8001",
         "tcp/127.0.0.1:8001",  # who may send a large body
         "127.0.0.1:8001",
-        "127.0.0.1:8005",  # whether this host lives
+        "127.0.0.1:8005",  # liveness of this host
         "127.0.0.1:8001",
         "127.0.0.1:8001",
     ]
@@ -173,7 +173,7 @@ def test_front_door_has_only_the_expected_upstreams(fixed: Instance) -> None:
     assert [one["upstreams"][0]["max_requests"] for one in asking[2:4]] == [16, 24]
     for auth in asking[:2]:
         assert auth["rewrite"] == {"method": "GET", "uri": "/gateway/path-secret/auth?"}
-        # An answer leads somewhere when it is a 200 that says where.
+        # Only a 200 response with an upstream is followed.
         assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 5
     for one in proxies:
         assert one["transport"]["network_proxy"] == {"from": "none"}

@@ -18,7 +18,7 @@ from provisioning.service.environ import ROOT
 from provisioning.signing import public_text
 from tests.compose.stack import BUILD_ARGUMENTS
 
-# Of what may be left off as a whole.
+# Of optional services.
 OPTIONAL_SECRETS = {"BERTH_PROXY_SECRET", "BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
 DOORS = {"nodes-door", "nodes-guard", "redis-door"}
 CONTROL_PLANE = {"web", "gateway", "control", "beat", "migrate"}
@@ -92,7 +92,7 @@ def test_render_distributes_certificates_without_the_authority_key(instance: Ins
         "BERTH_NODES_ADDRESS": "berth.example.org",
         "BERTH_TLS_DIR": str(instance.home / "authority"),
     }
-    # As a version before left it, where Redis and the front door read.
+    # As an earlier version left it, where Redis and the front door read.
     old = instance.run_dir / "tls"
     old.mkdir(parents=True)
     (old / "authority.key").write_text("a key")

@@ -52,7 +52,7 @@ def test_reserved_ports_stay_free_until_services_bind(instance: Instance, which:
     port = getattr(instance, which)
     with ports.hold_ports(instance):
         with socket.socket() as outgoing, pytest.raises(OSError, match="in use"):
-            # What the kernel does for a connection that leaves: without SO_REUSEADDR.
+            # As the kernel does for outgoing connections: without SO_REUSEADDR.
             outgoing.bind(("127.0.0.1", port))
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)

@@ -25,7 +25,7 @@ def workspaces(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Says:
         def instead(_: Any, **options: Any) -> Any:
             return subprocess.run([sys.executable, "-I", "-S", "-c", code], **options)
 
-        # Of this module alone: what else runs in the process keeps its own.
+        # Only in this module, not in the whole process.
         stand_in = SimpleNamespace(run=instead, TimeoutExpired=subprocess.TimeoutExpired)
         monkeypatch.setattr(control, "subprocess", stand_in)
         return control._workspaces(instance, {"PATH": os.environ["PATH"]})

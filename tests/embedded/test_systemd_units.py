@@ -21,7 +21,7 @@ PROGRAMS = "/opt/berth/.venv/bin/"
 STATE = "/var/lib/berth/"
 # PostgreSQL is Debian's; the unit of the node is written by `berth node join`.
 ELSEWHERE = {"postgres", "node"}
-# Of the image, or in its memory: here they are folders.
+# Part of the image or in its memory; here they are folders.
 COMPANION_SUFFIXES = {"web": {"static:ro"}, "migrate": {"static"}, "render": {"logs", "environments"}}
 Unit = dict[str, list[str]]
 
@@ -79,10 +79,10 @@ def test_unit_runs_the_command_of_the_container(units: dict[str, Unit], compose:
             filled = re.sub(r"\$\{(\w+)\}", lambda found: known[found[1]], line.replace(PROGRAMS, ""))
             run.append(filled.replace(f"control@{known['BERTH_NODE_NAME']}", "control@$$BERTH_NODE_NAME"))
         expected = " ".join(command_of(name, compose[name]))
-        # A script begins with the folder that its environment was made in, which services may not see.
+        # A script's first line names its environment's folder, which services may not see.
         expected = re.sub(r"^(celery|uvicorn) ", r"python -m \1 ", expected)
         if name == "migrate":
-            # Static files are of the image.
+            # The image contains the static files.
             assert run.pop() == "python manage.py collectstatic --noinput --verbosity 0"
         assert " && ".join(run) == expected, name
 
@@ -91,7 +91,7 @@ def test_front_door_starts_after_its_upstreams_are_ready(units: dict[str, Unit])
     """It also stops first, since systemd stops in reverse order."""
     (after,) = (line for line in units["front-door"]["After"] if "berth-web" in line)
     assert {"berth-web.service", "berth-gateway.service"} <= set(after.split())
-    # A unit of the type `exec` has started before its program answers.
+    # Units of type `exec` count as started before their program answers.
     assert units["web"]["Type"] == ["notify"]
     assert units["gateway"]["ExecStartPost"] == [
         f"{PROGRAMS}python -m portal.embedded.ready ${{BERTH_GATEWAY_PORT}}"

@@ -167,7 +167,7 @@ def test_messages_of_the_scheduler_are_accepted(running: Running) -> None:
     """The scheduler signs as the control plane, which runs only signed messages."""
     password = (running.instance.home / "secrets" / "redis_control").read_text().strip()
     with probes.redis_client(running.instance.redis_url("control", password)) as client:
-        # Taken out by one of its tasks alone.
+        # Removed by one of its tasks only.
         client.hset(
             "berth:acc:token-uses", "00000000-0000-0000-0000-000000000000", "2026-11-22T00:00:00+00:00"
         )
@@ -183,7 +183,7 @@ def test_status_shows_every_service(running: Running) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         for name in SERVICES:
             assert f"  {name} " in done.stdout
-        # It waits for half a minute for who counts the workspaces, which starts anew each time.
+        # The workspace count starts a process and can take half a minute.
         return "workspaces: none" in done.stdout
 
     eventually(told, limit_s=120, what="the workspaces are counted")
@@ -238,7 +238,7 @@ def test_front_door_hides_agent_and_forward_auth_paths(running: Running) -> None
             urllib.request.urlopen(base + path, timeout=20)
         assert refused.value.code == 404, path
         with refused.value as answer:
-            # The front door's own words: no process of the portal was asked.
+            # The front door's own response, without the portal.
             assert answer.headers["Content-Type"] == "application/problem+json"
             assert json.load(answer)["code"] == "not_found"
             assert "X-Request-Id" not in answer.headers
@@ -279,7 +279,7 @@ def test_start_after_a_killed_supervisor_cleans_up(running: Running) -> None:
         assert again.health()[0] == 200
         now = {left.pid for left in processes.leftovers(running.instance.id)}
         assert not old & now
-        # And a supervisor that was ended while its services hung: they are ended by the next start.
+        # A supervisor killed while services hang: the next start ends them.
         stuck = [row["pid"] for row in again.services().values()]
         for pid in stuck:
             os.kill(pid, signal.SIGSTOP)

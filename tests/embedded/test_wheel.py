@@ -78,7 +78,7 @@ def berth(installed, tmp_path_factory) -> Iterator[Berth]:
         server=[str(installed / "berth-server")],
         PATH=path,
         PYTHONPATH="",
-        # It makes its own notebook environment, where there is an index that one was made from before.
+        # It creates its notebook environment, if a package index is available.
         BERTH_SKIP_NOTEBOOK="0" if instance.notebook_environment() else "1",
     ) as berth:
         yield berth

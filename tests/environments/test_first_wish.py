@@ -76,7 +76,7 @@ def test_failed_build_shows_the_reason_and_whom_to_ask(vscode, make, bob, sent, 
     assert refused.status_code == 409
     assert refused.json()["code"] == "environment_not_installed"
     assert "Ask an operator to check VS Code" in refused.json()["next_action"]
-    # Mended by an operator, it comes as another version; what waits takes that.
+    # An operator's fix is another version, which waiting workspaces use.
     services.change_source(
         actor=SYSTEM,
         environment=environment,

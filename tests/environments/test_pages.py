@@ -187,7 +187,7 @@ def test_source_error_links_its_owner_to_the_form(local_pool, sent, olga, bob, a
     assert "/environments/tools/edit/" not in as_user(bob).get("/environments/tools/").content.decode()
     services.change_source(actor=olga, environment=made, source_kind="packages", source="numpy\n")
     old = browser.get(f"/environments/tools/builds/{command.build}/").content.decode()
-    assert "wrong-line" not in old  # the list is another one now
+    assert "wrong-line" not in old  # the list has changed
     built(only(sent))
     ready_page = browser.get("/environments/tools/").content.decode()
     assert "/workspaces/new/?environment=tools" in ready_page
@@ -212,7 +212,7 @@ def test_new_template_for_an_environment_copies_a_compatible_template(
     assert "jupyter-lab" in form
     empty = as_user(olga).get("/catalog/templates/new/?environment=tools&of=").content.decode()
     assert 'name="program" value=' not in empty
-    # An owner of a team may not read the commands of the site's: hers begins empty.
+    # Team owners may not read the site's commands, so theirs start empty.
     hers = as_user(alice).get(f"/catalog/templates/new/?environment=tools&team={team.slug}").content.decode()
     assert '<option value="tools" selected' in hers and "Copy of JupyterLab" not in hers
 

@@ -167,7 +167,7 @@ def test_workspace_is_placed_on_a_node_with_the_environment(team, bob, local_poo
 
 def test_start_waits_until_a_node_has_the_environment(team, bob, local_pool, sent, run_node):
     made = ready(sent, name="Data science")
-    # The node has lost it.
+    # The node no longer has it.
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
     upkeep.sweep()
     command = only(sent)

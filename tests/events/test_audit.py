@@ -103,7 +103,7 @@ def test_seal_needs_the_key(sealed, settings):
     second.digest = sealing._seal_digest(second, first.digest, settings.SECRET_KEY)
     second.save()
     settings.SECRET_KEY = key
-    # The one after it stood on the true one.
+    # The next seal depends on the original one.
     assert flaws() == [Flaw.SEAL_CHANGED, Flaw.SEAL_CHANGED]
 
 
@@ -145,13 +145,13 @@ def test_pruned_entries_keep_their_seal(sealed, settings):
     assert [sealing.prune(now=later - dt.timedelta(days=2)), sealing.prune(now=later)] == [0, 3]
     found = sealing.verify()
     assert (found.findings, found.seals, found.entries) == ((), 3, 4)
-    # What comes back in their place is found out.
+    # Entries inserted in their place are detected.
     (late,) = write(1)
     Event.objects.filter(pk=late.pk).update(id=sealed[0].pk)
     assert flaws() == [Flaw.ENTRIES_ADDED]
 
 
-# --- The page and what is taken from it -------------------------------------------------------------
+# --- Page and export ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_export_contains_filtered_entries_and_is_audited(admin, as_user):
     assert (taken.actor, taken.data) == (admin, {"format": "csv", "filters": {"action": "user."}})
     lines = browser.get("/audit/export/jsonl/").getvalue().decode().splitlines()
     entries = [json.loads(line) for line in lines]
-    # The second copy is an entry as well, and the answer may hold it.
+    # The second export is an entry as well and may be included.
     ids = [entry["id"] for entry in entries]
     before = Event.objects.filter(pk__lte=taken.pk).order_by("pk")
     assert ids[: before.count()] == list(before.values_list("pk", flat=True))

@@ -156,7 +156,7 @@ def test_batch_is_sent_again_after_a_dropped_connection(server):
     ids = write(50)
     for _ in range(2):
         assert again() == 0
-        # A reset may come before the connection is known to stand.
+        # A reset may come before the connection is established.
         assert AuditStream.objects.get().last_error in ("dropped", "connection")
     assert again() == 50
     assert server.entries() == ids
@@ -175,7 +175,7 @@ def test_dead_receiver_is_retried_with_backoff_and_does_not_block_others(setting
             assert again() == 0
             row = AuditStream.objects.get()
             waits.append(round((row.not_before - row.failed_at).total_seconds()))
-            assert audit_stream.run() == 0  # it rests
+            assert audit_stream.run() == 0  # it pauses
             assert AuditStream.objects.get().failures == row.failures
     assert waits == [*audit_stream.WAITS_S, audit_stream.WAITS_S[-1], audit_stream.WAITS_S[-1]]
     (progress,) = audit_stream.receiver_progress()

@@ -127,7 +127,7 @@ async def test_readers_poll_while_redis_is_unreachable(hinted_url: str, port: in
         async with asyncio.timeout(5):
             assert await anext(hints)
 
-    # It has ended: every reader wakes at once, and polls from now on.
+    # Redis has ended: every reader wakes and polls from now on.
     assert [await asyncio.wait_for(anext(hints), 5) for _ in range(3)] == [True, True, True]
     assert not own.connected
 
@@ -150,7 +150,7 @@ async def test_silent_connection_is_closed(
     monkeypatch.setattr(hub, "PING_S", 0.1)
     with valkey(tmp_path, port) as process, hub.current(hinted_url).subscribe("a") as subscription:
         assert await subscription.wait(10)
-        # Answered pings keep it.
+        # Answered pings keep the connection.
         assert not await subscription.wait(1.5 * hub.SILENT_S)
         assert subscription.connected
         process.send_signal(signal.SIGSTOP)
@@ -166,9 +166,9 @@ async def test_hints_distinguish_silence_from_a_lost_connection(
     redis_url: str, redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.BERTH_REDIS_URL = redis_url
-    monkeypatch.setattr(live, "POLL_S", 60.0)  # no look before the channel is there
+    monkeypatch.setattr(live, "POLL_S", 60.0)  # no poll before the channel is subscribed
     hints = live.hints("a", every_s=0.1)
-    # The first look, and that after the channel was confirmed.
+    # The first poll, and the one after the channel was confirmed.
     assert [await anext(hints) for _ in range(4)] == [True, True, False, False]
     await hints.aclose()
     await until(lambda: connections(redis) == 0)

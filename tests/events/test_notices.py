@@ -32,7 +32,7 @@ def tell(*users, title="It ends soon", **fields):
 def test_each_recipient_is_notified_once_per_transaction(alice, bob):
     with transaction.atomic():
         tell(alice, bob, alice)
-        tell(alice, url="/")  # leads elsewhere: another notice
+        tell(alice, url="/")  # another URL: another notice
         tell(alice)
     assert Notification.objects.filter(user=alice).count() == 2
     assert Notification.objects.filter(user=bob).count() == 1
@@ -82,7 +82,7 @@ def test_mail_can_be_disabled(alice, bob, charlie, mailing):
     for user in (alice, bob):
         user.save()
     tell(alice, bob, charlie)
-    charlie.mail_notices = False  # changes his mind before it goes out
+    charlie.mail_notices = False  # changes the preference before it is sent
     charlie.save()
     assert mail.send_due() == 0
     assert not Notification.objects.exclude(mail_due_at=None).exists()
@@ -165,7 +165,7 @@ def test_two_workers_at_once_send_one_mail(alice, mailing, monkeypatch):
     claim = mail._claim
 
     def slow(row, now):
-        # The other worker looks and sends between our look and our claim.
+        # The other worker reads and sends between our read and our claim.
         monkeypatch.setattr(mail, "_claim", claim)
         mail.send_due()
         return claim(row, now)

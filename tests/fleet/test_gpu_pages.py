@@ -65,7 +65,7 @@ def text(response) -> str:
 
 def test_device_with_a_warning_is_allocated_last(lab, make, alice):
     Device.objects.filter(uuid__in=["GPU-gpu-01-0", "GPU-gpu-02-0"]).update(warning="slow")
-    # Else all of hers would go to the machine that has her home.
+    # Otherwise all of her workspaces would be placed with her home.
     Pool.objects.filter(pk=lab.pk).update(config={**lab.config, "homes_shared": True})
     taken = []
     for _ in range(10):
@@ -89,7 +89,7 @@ def test_devices_of_an_offline_or_cordoned_node_have_its_state(lab, olga):
     node = Node.objects.get(name="gpu-02")
     Node.objects.filter(pk=node.pk).update(online=False)
     assert states()["gpu-02"] == ["offline", "offline"]
-    # An operator's decision outlasts the contact.
+    # An operator's cordon is kept while offline.
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Firmware")
     assert states()["gpu-02"] == ["cordoned", "cordoned"]
 
@@ -228,7 +228,7 @@ def test_rack_outside_the_selection_is_ignored_with_a_note(hall):
     lost = shown_map(rack="b1/r9")
     assert lost.lost.startswith("Rack b1/r9 is not in this selection.") and lost.total == 72
     assert shown_map(rack="b1/r1", node="n1").filters == Filters(rack="b1/r1")
-    # A search without a match shows nothing, and keeps the place.
+    # A search without matches keeps the selected rack.
     nothing = shown_map(rack="b1/r1", q="zzz")
     assert (nothing.lost, nothing.total, nothing.filters.rack) == ("", 0, "b1/r1")
 
@@ -336,7 +336,7 @@ def test_drain_asks_for_confirmation_and_notifies_users(lab, make, alice, olga, 
     assert client.post(url, {"note": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
     said = text(client.get(f"/gpus/nodes/{node.pk}/"))
     assert f"{node.name} is cordoned; 1 workspace is there yet, until" in said and "Firmware" in said
-    # Somebody is there yet, so it can be asked for again; once nobody is, there is nothing to drain.
+    # While in use it can be repeated; afterwards there is nothing to drain.
     assert url in said
     workspace = Workspace.objects.get(pk=workspace.pk)
     assert workspace.state == State.RUNNING and preempt_at(workspace) is not None
@@ -381,7 +381,7 @@ def test_shared_gpus_are_marked_as_not_isolated_everywhere(catalog, make, alice,
     page = text(client.get(f"/workspaces/{first.pk}/"))
     assert words in page
     assert "(0.5 of one, not isolated)" in page
-    # The whole of it is taken, by two.
+    # Two workspaces use all of it.
     make(alice, "half", name="second")
     assert held.allocated.filter(active=True).count() == 2
     assert words in text(client.get(f"/gpus/devices/{held.pk}/"))

@@ -191,7 +191,7 @@ def h100_mig(number: int = 0, **more: Any) -> FakeGpu:
                 16,
             ),
         ],
-        # A GPU with active instances tells neither its utilisation nor its row remapping.
+        # A GPU with active instances reports neither utilization nor row remapping.
         values=_common(
             nvmlDeviceGetUtilizationRates=Err(UNSUPPORTED), nvmlDeviceGetRemappedRows=Err(UNSUPPORTED)
         ),

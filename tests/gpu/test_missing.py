@@ -77,7 +77,7 @@ def test_other_driver_devices_are_not_missing(tmp_path: Path) -> None:
     pci(tmp_path, BUSES[3], kind="0x040300")
     pci(tmp_path, BUSES[4], vendor="0x1a03")
     assert scan_of(FakeLibrary([h200(0)]), tmp_path).state is MachineState.OK
-    # A GPU that could not be brought up has no driver; other kinds of display controllers are GPUs as well.
+    # A failed GPU has no driver; other display controller classes are GPUs as well.
     pci(tmp_path, BUSES[5], driver="")
     pci(tmp_path, BUSES[6], kind="0x038000")
     assert scan_of(FakeLibrary([h200(0)]), tmp_path).missing == (BUSES[5], BUSES[6])

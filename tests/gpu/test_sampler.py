@@ -52,7 +52,7 @@ class Out:
 
 def sampler_of(devices: Any, out: Out, **more: Any) -> Sampler:
     source = devices if callable(devices) else lambda: list(devices)
-    # Nobody is late but who hangs: a thread of a busy machine may have to wait for its turn.
+    # A long deadline, as threads may be delayed on a busy machine.
     return Sampler(1, source, out, **{"deadline_s": 30, **more})
 
 
@@ -262,7 +262,7 @@ def test_nvml_devices_give_samples_with_rates():
         (source,) = devices()
         first = source.read(100.0)
         counters.update(nvlink=4_000, pcie=2_048_000)
-        (source,) = devices()  # asked again: the counters are remembered
+        (source,) = devices()  # read again: the counters are remembered
         second = source.read(102.0)
         devices.close()
         assert library.open == 0
@@ -308,7 +308,7 @@ def test_instance_utilization_comes_from_counters():
         assert (instance.read(2.0).gpu_util_pct, idle.read(2.0).gpu_util_pct) == (37, 0)
         _, same, _ = devices()
         assert same is instance and same.read(3.0).gpu_util_pct == 0
-        gpu.instances[0].busy_ms -= 9_000  # nonsense is no figure
+        gpu.instances[0].busy_ms -= 9_000  # malformed values are ignored
         assert same.read(4.0).gpu_util_pct is None
         del gpu.instances[1]
         assert len(devices()) == 2 and len(library.gpm_samples) == 2
@@ -337,7 +337,7 @@ def test_nvml_devices_recover_after_loss_removal_and_driver_errors():
         library.gpus[0].broken = None
         library.gpus[0].uuid = "GPU-new"
         assert [source.uuid for source in devices()] == ["GPU-new", second.uuid]
-        assert library.calls.count("nvmlInitWithFlags") == 2  # opened anew, to see it again
+        assert library.calls.count("nvmlInitWithFlags") == 2  # reopened, to find it again
         for gpu in library.gpus:
             gpu.broken = LOST
         with pytest.raises(GpuLost):

@@ -120,7 +120,7 @@ def test_memory_that_cannot_be_cleared_fails():
 def test_missing_memory_is_a_leak():
     found = scrubbed(HostGpu(total_mib=200, used_mib=106), baseline_mib=160)
     assert found.verdict is ScrubVerdict.LEAK and found.text.startswith("66 MiB") and not found.ok
-    # As much as the check allows: what a driver takes for itself differs by some MiB.
+    # The tolerance: a driver's own memory differs by some MiB.
     assert (
         scrubbed(HostGpu(total_mib=200, used_mib=104), baseline_mib=96 + LEAK_MIB).verdict
         is ScrubVerdict.CLEAN

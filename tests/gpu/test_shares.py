@@ -63,7 +63,7 @@ def test_warned_then_terminated_then_killed() -> None:
 
 def test_next_process_is_terminated_while_over_the_share() -> None:
     three = seen(25_000, 45_000, 24_000)
-    # The largest has ended when it was asked; the two others are too much as well.
+    # The largest process ended; the other two still exceed the share.
     done = play([three] * 21 + [seen(25_000, 0, 24_000)] * 30)
     assert [step for step in steps(done) if step[1] in ENDS] == [
         (20, ShareStep.ASKED, 101),
@@ -91,7 +91,7 @@ def test_no_grace_period_if_the_neighbour_lacks_memory() -> None:
         (0, ShareStep.OVER, None), (0, ShareStep.ASKED, 101), (5, ShareStep.KILLED, 101),
     ]  # fmt: skip
     assert done[0][1].ends_in_s == 0
-    # It has its own, or the workspace its part: no haste.
+    # The neighbor has its share, or the workspace is within its own: not urgent.
     assert play([seen(40_000, urgent=True)] * 30) == []
 
 

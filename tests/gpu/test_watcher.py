@@ -139,7 +139,7 @@ class Events(FakeLibrary):
 
     def do_nvmlDeviceRegisterEvents(self, handle: Any, kinds: Any, events: Any) -> int:
         self.registered += 1
-        # The first offers none: that keeps the others from nothing.
+        # The first GPU has no events; the others still do.
         return int(pynvml.NVML_ERROR_NOT_SUPPORTED) if self.registered == 1 else 0
 
     def do_nvmlEventSetWait_v2(self, events: Any, target: Any, wait: Any) -> int:
@@ -170,7 +170,7 @@ def test_nvml_event_failure_is_raised() -> None:
         nvml_events.follow(lambda _: None, lambda: False)
 
 
-# --- the whole ---
+# --- the whole watcher ----------------------------------------------------------------------------
 
 
 class Told:
@@ -233,7 +233,7 @@ def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: P
     assert hung.wait(10)
     deadline = time.monotonic() + 20
     while not told.heard.is_set() and time.monotonic() < deadline:
-        # Whoever reads begins at the end of the log, whenever that is.
+        # Readers start at the end of the log.
         with (tmp_path / "kmsg").open("a") as file:
             file.write(f"4,2,3,-;{LOST}\n")
         told.heard.wait(0.1)

@@ -53,7 +53,7 @@ def test_watcher_is_not_started_without_a_driver(monkeypatch: pytest.MonkeyPatch
     step._running = None
     consumer = SimpleNamespace(app=App())
     step.start(consumer)
-    # The broker comes back: the one that watches goes on.
+    # After a reconnect of the broker, the same watcher continues.
     step.stop(consumer)
     step.start(consumer)
     step.shutdown(consumer)

@@ -64,7 +64,7 @@ def test_passed_checks_with_the_same_software_form_a_baseline(
     copied = next(test["measures"]["copy_gb_s"] for test in expected if test["name"] == "copy")
     assert command.baseline["copy_gb_s"] == command.node_median["copy_gb_s"] == copied
     assert command.baseline["free_mib:ecc_unknown"] > 0
-    # Its first check: nobody knows what it had free.
+    # First check: the earlier free memory is unknown.
     assert "free_mib:ecc_unknown" not in asked(gpus[4], sent).baseline
 
 
@@ -77,7 +77,7 @@ def test_passed_checks_with_other_software_are_not_in_the_baseline(
         check(device, change.get("software", NEW), change.get("driver", "580.10"))
     assert asked(gpus[3], sent).baseline["copy_gb_s"] > 0
     check(gpus[3], NEW)
-    # The newest pass of its node says what its node has.
+    # The newest pass on the node determines the node's software.
     after = asked(gpus[4], sent)
     assert after.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
     assert "copy_gb_s" not in after.baseline and after.node_median == {}
@@ -118,7 +118,7 @@ def test_links_are_compared_with_the_last_check_of_the_device(
         check(device, NEW, **linked(up))
     command = asked(gpus[0], sent)
     assert command.baseline["nvlinks_up"] == 8 and "nvlinks_up" not in command.node_median
-    # Others are no measure for it, and a newer driver changes no bridge.
+    # Other devices do not count, and a driver update changes no links.
     assert "nvlinks_up" not in asked(gpus[4], sent).baseline
     check(gpus[1], OLD, driver="570.86")
     check(gpus[0], OLD, driver="570.86", **linked(7, verdict="degraded", exit_code=1))
@@ -193,7 +193,7 @@ def test_three_similar_devices_form_the_first_baseline_of_a_model(
     command = asked(gpus[3], sent)
     assert command.baseline["copy_gb_s"] == 3650
     assert command.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
-    # One of the three is held against them, too: it may pass from now on, and be handed out.
+    # The three are compared as well, so they can pass and be allocated.
     assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3650
 
 

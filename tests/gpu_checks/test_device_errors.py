@@ -130,7 +130,7 @@ def test_user_of_the_device_is_notified(make: Any, bob: Any, pool: Pool) -> None
     assert notice.url == f"/workspaces/{workspace.pk}/" and "XID 48" in notice.body
     workspace.refresh_from_db()
     assert AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True).exists()
-    # Who has read it is not told again while the errors go on.
+    # No repeated notice after reading while errors continue.
     notice.read_at = notice.at
     notice.save(update_fields=["read_at"])
     assert seen(error, node=held.node.name, pool=pool.slug) == 1

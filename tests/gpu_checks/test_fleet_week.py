@@ -26,7 +26,7 @@ RATE = 1500
 @pytest.mark.django_db
 def test_only_broken_devices_are_cordoned(monkeypatch):
     monkeypatch.setattr(faults, "XID_TOLD", 1.0)
-    # Else most of so few would be silently wrong from the beginning, and have no room for anything else.
+    # Otherwise most of the few devices would have silent errors from the start.
     rarer = tuple(replace(each, at_start=each.at_start / 8) for each in CLASSES)
     monkeypatch.setattr(run, "CLASSES", rarer)
     monkeypatch.setattr(faults, "APPLICATION_XIDS_PER_GPU_HOUR", 0.1)
@@ -71,7 +71,7 @@ def verdict_of(fault: str, level: str, *, seed: int = 1, wrong_tiles: float = 0.
 def test_each_fault_is_found_by_a_suitable_level(fault):
     it = next(each for each in CLASSES if each.name == fault)
     bad = (Verdict.FAIL, Verdict.HUNG)
-    # That one is slow shows beside the fleet's figures, which a check by itself has not got.
+    # Slowness is found relative to the fleet, which a single check lacks.
     assert verdict_of(fault, "standard") in bad or it.slow
     assert (verdict_of(fault, "quick") in bad) is not it.only_under_load
 

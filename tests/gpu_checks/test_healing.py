@@ -81,7 +81,7 @@ def test_faulty_gpus_are_cordoned_recovered_and_returned(pool, olga, with_token,
         assert run["simulated"] and "imulated" in run["summary"]
         assert "says nothing about real hardware" in text(pages.get(f"/gpus/checks/{run['id']}/"))
 
-    # Repaired, and looked at again: some by a program, one by a click. The vanished one comes back.
+    # Repaired and checked again: some over REST, one on the page. The missing one returns.
     rescript(pool, **dict.fromkeys(FAULTS, ""))
     take_stock(pool)
     for index in (0, 1, 2):

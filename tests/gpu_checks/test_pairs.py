@@ -116,7 +116,7 @@ def refused(node: Node, other: Node) -> CheckCode:
     return reason.code
 
 
-# --- what is asked of both nodes ---
+# --- requests to both nodes -----------------------------------------------------------------------
 
 
 def test_both_ends_get_the_same_port(nodes, two):
@@ -190,7 +190,7 @@ def test_reserved_devices_refuse_checks_resets_and_cordons(nodes, two):
             resets.request_reset(actor=SYSTEM, device_id=device.pk)
 
 
-# --- what is refused before anything is held ---
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_link_checks_need_an_operator_and_existing_nodes(nodes, alice, olga):
         ask(nodes[0], nodes[1], olga)
 
 
-# --- what comes of it ---
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_correct_sums_do_not_pass_the_device(nodes, two, end, olga):

@@ -168,7 +168,7 @@ def test_peers_rotate_between_checks(gpus, sent, django_capture_on_commit_callba
     assert seen == [[1, 2], [3, 4], [1, 5], [2, 3]]
 
 
-# --- while it is a peer ----------------------------------------------------------------------------
+# --- reserved peers -------------------------------------------------------------------------------
 
 
 def test_reserved_peers_refuse_other_runs(gpus):
@@ -262,7 +262,7 @@ def test_release_skips_peers_with_a_new_run(gpus, django_capture_on_commit_callb
     assert not fresh(gpus[2]).checking
 
 
-# --- as it is shown --------------------------------------------------------------------------------
+# --- pages and REST -------------------------------------------------------------------------------
 
 
 def test_pages_show_reserved_peers(client, gpus, olga):

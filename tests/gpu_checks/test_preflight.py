@@ -140,7 +140,7 @@ def test_failed_device_is_cordoned_and_another_is_allocated(workspace, sent, set
     assert (workspace.requested_at, workspace.pool) == (requested, None)
     assert "failed its check. The workspace is queued again" in error_message(workspace)
     assert not held(bad) and fresh(bad).cordoned
-    # No scrub: nobody has been on it. And the queue is told.
+    # No scrub, as it was unused. And the queue is notified.
     assert not sent.of("node.gpu_scrub")
     assert sent.of("control.schedule")
     assert any("queued again" in text for text in messages_of(workspace))

@@ -77,7 +77,7 @@ def test_device_is_never_allocated_while_its_check_is_requested(alice, team, cat
 
 
 def test_peer_is_never_allocated_or_reserved_twice(alice, team, catalog, sent):
-    # One node, as all of one person's workspaces are where their home is.
+    # One node, as all workspaces of a user are placed with their home.
     checked_pool(linked_node("node-1", 16))
     Pool.objects.update(hand_out_max_age_hours=0)
     Device.objects.update(passed_at=timezone.now())
@@ -151,7 +151,7 @@ def test_check_waits_for_the_cycle_that_allocates_the_device(alice, team, catalo
     def slow_start(site, names):
         if names:
             decided.set()
-            # Time for the check to come in between, if it could.
+            # Time for the check to interfere, if it could.
             time.sleep(0.3)
         return real(site, names)
 
@@ -198,7 +198,7 @@ def test_last_check_and_stop_at_the_same_moment_are_consistent(alice, make, cata
     """In either order the workspace ends up stopping, with nothing left in between."""
     for number in range(3):
         pool = checked_pool(node_info(f"node-{number}", gpus=1), slug=f"pool-{number}")
-        # Else all of hers would wait for the machine that has her home.
+        # Otherwise all of her workspaces would wait for the node with her home.
         Pool.objects.filter(pk=pool.pk).update(config={**pool.config, "homes_shared": True})
         workspace = make(alice, Flavor.objects.filter(accelerator_count=1).first().slug, name=f"w{number}")
         assert GpuCheckRun.objects.filter(cause=CheckCause.HAND_OUT, workspace=workspace).exists()

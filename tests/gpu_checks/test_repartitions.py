@@ -115,7 +115,7 @@ def test_workspace_waits_without_permission_to_repartition(pool, large, make, al
     second = make(alice, large)
     settle()
     assert state(second) == State.PENDING and not GpuCheckRun.objects.exists()
-    # And is taken at once when that is allowed.
+    # It starts at once when that is allowed.
     allow(pool)
     settle()
     assert state(second) == State.RUNNING
@@ -264,7 +264,7 @@ def test_answer_under_an_old_lease_is_ignored(waiting, sent, settle, clock):
     (command,) = sent.take(TASK)
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     lost_runs.sweep_lost()
-    # The first one is void by now.
+    # The first one is outdated.
     sent.deliver(command)
     assert not sent.of(ANSWER)
     settle()

@@ -163,7 +163,7 @@ def test_report_about_another_gpu_is_refused(gpu: Device, gpus: list[Device], se
     assert says(hung, "done") is False, "it has ended"
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def test_reset_needs_a_cordon_or_a_recommendation(gpus: list[Device], sent: Any, alice: Any) -> None:
@@ -252,7 +252,7 @@ def test_reset_killed_while_running_is_lost_and_never_repeated(gpu: Device, sent
     run = ask(gpu)
     command = command_of(sent)
     assert results.apply_progress(run_id=run.pk, lease=command.lease, progress={"phase": "prepare"})
-    # Whoever lifts the cordon meanwhile has lifted what was there before.
+    # A cordon lifted meanwhile was the earlier one.
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     clock.shift(runs.SILENT_S + 1)
     assert lost_runs.sweep_lost() == 1
@@ -323,7 +323,7 @@ def test_outdated_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     again = client.post(link, {"version": version}, follow=True)
     assert message_of(Reason(CommonCode.CHANGED_SINCE, {"name": "GPU 0 of node-1"})) in text(again)
-    # It asks no more.
+    # There is no button.
     assert "is in service, and no check recommends a reset" in text(again)
     assert 'class="btn danger-fill"' not in text(again)
     assert not GpuCheckRun.objects.exists()

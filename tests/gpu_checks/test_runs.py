@@ -59,7 +59,7 @@ def kinds(device: Device) -> list[str]:
     return [event.kind for event in told if event.data.get("device") == device.uuid]
 
 
-# --- asking ----------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def test_check_is_sent_to_its_node_and_reserves_the_device(gpu, olga, sent, clock):
@@ -288,7 +288,7 @@ def test_failed_mig_instance_cordons_its_gpu_until_all_instances_pass(catalog, s
     assert answer(only(sent), "xid79")
     assert fresh(first).cordoned and fresh(whole).cordoned and not fresh(second).cordoned
     assert "1g.10gb" in fresh(whole).cordon_reason
-    # What is the instance's own matter stays with it.
+    # A leak concerns the instance only.
     ask(second)
     assert answer(only(sent), "hang")
     assert fresh(second).cordoned
@@ -312,7 +312,7 @@ def test_instance_leak_does_not_cordon_its_gpu(catalog, sent):
     assert not Device.objects.get(uuid="GPU-p").cordoned
 
 
-# --- reports that are none -------------------------------------------------------------------------
+# --- invalid reports ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_worse_of_reported_and_computed_verdict_counts(gpu, sent):
     assert fresh(gpu).cordoned
 
 
-# --- twice, late, never ----------------------------------------------------------------------------
+# --- repeated, late and lost messages -------------------------------------------------------------
 
 
 def picture(device: Device) -> tuple:
@@ -489,7 +489,7 @@ def test_clean_scrub_is_the_baseline_of_the_next(gpu, sent):
     assert fresh(gpu).clean_free_mib == 80_123
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     assert only(sent).baseline_mib == 80_123
-    # Another driver keeps another amount for itself: the figure is no baseline any more.
+    # Another driver uses another amount, so the value is no baseline.
     GpuCheckRun.objects.filter(state=RunState.QUEUED).delete()
     fresh(gpu).node.__class__.objects.update(driver_version="999.1")
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)

@@ -56,7 +56,7 @@ def berth(
     monkeypatch.setenv("BERTH_HOME", str(folder.home))
     monkeypatch.setenv("BERTH_SKIP_NOTEBOOK", "1")
     monkeypatch.setattr(unit, "BOOTED", tmp_path / "no-systemd")
-    # Looked at by tests of its own: it takes seconds.
+    # Has its own tests; it takes seconds.
     monkeypatch.setattr(abilities, "probe", lambda *_, **__: (AbilityResult("Sandbox", True, "bubblewrap"),))
 
     def run(*arguments: str) -> Ran:

@@ -106,7 +106,7 @@ class Doors:
                 if self.path == "/nodes/v1/join":
                     answer = doors.answer_join(body)
                     if answer == (0, {}):
-                        # Taken in, and the answer is lost.
+                        # Accepted, and the response is lost.
                         self.connection.close()
                         return
                     status, document = answer or (201, doors.granted(body["name"], body["csr"]))

@@ -166,7 +166,7 @@ def test_workspaces_are_stopped_once_and_status_shows_the_reason(
     for at in (0, 60, 120):
         watch.handle(PortalAnswer.REVOKED, now_s=began + at)
     assert ended == [] and len(lines) == 1 and "workspaces stop after 10 min, homes stay" in lines[0]
-    # The services start anew in between: the time goes on.
+    # The services restart meanwhile: the time keeps running.
     again = MembershipWatch(folder, {}, GracePeriods(), lines.append)
     again.handle(PortalAnswer.REVOKED, now_s=began + 600)
     assert ended == ["b"] and "2 workspaces are still stopping" in lines[-1]

@@ -264,7 +264,7 @@ def test_only_the_front_door_enters_workspaces(
     name = "ws-" + hashlib.md5(b"a").hexdigest()
     place = node.folder.local / name
     place.mkdir(parents=True)
-    # By a handle of their folder: paths of sockets have to be short.
+    # By a handle of their folder, as socket paths must be short.
     app = socketserver.ThreadingUnixStreamServer(f"{short(place)}/app.1.sock", _App)
     threading.Thread(target=app.serve_forever, daemon=True).start()
     node.start()
@@ -291,7 +291,7 @@ def test_only_the_front_door_enters_workspaces(
         for signer in (None, Authority()):
             with pytest.raises(OSError):
                 ask(signer)
-        # Agents reach the door for machines as this node, and only what is for agents.
+        # Agents use the machines' door as this node, with agent paths only.
         before = len(node.doors.asked)
         with socket.socket(socket.AF_UNIX) as plug:
             plug.connect(f"{short(node.folder.local)}/.gateway/portal.sock")

@@ -154,4 +154,4 @@ def test_systemd_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert ear.recv(100) == b"READY=1"
         finally:
             os.close(handle)
-    notify("STOPPING=1")  # nobody listens any more
+    notify("STOPPING=1")  # nothing listens any more

@@ -28,7 +28,7 @@ class TLSProxy:
         self._thread.start()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = free_port()  # nobody else is given it while the proxy is away
+        self.port = free_port()  # reserved while the proxy is stopped
 
     def start(self) -> None:
         """Listen, always at the same port."""

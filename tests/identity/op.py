@@ -59,7 +59,7 @@ class Provider:
             case "none":
                 return jwt.encode(payload, None, algorithm="none", headers={"kid": self.kid})
             case "hmac":
-                # As an attacker would who hopes that the public key is taken for a secret.
+                # The attack that uses the public key as an HMAC secret.
                 public = self.key.public_key().public_bytes(
                     serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
                 )

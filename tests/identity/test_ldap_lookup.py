@@ -56,7 +56,7 @@ def test_preview_of_a_sign_in(directory, ask, ada):
     assert untouched() == before
     entry = Event.objects.get(kind="user.provider_tested")
     assert (entry.actor, entry.data) == (ada, {"provider": "directory", "username": "nora"})
-    # It is what a sign-in does.
+    # The sign-in behaves the same.
     assert who(sign_in("nora")[0]) == "nora"
     assert User.objects.get(username="nora").memberships.get().role == "member"
 

@@ -50,7 +50,7 @@ def said(answer: Any) -> str:
     return str(text.split('role="alert"', 1)[1].split("</div>", 1)[0])
 
 
-# --- good ------------------------------------------------------------------------------------------
+# --- valid sign-ins -------------------------------------------------------------------------------
 
 
 def test_first_sign_in_creates_the_account_and_redirects_to_the_requested_page(op, client):
@@ -121,7 +121,7 @@ def test_second_sign_in_in_the_same_browser(op, client):
     assert who(client) == "nora"
 
 
-# --- lies ------------------------------------------------------------------------------------------
+# --- forged responses -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_query_parameters_cannot_change_the_protocol(op, client):
     assert query["redirect_uri"][0].endswith("/sign-in/oidc/corp/callback/")
 
 
-# --- down ------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def test_unreachable_provider_is_reported_and_passwords_work(op, configure, client, ada):
@@ -337,7 +337,7 @@ def test_missing_logout_token_is_refused(op, token):
     assert Client().post("/sign-in/oidc/corp/signed-out/", {"logout_token": token}).status_code == 400
 
 
-# --- test ------------------------------------------------------------------------------------------
+# --- provider test --------------------------------------------------------------------------------
 
 
 def test_provider_test_shows_claims_and_changes_nothing(op, as_user, ada):

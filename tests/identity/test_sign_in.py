@@ -130,7 +130,7 @@ def test_invalid_email_is_ignored():
     assert sign_in(email="<script>@").email == ""
 
 
-# --- nobody takes another's account -----------------------------------------------------------------
+# --- account takeover -----------------------------------------------------------------------------
 
 
 def test_equal_username_does_not_link_accounts(bob):
@@ -241,7 +241,7 @@ def test_sign_ins_at_once_create_one_account(monkeypatch):
     assert User.objects.filter(username="nora").count() == 1
 
 
-# --- places and roles -------------------------------------------------------------------------------
+# --- memberships and roles ------------------------------------------------------------------------
 
 
 def test_leaving_a_group_removes_only_its_grants():
@@ -338,7 +338,7 @@ def test_leaving_owner_passes_the_team_on(settled, bob):
     assert Membership.objects.get(team=team, user=bob).role == "owner"
 
 
-# --- teams that are not there -----------------------------------------------------------------------
+# --- missing teams --------------------------------------------------------------------------------
 
 
 def test_missing_team_is_reported_to_administrators_and_not_created(settled, ada):
@@ -362,7 +362,7 @@ def test_rule_can_create_a_team(settled):
     assert codes == {"team_name_not_valid"}
 
 
-# --- what is refused is noted; a preview is the same answer and changes nothing ----------------------
+# --- audit of refusals, and previews --------------------------------------------------------------
 
 
 def test_refusal_is_audited(bob):

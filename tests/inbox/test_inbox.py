@@ -52,7 +52,7 @@ def full(team, alice, bob, fay, pool):
     joins.request_to_join(actor=fay, slug="vision", text="Hello")
 
 
-# --- what waits for whom --------------------------------------------------------------------------------
+# --- items by user --------------------------------------------------------------------------------
 
 
 def test_inbox_is_limited_to_own_decisions(full, alice, bob, charlie, fay, petra, olga):
@@ -135,7 +135,7 @@ def test_capacity_problems_are_listed_for_operators_until_decided(pool, olga, pe
     items = {item.who: item for item in selectors.items(olga, selectors.keys(olga))}
     assert items[cordons.display_name(bad)].detail == "fails"
     assert all(item.simulated for item in items.values())
-    # An operator's word decides: it stays out, or comes back.
+    # The operator decides: it stays cordoned, or returns.
     cordons.cordon_device(actor=olga, device_id=bad.pk, reason="to be replaced")
     inventory.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
     assert kinds(olga) == ["device"]
@@ -188,7 +188,7 @@ def test_expiring_token_in_use_is_listed_for_its_user(bob, alice):
     assert kinds(bob) == []
 
 
-# --- who is told ----------------------------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

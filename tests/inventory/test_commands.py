@@ -53,7 +53,7 @@ def test_invalid_setting_is_reported(arguments, words):
 def test_bootstrap_creates_initial_objects_and_shows_the_password_once(monkeypatch, caplog):
     monkeypatch.delenv("BERTH_ADMIN_PASSWORD", raising=False)
     said = run("bootstrap")
-    # It runs before Redis does, which is no news.
+    # It runs before Redis, which is normal.
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     admin = User.objects.get()
     assert admin.username == "admin"

@@ -33,7 +33,7 @@ def report(pool: Pool, *nodes) -> None:
     services.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
 
 
-# --- taking in ------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
 def test_new_nodes_and_devices_have_one_event_each(catalog):
@@ -134,11 +134,11 @@ def test_inventory_keeps_allocations_and_cordons(make, alice, pool):
     assert [item.milli for item in active(workspace)[0].devices.all()] == [1000, 1000]
 
 
-# --- asking ---------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def test_inventory_is_requested_only_when_due(local_pool, pool, sent, clock, settings):
-    # What has reported has been asked; its next turn comes with time.
+    # Pools that have reported are due later.
     Pool.objects.update(inventory_due_at=timezone.now())
     polling.refresh_due()
     assert sorted(message.queue for message in sent.of("node.inventory")) == ["engine", "node.node-1"]
@@ -362,7 +362,7 @@ def test_unseen_devices_are_unhealthy_and_not_missing(catalog):
     assert all(row.healthy for row in Device.objects.all())
 
 
-# --- who is told --------------------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------
 
 
 def told(user) -> dict[str, tuple[str, int]]:

@@ -61,7 +61,7 @@ def kinds(found: list[Event]) -> list[str]:
 def test_another_device_in_the_same_slot_is_a_replacement(catalog):
     slots = [{"pci_bus_id": f"0000:{n}B:00.0"} for n in range(2)]
     pool = local_pool_with(node_info(devices=(gpu("A", 0, facts=slots[0]), gpu("B", 1, facts=slots[1]))))
-    # Numbers are given anew: the slot says which one it is.
+    # Indexes are reassigned; the slot identifies the device.
     found = report(pool, node_info(devices=(gpu("A", 1, facts=slots[0]), gpu("C", 0, facts=slots[1]))))
     assert kinds(found) == ["device.replaced"]
     assert found[0].data == {"devices": ["C", "B"], "node": "node-1", "before": {"C": "B"}}
@@ -252,7 +252,7 @@ def test_queue_is_reloaded_after_a_capacity_change(catalog):
         assert not snapshot_cache.apply_changes(kept, timezone.now())
 
 
-# --- many ------------------------------------------------------------------------------------------
+# --- many devices ---------------------------------------------------------------------------------
 
 NODES, EACH = 50, 20
 
@@ -287,7 +287,7 @@ def test_inventory_of_1000_devices_has_few_queries(catalog, django_assert_max_nu
     assert kinds(found) == ["device.disappeared"] * NODES
 
 
-# --- who holds them --------------------------------------------------------------------------------
+# --- allocated devices ----------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_retiring_pool_takes_no_new_work_and_is_deletable_when_empty(olga, alice
     pools.delete(actor=olga, pool=pool)
     with pytest.raises(NotFound):
         selectors.pool_by_slug(pool.slug)
-    # Its row stays for what ran there, and its name is free.
+    # The row is kept for history, and the slug can be reused.
     assert Workspace.objects.get(pk=running.pk).pool == pool
     again = services.create_pool(actor=olga, slug=pool.slug, name="Again", driver="local")
     assert again.pk != pool.pk
@@ -153,7 +153,7 @@ def test_unknown_driver_setting_is_refused(olga):
     made = services.create_pool(
         actor=olga, slug="lab", name="Lab", driver="local", config={"sandbox": "bwrap"}
     )
-    # What stood there before keeps nobody from another change.
+    # Existing unknown settings do not block other changes.
     Pool.objects.update(config={"of_old": 1})
     pools.change(actor=olga, pool=made, fields={"name": "The lab"})
     pools.change(actor=olga, pool=made, fields={"config": {"of_old": 2, "spares": 0}})
@@ -177,15 +177,15 @@ def test_machine_counts_in_one_pool_only(olga, settings, tmp_path):
     assert (told.code.value, told.params) == ("node_elsewhere", {"node": "node-1", "pool": first.name})
     assert node_commands.nodes_to_ask(first) == ["node-1"]
     assert missing_requirements(first) == []
-    # An answer that comes all the same is of no node of that pool.
+    # A report for that pool is ignored.
     polling.apply(second.slug, messages.dump(inventory_of(node_info("node-1", gpus=1))), None)
     assert not second.nodes.exists()
-    # Simulated pools give nothing away, and one that is gone has no machine.
+    # Simulated and deleted pools do not count.
     assert node_commands.nodes_to_ask(simulated_pool(str(tmp_path))) == [""]
     pools.change(actor=olga, pool=first, fields={"retiring": True})
     pools.delete(actor=olga, pool=first)
     assert node_commands.nodes_to_ask(second) == ["node-1"]
-    # Where two have it from before this was looked at, both say so.
+    # If two already have it, both report it.
     for pool in (second, named):
         services.apply_inventory(pool=pool, inventory=inventory_of(node_info("node-1")))
     assert [missing_requirements(pool)[0].code.value for pool in (second, named)] == ["node_elsewhere"] * 2

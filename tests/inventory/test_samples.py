@@ -48,16 +48,16 @@ def only() -> DeviceMinute:
     return DeviceMinute.objects.get()
 
 
-# --- taking in ------------------------------------------------------------------------------------
+# --- storing --------------------------------------------------------------------------------------
 
 
 def test_minute_is_stored_with_all_values():
     seconds = {second: dict(FULL) for second in range(60)}
     seconds[7].update(gpu_util_pct=100, memory_used_mib=8000, power_mw=600_000, temperature_c=70)
     for second in range(10):
-        seconds[second]["throttle"] = 0x20 | (0x40 if second < 4 else 0)  # heat, in two ways at once
+        seconds[second]["throttle"] = 0x20 | (0x40 if second < 4 else 0)  # thermal, for two reasons at once
     seconds[50]["throttle"] = 0x04
-    seconds[51]["throttle"] = 0x01 | 0x02  # idle and clocks that somebody set hold nothing down
+    seconds[51]["throttle"] = 0x01 | 0x02  # idle and set clocks are no throttling
     assert apply(rollup(UUID, NOON, seconds)) == samples.RollupCounts(written=1)
     row = only()
     assert row.series.device.uuid == UUID and row.start_s == NOON
@@ -169,7 +169,7 @@ def test_samples_with_wrong_clocks_are_refused(settings, caplog):
     assert apply(item, now_s=NOON - 61).refused == 1
     assert "clock" in caplog.text
     assert apply(item, now_s=NOON - 60).written == 1, "a clock may be off by a little"
-    # Only while the whole hour's minutes are kept: an hour is never made of what is left of it.
+    # Only while all minutes of the hour are kept.
     newest_that_is_too_late = NOON + 86_400 + 0
     assert apply(rollup(UUID, NOON + 60, [1]), now_s=newest_that_is_too_late).refused == 1
     assert apply(rollup(UUID, NOON + 60, [1]), now_s=newest_that_is_too_late - 1).written == 1
@@ -222,9 +222,9 @@ def test_idle_time_grows_until_work_or_a_gap():
     assert idle_since() is None
     apply(rollup(UUID, NOON + 240, [0] * 60))
     assert idle_since() == NOON + 240
-    apply(rollup(UUID, NOON + 360, [0] * 60))  # a minute is missing: nobody knows
+    apply(rollup(UUID, NOON + 360, [0] * 60))  # a minute is missing: unknown
     assert idle_since() == NOON + 360
-    apply(rollup(UUID, NOON + 420, [0] * 55))  # some seconds may be
+    apply(rollup(UUID, NOON + 420, [0] * 55))  # some missing seconds are tolerated
     assert idle_since() == NOON + 360
     apply(rollup(UUID, NOON + 480, [0] * 54))
     assert idle_since() is None

@@ -55,7 +55,7 @@ def test_allocations_count_for_their_duration(gpus):
     hold(gpus[0], since_h=1.25)
     hold(gpus[1], since_h=300, until_h=1, milli=500)
     values = use_history.allocated(AllocatedDevice.objects.all(), WEEK)
-    # The current step is half over, so one that lasts fills it.
+    # The current step is half over, and an active allocation fills it.
     assert values[-3:] == pytest.approx((0.5, 1.0, 1.0)), values[-3:]
     assert values[-2] == pytest.approx(0.75 + 0.5 * 0.5 - 0.0) or values[-2] == pytest.approx(1.0)
     assert values[0] == pytest.approx(0.5), "begun before the window"

@@ -39,7 +39,7 @@ def kinds(request: JoinRequest) -> list[str]:
     return list(found.order_by("id").values_list("kind", flat=True))
 
 
-# --- asking -------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def test_owners_but_not_members_are_notified(team, fay, alice, bob, olga):
@@ -118,7 +118,7 @@ def test_open_and_daily_requests_per_user_are_limited(fay):
     TeamFactory(slug="more")
     with pytest.raises(services.TooManyJoinRequests):
         services.request_to_join(actor=fay, slug="more")
-    # Taking them back and asking anew is a notice to the owners each time, too.
+    # Cancelling and requesting again notifies the owners each time.
     for mine in JoinRequest.objects.filter(state="open"):
         services.cancel(actor=fay, request_id=mine.pk)
     for _ in range(services.MAX_A_DAY - services.MAX_OPEN):
@@ -130,7 +130,7 @@ def test_open_and_daily_requests_per_user_are_limited(fay):
     assert services.request_to_join(actor=fay, slug="last")[1]
 
 
-# --- deciding -----------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.OWNER])
@@ -215,7 +215,7 @@ def test_operators_can_decide_but_have_no_inbox_item(asked, olga, alice):
     assert Membership.objects.filter(user=asked.requester).exists()
 
 
-# --- what ends it otherwise ---------------------------------------------------------------------------
+# --- other ends -----------------------------------------------------------------------------------
 
 
 def test_requester_can_cancel_twice_and_request_again(asked, fay, alice):

@@ -135,7 +135,7 @@ def test_file_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
 def test_project_cannot_be_left_inside_a_user_namespace(pool: Pool, held: Path) -> None:
     inside = by_a_user(held, "unshare", "--user", "--map-root-user", *LEAVE)
     assert "Invalid argument" in inside.stderr, inside.stderr
-    # Outside of one the user can; no workspace is outside where there is a sandbox.
+    # Outside a sandbox the user can leave it.
     assert by_a_user(held, *LEAVE).returncode == 0
 
 
@@ -143,7 +143,7 @@ def test_limit_applies_inside_a_workspace(pool: Pool, homes: Path) -> None:
     spec = pool.spec()
     pool.start(replace(spec, app=replace(spec.app, start_timeout_s=300)))
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), ObservedState.RUNNING, timeout_s=300)
-    # An emulated machine writes a megabyte a second where its host has other work.
+    # An emulated machine may write only 1 MB/s on a busy host.
     assert ask(seen, WRITE_ALL, timeout_s=300) == "OSError"
     use = used(homes, record_of(pool).project)
     assert HARD - (2 << 20) <= use.used_bytes <= HARD
@@ -200,7 +200,7 @@ def test_home_keeps_its_project_id_until_deleted(pool: Pool, homes: Path) -> Non
     again = HomeQuotas(pool.driver.base, homes)
     assert again.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
     assert pool.driver.delete_home(team="a", owner="one")
-    # XFS counts what was deleted a little later.
+    # XFS accounts for deletions with a delay.
     subprocess.run(["sync", "-f", homes], check=True)
     measuring.round(1000.0)
     assert pool.driver.quotas._read("a/one") is None and used(homes, one).limit_bytes == 0

@@ -170,7 +170,7 @@ def test_all_memory_in_use(pool: Pool, strangers: Strangers) -> None:
     service = strangers.start(TAKES.format(SERVICE_MIB))
     assert said(service) and killed() == []
 
-    # Little by little, until the kernel ends somebody: one app, and nothing that serves people.
+    # In small steps until the kernel kills one app, and no service.
     while not killed():
         said(strangers.start(TAKES.format(PIECE_MIB)))
     first = killed()
@@ -180,7 +180,7 @@ def test_all_memory_in_use(pool: Pool, strangers: Strangers) -> None:
     assert (seen.code, seen.exit_code) == ("machine_out_of_memory", 137), seen
     assert pool.driver.observe(kept.ref).state is ObservedState.RUNNING
 
-    # And on, far beyond what there is: the other goes before the service.
+    # Far beyond the total: the other app is killed before the service.
     for _ in range(60):
         strangers.start(TAKES.format(PIECE_MIB))
     eventually(lambda: service.poll() is not None, limit_s=LIMIT_S, what="the service was ended")

@@ -17,7 +17,7 @@ from tests import virtual_machine
 INSIDE = ("-m", "pytest", "-q", "--color=no", "--noconftest", "-p", "no:django", "-p", "no:xdist")
 OPTIONS = ("-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=")
 BASE = "--basetemp=/var/tmp/berth-tests"
-# As systemd gives a service of an ordinary user its group (`Delegate=yes`).
+# As systemd delegates a group to a user service (`Delegate=yes`).
 ORDINARY = """
 set -e
 echo "+cpu +memory +pids" > /sys/fs/cgroup/cgroup.subtree_control

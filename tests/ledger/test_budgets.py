@@ -41,7 +41,7 @@ def spend(team, euros: float, day: date | None = None) -> None:
     day = day or timezone.now().astimezone(UTC).date()
     cost = round(euros * EURO * 1000)
     GpuDay.objects.create(day=day, team="", dimension=Dimension.TEAM, key=team.slug, cost=cost)
-    # The same is in other rows of the day, and counts once.
+    # Other rows of the day have the same amount, which counts once.
     GpuDay.objects.create(day=day, team="", dimension=Dimension.ALL, key="", cost=cost)
     GpuDay.objects.create(day=day, team=team.slug, dimension=Dimension.ALL, key="", cost=cost)
 
@@ -73,7 +73,7 @@ def test_levels_are_reached_exactly(amount, spent, reached):
     assert budgets.level(amount, spent) == reached
 
 
-# --- what was spent --------------------------------------------------------------------------------
+# --- spending -------------------------------------------------------------------------------------
 
 
 def test_spending_is_the_sum_of_the_days_of_the_month(team, olga):
@@ -99,7 +99,7 @@ def test_new_budget_is_current_at_once_and_owners_are_notified_once(team, owner,
     reported.run([])
     assert len(told(owner)) == 2 and "has spent its budget" in told(owner)[1]
     assert Event.objects.filter(kind__startswith="budget.warned").count() == 2
-    # A larger one is warned of anew once its levels are reached.
+    # A larger budget warns again at its own levels.
     budgets.set_budget(actor=olga, team=team, amount_cents=200 * EURO)
     assert Budget.objects.get().warned == 0
     Notification.objects.update(read_at=timezone.now())
@@ -116,7 +116,7 @@ def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
     assert budgets.statement(team).spent_cents == 0
     spend(team, 11, MONTH.replace(day=31))
     first = datetime(2026, 4, 1, 0, 30, tzinfo=UTC)
-    # Shortly after midnight the last day is added up once more: its owners still hear of it.
+    # The last day is summed again after midnight, with a notice.
     assert reported.run([MONTH.replace(day=31), date(2026, 4, 1)], now=first) == 1
     assert "March 2026" in told(owner)[-1]
     row.refresh_from_db()
@@ -143,7 +143,7 @@ def test_only_operators_set_budgets_and_invalid_amounts_are_refused(team, alice,
     assert Event.objects.filter(kind="budget.removed").count() == 1
 
 
-# --- what starts -----------------------------------------------------------------------------------
+# --- starts ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_spent_blocking_budget_refuses_only_priced_starts(priced, team, make, al
     assert refused.value.reason.code == "budget_spent"
     for name in ("free", "cpu"):
         assert make(alice, name, name=f"new-{name}").state == State.PROVISIONING
-    # A preview says the same, and what runs goes on.
+    # The preview agrees, and running workspaces continue.
     verdicts = {
         name: admission.assess(template=runs.template, flavor=flavor, team=team, actor=alice)
         for name, flavor in priced.items()
@@ -186,7 +186,7 @@ def test_spent_blocking_budget_refuses_only_priced_starts(priced, team, make, al
     assert verdicts["dear"].reason.code == "budget_spent"
     assert verdicts["cpu"].outcome is Outcome.FITS_NOW
     assert Workspace.objects.get(pk=runs.pk).state == State.RUNNING
-    # Without its GPUs it costs nothing, and may go on so; to attach them would be a start.
+    # Without GPUs it is free and may continue; attaching them counts as a start.
     gpus.release(actor=alice, workspace_id=runs.pk)
     Workspace.objects.filter(pk=runs.pk).update(state=State.RUNNING)
     with pytest.raises(NotPossible):

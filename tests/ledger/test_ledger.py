@@ -118,7 +118,7 @@ def test_new_period_refills(make, alice, olga, team, priced, clock):
     assert LedgerEntry.objects.get(kind="refill").amount == 30 * GPU_HOUR
 
 
-# --- warnings, and the end -----------------------------------------------------------------------------
+# --- warnings and exhaustion ----------------------------------------------------------------------
 
 
 def test_team_is_warned_at_80_percent_and_stopped_at_100(make, alice, bob, olga, team, priced, clock, settle):
@@ -181,7 +181,7 @@ def test_balance_is_never_below_zero_by_more_than_one_tick(
     sent.clear()
 
 
-# --- people --------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
 def test_only_operators_open_and_change_ledgers(alice, olga, team):
@@ -221,7 +221,7 @@ def test_invalid_values_are_refused(olga, team):
         ledger.credit(actor=olga, team=team, amount=0, note="")
 
 
-# --- the pieces of time --------------------------------------------------------------------------------
+# --- splitting time -------------------------------------------------------------------------------
 
 
 def test_usage_is_split_at_rate_changes():

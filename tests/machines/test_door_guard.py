@@ -69,7 +69,7 @@ async def guarded(tls: Path) -> AsyncIterator[tuple[int, Guard, list[bytes]]]:
         yield server.sockets[0].getsockname()[1], guard, inner.heads
     finally:
         server.close()
-        # What the test has opened is closed: whatever serves it ends with it.
+        # Connections opened by the test are closed, so their tasks end.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
         await asyncio.wait_for(server.wait_closed(), 20)
@@ -149,7 +149,7 @@ async def test_slow_handshakes_at_once_are_limited_and_time_out(tls, monkeypatch
         assert await is_closed(reader), "one more of this address is cut off at once"
         for reader, _writer in silent:
             assert await is_closed(reader)
-        # A client that begins, and then drips.
+        # A client that sends its handshake slowly.
         reader, writer = await client(port, None, stack)
         hello = ssl_hello()
         writer.write(hello)
@@ -159,7 +159,7 @@ async def test_slow_handshakes_at_once_are_limited_and_time_out(tls, monkeypatch
                 await writer.drain()
                 await asyncio.sleep(0.02)
         await until(lambda: not guard._open)
-        # However slow this machine is just now.
+        # Independent of the machine's speed.
         monkeypatch.setattr(door_guard, "HANDSHAKE_S", ample_s)
         assert await answers(*await client(port, tls, stack)), "who does it right comes in"
 

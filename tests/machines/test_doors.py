@@ -231,7 +231,7 @@ def test_anonymous_connections_do_not_block_nodes(site: Site, tmp_path: Path) ->
                 raw = stack.enter_context(socket.create_connection(("127.0.0.1", site.https), timeout=5))
                 raw.sendall(b"\x16\x03\x01\x02\x00")
         with pytest.raises(httpx.TransportError):
-            # This address has had its share; another one is in test_door_guard.
+            # This address has reached its limit; others are tested in test_door_guard.
             site.ask("GET", "/nodes/v1/authority")
     assert eventually(lambda: _asked(site)), "and it comes in again as soon as they are gone"
 
@@ -310,7 +310,7 @@ def test_joined_machine_can_use_its_queue_and_revoked_machine_is_cut_off(
     assert b.brpop(["berth:q:node.gpu-b"]) == (b"berth:q:node.gpu-b", b"for b")
     assert a.lpush("berth:q:control.node.gpu-a", "{}") >= 1
 
-    # What Redis has lost is put back from the database.
+    # Users lost by Redis are restored from the database.
     control.execute_command("ACL", "DELUSER", "node-gpu-a", "node-gpu-b")
     with pytest.raises(redis.RedisError):
         a.ping()

@@ -43,7 +43,7 @@ async def door(tls: Path) -> AsyncIterator[tuple[int, redis_door.Door]]:
     finally:
         server.close()
         redis.close()
-        # Whatever serves a connection ends with it; its socket is closed in the loop's next rounds.
+        # A connection's task ends with it; its socket is closed soon after.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
         await asyncio.wait_for(server.wait_closed(), 20)
@@ -81,7 +81,7 @@ async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 async def test_endless_handshakes_at_once_are_limited_and_time_out(tls, monkeypatch) -> None:
     monkeypatch.setattr(redis_door, "MAX_HANDSHAKES_OF_AN_ADDRESS", 3)
     ample_s = redis_door.HANDSHAKE_S
-    # Those below are all there within it, on a slow machine too.
+    # Long enough for the connections below on a slow machine.
     monkeypatch.setattr(redis_door, "HANDSHAKE_S", 2.0)
     async with door(tls) as (port, made), AsyncExitStack() as stack:
         slow = [await connected(port, None, stack) for _ in range(3)]

@@ -87,7 +87,7 @@ def test_ownerless_homes_are_listed_with_size_and_never_deleted_automatically(ho
     services.remove(actor=olga, orphan_id=home.pk, confirm=home.name)
     order = order_of(sent)
     assert (order.kind, order.name) == (LeftoverKind.HOME, home.name)
-    assert answer(order) and not answer(order)  # there is more: another order, under another lease
+    assert answer(order) and not answer(order)  # more remains: another command with another lease
     order = order_of(sent)
     assert answer(order, done=True)
     assert states() == {home.name: "removed"}
@@ -121,7 +121,7 @@ def test_new_owner_during_removal_cancels_it(home, olga, sent, clock):
     services.remove(actor=olga, orphan_id=home.pk, confirm=home.name)
     order = order_of(sent)
     UserFactory(username="ghost")
-    assert answer(order)  # some of it had gone
+    assert answer(order)  # partly removed
     assert states() == {home.name: "gone"} and not sent.of("node.remove_leftover")
     clock.shift(timedelta(hours=1))
     services.sweep()

@@ -362,7 +362,7 @@ class Stage:
         for username in people:
             self.limit_token(username, Scope.ALL)
         node = pool.nodes.get()
-        # What is out may be reset.
+        # Cordoned devices can be reset.
         node.devices.filter(pk=node.devices.first().pk).update(cordoned=True)
         self.values = {
             "<uuid:workspace_id>": workspace.pk,
@@ -869,7 +869,7 @@ def _shut_out(row, username):
 def test_token_needs_the_scope(stage, rows):
     with_the_scope = each_third(rows)
     for row in rows:
-        # Who may; of what is refused to everybody for what the test asks (409), who gets that far.
+        # The first allowed role; if all get 409, the first that gets that far.
         best = min(
             reversed(ACTORS),
             key=lambda username: min(row.outcomes[ACTORS.index(username)]) // 100 + _shut_out(row, username),
@@ -973,14 +973,14 @@ def test_another_team_is_refused_like_a_missing_one(stage):
 
 
 PUBLIC = {
-    # Who is not signed in gets in here, and may choose how it looks.
+    # Sign-in pages and the theme.
     "sign-in/",
     "sign-in/second-factor/",
     "sign-in/passkey/",
     "sign-out/",
     "sign-in/forgotten/",
     "theme/",
-    # On the way to a provider and back: it is the proof.
+    # Redirects to a provider and back.
     "sign-in/by/<slug:idp>/",
     "sign-in/oidc/<slug:idp>/callback/",
     "sign-in/oidc/<slug:idp>/signed-out/",
@@ -988,12 +988,12 @@ PUBLIC = {
     "sign-in/saml/<slug:idp>/acs/",
     "sign-in/saml/<slug:idp>/finish/",
     "sign-in/saml/<slug:idp>/metadata/",
-    # A link is the proof.
+    # Signed links.
     "welcome/<uuid:user_id>/<str:link>/",
-    # Health is asked by programs without an account; metrics have a token of their own.
+    # Health checks have no account; metrics have their own token.
     "healthz",
     "healthz/live",
-    # Asked by the front door; the answer is a 401 for strangers.
+    # Requested by the front door; 401 if anonymous.
     "gateway/large-body",
     "metrics",
     "metrics/gpus",

@@ -22,7 +22,7 @@ from tests.gpu.check.sim_cuda import UUID
 
 VALIDATOR = Draft202012Validator(schema())
 SIMULATION = Simulation("tests.gpu.check.sim_cuda", "tests.gpu.check.sim_nvml")
-# The product's own patience: whoever tests what hangs is less patient with that alone.
+# The product's timeouts; tests of hangs shorten single ones.
 TIMING = Timing(term_s=0.3)
 
 
@@ -70,7 +70,7 @@ def check(setup_gpu: Callable[..., None]) -> Callable[..., Report]:
         plan = [t if isinstance(t, Test) else Test(t, t, 20.0) for t in tests] or None
         options = {"timing": TIMING, "simulation": SIMULATION, "plan": plan, **more}
         report = run_check(uuid, level, **options)
-        # Every report of every test is one that may be published.
+        # Every report of these tests must match the published schema.
         assert [e.message for e in VALIDATOR.iter_errors(report.to_dict())] == []
         return report
 

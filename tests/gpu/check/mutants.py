@@ -259,12 +259,12 @@ def main() -> int:
     args = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    # What is slow to import and is no part of the rules.
+    # Slow imports outside the rules.
     import jsonschema  # noqa: F401
     import numpy  # noqa: F401
     import pytest  # noqa: F401
 
-    # The control: a module that was taken apart and put together again unchanged must pass.
+    # The control: an unchanged, reassembled module must pass.
     for module in MODULES:
         if killed(Mutant(module, 0, "none", ast.unparse(_tree(module)))):
             print(f"The tests fail without a change in {module}.", file=sys.stderr)

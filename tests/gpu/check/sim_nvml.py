@@ -51,7 +51,7 @@ class Library(FakeLibrary):
         return 0
 
     def do_nvmlDeviceGetGpuInstanceById(self, handle: Any, number: Any, target: Any) -> int:
-        # As real drivers do for whoever is neither root nor has the capability.
+        # As real drivers do without root and without the capability.
         if self.script.get("unprivileged"):
             return int(pynvml.NVML_ERROR_NO_PERMISSION)
         return super().do_nvmlDeviceGetGpuInstanceById(handle, number, target)

@@ -36,7 +36,7 @@ def test_acceptance_script_runs_over_a_simulated_device(
         Test("burn_bf16", "burn", 20.0, params={"dtype": "bf16", "seconds": 0.05}),
     ]
     timing = Timing(term_s=0.3)
-    # How fast this machine is at the moment is not asked here: it has no device.
+    # Speed is not checked here, as there is no device.
     for limit in ("QUICK_S", "STANDARD_S", "KILLED_WITHIN_S"):
         monkeypatch.setattr(bench, limit, 600.0)
     options: dict[str, Any] = {"simulation": SIMULATION, "timing": timing, "plan": short}

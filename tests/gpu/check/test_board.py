@@ -44,7 +44,7 @@ def test_missing_inforom_is_not_reported(tmp_path: Path) -> None:
     old = FakeLibrary([h200()], without=tuple(none))
     unknown = {"inforom_valid": None, "inforom_version": None}
     assert board(old, tmp_path) == {**unknown, **BOARD}
-    # Nor is it a finding; it stands among what is not told.
+    # It is listed as unavailable and is no finding.
     with installed(old):
         reader = DeviceReader(old.gpus[0].uuid, root=tmp_path)
         assert "inforom" not in reader.snapshot()["unavailable"]
@@ -115,7 +115,7 @@ def test_nvml_start_failures_name_the_fix(tmp_path: Path) -> None:
     assert why(tmp_path, unloaded).fix.startswith("Load the kernel module (modprobe nvidia)")
     (tmp_path / "sys/module/nouveau").mkdir(parents=True)
     assert "blacklist nouveau" in why(tmp_path, unloaded).fix
-    # It is named where it has the GPUs, and not where NVIDIA's own driver is loaded.
+    # nouveau is named if it drives the GPUs, not if NVIDIA's driver is loaded.
     assert why(tmp_path, mismatch).fix == (
         "The driver was updated but not reloaded. Reboot the node, or reload the NVIDIA kernel modules."
     )

@@ -21,12 +21,12 @@ NARROW_END, WIDE_END = 1 << 32, 1 << 64
         (NARROW_END - 1, 0, NARROW, CounterStep(1)),
         (NARROW_END - 1, 0, WIDE, CounterStep(0, restarted=True)),
         (WIDE_END - 2, 1, WIDE, CounterStep(3)),
-        # The most that can be added on the way over the end, and one more.
+        # The largest increment over a wrap, and one more.
         (NARROW_END - 1, (1 << 24) - 2, NARROW, CounterStep((1 << 24) - 1)),
         (NARROW_END - 1, (1 << 24) - 1, NARROW, CounterStep((1 << 24) - 1, restarted=True)),
         (WIDE_END - 1, (1 << 56) - 2, WIDE, CounterStep((1 << 56) - 1)),
         (WIDE_END - 1, (1 << 56) - 1, WIDE, CounterStep((1 << 56) - 1, restarted=True)),
-        # Wider than was thought.
+        # Wider than assumed.
         (NARROW_END + 7, 7, NARROW, CounterStep(7, restarted=True)),
         (NARROW_END + 7, 8, NARROW, CounterStep(1)),
         (NARROW_END + 9, 7, NARROW, CounterStep(7, restarted=True)),

@@ -40,7 +40,7 @@ def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[s
         {"ecc_uncorrected": None},
         links(18, nvlinks_switched=True, nvlinks_of_partners=18),
         links(18, nvlinks_switched=True, nvlinks_of_partners=17),
-        # Without bridges none is up; with some, others of the node are as they are.
+        # Without bridges no link is up.
         links(0, 12),
         links(4, 14, nvlinks_of_partners=4),
         links(4, 14, nvlinks_of_partners=None, nvlinks_switched=False),
@@ -160,7 +160,7 @@ def test_inactive_nvlink_degrades() -> None:
     assert "another device at" in found(links(3, 1, nvlinks_of_partners=4))[0][3]
     # Bridges join all of their links: a partner that has more knows that this one lost some.
     assert found(links(0, 4, nvlinks_of_partners=1))[0][0] == "nvlink_missing"
-    # All of the node's are so: perhaps it is built like that.
+    # Equal on all GPUs of the node, so perhaps by design.
     alike = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=17)
     text = "17 of 18 NVLinks to the switches are up."
     assert found(alike) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
@@ -189,7 +189,7 @@ def test_fewer_links_than_in_the_last_check_degrade() -> None:
     )
     assert found(links(3, 1), 4.0) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
     assert found(links(1, 3), 2.0)[0][1] == Severity.FAIL
-    # The bridge may have been taken away: the next check takes that as it is.
+    # The bridge may have been removed; the next check accepts that.
     text = (
         "No NVLinks are up; the last check found 1. "
         "Check the bridge, unless the bridge was removed on purpose."

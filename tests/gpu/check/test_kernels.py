@@ -249,7 +249,7 @@ def test_bit_flip_is_found_at_its_address(
     before = int(memory[index])
     host.run("flip_bit", memory, index, bit)
     log = host.log(check, memory, WORDS, *check_args)
-    # The indexes that are told are those of the whole memory: 100 words come before this chunk.
+    # Indexes refer to the whole memory: 100 words precede this chunk.
     assert (log.count, log.first, log.bits) == (1, 100 + index, 1 << bit)
     assert (log.index[0], log.got[0], log.want[0]) == (100 + index, before ^ (1 << bit), before)
 
@@ -322,7 +322,7 @@ def test_modulo_20_pattern(host: Host) -> None:
     assert (memory[mine] == np.uint64(0xF0)).all()
     assert (memory[~mine] == np.uint64(MASK ^ 0xF0)).all()
     assert host.log("check_modulo", memory, WORDS, 3, 6, 0xF0).count == 0
-    memory[4] ^= np.uint64(1)  # a neighbour: it is not looked at
+    memory[4] ^= np.uint64(1)  # a neighbor, which is not checked
     assert host.log("check_modulo", memory, WORDS, 3, 6, 0xF0).count == 0
     memory[23] ^= np.uint64(1)
     log = host.log("check_modulo", memory, WORDS, 3, 6, 0xF0)

@@ -103,7 +103,7 @@ def whole(host: Host) -> Iterator[Host]:
 def found(host: Host, dtype: str, suffix: str, **fault: Any) -> bool:
     """Whether the product of any round is wrong with this fault."""
     first = any(name.endswith("b") for name in fault)
-    # Where most bits of the broken side take part is looked first.
+    # Rounds with most bits of the broken side first.
     rounds = sorted(every_round(host, dtype), key=lambda each: -(each.round.a_bits, each.round.b_bits)[first])
     host.broken(**fault)
     try:
@@ -256,7 +256,7 @@ def test_dead_tensor_core_cell_is_found(whole: Host, dtype: str, suffix: str) ->
     assert hidden == []
 
 
-# --- random operands, and what the CPU makes of them ---
+# --- random operands and the CPU reference --------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -51,9 +51,9 @@ def test_plans_without_all_pairs(level: Level, peers: tuple[str, ...], facts: Fa
         (920.0, {ALL: 1000.0}, Status.PASSED),
         (919.9, {ALL: 1000.0}, Status.WARNED),
         (850.0, {ALL: 1000.0}, Status.WARNED),
-        # However low: which of the devices it is nobody knows.
+        # However low: the slow device is unknown.
         (1.0, {ALL: 1000.0}, Status.WARNED),
-        # That of another number of devices is another figure.
+        # Another number of devices is another metric.
         (1.0, {"all_pairs_gb_s:4": 1000.0}, Status.PASSED),
     ],
 )

@@ -61,7 +61,7 @@ def test_growing_counters(name: str, by: int, severity: Severity, action: Action
     after = {**CLEAN, name: CLEAN[name] + by}
     assert [(f.severity, f.action) for f in health.changes(CLEAN, after)] == [(severity, action)]
     assert str(by) in health.changes(CLEAN, after)[0].text
-    # What is not offered is not growth, and a counter that began anew counts from nothing.
+    # Missing values are no growth, and a restarted counter counts from 0.
     assert health.changes({**CLEAN, name: None}, after) == []
     assert health.changes(after, {**CLEAN, name: None}) == []
     assert health.changes({**CLEAN, name: 1000}, {**CLEAN, name: by})[0].severity == severity
@@ -145,7 +145,7 @@ def test_foreign_processes_make_it_inconclusive() -> None:
     assert health.foreign_processes([]) == []
     assert found(health.foreign_processes([{"pid": 7}])) == [("busy", Severity.INCONCLUSIVE, Action.RETRY)]
     assert health.foreign_processes([{"pid": 7}], own=7) == []
-    # In a container the check's own process has another number.
+    # In a container the check's process has another PID.
     assert health.foreign_processes([{"pid": 123}], own=7) == []
     (one,) = health.foreign_processes([{"pid": 7}, {"pid": 9}], own=7)
     assert one.text.endswith(": 9.")

@@ -103,7 +103,7 @@ def test_test_without_comparison_or_value_is_skipped() -> None:
     assert assess(JOINT, raw(100.0, None), H200).text == "The test compared no data"
     empty = assess(JOINT, Raw("x", "done", 0, {"joint_burn_alone": 1.0}), H200)
     assert (empty.status, empty.text) == (Status.SKIPPED, f"The test did not measure {thresholds.JOINT}")
-    # Of another test nobody asks for it.
+    # Other tests do not need it.
     assert (
         assess(Test("address", "address", 1.0), Raw("x", "done", 0, {"coverage": 1.0}), H200).text
         == "No error"

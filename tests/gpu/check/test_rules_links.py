@@ -33,7 +33,7 @@ def test_unknown_model_is_judged_by_the_fleet_baseline() -> None:
         ("copy_gb_s", "NVIDIA A10G", False),
         ("gemm_bf16_tflops", "NVIDIA A10G", True),
         ("gemm_fp8_tflops", "NVIDIA A100-SXM4-80GB", True),
-        # Judged otherwise, or not at all.
+        # Judged by other rules, or not judged.
         ("to_host_gb_s", "NVIDIA GH200 480GB", False),
         ("peer_gb_s:GPU-2", "NVIDIA GH200 480GB", False),
         ("between_nodes_gb_s", "NVIDIA GH200 480GB", False),
@@ -50,7 +50,7 @@ def test_values_without_datasheet(metric: str, name: str, lacks: bool) -> None:
         (300.0, 300.0, 300.0, Status.FAILED),
         (300.0, 400.0, 300.0, Status.WARNED),
         (400.0, 300.0, 400.0, Status.WARNED),
-        # One that is only somewhat slow is no proof against this end.
+        # A slightly slow link is no evidence against this end.
         (300.0, 350.0, 400.0, Status.WARNED),
         (400.0, 400.0, 400.0, Status.PASSED),
         (350.0, 400.0, 400.0, Status.WARNED),

@@ -82,7 +82,7 @@ def test_wrong_words_name_their_devices() -> None:
     assert verdict.of_tests([found]) == [
         Finding("test_all_reduce", Severity.FAIL, found.text, Action.INSPECT)
     ]
-    # Another test's are this device's own; and a child's detail may be anything.
+    # Results of other tests belong to the device; a child's detail may be malformed.
     copy = of(Raw("x", "done", 8, {"copy_gb_s": 1.0}), Test("copy", "copy", 1.0))
     assert (copy.text, verdict.of_tests([copy])[0].action) == ("8 wrong words", Action.REPLACE)
     assert of(Raw("x", "done", 8, {}, {"wrong_words_by_rank": "all"})).text == "8 wrong words"
@@ -102,7 +102,7 @@ def test_hang_is_inconclusive() -> None:
         Finding("test_all_reduce", Severity.INCONCLUSIVE, "The test did not end within 90 s", Action.RETRY)
     ]
     assert verdict.decide(findings, [found], simulated=False) == (Verdict.INCONCLUSIVE, Action.RETRY)
-    # Nor where nobody had asked for it: what hangs once is looked at again.
+    # Not even if optional: a hang is checked again.
     optional = of(
         Raw("all_reduce", "hung", reason="x"), Test("all_reduce", "all_reduce", 90.0, required=False)
     )
@@ -117,7 +117,7 @@ def test_missing_hardware_is_not_required(required: bool) -> None:
     absent = of(Raw("all_reduce", "absent", reason="No library."), test)
     assert (absent.status, absent.required, absent.text) == (Status.SKIPPED, False, "Not run. No library.")
     assert verdict.of_tests([absent]) == []
-    # Of what every machine can do there is no such excuse.
+    # Tests that every machine supports are required.
     copy = of(Raw("copy", "absent", reason="x"), Test("copy", "copy", 1.0, required=required))
     assert (copy.status, copy.required) == (Status.SKIPPED, required)
     for raw in (Raw("all_reduce", "skipped", reason="x"), Raw("all_reduce", "error", error="ncclX: 2")):

@@ -57,7 +57,7 @@ def test_lint_refuses_a_warning_after_the_failure() -> None:
 )
 def test_every_floor_is_linted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     thresholds.lint_all()
-    # A floor in the wrong unit: a check that could not fail.
+    # A floor in the wrong unit could never fail.
     monkeypatch.setattr(thresholds, name, Floor(0.00072, 0.8))
     with pytest.raises(BadThreshold):
         thresholds.lint_all()
@@ -198,9 +198,9 @@ def test_value_below_the_node_median_fails() -> None:
     assert (among.status, among.against) == (Status.FAILED, "node_median")
     assert judge("copy_gb_s", 4000.0, H200, node_median=median).against == "datasheet"
     assert judge("copy_gb_s", 4500 * 0.85, H200, node_median=median).against == "datasheet"
-    # One that fails already is told against its own floor.
+    # A failing value is reported with its own floor.
     assert judge("copy_gb_s", 100.0, H200, node_median=median).against == "datasheet"
-    # No median of nothing.
+    # No median without values.
     assert judge("copy_gb_s", 3700.0, H200, node_median={"copy_gb_s": 0.0}).status == Status.WARNED
     assert judge("copy_gb_s", 0.5, Facts("GPU-1"), node_median={"copy_gb_s": 0.9}).status == Status.FAILED
 

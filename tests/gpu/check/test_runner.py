@@ -149,13 +149,13 @@ def test_unkillable_process_is_abandoned(lie: Callable[..., Report], monkeypatch
 
     monkeypatch.setattr(process.os, "killpg", powerless)
     started = time.monotonic()
-    # The watcher goes by itself meanwhile.
+    # The watcher ends on its own.
     report = lie("hangs", test=SOON, timing=replace(TIMING, term_s=0.1, kill_s=4))
     assert time.monotonic() - started < ENDS_WITHIN_S
     assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, True)
     assert "abandoned" in codes(report)
     monkeypatch.undo()
-    # It is remembered, whether or not it has ended by itself meanwhile.
+    # It is reported even if it has ended meanwhile.
     assert len(process._abandoned) == 1
     for pid in set(spared):
         try:

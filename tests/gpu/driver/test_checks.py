@@ -24,7 +24,7 @@ Make = Callable[..., Machine]
 Check = Callable[..., Report]
 
 EXACT = Test("exact_fp16", "exact", 15.0, params={"dtype": "fp16"})
-# Long enough for NVML to be looked at in between.
+# Long enough for NVML to be read meanwhile.
 PCIE = Test("pcie", "pcie", 20.0, params={"seconds": 0.5})
 SHORT = (*(Test(name, name, 20.0) for name in ("canary", "residue", "copy")), EXACT, PCIE)
 # The whole of a quick check, its code by the compilers: once for each architecture, and for each branch.
@@ -75,7 +75,7 @@ def test_check_and_scrub_on_every_driver_and_gpu(
     assert (scrubbed.verdict, scrubbed.coverage_per_mille >= 980) == (Scrub.CLEAN, True), scrubbed.text
 
 
-# --- how a machine is set up: no fault of the device, and said with what to do ---
+# --- setup of the machine: no fault of the device, reported with a fix ----------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_residue_of_an_earlier_user_is_counted_and_cleared(with_kernels: Make) -
     assert (scrubbed.verdict, scrubbed.residue_words, scrubbed.left_words) == (Scrub.CLEAN, 40, 0)
 
 
-# --- faults on command, which both libraries tell of ---
+# --- injected faults in both libraries ------------------------------------------------------------
 
 
 FAULTS = [

@@ -174,7 +174,7 @@ def test_peer_failure_does_not_fail_the_checked_device(
     report, found = checked(check, *plan, RESIDUE)
     assert [*found.values()] == [Status.SKIPPED] * 3 + [Status.PASSED], render(report)
     assert held_against(report) == set()
-    # A context that is broken is so from its beginning then.
+    # A broken context is broken from its start then.
     texts = [test.text for test in report.tests[: 1 if fault[0] == "ecc" else 3]]
     name = "" if fault[0] == "no_context" else f" {GPUS[gpu]}"
     assert all(text.startswith(f"Not run. The peer{name} failed: cu") for text in texts)

@@ -109,7 +109,7 @@ def test_lost_gpu_is_cordoned_and_another_is_allocated_and_scrubbed(
     assert good != bad and node() == "check"
     run_until_ready(sent, workspace)
 
-    # Back again: by a scrub that finds the second one lost as well, and then not any more.
+    # Release: the scrub first finds the second GPU lost, then recovers.
     services.stop(actor=alice, workspace_id=workspace.pk)
     two.fault("off_the_bus", "count_nonzero", gpu=UUIDS.index(good.uuid))
     assert node_says(sent, "stop", "stopped")
@@ -133,7 +133,7 @@ def test_gpus_are_not_allocated_until_the_fabric_is_up(
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING and not held(asked)
     assert fresh(asked).cordoned and "fabric manager" in fresh(asked).cordon_reason
-    # Nobody has to return it to service: it is looked at again by itself.
+    # It is checked again automatically, without an operator.
     (two.folder / "machine").write_text(settings)
     clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
     policy.run()

@@ -85,7 +85,7 @@ def test_inventory_samples_and_xids_on_every_driver(machine: Make, release: int,
 def judge_gpu(gpu: dict[str, Any], kind: str, release: int) -> None:
     memory, mig = gpu["memory"], kind in ("MIG", "unprivileged")
     assert gpu["recovery_action"] == ("none" if release >= 570 and kind != "vGPU" else None)
-    # Remapped rows came with Ampere, retired pages went; neither is told of a GPU with instances.
+    # Ampere replaced retired pages by remapped rows; neither is reported with MIG instances.
     rows = kind not in ("T4", "vGPU") and not mig
     assert memory["remap_pending"] is (False if rows else None)
     assert memory["retired_pages"] == (0 if kind == "T4" else None)
@@ -102,7 +102,7 @@ def judge_gpu(gpu: dict[str, Any], kind: str, release: int) -> None:
             "1g.10gb",
             16,
         )
-        # Where an instance stands, and where one could stand, is told to an administrator alone.
+        # Placements of instances are reported to administrators only.
         assert half["start"] == (4 if kind == "MIG" else -1)
         places = {profile["name"]: len(profile["placements"]) for profile in gpu["profiles"]}
         assert places["1g.10gb"] == (7 if kind == "MIG" else 0)

@@ -84,7 +84,7 @@ def test_busy_neighbour_does_not_count_as_own_use(machine, devices, program):
     assert percents(gpus) == [0]
     made.uses({(GPU, NEIGHBOUR): 99, (GPU, own): 3})
     assert percents(gpus) == [3]
-    # The whole GPU, of somebody who has all of it, is measured as before.
+    # A whole GPU of one workspace is measured as before.
     assert percents(agent(made, [GPU], [])) == [63]
 
 

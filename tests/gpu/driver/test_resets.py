@@ -98,7 +98,7 @@ def test_killed_reset_does_not_stop_monitoring(made: Machine) -> None:
     resetting.kill()
     resetting.wait()
     assert not is_open(made)
-    time.sleep(1.5)  # more than one look of the sampler and of the watcher
+    time.sleep(1.5)  # more than one reading of sampler and watcher
     assert not is_open(made)
     os.kill(int((made.folder / "tool-pid").read_text()), signal.SIGKILL)
     until(lambda: node.pid in holders_of(made.root / "dev/nvidia0"))

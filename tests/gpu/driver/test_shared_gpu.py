@@ -30,7 +30,7 @@ Template.objects.create(
     open_path="/", start_timeout_s=60, stop_timeout_s=2, position=901,
 )
 """
-# Goes on when it is asked to end, as a kernel does in the midst of a cell.
+# Ignores the request to end, like a kernel during a cell.
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
 
 

@@ -20,7 +20,7 @@ Check = Callable[..., Report]
 
 PEERS = (uuid_of(2), uuid_of(3))
 SUM = Test("all_reduce", "all_reduce", 60.0)
-# Long enough for NVML to be looked at in between.
+# Long enough for NVML to be read meanwhile.
 PCIE = Test("pcie", "pcie", 20.0, params={"seconds": 0.5})
 RESIDUE, AFTER = Test("residue", "residue", 20.0), Test("residue_after", "residue", 20.0)
 MACHINES = {("H100", 580): 360.0, ("A100", 550): 240.0}
@@ -75,7 +75,7 @@ def test_correct_sums_pass_with_a_speed(made: Machine, check: Check, request: py
     assert found.detail["wrong_words_by_rank"] == {GPU: 0, PEERS[0]: 0, PEERS[1]: 0}
     (judged,) = found.judgements
     assert (judged.status, judged.against, judged.advisory) == (Status.MEASURED, "none", True)
-    # Nothing is kept, neither on the peers nor here.
+    # Nothing is kept on the peers or on the device.
     assert (left_on(made), held(made)) == ("", set())
     assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
 
@@ -108,7 +108,7 @@ def test_slow_sum_degrades_relative_to_the_baseline(h100: Machine, check: Check)
         Verdict.DEGRADED, Action.INSPECT, {"test_all_reduce"},
     ), render(report)  # fmt: skip
     assert of(report).text.startswith(f"{METRIC} 288 GB/s is below the baseline limit of 306; any of")
-    # As many others, or another library, are another speed.
+    # Another number of devices or another library has another baseline.
     for other in ("all_reduce_bus_gb_s:8:2.32.3", "all_reduce_bus_gb_s:3:2.18.5"):
         assert (
             check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS, baseline={other: 360.0}).verdict
@@ -217,7 +217,7 @@ def test_ranks_of_two_processes_connect(h100: Machine, monkeypatch: pytest.Monke
     unique_id = [] if named else [line_of(first)["id"]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", PEERS[0])
     second = h100.start("tests.gpu.driver.rank", "1", "2", *unique_id)
-    # With a name for the place, each makes the id by itself, and says so first.
+    # With a configured address, each rank creates the id itself and prints it first.
     told = (first, first, second, second) if named else (first, second)
     results = [each for each in map(line_of, told) if "uuid" in each]
     assert {f"GPU-{result['uuid']}" for result in results} == {GPU, PEERS[0]}

@@ -209,7 +209,7 @@ def test_device_fault_fails_the_device(machines: list[Machine], start: Start) ->
     assert (report["verdict"], report["action"]) == ("fail", "reboot")
 
 
-# --- what NCCL is told, and the command on a node ---
+# --- NCCL settings, and the command on a node -----------------------------------------------------
 
 
 def test_no_fallback_from_rdma(monkeypatch: pytest.MonkeyPatch) -> None:

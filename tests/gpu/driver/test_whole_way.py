@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.xdist_group("gpu-whole-way"),
     pytest.mark.thorough("a Berth of its own; `make test` has node and portal apart"),
 ]
-# Each asks for more than the one before, so that it is an entry of its own in the history.
+# Each recommends more than the previous one, so that it has its own history entry.
 ORDER = ((92, "inspect"), (62, "reset"), (95, "drain_and_reset"), (79, "reboot"), (64, "replace"))
 PROGRAM = 31
 CATALOG = """
@@ -83,7 +83,7 @@ def test_xid_cordons_the_gpu_and_notifies_its_user(
     api.wait(workspace, "running", limit_s=LIMIT_S)
     host.is_watched()
 
-    # A program's own: the node has seen it, and nothing comes of it.
+    # An application XID, which has no consequence.
     host.xid(PROGRAM, log=False)
     eventually(lambda: last_xid(berth) == PROGRAM, limit_s=LIMIT_S, what="the node has seen it")
     assert notices(berth) == [] and cordons(berth, PROGRAM) == []
@@ -100,7 +100,7 @@ def test_xid_cordons_the_gpu_and_notifies_its_user(
         (device,) = berth.rows("SELECT cordoned, cordon_cause, cordon_reason, recovery FROM inventory_device")
         assert tuple(device)[:2] == (1, "check") and device["recovery"] == action, data
         assert device["cordon_reason"].startswith(f"XID {number}:")
-        # Told once, of the first.
+        # Notified once, about the first.
         ((told_at, recipient, body, url),) = notices(berth)
         assert recipient == "ada" and f"XID {ORDER[0][0]}:" in body and url == f"/workspaces/{workspace}/"
         if number == ORDER[0][0]:
@@ -108,7 +108,7 @@ def test_xid_cordons_the_gpu_and_notifies_its_user(
     record_property("xid_to_notice_s", notice_s)
     record_property("xid_to_cordon_s", took_s)
     print("seconds from an XID to the holder's notice:", notice_s, "and to the cordon:", took_s)
-    # The work goes on as long as it can.
+    # The workspace keeps running as long as possible.
     assert api.workspace(workspace)["state"] == "running"
 
 

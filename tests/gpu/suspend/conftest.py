@@ -20,7 +20,7 @@ LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 GPU_A, GPU_B, GPU_C = (f"GPU-00000000-0000-4000-8000-00000000000{letter}" for letter in "abc")
 CONFIG = f"gpu {GPU_A} H100 256\ngpu {GPU_B} H100 256\ngpu {GPU_C} A100 256\n"
 
-# A CUDA program of some user: it has memory, and answers a line with what is in it.
+# A CUDA program with memory that answers each line with the memory's state.
 APP = """
 import ctypes, sys
 import cuda.bindings.driver as d
@@ -145,7 +145,7 @@ def driver(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("procs", "dev/0", "dev/1", "dev/2", "host", "busy"):
         (folder / name).mkdir(parents=True)
     for name in LIBRARIES:
-        # Not links: where the library lies is where its state is.
+        # No symlinks: the state is in the library's folder.
         shutil.copy(fake_library / name, folder / name)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     made = FakeDriver(folder)

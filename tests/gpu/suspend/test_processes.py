@@ -250,7 +250,7 @@ def test_killed_caller_does_not_stop_the_process(driver: FakeDriver) -> None:
     caller.wait()
     caller.stdout.close()
     driver.go_on()
-    # Its child has nobody to tell, so it goes back from the lock that it had asked for.
+    # Its child has lost its caller, so it releases the lock.
     until = time.monotonic() + 20
     while "unlock" not in driver.calls() and time.monotonic() < until:
         time.sleep(0.05)
@@ -271,7 +271,7 @@ def test_reading_states_changes_nothing_and_ended_processes_have_none(driver: Fa
 def test_message_without_the_nonce_is_ignored(
     driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Something else that writes to the same pipe, without the word that was agreed on.
+    # Another writer to the same pipe, without the nonce.
     module = tmp_path / "liar.py"
     module.write_text(
         "import os, sys\n"

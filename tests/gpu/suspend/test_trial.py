@@ -82,7 +82,7 @@ def test_driver_that_reports_false_success_is_detected(
 ) -> None:
     driver.fault(call, kind, arg)
     assert run_trial("one").problem == problem
-    # Its process has ended, wherever it was.
+    # Its process has ended in any case.
     assert read_states().before.gpus[GPU_A].users == ()
 
 

@@ -46,7 +46,7 @@ class Rules:
             case "lie":
                 return
             case "late":
-                # It happened, and the answer was lost.
+                # Done, but the answer was lost.
                 self.states[pid] = after
                 raise SuspendCallFailed("CUDA_ERROR_UNKNOWN")
             case "fail":
@@ -107,7 +107,7 @@ def test_rollback_retries_each_call_once() -> None:
 
 
 def test_processes_are_not_left_locked_after_two_failures() -> None:
-    # Of three, one is never restored again: the others go on, and nothing is claimed.
+    # One of three is never restored: the others continue, and this is reported.
     class Stuck(Rules):
         def make(self, call: Call, pid: int) -> None:
             if call is Call.RESTORE and pid == 1:
@@ -154,7 +154,7 @@ def test_reported_states_are_true_after_any_failure_and_the_next_call_completes(
 ) -> None:
     rules = Rules(states, answers)
     found = walk(rules, states, goal)
-    # What is said is what is there.
+    # The reported states are the real ones.
     assert found.states == {pid: rules.state(pid) for pid in states}
     there = set(rules.states.values())
     assert (found.end is TargetState.SUSPENDED) == (there == {CHECKPOINTED})
@@ -163,7 +163,7 @@ def test_reported_states_are_true_after_any_failure_and_the_next_call_completes(
         assert found.trouble is not None
     if goal is TargetState.SUSPENDED:
         assert rules.unsound == []
-    # Whoever comes next, when the driver works again, brings all that can be helped to either end.
+    # With a working driver, the next call completes in either direction.
     rules.faults.clear()
     for again in (goal, TargetState.RUNNING):
         walk(rules, states, again)

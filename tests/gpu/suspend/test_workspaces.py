@@ -88,7 +88,7 @@ def run(
     driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Running]]:
     pool = Pool(tmp_path, sandbox="none")
-    # What only a real machine has; the trial is one that has succeeded on it.
+    # A successful trial, which needs a real machine.
     monkeypatch.setattr(grant, "kernel_module", lambda _root: DRIVER)
     keep_trial(pool)
 
@@ -122,7 +122,7 @@ def test_app_state_is_kept_while_suspended(driver: FakeDriver, run: Callable[...
     assert report.held_bytes == 2 * ((4 << 20) + 100_000)
     assert [driver.state(pid) for pid in one.pids] == [CHECKPOINTED] * 2
     assert list((driver.folder / "dev/0").iterdir()) == []
-    # It goes on for all the others: its app answers, and its driver sees it run.
+    # Otherwise it keeps running: its app answers, and the driver observes it.
     assert one.ask("1 + 1") == 2
     assert one.pool.driver.observe(one.spec.ref).state is ObservedState.RUNNING
     assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
@@ -238,7 +238,7 @@ def test_process_that_opens_cuda_during_suspend_is_suspended(
 
 def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
-    # As it stands when the machine took the command away between the two: noted, and one is locked.
+    # The state after a kill between both calls: recorded, with one process locked.
     driver.fault("checkpoint", "die_before", pid=min(one.pids))
     driver.fault("unlock", "die_before", times=2)
     report = one.suspending.suspend(one.name)
@@ -247,7 +247,7 @@ def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Cal
     assert kept is not None and not kept.settled
     driver.mend()
     with one.folder.operation():
-        # Somebody is at it: nothing is taken out of their hands.
+        # Another command is running: it is not disturbed.
         assert one.suspending.recover() == ()
     one.pool.driver.warm_up(owner=os.getpid())
     assert [driver.state(pid) for pid in one.pids] == [RUNNING] * 2 and one.works()
@@ -260,7 +260,7 @@ def test_suspended_workspace_can_be_stopped(driver: FakeDriver, run: Callable[..
     driver_of = one.pool.driver
     one.pool.wait(lambda: driver_of.ensure_stopped(one.spec.ref), ObservedState.STOPPED, timeout_s=60)
     assert problem(one.suspending.resume(one.name)) == (TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
-    # What is left on disk is of that start, and says nothing of a later one.
+    # The stored state belongs to that start only.
     record = one.folder.record()
     assert record is not None and suspending.load(one.folder) is not None
     one.folder.write_record(type(record)(**{**_fields(record), "generation": record.generation + 1}))
