@@ -69,7 +69,10 @@ class GitServer:
         return f"https://localhost:{self.port}/{name}.git"
 
     def repository(self, name: str, files: dict[str, str]) -> str:
-        """Create one with these files, a tag `v1`, and a branch `other` at its first commit; return the tip."""
+        """Create one with these files, a tag `v1`, and a branch `other` at its first commit.
+
+        Returns the newest commit.
+        """
         work = self.root / f"{name}-work"
         work.mkdir()
         git("init", "--quiet", ".", cwd=work)

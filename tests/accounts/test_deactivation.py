@@ -39,7 +39,7 @@ SOON = timedelta(hours=1)
 
 
 @pytest.fixture
-def told(monkeypatch) -> list[tuple[str, object]]:
+def gateway_messages(monkeypatch) -> list[tuple[str, object]]:
     """Messages sent to the gateway and the event streams, in order."""
     calls: list[tuple[str, object]] = []
     monkeypatch.setattr(live, "connection", lambda: "store")
@@ -57,7 +57,7 @@ def told(monkeypatch) -> list[tuple[str, object]]:
     return calls
 
 
-def again(user: User) -> User:
+def reloaded(user: User) -> User:
     return User.objects.get(pk=user.pk)
 
 
@@ -91,23 +91,23 @@ def test_pending_invitation_ends_and_reactivation_needs_a_new_one(ada):
     assert Client().get(path).status_code == 409
     deactivation.reactivate(actor=ada, user=link.user)
     assert Client().get(path).status_code == 409
-    assert again(link.user).state == AccountState.INVITED
+    assert reloaded(link.user).state == AccountState.INVITED
 
 
-def test_gateway_is_notified_and_blocks_the_account(ada, bob, make, local_pool, sent, told):
+def test_gateway_is_notified_and_blocks_the_account(ada, bob, make, local_pool, sent, gateway_messages):
     workspace = make(bob)
     run_until_ready(sent, workspace, "http://127.0.0.1:18001")
-    told.clear()
+    gateway_messages.clear()
     deactivation.deactivate(actor=ada, user=bob)
-    assert ("tickets end", str(bob.pk)) in told
-    assert ("streams end", bob.pk) in told
-    assert ("tokens end", None) in told
+    assert ("tickets end", str(bob.pk)) in gateway_messages
+    assert ("streams end", bob.pk) in gateway_messages
+    assert ("tokens end", None) in gateway_messages
     # Also users who got a ticket at the same moment: views are removed last.
-    assert [value for what, value in told if what == "may enter"][-1] == set()
+    assert [value for what, value in gateway_messages if what == "may enter"][-1] == set()
     workspace.refresh_from_db()
     assert publishing.view_of(workspace).user_ids == frozenset()
     with pytest.raises(NotAllowed):
-        publishing.issue_ticket(actor=again(bob), workspace=workspace)
+        publishing.issue_ticket(actor=reloaded(bob), workspace=workspace)
 
 
 def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, sent):
@@ -158,7 +158,7 @@ def test_reactivation_does_not_restore_delegations(ada, bob, petra):
     assert approvers.may_decide_all(bob)
     deactivation.deactivate(actor=ada, user=bob)
     deactivation.reactivate(actor=ada, user=bob)
-    assert not approvers.may_decide_all(again(bob))
+    assert not approvers.may_decide_all(reloaded(bob))
     assert Delegation.objects.count() == 1
 
 
@@ -196,7 +196,7 @@ def test_only_administrators_deactivate_and_reactivate(request, team, bob, usern
     for act in (deactivation.deactivate, deactivation.reactivate):
         with pytest.raises(NotAllowed):
             act(actor=request.getfixturevalue(username), user=bob)
-    assert again(bob).is_active
+    assert reloaded(bob).is_active
 
 
 def test_last_administrator_cannot_deactivate_themselves(ada, with_token):
@@ -234,7 +234,7 @@ def test_failed_deactivation_leaves_the_account_active(ada, bob, monkeypatch):
     monkeypatch.setattr(deactivation, "revoke_tokens", broken)
     with pytest.raises(StateConflict):
         deactivation.deactivate(actor=ada, user=bob)
-    assert again(bob).is_active
+    assert reloaded(bob).is_active
     assert not Event.objects.filter(kind="user.deactivated").exists()
 
 

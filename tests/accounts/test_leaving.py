@@ -40,7 +40,7 @@ def text_of(answer) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", answer.content.decode()).split())
 
 
-def there(user: User) -> bool:
+def account_exists(user: User) -> bool:
     found = User.objects.get(pk=user.pk)
     assert (found.deleted_at is None) == found.is_active
     return found.is_active
@@ -74,7 +74,7 @@ def test_deletion_on_the_page_ends_access_and_reserves_the_username(as_user, bob
 def test_deletion_over_rest_with_a_session(as_user, bob, team):
     browser = as_user(bob)
     assert browser.delete(REST).status_code == 204
-    assert not there(bob)
+    assert not account_exists(bob)
     assert browser.get(REST).status_code == 401
 
 
@@ -141,7 +141,7 @@ def test_self_deletion_is_off_unless_enabled(as_user, bob, team, policy):
         for answer in (browser.get(PAGE), browser.post(PAGE), browser.delete(REST)):
             assert answer.status_code == 403
             assert "Ask an administrator to delete your account." in answer.content.decode()
-    assert there(bob)
+    assert account_exists(bob)
     with pytest.raises(NotAllowed):
         users.delete(actor=bob, user=bob)
 
@@ -154,7 +154,7 @@ def test_last_administrator_cannot_be_deleted(as_user, ada):
     assert "last administrator" in text_of(browser.post(PAGE, follow=True))
     refused = browser.delete(REST)
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "last_administrator")
-    assert there(ada)
+    assert account_exists(ada)
     UserFactory(username="abe", is_superuser=True)
     assert browser.delete(REST).status_code == 204
 
@@ -174,7 +174,7 @@ def test_only_owner_of_a_team_with_other_members_cannot_leave(as_user, charlie, 
     assert "passes to" not in page
     refused = browser.delete(REST)
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "last_owner_leaves")
-    assert there(charlie)
+    assert account_exists(charlie)
 
 
 def test_administrator_must_hand_over_teams_before_deleting_themselves_over_the_users_api(
@@ -186,7 +186,7 @@ def test_administrator_must_hand_over_teams_before_deleting_themselves_over_the_
     browser = as_user(ada)
     refused = browser.delete("/api/v1/users/ada")
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "last_owner_leaves")
-    assert there(ada)
+    assert account_exists(ada)
 
 
 def test_tokens_never_delete_their_user(with_token, bob, team, ada):
@@ -194,7 +194,7 @@ def test_tokens_never_delete_their_user(with_token, bob, team, ada):
     for user in (bob, ada):
         refused = with_token(user).delete(REST)
         assert (refused.status_code, refused.json()["reason"]["code"]) == (403, "own_account_by_token")
-        assert there(user)
+        assert account_exists(user)
 
 
 def test_service_accounts_do_not_delete_themselves(alice, team):
@@ -204,7 +204,7 @@ def test_service_accounts_do_not_delete_themselves(alice, team):
     assert answer.status_code == 403
     with pytest.raises(NotAllowed):
         users.delete(actor=account, user=account)
-    assert there(account)
+    assert account_exists(account)
 
 
 def test_users_cannot_delete_other_accounts(as_user, bob, alice, team):
@@ -213,13 +213,13 @@ def test_users_cannot_delete_other_accounts(as_user, bob, alice, team):
     browser = as_user(bob)
     assert browser.delete(f"{REST}?username=alice").status_code == 400
     browser.post(PAGE, {"username": "alice", "user": str(alice.pk)})
-    assert there(alice) and not there(bob)
+    assert account_exists(alice) and not account_exists(bob)
 
 
 @pytest.mark.parametrize("asked", ["homes=keep", "homes=", "workspaces=yes", "homes=delete%00"])
 def test_unknown_option_is_400_and_deletes_nothing(as_user, bob, team, asked):
     assert as_user(bob).delete(f"{REST}?{asked}").status_code == 400
-    assert there(bob)
+    assert account_exists(bob)
 
 
 def test_cross_site_request_is_refused(bob, team):
@@ -228,21 +228,21 @@ def test_cross_site_request_is_refused(bob, team):
     assert client.post(PAGE).status_code == 403
     assert client.delete(REST).status_code == 403
     assert client.get(PAGE).status_code == 200
-    assert there(bob)
+    assert account_exists(bob)
 
 
 def test_old_session_must_confirm_the_password(as_user, bob, team, clock):
     browser = as_user(bob)
     clock.shift(3600)
     asked = browser.post(PAGE, {"homes": "delete"})
-    assert (asked.status_code, there(bob)) == (403, True)
+    assert (asked.status_code, account_exists(bob)) == (403, True)
     assert 'name="homes" value="delete"' in asked.content.decode()
     refused = browser.delete(REST)
     assert (refused.status_code, refused.json()["code"]) == (403, "reauthentication_required")
     assert browser.post(PAGE, {"confirm_password": "wrong"}).status_code == 403
-    assert there(bob)
+    assert account_exists(bob)
     assert browser.post(PAGE, {"confirm_password": PASSWORD}).status_code == 302
-    assert not there(bob)
+    assert not account_exists(bob)
 
 
 def test_second_deletion_is_refused_without_changes(ada, bob, team):
@@ -263,7 +263,7 @@ def test_failed_deletion_changes_nothing(as_user, bob, team, monkeypatch):
     browser = as_user(bob)
     browser.raise_request_exception = False
     assert browser.delete(f"{REST}?workspaces=delete").status_code == 500
-    assert there(bob)
+    assert account_exists(bob)
     assert Workspace.objects.get().state == State.STOPPED
     assert browser.get(REST).status_code == 200
 

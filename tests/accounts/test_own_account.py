@@ -22,7 +22,7 @@ def signed_in(name: str, address: str = "127.0.0.1", agent: str = "Test") -> Cli
     return browser
 
 
-def works(browser: Client) -> bool:
+def is_signed_in(browser: Client) -> bool:
     return browser.get("/account/").status_code == 200
 
 
@@ -34,7 +34,7 @@ def test_another_password_ends_other_sessions_only(alice):
     before = here.session.session_key
     _, secret = make_token(alice)
     assert here.post("/account/", CHANGE).status_code == 302
-    assert (works(here), works(there)) == (True, False)
+    assert (is_signed_in(here), is_signed_in(there)) == (True, False)
     assert here.session.session_key != before
     assert token_lookup.find_valid_token(secret) is not None
     assert UserSession.objects.get(user=alice).key == here.session.session_key
@@ -64,7 +64,7 @@ def test_invalid_password_change_shows_the_error_and_changes_nothing(alice, chan
     page = here.post("/account/", {**CHANGE, **change})
     assert page.status_code == 400
     assert words in text_of(page)
-    assert works(there)
+    assert is_signed_in(there)
     assert User.objects.get(pk=alice.pk).check_password(PASSWORD)
 
 
@@ -97,7 +97,7 @@ def test_sessions_are_listed_and_ended_one_by_one(alice):
     assert "203.0.113.7" in page and "Other/2" in page and "(this session)" in page
     other = UserSession.objects.get(address="203.0.113.7")
     here.post(f"/account/sessions/{other.pk}/revoke/")
-    assert (works(here), works(there)) == (True, False)
+    assert (is_signed_in(here), is_signed_in(there)) == (True, False)
     assert "203.0.113.7" not in text_of(here.get("/account/"))
     assert here.post(f"/account/sessions/{other.pk}/revoke/").status_code == 404
 
@@ -106,14 +106,14 @@ def test_users_cannot_end_sessions_of_others(alice, bob):
     theirs = signed_in("bob")
     session = UserSession.objects.get(user=bob)
     assert signed_in("alice").post(f"/account/sessions/{session.pk}/revoke/").status_code == 404
-    assert works(theirs)
+    assert is_signed_in(theirs)
 
 
 def test_all_other_sessions_can_be_ended_together(alice):
     here, others = signed_in("alice"), [signed_in("alice") for _ in range(2)]
     here.post("/account/sessions/revoke/")
-    assert works(here)
-    assert not any(works(other) for other in others)
+    assert is_signed_in(here)
+    assert not any(is_signed_in(other) for other in others)
     assert UserSession.objects.filter(user=alice).count() == 1
 
 

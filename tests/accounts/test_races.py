@@ -29,7 +29,7 @@ def signed_in(client: Client) -> bool:
     return client.get("/account/").status_code == 200
 
 
-def out(bob: User, *clients: Client) -> None:
+def assert_signed_out(bob: User, *clients: Client) -> None:
     """Check that bob is signed out and stays so after reactivation."""
     assert not bool([client for client in clients if signed_in(client)])
     assert not UserSession.objects.filter(user=bob).exists()
@@ -88,7 +88,7 @@ def test_deactivation_during_sign_in_leaves_no_session(ada, bob, monkeypatch, mo
     meanwhile = Meanwhile(monkeypatch, sessions, moment, lambda: deactivation.deactivate(actor=ada, user=bob))
     signing_in(client)()
     assert not isinstance(meanwhile.outcome(), Exception)
-    out(bob, client)
+    assert_signed_out(bob, client)
 
 
 def test_sign_in_during_deactivation_leaves_no_session(ada, bob, monkeypatch):
@@ -97,7 +97,7 @@ def test_sign_in_during_deactivation_leaves_no_session(ada, bob, monkeypatch):
     meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", signing_in(client))
     deactivation.deactivate(actor=ada, user=bob)
     assert meanwhile.outcome().status_code in (200, 302, 403)
-    out(bob, client)
+    assert_signed_out(bob, client)
     assert not Event.objects.filter(kind="session.signed_in").exists()
 
 
@@ -107,7 +107,7 @@ def test_concurrent_sign_ins_and_deactivation_leave_no_session(ada, bob):
         [lambda: deactivation.deactivate(actor=ada, user=bob), *(signing_in(client) for client in clients)]
     )
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
-    out(bob, *clients)
+    assert_signed_out(bob, *clients)
     # A successful sign-in came first.
     ended = Event.objects.get(kind="user.deactivated")
     assert not Event.objects.filter(kind="session.signed_in", pk__gt=ended.pk).exists()

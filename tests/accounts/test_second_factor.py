@@ -25,7 +25,7 @@ def secret(alice):
 
 
 @pytest.fixture
-def asked(as_user, secret):
+def awaiting_code(as_user, secret):
     """A browser that has entered alice's password and must enter a code."""
     client = as_user()
     answered = client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": "/pools/"})
@@ -37,45 +37,45 @@ def signed_in(client):
     return client.get("/").status_code == 200
 
 
-def test_password_alone_creates_no_session(asked, alice):
-    assert not signed_in(asked)
+def test_password_alone_creates_no_session(awaiting_code, alice):
+    assert not signed_in(awaiting_code)
     assert not UserSession.objects.filter(user=alice).exists()
-    page = asked.get(STEP)
+    page = awaiting_code.get(STEP)
     assert page.status_code == 200
     assert "Second step" in page.content.decode()
 
 
-def test_code_redirects_to_the_requested_page(asked, alice, secret):
-    answered = asked.post(STEP, {"code": code_of(secret)})
+def test_code_redirects_to_the_requested_page(awaiting_code, alice, secret):
+    answered = awaiting_code.post(STEP, {"code": code_of(secret)})
     assert answered["Location"] == "/pools/"
-    assert signed_in(asked)
+    assert signed_in(awaiting_code)
     entry = Event.objects.get(kind=AuditKind.SESSION_SIGNED_IN, actor=alice)
     assert entry.data["how"] == "password and authenticator app"
 
 
-def test_wrong_code_is_refused_and_audited(asked, alice):
-    answered = asked.post(STEP, {"code": "000000"})
+def test_wrong_code_is_refused_and_audited(awaiting_code, alice):
+    answered = awaiting_code.post(STEP, {"code": "000000"})
     assert answered.status_code == 400
-    assert not signed_in(asked)
+    assert not signed_in(awaiting_code)
     assert Event.objects.get(kind=AuditKind.SESSION_PROOF_FAILED).data["factor"] == "code"
 
 
 @pytest.mark.parametrize("code", ["", " ", "x" * 500, "١٢٣٤٥٦", "12345\x00", "-1", "0x10"])
-def test_malformed_codes_are_refused(asked, code):
-    assert asked.post(STEP, {"code": code}).status_code == 400
+def test_malformed_codes_are_refused(awaiting_code, code):
+    assert awaiting_code.post(STEP, {"code": code}).status_code == 400
 
 
 @pytest.mark.parametrize(("steps", "good"), [(-2, False), (-1, True), (0, True), (1, True), (2, False)])
-def test_code_is_accepted_with_30_s_clock_difference(asked, secret, clock, steps, good):
-    asked.post(STEP, {"code": code_of(secret, steps=steps)})
-    assert signed_in(asked) is good
+def test_code_is_accepted_with_30_s_clock_difference(awaiting_code, secret, clock, steps, good):
+    awaiting_code.post(STEP, {"code": code_of(secret, steps=steps)})
+    assert signed_in(awaiting_code) is good
 
 
-def test_code_is_valid_once_across_processes(asked, as_user, secret, clock):
+def test_code_is_valid_once_across_processes(awaiting_code, as_user, secret, clock):
     """Also the code of the previous step, after a later one was used and the cache was lost."""
     earlier, present = code_of(secret, steps=-1), code_of(secret)
-    asked.post(STEP, {"code": present})
-    assert signed_in(asked)
+    awaiting_code.post(STEP, {"code": present})
+    assert signed_in(awaiting_code)
     cache.clear()
     again = as_user()
     again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
@@ -88,11 +88,11 @@ def test_code_is_valid_once_across_processes(asked, as_user, secret, clock):
     assert signed_in(again)
 
 
-def test_recovery_code_is_valid_once(asked, as_user, alice):
+def test_recovery_code_is_valid_once(awaiting_code, as_user, alice):
     codes = with_codes(alice)
     spaced = f"{codes[0][:5]} {codes[0][5:]}"
-    assert asked.post(STEP, {"code": spaced}).status_code == 302
-    assert signed_in(asked)
+    assert awaiting_code.post(STEP, {"code": spaced}).status_code == 302
+    assert signed_in(awaiting_code)
     again = as_user()
     again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     assert again.post(STEP, {"code": codes[0]}).status_code == 400
@@ -105,11 +105,11 @@ def test_recovery_code_is_valid_once(asked, as_user, alice):
 @pytest.mark.parametrize(
     "path", ["/", "/account/", "/account/two-step/", "/account/tokens/", "/users/alice/"]
 )
-def test_another_page_after_the_password_redirects_to_sign_in(asked, path):
-    answered = asked.get(path)
+def test_another_page_after_the_password_redirects_to_sign_in(awaiting_code, path):
+    answered = awaiting_code.get(path)
     assert answered.status_code == 302
     assert answered["Location"].startswith("/sign-in/")
-    assert asked.get("/api/v1/me").status_code == 401
+    assert awaiting_code.get("/api/v1/me").status_code == 401
 
 
 def test_second_step_without_password_redirects_to_sign_in(as_user, secret):
@@ -119,14 +119,16 @@ def test_second_step_without_password_redirects_to_sign_in(as_user, secret):
     assert not signed_in(client)
 
 
-def test_password_step_expires(asked, secret, clock):
+def test_password_step_expires(awaiting_code, secret, clock):
     clock.shift(601)
-    assert asked.post(STEP, {"code": code_of(secret)})["Location"] == "/sign-in/"
-    assert not signed_in(asked)
+    assert awaiting_code.post(STEP, {"code": code_of(secret)})["Location"] == "/sign-in/"
+    assert not signed_in(awaiting_code)
 
 
 @pytest.mark.parametrize("change", ["password", "sessions", "deactivated"])
-def test_password_step_ends_when_password_sessions_or_account_change(asked, alice, bob, secret, change, ada):
+def test_password_step_ends_when_password_sessions_or_account_change(
+    awaiting_code, alice, bob, secret, change, ada
+):
     if change == "password":
         alice.set_password("another-long-password")
         alice.save()
@@ -134,12 +136,12 @@ def test_password_step_ends_when_password_sessions_or_account_change(asked, alic
         users.end_sessions(actor=alice, user=alice)
     else:
         deactivation.deactivate(actor=ada, user=alice)
-    asked.post(STEP, {"code": code_of(secret)})
-    assert not signed_in(asked)
+    awaiting_code.post(STEP, {"code": code_of(secret)})
+    assert not signed_in(awaiting_code)
 
 
-def test_code_of_another_user_is_refused(asked, bob):
-    assert asked.post(STEP, {"code": code_of(with_app(bob))}).status_code == 400
+def test_code_of_another_user_is_refused(awaiting_code, bob):
+    assert awaiting_code.post(STEP, {"code": code_of(with_app(bob))}).status_code == 400
 
 
 def test_password_reset_link_still_requires_the_second_factor(as_user, alice, secret):
@@ -193,10 +195,10 @@ def test_next_does_not_redirect_to_another_site_after_the_code(as_user, secret):
 # --- Too many tries ---
 
 
-def test_wrong_codes_are_limited_per_user_and_reported(asked, as_user, alice, secret, settings):
+def test_wrong_codes_are_limited_per_user_and_reported(awaiting_code, as_user, alice, secret, settings):
     for _ in range(settings.BERTH_CODE_FAILURES):
-        asked.post(STEP, {"code": "000000"})
-    assert "Too many failed attempts" in asked.post(STEP, {"code": code_of(secret)}).content.decode()
+        awaiting_code.post(STEP, {"code": "000000"})
+    assert "Too many failed attempts" in awaiting_code.post(STEP, {"code": code_of(secret)}).content.decode()
     other = as_user()
     other.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     other.post(STEP, {"code": code_of(secret)})
@@ -220,9 +222,9 @@ def test_failures_elsewhere_do_not_lock_the_owners_known_browser(as_user, alice,
     assert signed_in(own)
 
 
-def test_code_limit_resets_after_the_window(asked, as_user, secret, settings, clock):
+def test_code_limit_resets_after_the_window(awaiting_code, as_user, secret, settings, clock):
     for _ in range(settings.BERTH_CODE_FAILURES + 1):
-        asked.post(STEP, {"code": "000000"})
+        awaiting_code.post(STEP, {"code": "000000"})
     clock.shift(15 * 60 + 1)
     again = as_user()
     again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
@@ -234,11 +236,11 @@ def test_code_limit_resets_after_the_window(asked, as_user, secret, settings, cl
 
 
 @pytest.fixture
-def trusted(asked, secret):
+def trusted(awaiting_code, secret):
     """A signed-out browser that alice trusts."""
-    asked.post(STEP, {"code": code_of(secret), "trust": "on"})
-    asked.post("/sign-out/")
-    return asked
+    awaiting_code.post(STEP, {"code": code_of(secret), "trust": "on"})
+    awaiting_code.post("/sign-out/")
+    return awaiting_code
 
 
 def enters_by_password(client):
@@ -250,10 +252,10 @@ def test_trusted_browser_skips_the_second_step(trusted):
     assert enters_by_password(trusted)
 
 
-def test_untrusted_browser_needs_the_second_step(asked, secret):
-    asked.post(STEP, {"code": code_of(secret)})
-    asked.post("/sign-out/")
-    assert not enters_by_password(asked)
+def test_untrusted_browser_needs_the_second_step(awaiting_code, secret):
+    awaiting_code.post(STEP, {"code": code_of(secret)})
+    awaiting_code.post("/sign-out/")
+    assert not enters_by_password(awaiting_code)
 
 
 def test_trust_expires(trusted, settings, clock):

@@ -128,7 +128,7 @@ def test_removing_the_app_removes_recovery_codes(as_user, alice):
 
 
 @pytest.fixture
-def demanded(settings):
+def factor_required(settings):
     settings.BERTH_MFA_REQUIRED_FOR = frozenset({"administrator", "operator"})
 
 
@@ -136,18 +136,18 @@ PATHS = ["/", "/users/", "/account/", "/account/tokens/", "/workspaces/new/", "/
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_user_without_a_required_factor_is_redirected_to_setup(as_user, ada, demanded, path):
+def test_user_without_a_required_factor_is_redirected_to_setup(as_user, ada, factor_required, path):
     client = as_user(ada)
     assert client.get(path)["Location"] == PAGE
     assert client.post(path, {"username": "hal"})["Location"] == PAGE
 
 
-def test_htmx_requests_are_redirected_to_setup(as_user, ada, demanded):
+def test_htmx_requests_are_redirected_to_setup(as_user, ada, factor_required):
     answered = as_user(ada).get("/", headers={"HX-Request": "true", "HX-Current-URL": "http://testserver/"})
     assert answered["HX-Redirect"] == PAGE
 
 
-def test_rest_with_a_session_is_403_and_tokens_still_work(as_user, with_token, ada, demanded):
+def test_rest_with_a_session_is_403_and_tokens_still_work(as_user, with_token, ada, factor_required):
     answered = as_user(ada).get("/api/v1/users")
     assert (answered.status_code, answered.json()["code"]) == (403, "mfa_required")
     assert (
@@ -156,24 +156,24 @@ def test_rest_with_a_session_is_403_and_tokens_still_work(as_user, with_token, a
     assert with_token(ada).get("/api/v1/users").status_code == 200
 
 
-def test_event_streams_are_refused(as_user, ada, demanded):
+def test_event_streams_are_refused(as_user, ada, factor_required):
     assert as_user(ada).get("/events/").status_code == 401
 
 
-def test_setup_unlocks_the_portal(as_user, ada, demanded):
+def test_setup_unlocks_the_portal(as_user, ada, factor_required):
     client = as_user(ada)
     assert "Your role requires a second factor" in client.get(PAGE).content.decode()
     client.post(APP, {"code": code_of(shown_secret(client.get(APP)))})
     assert client.get("/users/").status_code == 200
 
 
-def test_sign_out_works_without_the_required_factor(as_user, ada, demanded):
+def test_sign_out_works_without_the_required_factor(as_user, ada, factor_required):
     client = as_user(ada)
     assert client.post("/sign-out/").status_code == 302
     assert client.get(PAGE)["Location"].startswith("/sign-in/")
 
 
-def test_last_factor_cannot_be_removed_if_the_role_requires_one(as_user, ada, demanded):
+def test_last_factor_cannot_be_removed_if_the_role_requires_one(as_user, ada, factor_required):
     with_app(ada)
     client = as_user(ada)
     client.post(f"{APP}remove/")
@@ -181,7 +181,7 @@ def test_last_factor_cannot_be_removed_if_the_role_requires_one(as_user, ada, de
     assert "this is your only one" in client.get(PAGE).content.decode()
 
 
-def test_roles_without_the_requirement_are_not_redirected(as_user, alice, petra, demanded):
+def test_roles_without_the_requirement_are_not_redirected(as_user, alice, petra, factor_required):
     assert as_user(alice).get("/").status_code == 200
     assert as_user(petra).get("/").status_code == 200
 

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def place(team: Any, local_pool: Any) -> None:
+def free_node(team: Any, local_pool: Any) -> None:
     """A team and a node with free capacity."""
 
 
-def test_create_starts_the_workspace_and_returns_it_in_full(api: Any, bob: Any, place: None) -> None:
+def test_create_starts_the_workspace_and_returns_it_in_full(api: Any, bob: Any, free_node: None) -> None:
     response = api(bob).post("workspaces", BODY)
 
     assert response.status_code == 201
@@ -54,7 +54,7 @@ def test_create_starts_the_workspace_and_returns_it_in_full(api: Any, bob: Any, 
     assert workspace.owner == bob
 
 
-def test_team_and_name_are_optional_with_one_team(api: Any, bob: Any, place: None) -> None:
+def test_team_and_name_are_optional_with_one_team(api: Any, bob: Any, free_node: None) -> None:
     body = {"template": "jupyterlab", "flavor": "cpu-small"}
 
     first, second = api(bob).post("workspaces", body).json(), api(bob).post("workspaces", body).json()
@@ -63,7 +63,7 @@ def test_team_and_name_are_optional_with_one_team(api: Any, bob: Any, place: Non
     assert (first["name"], second["name"]) == ("jupyterlab", "jupyterlab-2")
 
 
-def test_team_is_required_with_two_teams(api: Any, bob: Any, place: None) -> None:
+def test_team_is_required_with_two_teams(api: Any, bob: Any, free_node: None) -> None:
     MembershipFactory(team=TeamFactory(slug="audio"), user=bob)
 
     body = problem(
@@ -87,22 +87,22 @@ def test_team_is_required_with_two_teams(api: Any, bob: Any, place: None) -> Non
     ],
 )
 def test_invalid_input_is_a_field_error(
-    api: Any, bob: Any, place: None, change: dict[str, Any], field: str
+    api: Any, bob: Any, free_node: None, change: dict[str, Any], field: str
 ) -> None:
     assert field in problem(api(bob).post("workspaces", {**BODY, **change}), 400, "invalid")["errors"]
 
 
-def test_outsider_cannot_charge_the_team(api: Any, charlie: Any, place: None) -> None:
+def test_outsider_cannot_charge_the_team(api: Any, charlie: Any, free_node: None) -> None:
     problem(api(charlie).post("workspaces", BODY), 400, "invalid")
     assert Workspace.objects.count() == 0
 
 
-def test_read_only_token_is_refused(api: Any, bob: Any, place: None) -> None:
+def test_read_only_token_is_refused(api: Any, bob: Any, free_node: None) -> None:
     body = problem(api(bob, "workspaces:read").post("workspaces", BODY), 403, "permission_denied")
     assert "workspaces:write" in body["detail"]
 
 
-def test_missing_token_is_401(api: Any, place: None) -> None:
+def test_missing_token_is_401(api: Any, free_node: None) -> None:
     response = api(None).post("workspaces", BODY)
 
     problem(response, 401, "not_authenticated")
@@ -111,7 +111,7 @@ def test_missing_token_is_401(api: Any, place: None) -> None:
 
 @pytest.mark.parametrize(("said", "loses"), [(True, False), (False, True), (None, False)])
 def test_checkpointed_overrides_the_template_default(
-    api: Any, bob: Any, place: None, said: Any, loses: bool
+    api: Any, bob: Any, free_node: None, said: Any, loses: bool
 ) -> None:
     """By default a notebook without accelerator counts as resumable from its files."""
     made = api(bob).post("workspaces", {**BODY, "checkpointed": said})
@@ -124,7 +124,7 @@ def test_impossible_request_creates_nothing(api: Any, bob: Any, team: Any, catal
     assert Workspace.objects.count() == 0
 
 
-def test_replay_with_an_idempotency_key_creates_nothing(api: Any, bob: Any, place: None) -> None:
+def test_replay_with_an_idempotency_key_creates_nothing(api: Any, bob: Any, free_node: None) -> None:
     first = api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
     again = api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
 
@@ -136,13 +136,13 @@ def test_replay_with_an_idempotency_key_creates_nothing(api: Any, bob: Any, plac
 
 
 @pytest.mark.parametrize("key", ["two words", "x" * 121])
-def test_any_text_is_a_valid_idempotency_key(api: Any, bob: Any, place: None, key: str) -> None:
+def test_any_text_is_a_valid_idempotency_key(api: Any, bob: Any, free_node: None, key: str) -> None:
     first, again = (api(bob).post("workspaces", BODY, **{"Idempotency-Key": key}) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.json()["id"] == first.json()["id"]
 
 
-def test_empty_idempotency_key_is_ignored(api: Any, bob: Any, place: None) -> None:
+def test_empty_idempotency_key_is_ignored(api: Any, bob: Any, free_node: None) -> None:
     body = {**BODY, "name": ""}
     first, again = (api(bob).post("workspaces", body, **{"Idempotency-Key": ""}) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201)
@@ -153,7 +153,7 @@ def test_empty_idempotency_key_is_ignored(api: Any, bob: Any, place: None) -> No
 @pytest.mark.parametrize("name", ["trial", ""])
 @pytest.mark.django_db(transaction=True)
 def test_simultaneous_requests_at_once_with_one_key_create_one_workspace(
-    bob: Any, place: None, name: str
+    bob: Any, free_node: None, name: str
 ) -> None:
     """Threads with their own connections, as web workers have."""
     _, secret = make_token(bob)
@@ -184,7 +184,7 @@ def test_simultaneous_requests_at_once_with_one_key_create_one_workspace(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_requests_at_once_without_a_name_get_distinct_names(bob: Any, place: None) -> None:
+def test_requests_at_once_without_a_name_get_distinct_names(bob: Any, free_node: None) -> None:
     _, secret = make_token(bob)
     together = threading.Barrier(4)
     answers: list[Any] = []

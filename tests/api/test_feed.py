@@ -83,7 +83,7 @@ def test_gateway_process_sends_portal_urls(happened: dict[str, int], team: Any, 
         assert name == f"api:{subject.replace('_', '-')}-detail"
 
 
-def told(api: Any, user: Any, happened: dict[str, int], query: str = "") -> list[str]:
+def listed_events(api: Any, user: Any, happened: dict[str, int], query: str = "") -> list[str]:
     names = {number: name for name, number in happened.items()}
     answer = api(user).get(f"events{query}")
     assert answer.status_code == 200, answer.content
@@ -98,13 +98,13 @@ def test_events_are_limited_to_what_the_reader_may_see(
     vic = UserFactory(username="vic")
     Membership.objects.create(user=vic, team=team, role=Role.VIEWER)
 
-    assert told(api, charlie, happened) == []
-    assert told(api, bob, happened) == ["mine"]
-    assert told(api, alice, happened) == ["mine", "hers", "quota"]
-    assert told(api, vic, happened) == ["mine", "hers", "quota"]
-    assert told(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
+    assert listed_events(api, charlie, happened) == []
+    assert listed_events(api, bob, happened) == ["mine"]
+    assert listed_events(api, alice, happened) == ["mine", "hers", "quota"]
+    assert listed_events(api, vic, happened) == ["mine", "hers", "quota"]
+    assert listed_events(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
     everything = ["mine", "hers", "quota", "elsewhere", "device", "account"]
-    assert told(api, ada, happened) == everything
+    assert listed_events(api, ada, happened) == everything
     names = {number: name for name, number in happened.items()}
     rows = api(una, "events:read").get("events").json()["results"]
     assert [names[row["id"]] for row in rows] == everything
@@ -121,14 +121,18 @@ def test_event_has_the_payload_of_a_webhook(api: Any, bob: Any, happened: dict[s
 
 
 def test_pages_and_filters(api: Any, olga: Any, happened: dict[str, int]) -> None:
-    assert told(api, olga, happened, f"?after={happened['hers']}") == ["quota", "elsewhere", "device"]
-    assert told(api, olga, happened, f"?after={happened['account']}") == []
-    assert told(api, olga, happened, "?type=workspace.started&type=device.state_changed") == [
+    assert listed_events(api, olga, happened, f"?after={happened['hers']}") == [
+        "quota",
+        "elsewhere",
+        "device",
+    ]
+    assert listed_events(api, olga, happened, f"?after={happened['account']}") == []
+    assert listed_events(api, olga, happened, "?type=workspace.started&type=device.state_changed") == [
         "mine",
         "device",
     ]
-    assert told(api, olga, happened, "?team=other") == ["elsewhere"]
-    assert told(api, olga, happened, "?sort=-id&page_size=2") == ["device", "elsewhere"]
+    assert listed_events(api, olga, happened, "?team=other") == ["elsewhere"]
+    assert listed_events(api, olga, happened, "?sort=-id&page_size=2") == ["device", "elsewhere"]
     page = api(olga).get("events?page_size=3").json()
     assert [row["id"] for row in api(olga).get(page["next"]).json()["results"]] == [
         happened["elsewhere"],
@@ -162,10 +166,10 @@ def test_events_after_an_open_gap_are_held_back(
     late.delete()
     monkeypatch.setattr(feed, "_settle", lambda cursor: False)
     monkeypatch.setattr(selectors, "_frontier", feed.Position(last_id=happened["mine"] - 1))
-    assert told(api, olga, happened) == ["mine"]
+    assert listed_events(api, olga, happened) == ["mine"]
     late.pk, late._state.adding = happened["hers"], True
     late.save()
-    assert told(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
+    assert listed_events(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
 
 
 def test_entry_committed_late_is_not_skipped(happened: dict[str, int]) -> None:
@@ -195,7 +199,7 @@ def test_entry_committed_late_is_not_skipped(happened: dict[str, int]) -> None:
 
 def test_permanent_gap_does_not_delay_events(api: Any, olga: Any, happened: dict[str, int]) -> None:
     Event.objects.filter(pk=happened["hers"]).delete()
-    assert told(api, olga, happened) == ["mine", "quota", "elsewhere", "device"]
+    assert listed_events(api, olga, happened) == ["mine", "quota", "elsewhere", "device"]
 
 
 def test_last_complete_id_follows_a_shortened_log(olga: Any, happened: dict[str, int]) -> None:

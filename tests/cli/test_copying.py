@@ -34,7 +34,7 @@ unpacks = pytest.mark.skipif(
 )
 
 
-class Cut(httpx.BaseTransport):
+class BrokenConnection(httpx.BaseTransport):
     """A connection to the node that breaks during a transfer, after half of file number `puts`."""
 
     puts = 0
@@ -45,15 +45,15 @@ class Cut(httpx.BaseTransport):
         self.way = way
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "PUT" and Cut.puts:
-            Cut.puts -= 1
-            if not Cut.puts:
+        if request.method == "PUT" and BrokenConnection.puts:
+            BrokenConnection.puts -= 1
+            if not BrokenConnection.puts:
                 raise httpx.WriteError("cut off", request=request)
-        if request.method == "GET" and Cut.forged:
-            return httpx.Response(200, content=Cut.forged)
+        if request.method == "GET" and BrokenConnection.forged:
+            return httpx.Response(200, content=BrokenConnection.forged)
         answer = self.way.handle_request(request)
-        if request.method == "GET" and Cut.get_bytes:
-            return httpx.Response(200, stream=_Half(answer, Cut.get_bytes))
+        if request.method == "GET" and BrokenConnection.get_bytes:
+            return httpx.Response(200, stream=_Half(answer, BrokenConnection.get_bytes))
         return answer
 
 
@@ -107,15 +107,15 @@ def home(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     plain = Transport.transfer
 
     def over(transport: Transport, *given: Any, **more: Any) -> AbstractContextManager[httpx.Response]:
-        transport._transport = Cut(httpx.HTTPTransport(uds=str(folder / "app")))
+        transport._transport = BrokenConnection(httpx.HTTPTransport(uds=str(folder / "app")))
         return plain(transport, *given, **more)
 
     monkeypatch.setattr(services, "_ask", ask)
     monkeypatch.setattr(services, "_transfer", transfer)
     monkeypatch.setattr(Transport, "transfer", over)
-    monkeypatch.setattr(Cut, "puts", 0)
-    monkeypatch.setattr(Cut, "get_bytes", 0)
-    monkeypatch.setattr(Cut, "forged", b"")
+    monkeypatch.setattr(BrokenConnection, "puts", 0)
+    monkeypatch.setattr(BrokenConnection, "get_bytes", 0)
+    monkeypatch.setattr(BrokenConnection, "forged", b"")
     yield root
     process.kill()
     process.wait()
@@ -139,7 +139,7 @@ def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(folder: Path) -> dict[str, bytes | None]:
+def tree_of(folder: Path) -> dict[str, bytes | None]:
     """All entries below a folder; None for folders."""
     return {
         str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
@@ -156,7 +156,7 @@ def test_folder_is_copied_in_both_directions(as_bob: Any, home: Path, here: Path
     assert done.json == {
         "from": ["project"], "to": "", "files": 4, "size_bytes": 20, "left_out": left_out,
     }  # fmt: skip
-    assert told(home / "project") == told(here / "project")
+    assert tree_of(home / "project") == tree_of(here / "project")
     assert not any(path.is_symlink() for path in home.rglob("*"))
     # Symlinks in the home are not fetched.
     (home / "project/out").symlink_to("/etc")
@@ -165,7 +165,7 @@ def test_folder_is_copied_in_both_directions(as_bob: Any, home: Path, here: Path
     done = as_bob("cp", "-r", "mine:project", "back", "--json")
     assert done.code == 0, done.err
     assert (done.json["files"], done.json["left_out"]) == (4, ["in", "out"])
-    assert told(here / "back") == told(here / "project")
+    assert tree_of(here / "back") == tree_of(here / "project")
     assert not any(path.is_symlink() for path in (here / "back").rglob("*"))
     assert (here / "back/run.sh").stat().st_mode & 0o7777 == 0o755
     quiet = as_bob("cp", "-r", "mine:project", "again", "--quiet")
@@ -179,7 +179,7 @@ def test_destination_rules_match_cp(as_bob: Any, home: Path, here: Path) -> None
     assert as_bob("cp", "-r", "project/data", "mine:data").code == 0
     assert as_bob("cp", "-r", "project/data", "mine:new").out.startswith("mine:new: 2 files, ")
     assert as_bob("cp", "-r", "project/data/.", "mine:data").code == 0
-    assert told(home / "new") == told(home / "data/data") == told(here / "project/data")
+    assert tree_of(home / "new") == tree_of(home / "data/data") == tree_of(here / "project/data")
     assert (home / "data/100%").read_bytes() == b"all"
     assert as_bob("cp", "-r", "project/data", "mine:no/such").code == 5
     assert as_bob("cp", "-r", "project/data", "project/run.sh", "mine:none").code == 2
@@ -188,7 +188,7 @@ def test_destination_rules_match_cp(as_bob: Any, home: Path, here: Path) -> None
     # The whole home, and a single file.
     (here / "got").mkdir()
     assert as_bob("cp", "-r", "mine:", "got").code == 0
-    assert told(here / "got/home") == told(home)
+    assert tree_of(here / "got/home") == tree_of(home)
     assert as_bob("cp", "-r", "mine:data/run.sh", "got").code == 0
     assert (here / "got/run.sh").exists()
     assert as_bob("cp", "-r", "--as", "tar", "mine:data", "got").code == 2
@@ -206,7 +206,7 @@ def test_existing_files_are_replaced_only_with_force(as_bob: Any, home: Path, he
     assert refused.code == 2 and "--force" in refused.err
     assert not (home / "project/data").exists()
     assert as_bob("cp", "-r", "-f", "project", "mine:").code == 0
-    assert told(home / "project") == {**told(here / "project"), "kept": b"kept"}
+    assert tree_of(home / "project") == {**tree_of(here / "project"), "kept": b"kept"}
 
     (here / "got/project").mkdir(parents=True)
     (here / "got/project/run.sh").write_text("newer")
@@ -214,7 +214,7 @@ def test_existing_files_are_replaced_only_with_force(as_bob: Any, home: Path, he
     assert as_bob("cp", "-r", "mine:project", "got").code == 2
     assert (here / "got/project/run.sh").read_text() == "newer"
     assert as_bob("cp", "-r", "-f", "mine:project", "got").code == 0
-    assert told(here / "got/project") == {**told(home / "project"), "mine": b"mine"}
+    assert tree_of(here / "got/project") == {**tree_of(home / "project"), "mine": b"mine"}
 
 
 @unpacks
@@ -229,24 +229,24 @@ def test_files_never_replace_folders_nor_folders_files(as_bob: Any, home: Path, 
     assert refused.code == 2 and "a folder" in refused.err
     assert list((home / "project").iterdir()) == [home / "project/run.sh"]
     # Nor locally; and no local symlink is followed.
-    before = told(here)
+    before = tree_of(here)
     assert as_bob("cp", "-r", "-f", "mine:project", "project/run.sh").code == 2
     assert as_bob("cp", "-r", "-f", "mine:project", ".").code == 2
     (here / "got").mkdir()
     (here / "got/project").symlink_to(here / "project")
     assert as_bob("cp", "-r", "-f", "mine:project", "got").code == 2
-    assert {name: data for name, data in told(here).items() if name != "got"} == before
+    assert {name: data for name, data in tree_of(here).items() if name != "got"} == before
 
 
 def test_interrupted_upload_reports_progress_and_can_be_repeated(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cut, "puts", 3)
+    monkeypatch.setattr(BrokenConnection, "puts", 3)
     done = as_bob("cp", "-r", "project", "mine:")
     assert done.code == 4 and "2 of 4 files were uploaded and stay." in done.err
-    assert len([data for data in told(home / "project").values() if data is not None]) == 2
+    assert len([data for data in tree_of(home / "project").values() if data is not None]) == 2
     assert as_bob("cp", "-r", "-f", "project", "mine:").code == 0
-    assert told(home / "project") == told(here / "project")
+    assert tree_of(home / "project") == tree_of(here / "project")
 
 
 @unpacks
@@ -256,13 +256,13 @@ def test_interrupted_download_leaves_no_partial_files(
     (home / "much").mkdir()
     for name in "abc":
         (home / "much" / name).write_bytes(os.urandom(100_000))
-    monkeypatch.setattr(Cut, "get_bytes", 150_000)
+    monkeypatch.setattr(BrokenConnection, "get_bytes", 150_000)
     before = sorted(here.iterdir())
     done = as_bob("cp", "-r", "mine:much", "got")
     assert done.code == 4, done
     assert sorted(here.iterdir()) == before
     # Also after the archive's last entry: something may be missing.
-    monkeypatch.setattr(Cut, "get_bytes", 305_000)
+    monkeypatch.setattr(BrokenConnection, "get_bytes", 305_000)
     assert as_bob("cp", "-r", "mine:much", "got").code == 4
     assert sorted(here.iterdir()) == before
 
@@ -282,7 +282,7 @@ def test_malicious_archive_cannot_write_outside_the_target(
             archive.addfile(entry)
         archive.addfile(tarfile.TarInfo("t/special-2/through"))
         archive.addfile(tarfile.TarInfo(name))
-    monkeypatch.setattr(Cut, "forged", made.getvalue())
+    monkeypatch.setattr(BrokenConnection, "forged", made.getvalue())
     monkeypatch.chdir(here / "in")
     done = as_bob("cp", "-r", "mine:t", "got")
     # An absolute name becomes relative to the folder.

@@ -24,7 +24,7 @@ def as_olga(as_bob: Any, local_pool: Any, olga: Any, sent: Any, monkeypatch: pyt
 
 
 @pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def at_each_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Actions to run at each wait of the command, one after the other."""
     passed_s = [0.0]
 
@@ -41,7 +41,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return happens
 
 
-def test_build_from_a_file_is_awaited(as_olga, sent, between, tmp_path):
+def test_build_from_a_file_is_awaited(as_olga, sent, at_each_wait, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy>=2\n")
     taken: list[Any] = []
@@ -50,7 +50,7 @@ def test_build_from_a_file_is_awaited(as_olga, sent, between, tmp_path):
         taken.append(only(sent))
         assert progress(taken[0], "installing", done=3, total=9)
 
-    between(begins, lambda: built(taken[0]))
+    at_each_wait(begins, lambda: built(taken[0]))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
     assert (ran.code, ran.out) == (0, "tools: version 1 is ready, 300 MiB.\n"), ran.err
     assert "Installing 3 of 9 on node-1, 68 %" in ran.err
@@ -78,7 +78,7 @@ def test_up_uses_the_named_environment(as_olga, sent, olga, team):
     assert Workspace.objects.count() == 1
 
 
-def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, between, tmp_path):
+def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, at_each_wait, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\npandsa\n")
 
@@ -87,7 +87,7 @@ def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, between, t
         progress(command, log="Resolving\nno pandsa in the index\x1b[31m\nThat is all\n")
         failed(command, "resolution_failed", failed_line=FailedLine(2, "no pandsa in the index"))
 
-    between(fails)
+    at_each_wait(fails)
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
     assert ran.code == 1
     assert f"{file}, line 2" in ran.err
@@ -95,17 +95,17 @@ def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, between, t
     assert "That is all" not in ran.err
     # The corrected list is the next version.
     file.write_text("numpy\npandas\n")
-    between(lambda: built(only(sent)))
+    at_each_wait(lambda: built(only(sent)))
     assert (
         as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--json").json["number"] == 2
     )
     assert EnvironmentVersion.objects.count() == 2
 
 
-def test_retried_build_is_awaited_until_the_timeout(as_olga, sent, between, tmp_path):
+def test_retried_build_is_awaited_until_the_timeout(as_olga, sent, at_each_wait, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\n")
-    between(lambda: failed(only(sent), "index_unreachable"), lambda: None)
+    at_each_wait(lambda: failed(only(sent), "index_unreachable"), lambda: None)
     # The timeout ends at the third poll.
     time_s = str(round(environments.POLL_INTERVAL_S * 1.5))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", time_s)

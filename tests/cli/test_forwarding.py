@@ -136,7 +136,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
     assert not failures, failures
 
 
-def exchanged(port: int, data: bytes) -> bytes:
+def exchange(port: int, data: bytes) -> bytes:
     """The response of a local port to `data` followed by end of file."""
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
         line.sendall(data)
@@ -144,7 +144,7 @@ def exchanged(port: int, data: bytes) -> bytes:
         return b"".join(iter(lambda: line.recv(65536), b""))
 
 
-def ended(line: socket.socket) -> bool:
+def is_closed(line: socket.socket) -> bool:
     try:
         return line.recv(1) == b""
     except ConnectionResetError:
@@ -156,7 +156,7 @@ def test_bytes_pass_both_ways_until_interrupt(as_bob: Any, origin: Origin, meanw
 
     def work(port: int) -> None:
         used.append(port)
-        assert exchanged(port, b"x" * 3_000_000) == b"3000000 bytes"
+        assert exchange(port, b"x" * 3_000_000) == b"3000000 bytes"
         lines = [socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) for _ in range(40)]
         for size, line in enumerate(lines):
             line.sendall(b"y" * size)
@@ -174,7 +174,7 @@ def test_bytes_pass_both_ways_until_interrupt(as_bob: Any, origin: Origin, meanw
     ran = as_bob("port-forward", "job", f"0:{COUNTS}", f"0:{ECHOES}", "--json")
     port, line = used
     with line:
-        assert ended(line)
+        assert is_closed(line)
     assert ran.code == 130, ran
     said = [json.loads(line) for line in ran.out.splitlines()]
     assert said[0] == {"address": "127.0.0.1", "local_port": port, "port": COUNTS}
@@ -189,14 +189,14 @@ def test_failed_connection_ends_with_an_error(
 ) -> None:
     def work(port: int) -> None:
         assert port == unused_port
-        assert exchanged(port, b"x") == b""
+        assert exchange(port, b"x") == b""
 
     meanwhile(work)
     ran = as_bob("port-forward", "job", f"{unused_port}:{NOBODY}")
     assert ran.code == 130
     assert ran.out == f"127.0.0.1:{unused_port} forwards to port {NOBODY} of job.\n"
     assert ran.err == f"Nothing listens on port {NOBODY} of job.\nInterrupted.\n"
-    meanwhile(lambda port: exchanged(port, b"x") and None)
+    meanwhile(lambda port: exchange(port, b"x") and None)
     ran = as_bob("port-forward", "job", f"0:{CLOSED}")
     assert ran.code == 130 and "(403)" in ran.err
 
@@ -214,7 +214,7 @@ def test_forwarding_ends_when_the_workspace_stops_or_the_token_is_revoked(
             line.sendall(b"x")
             assert line.recv(1) == b"x"
             Workspace.objects.update(state=State.STOPPED)
-            assert ended(line)
+            assert is_closed(line)
 
     meanwhile(stop, interrupt=False)
     ran = as_bob("port-forward", "job", f"0:{ECHOES}")

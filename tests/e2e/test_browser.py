@@ -36,7 +36,7 @@ START_LIMIT_MS = 120_000
 LINES_KEPT = 60
 
 
-def telling(answer: Response) -> bool:
+def is_worth_reporting(answer: Response) -> bool:
     """Whether a response is worth reporting: not successful static files."""
     return not (answer.ok and answer.request.resource_type in ("stylesheet", "script", "image", "font"))
 
@@ -65,7 +65,9 @@ class Person:
         on("requestfailed", lambda one: say(f"{one.method} {one.url}: {one.failure}"))
         on(
             "response",
-            lambda one: say(f"{one.status} {one.request.method} {one.url}") if telling(one) else None,
+            lambda one: (
+                say(f"{one.status} {one.request.method} {one.url}") if is_worth_reporting(one) else None
+            ),
         )
 
     def testify(self) -> None:
@@ -210,7 +212,9 @@ def test_cell_run_before_the_kernel_is_ready_waits_for_it(person: Callable[..., 
     page = ada.page
     held: list[Route] = []
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.method) if is_sessions(request.url) else None)
+    page.on(
+        "request", lambda request: asked.append(request.method) if is_session_request(request.url) else None
+    )
 
     def hold_the_first(route: Route) -> None:
         if route.request.method == "POST" and not held:
@@ -218,7 +222,7 @@ def test_cell_run_before_the_kernel_is_ready_waits_for_it(person: Callable[..., 
         else:
             route.continue_()
 
-    page.route(is_sessions, hold_the_first)
+    page.route(is_session_request, hold_the_first)
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=START_LIMIT_MS)
     cells = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell")
     while not held:
@@ -235,7 +239,7 @@ def test_cell_run_before_the_kernel_is_ready_waits_for_it(person: Callable[..., 
     ada.shot("early")
 
 
-def is_sessions(url: str) -> bool:
+def is_session_request(url: str) -> bool:
     """Whether this is JupyterLab's request for a notebook's kernel."""
     return urlsplit(url).path == "/api/sessions"
 

@@ -72,7 +72,7 @@ def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
     try:
         ben.wait(others, "running")
         ada.wait(mine, "running")
-        open_soon(berth, mine, ada.token, "/api")
+        open_when_routed(berth, mine, ada.token, "/api")
         found = look_around(berth, mine)
     finally:
         ben.act(others, "delete")
@@ -242,7 +242,7 @@ async ([portal, workspaceId, other]) => {
 """
 
 
-def open_soon(berth: Berth, workspace_id: str, token: str, path: str) -> None:
+def open_when_routed(berth: Berth, workspace_id: str, token: str, path: str) -> None:
     """Open once the proxy has its route, shortly after the workspace is ready."""
     eventually(lambda: berth.enter(workspace_id, token, path) == 200, limit_s=30, what="it opens")
 
@@ -262,7 +262,7 @@ def pair(berth: Berth) -> Iterator[tuple[str, str]]:
         (home / "secret.txt").write_text(f"secret of {name}")
     ids = (made[0][1], made[1][1])
     for api, workspace_id in made:
-        open_soon(berth, workspace_id, api.token, "/")
+        open_when_routed(berth, workspace_id, api.token, "/")
     yield ids
     for api, workspace_id in made:
         api.act(workspace_id, "delete")

@@ -29,7 +29,7 @@ DIGESTIBLE = 2_400_000
 """Below the largest body that web parses."""
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """The process and its descendants."""
     found = [pid]
     for each in found:
@@ -42,14 +42,14 @@ def family(pid: int) -> list[int]:
 def memory_mib(berth: Berth, service: str) -> float:
     """Private memory of a service's processes, plus their proportional shared memory."""
     total = 0
-    for pid in family(berth.services()[service]["pid"]):
+    for pid in process_tree(berth.services()[service]["pid"]):
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024
 
 
-def held(berth: Berth, token: str, body: bytes) -> socket.socket:
+def hold_body(berth: Berth, token: str, body: bytes) -> socket.socket:
     """A connection whose body lacks its last byte."""
     sock = socket.create_connection(("127.0.0.1", berth.port), timeout=ANSWER_S)
     head = (
@@ -86,7 +86,7 @@ def send(berth: Berth, tokens: list[str], body: bytes) -> dict[str, float]:
     time.sleep(LARGE_BODIES.window_s)
     with contextlib.ExitStack() as stack:
         sockets = [
-            stack.enter_context(held(berth, tokens[number % len(tokens)], body))
+            stack.enter_context(hold_body(berth, tokens[number % len(tokens)], body))
             for number in range(MAX_LARGE_BODIES)
         ]
         time.sleep(2)

@@ -82,7 +82,7 @@ def processes_with(values: list[str], name: str) -> set[int]:
 
 
 @contextmanager
-def overheard(store: Any) -> Iterator[list[bytes]]:
+def recorded_commands(store: Any) -> Iterator[list[bytes]]:
     """All commands sent to Redis meanwhile, including messages to nodes."""
     heard: list[bytes] = []
     over = threading.Event()
@@ -117,7 +117,7 @@ def test_secret_value_is_found_only_in_its_workspace(berth: Berth, ada: Api, vau
     ada.json("PUT", "me/secrets/PLANTED_FILE", {"value": file, "kind": "file", "everywhere": True})
     store = redis.Redis.from_url(berth.instance.redis_url("control", berth.secret("redis_control")))
     order = {"team": "lab", "template": "jupyterlab", "flavor": "cpu-small", "secrets": ["PLANTED_ENV"]}
-    with overheard(store) as heard:
+    with recorded_commands(store) as heard:
         made = ada.json("POST", "workspaces", order)
         ada.wait(made["id"], "running")
     # Its start message was recorded, so the recording works.

@@ -208,7 +208,7 @@ def test_notebooks_on_both_nodes_are_reached_through_one_front_door(pair: Pair) 
         cell(pair, name, f"open('where.txt', 'w').write('on {name}')")
         assert (home / "where.txt").read_text() == f"on {name}"
     for name in homes:
-        heard(pair, name)
+        wait_for_heartbeat(pair, name)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a gateway an account of its own")
@@ -230,7 +230,7 @@ def test_node_gateway_has_no_privileges(pair: Pair) -> None:
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, DOORS_UID, 0o660)
 
 
-def heard(pair: Pair, name: str) -> None:
+def wait_for_heartbeat(pair: Pair, name: str) -> None:
     """Wait for another heartbeat of the workspace on this node."""
     api, workspace_id = pair.of(name), pair.workspaces[name]
     before = api.workspace(workspace_id)["heartbeat_at"]

@@ -210,7 +210,7 @@ def test_rolling_restart_is_invisible(site: Site) -> None:
     for host in site.hosts:
         host.restart()
         time.sleep(SETTLED_S)
-    quiet(ada, load)
+    wait_until_quiet(ada, load)
     load.over.set()
     for thread in threads:
         thread.join(timeout=60)
@@ -228,7 +228,7 @@ def test_rolling_restart_is_invisible(site: Site) -> None:
     assert logged == list(range(logged[0], logged[-1] + 1)) and len(logged) > len(load.numbers) / 2
 
 
-def quiet(ada: Api, load: Load) -> None:
+def wait_until_quiet(ada: Api, load: Load) -> None:
     """Stop writing, and wait until the reader has the newest event."""
     load.written.set()
     time.sleep(SETTLED_S)

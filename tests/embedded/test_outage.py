@@ -36,7 +36,7 @@ def without_web(instance: Instance) -> Iterator[Instance]:
         process.terminate()
 
 
-def answered(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Response:
+def request_page(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Response:
     deadline = time.monotonic() + 15
     while True:
         try:
@@ -50,7 +50,7 @@ def answered(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Re
 
 
 def test_browser_gets_a_self_refreshing_outage_page(without_web: Instance) -> None:
-    page = answered(without_web, "/workspaces/new/?flavor=gpu-1", BROWSER)
+    page = request_page(without_web, "/workspaces/new/?flavor=gpu-1", BROWSER)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<title>Berth is starting" in page.text
     assert "Running work continues, and nothing is lost." in page.text
@@ -61,7 +61,7 @@ def test_browser_gets_a_self_refreshing_outage_page(without_web: Instance) -> No
 
 
 def test_program_gets_a_problem_document(without_web: Instance) -> None:
-    problem = answered(without_web, "/api/v1/workspaces", {"Accept": "application/json"})
+    problem = request_page(without_web, "/api/v1/workspaces", {"Accept": "application/json"})
     assert problem.headers["content-type"] == "application/problem+json"
     assert problem.json()["status"] == 502
     assert problem.json()["message"].endswith("Try again in a few seconds.")
@@ -69,7 +69,7 @@ def test_program_gets_a_problem_document(without_web: Instance) -> None:
 
 
 def test_style_hash_matches_the_csp(without_web: Instance) -> None:
-    page = answered(without_web, "/", BROWSER)
+    page = request_page(without_web, "/", BROWSER)
     named = re.search(r"sha256-(\S+?)'", page.headers["content-security-policy"])
     style = re.search(r"<style>(.*)</style>", page.text, re.S)
     assert named and style
@@ -79,8 +79,8 @@ def test_style_hash_matches_the_csp(without_web: Instance) -> None:
 def test_page_is_served_unchanged(without_web: Instance) -> None:
     """Caddy interprets braces in its configuration; pages must not contain any."""
     bodies = [route["handle"][0]["body"] for route in outage.routes()]
-    assert answered(without_web, "/", BROWSER).text in bodies
-    assert answered(without_web, "/", {"Accept": "*/*"}).text in bodies
+    assert request_page(without_web, "/", BROWSER).text in bodies
+    assert request_page(without_web, "/", {"Accept": "*/*"}).text in bodies
 
 
 def test_unreachable_gateway_process_shows_the_page(without_web: Instance) -> None:
@@ -91,11 +91,11 @@ def test_unreachable_gateway_process_shows_the_page(without_web: Instance) -> No
         (workspace, "/.berth/page.css"),
         (workspace, "/lab"),
     ):
-        page = answered(without_web, path, {**BROWSER, "Host": host})
+        page = request_page(without_web, path, {**BROWSER, "Host": host})
         assert "Berth does not answer" in page.text
 
 
 def test_head_has_the_status_and_no_body(without_web: Instance) -> None:
-    answered(without_web, "/", BROWSER)
+    request_page(without_web, "/", BROWSER)
     found = httpx.head(f"http://127.0.0.1:{without_web.port}/", headers=BROWSER)
     assert (found.status_code, found.content) == (502, b"")

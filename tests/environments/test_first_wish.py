@@ -30,7 +30,7 @@ def vscode(catalog, team, sent, clock) -> Template:
     return Template.objects.get(slug="vscode")
 
 
-def why(row: Workspace) -> str:
+def reason_of(row: Workspace) -> str:
     row.queue_entry.refresh_from_db()
     return stored_message(row.queue_entry.reason)
 
@@ -43,10 +43,10 @@ def test_first_request_builds_the_environment_and_then_starts(vscode, make, bob,
     assert row.state == "pending"
     command = only(sent)
     assert EnvironmentBuild.objects.get().requester == bob
-    assert why(row) == "“VS Code” is being installed on this pool."
+    assert reason_of(row) == "“VS Code” is being installed on this pool."
     progress(command, "installing", done=40, total=62)
     cycle.decide()
-    assert why(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")
+    assert reason_of(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")
     assert "installing 40 of 62" in as_user(bob).get(f"/workspaces/{row.pk}/").content.decode()
     assert built(command, programs=PROGRAMS)
     cycle.decide()
@@ -62,7 +62,7 @@ def test_failed_build_shows_the_reason_and_whom_to_ask(vscode, make, bob, sent, 
     row = make(bob, template="vscode")
     assert failed(only(sent), "resolution_failed", "no code-server for this machine")
     cycle.decide()
-    said = why(row)
+    said = reason_of(row)
     assert said.startswith("“VS Code” could not be installed. The package requirements conflict")
     assert "no code-server for this machine" in said
     with pytest.raises(NotPossible):

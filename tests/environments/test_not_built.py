@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 NO_NODE = "No online node can build “Vision tools”."
 
 
-def lost(made) -> EnvironmentVersion:
+def lose_build(made) -> EnvironmentVersion:
     """The version, after the node was silent in every attempt."""
     for _ in range(3):
         EnvironmentBuild.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
@@ -27,7 +27,7 @@ def lost(made) -> EnvironmentVersion:
 
 def test_reason_of_a_lost_build_is_kept_while_no_node_can_retry(local_pool, sent, olga, as_user):
     made = environment()
-    assert lost(made).state == VersionState.FAILED
+    assert lose_build(made).state == VersionState.FAILED
     Node.objects.update(online=False)
     EnvironmentVersion.objects.update(retry_at=timezone.now())
     upkeep.sweep()
@@ -45,7 +45,7 @@ def test_reason_of_a_lost_build_is_kept_while_no_node_can_retry(local_pool, sent
 
 def test_rebuild_without_a_node_shows_the_reason(local_pool, sent, olga, as_user):
     made = environment()
-    lost(made)
+    lose_build(made)
     Node.objects.update(online=False)
     answer = as_user(olga).post(f"/environments/{made.slug}/build/", follow=True).content.decode()
     assert NO_NODE in answer

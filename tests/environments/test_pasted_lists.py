@@ -36,7 +36,7 @@ dependencies:
 """
 
 
-def said(text: str, kind: str = "requirements", python: str = "") -> list[str]:
+def messages_about(text: str, kind: str = "requirements", python: str = "") -> list[str]:
     """The messages about a rejected source: error and next action."""
     with pytest.raises(InvalidInput) as refused:
         sources.validate_source(kind, text, python)
@@ -119,7 +119,7 @@ def test_hashes_are_parsed(kind):
     ],
 )
 def test_line_of_another_tool_is_rejected_with_a_replacement(line, happened, next_step):
-    assert said(f"pandas\n{line}\n") == [f"{happened} {next_step}"]
+    assert messages_about(f"pandas\n{line}\n") == [f"{happened} {next_step}"]
 
 
 def test_environment_yml_is_translated_with_its_python(alice, team, local_pool, sent):
@@ -135,7 +135,7 @@ def test_environment_yml_is_translated_with_its_python(alice, team, local_pool, 
 
 def test_conda_packages_without_a_wheel_are_reported_together():
     text = CONDA + "  - ffmpeg=6\n  - r-base\n  - _libgcc_mutex=0.1=main\n  - librosa\n"
-    assert said(text) == [
+    assert messages_about(text) == [
         "These conda packages (line) have no wheel on the package index: "
         "ffmpeg (14), r-base (15), _libgcc_mutex (16). "
         "Delete these lines: wheels contain their libraries. Ask an operator for programs on the nodes."
@@ -168,11 +168,11 @@ def test_conda_packages_without_a_wheel_are_reported_together():
     ],
 )
 def test_errors_in_environment_yml_name_the_line(text, happened):
-    assert said(text)[0].startswith(happened)
+    assert messages_about(text)[0].startswith(happened)
 
 
 def test_another_python_version_than_in_the_file_is_reported():
-    assert said(CONDA, "packages", "3.12") == [
+    assert messages_about(CONDA, "packages", "3.12") == [
         "The environment.yml needs Python ==3.11.*, and Python 3.12 is chosen. "
         "Choose another Python version, or delete “python” from the list."
     ]
@@ -180,8 +180,8 @@ def test_another_python_version_than_in_the_file_is_reported():
 
 
 def test_nested_parentheses_are_an_invalid_line():
-    assert said("numpy; " + "(" * 5000)[0].startswith("Line 1 is not a valid package requirement")
-    assert said("[project]\ndependencies = ['numpy; " + "(" * 5000 + "']", "pyproject")
+    assert messages_about("numpy; " + "(" * 5000)[0].startswith("Line 1 is not a valid package requirement")
+    assert messages_about("[project]\ndependencies = ['numpy; " + "(" * 5000 + "']", "pyproject")
 
 
 PIECES = st.sampled_from(

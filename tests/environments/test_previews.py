@@ -34,7 +34,7 @@ def tools(local_pool, sent) -> Environment:
     return made
 
 
-def asked(made: Environment, source: str, **more: str) -> previews.Preview:
+def preview_of(made: Environment, source: str, **more: str) -> previews.Preview:
     return previews.preview(
         actor=SYSTEM, environment=made, **{"source_kind": "packages", "source": source, **more}
     )
@@ -53,14 +53,14 @@ def asked(made: Environment, source: str, **more: str) -> previews.Preview:
     ],
 )
 def test_preview_compares_a_list_with_the_current_version(tools, source, lines):
-    found = asked(tools, source)
+    found = preview_of(tools, source)
     enough = ("The current version has all requested packages.",)
     assert (found.against, found.exact, found.changes) == (1, False, lines or enough)
 
 
 def test_preview_of_a_lock_is_exact_and_shows_another_python_version(tools):
     lock = LOCK.replace("2.1.0", "2.2.1")
-    found = asked(tools, lock, source_kind="lock", python="3.13")
+    found = preview_of(tools, lock, source_kind="lock", python="3.13")
     assert found.exact
     assert found.changes == (
         "Python 3.12 → 3.13", "numpy 2.1.0 → 2.2.1", "jupyterlab removed", "pandas removed",
@@ -75,7 +75,7 @@ def test_preview_lists_affected_templates_and_workspaces(tools, team, bob):
     create_workspace(
         actor=bob, team=team, template=template, flavor=FlavorFactory(), name="mine", environment=tools
     )
-    found = asked(tools, "numpy")
+    found = preview_of(tools, "numpy")
     assert (found.reach.workspaces, found.reach.running, found.reach.templates) == (1, 0, ("Plots",))
     assert "Templates that use it for new workspaces: Plots." in found.when
     assert any(line.startswith("1 workspace keeps its version") for line in found.when)
@@ -83,14 +83,14 @@ def test_preview_lists_affected_templates_and_workspaces(tools, team, bob):
 
 def test_preview_without_a_node_shows_that_the_build_waits(sent):
     made = environment(source=SOURCE)
-    found = asked(made, SOURCE)
+    found = preview_of(made, SOURCE)
     assert (found.against, found.changes) == (0, ("First version.",))
     assert found.when == ("No node can build it now. The build waits for one.",)
 
 
 def test_preview_refuses_invalid_changes(tools, team, alice):
     with pytest.raises(InvalidInput):
-        asked(tools, "--index-url https://elsewhere.example\n")
+        preview_of(tools, "--index-url https://elsewhere.example\n")
     with pytest.raises(NotAllowed):
         previews.preview(actor=alice, environment=tools, source_kind="packages", source="numpy")
 

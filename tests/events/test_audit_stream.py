@@ -98,7 +98,7 @@ def write(count: int = 1) -> list[int]:
     ]
 
 
-def again() -> int:
+def next_round() -> int:
     """Run a round as if the pause after a failure were over."""
     AuditStream.objects.update(not_before=None)
     return audit_stream.run()
@@ -155,10 +155,10 @@ def test_batch_is_sent_again_after_a_dropped_connection(server):
     server.behave = [read_a_little_and_drop, drop_at_once]
     ids = write(50)
     for _ in range(2):
-        assert again() == 0
+        assert next_round() == 0
         # A reset may come before the connection is established.
         assert AuditStream.objects.get().last_error in ("dropped", "connection")
-    assert again() == 50
+    assert next_round() == 50
     assert server.entries() == ids
     row = AuditStream.objects.get()
     assert (row.last_error, row.failures, row.last_id) == ("", 0, ids[-1])
@@ -172,7 +172,7 @@ def test_dead_receiver_is_retried_with_backoff_and_does_not_block_others(setting
         ids = write(2)
         waits = []
         for _ in range(len(audit_stream.WAITS_S) + 2):
-            assert again() == 0
+            assert next_round() == 0
             row = AuditStream.objects.get()
             waits.append(round((row.not_before - row.failed_at).total_seconds()))
             assert audit_stream.run() == 0  # it pauses
@@ -194,7 +194,7 @@ def test_batch_is_sent_again_after_a_worker_was_killed(server, monkeypatch):
     with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
         dying.setattr(audit_stream.SyslogSink, "send", killed)
         audit_stream.run()
-    assert again() == 3
+    assert next_round() == 3
     assert server.entries() == ids + ids
 
 
@@ -247,11 +247,11 @@ def test_tls_receiver_needs_a_trusted_certificate(settings, authority):
         settings.BERTH_AUDIT_SYSLOG = f"tls://127.0.0.1:{server.port}"
         audit_stream.run()
         ids = write(3)
-        assert again() == 0
+        assert next_round() == 0
         assert AuditStream.objects.get().last_error == "tls"
         assert server.received == b""
         settings.BERTH_OUTGOING_CA_FILE = str(public)
-        assert again() == 3
+        assert next_round() == 3
         # The server ends the connection when it has read to the end.
         assert server.entries() == ids
 
@@ -274,9 +274,9 @@ def test_http_receiver_gets_signed_batches(settings):
         settings.BERTH_AUDIT_WEBHOOK = f"{there.url}/path-that-is-secret"
         audit_stream.run()
         ids = write(3)
-        assert again() == 0
+        assert next_round() == 0
         assert AuditStream.objects.get().last_error == "refused"
-        assert again() == 3
+        assert next_round() == 3
         first, second = there.requests
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == f"audit_{ids[0]}_{ids[-1]}"
     body = Webhook(settings.BERTH_AUDIT_WEBHOOK_SECRET).verify(second.body, second.headers)
@@ -290,7 +290,7 @@ def test_administrators_see_stream_progress(server, ada, olga, as_user, api):
     audit_stream.run()
     server.behave = [lambda opened: opened.close()]
     write()
-    again()
+    next_round()
     html = as_user(ada).get("/audit/").content.decode()
     assert f"tcp://127.0.0.1:{server.port}" in html
     assert "1 entry is waiting" in html or "2 entries are waiting" in html

@@ -26,7 +26,7 @@ PART = 40_000
 ENDS = (ShareStep.ASKED, ShareStep.KILLED)
 
 
-def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareUse:
+def usage(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareUse:
     return ShareUse(
         part, tuple(DeviceProcess(100 + n, 7, amount) for n, amount in enumerate(amounts)), urgent
     )
@@ -48,11 +48,11 @@ def steps(done: list[tuple[float, ShareAction]]) -> list[tuple[float, ShareStep,
 
 
 def test_workspace_within_its_share_gets_no_notice() -> None:
-    assert play([seen(30_000, 10_000)] * 60) == []
+    assert play([usage(30_000, 10_000)] * 60) == []
 
 
 def test_warned_then_terminated_then_killed() -> None:
-    done = play([seen(1_000, 45_000)] * 30)
+    done = play([usage(1_000, 45_000)] * 30)
     assert steps(done) == [
         (0, ShareStep.OVER, None),
         (GRACE_S, ShareStep.ASKED, 101),
@@ -62,9 +62,9 @@ def test_warned_then_terminated_then_killed() -> None:
 
 
 def test_next_process_is_terminated_while_over_the_share() -> None:
-    three = seen(25_000, 45_000, 24_000)
+    three = usage(25_000, 45_000, 24_000)
     # The largest process ended; the other two still exceed the share.
-    done = play([three] * 21 + [seen(25_000, 0, 24_000)] * 30)
+    done = play([three] * 21 + [usage(25_000, 0, 24_000)] * 30)
     assert [step for step in steps(done) if step[1] in ENDS] == [
         (20, ShareStep.ASKED, 101),
         (25, ShareStep.ASKED, 100),
@@ -75,36 +75,36 @@ def test_next_process_is_terminated_while_over_the_share() -> None:
 
 
 def test_no_process_ends_if_usage_falls_within_the_grace_period() -> None:
-    done = play([seen(45_000)] * 19 + [seen(30_000)] * 20)
+    done = play([usage(45_000)] * 19 + [usage(30_000)] * 20)
     assert steps(done) == [(0, ShareStep.OVER, None), (19 + STEADY_S, ShareStep.BACK, None)]
 
 
 def test_alternating_usage_does_not_reset_the_grace_period() -> None:
-    done = play(([seen(45_000)] * 3 + [seen(30_000)] * 2) * 10)
+    done = play(([usage(45_000)] * 3 + [usage(30_000)] * 2) * 10)
     assert (20, ShareStep.ASKED, 100) in steps(done)
     assert [each.step for _, each in done].count(ShareStep.OVER) == 1
 
 
 def test_no_grace_period_if_the_neighbour_lacks_memory() -> None:
-    done = play([seen(1_000, 45_000, urgent=True)] * 7)
+    done = play([usage(1_000, 45_000, urgent=True)] * 7)
     assert steps(done) == [
         (0, ShareStep.OVER, None), (0, ShareStep.ASKED, 101), (5, ShareStep.KILLED, 101),
     ]  # fmt: skip
     assert done[0][1].ends_in_s == 0
     # The neighbor has its share, or the workspace is within its own: not urgent.
-    assert play([seen(40_000, urgent=True)] * 30) == []
+    assert play([usage(40_000, urgent=True)] * 30) == []
 
 
 def test_unreported_usage_ends_no_process() -> None:
-    done = play([seen(1_000, None, 90_000)] * 40)
+    done = play([usage(1_000, None, 90_000)] * 40)
     assert {act.step for _, act in done} == {ShareStep.UNKNOWN}
 
 
 def test_gap_restarts_the_time() -> None:
-    over, _ = decide(None, seen(45_000), 0.0)
-    over, acts = decide(over, seen(45_000), 19.0)
+    over, _ = decide(None, usage(45_000), 0.0)
+    over, acts = decide(over, usage(45_000), 19.0)
     assert acts == ()
-    over, acts = decide(over, seen(45_000), 24.0)
+    over, acts = decide(over, usage(45_000), 24.0)
     assert acts == (), "nobody knows what was held between"
 
 

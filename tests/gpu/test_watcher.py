@@ -173,7 +173,7 @@ def test_nvml_event_failure_is_raised() -> None:
 # --- the whole watcher ----------------------------------------------------------------------------
 
 
-class Told:
+class Sink:
     """A sink that may be unreachable at first."""
 
     def __init__(self, away: int = 0) -> None:
@@ -197,7 +197,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running: list[Watcher] = []
     (tmp_path / "kmsg").touch()
 
-    def begin(sink: Told, follow: Any = lambda tell, going: None) -> Watcher:
+    def begin(sink: Sink, follow: Any = lambda tell, going: None) -> Watcher:
         watcher = Watcher(sink, kmsg=tmp_path / "kmsg", follow=follow)
         running.append(watcher)
         watcher.start()
@@ -209,7 +209,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_xid_of_either_source_is_reported_once_and_application_xids_are_not(start: Start) -> None:
-    told = Told()
+    told = Sink()
     watcher = start(told)
     for xid in (13, 31, 43, 45, 68, 1):
         watcher.handle(XidReport(SLOT, xid, "x"))
@@ -228,7 +228,7 @@ def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: P
         hung.set()
         hangs.wait(30)
 
-    told = Told()
+    told = Sink()
     start(told, follow)
     assert hung.wait(10)
     deadline = time.monotonic() + 20
@@ -251,21 +251,21 @@ def test_lost_gpu_does_not_end_the_watch_of_others(start: Start, monkeypatch: py
             raise problem
         tell(XidReport(SLOT, 48))
 
-    told = Told()
+    told = Sink()
     start(told, follow)
     assert told.heard.wait(20)
     assert told.found == [XidReport(SLOT, 48)]
 
 
 def test_undeliverable_reports_are_kept(start: Start) -> None:
-    told = Told(away=1)
+    told = Sink(away=1)
     start(told).handle(XidReport(SLOT, 48))
     assert told.heard.wait(20)
     assert told.found == [XidReport(SLOT, 48)] and told.tries == 2
 
 
 def test_nvml_events_work_without_kernel_log_permission(tmp_path: Path) -> None:
-    told = Told()
+    told = Sink()
     watcher = Watcher(told, kmsg=tmp_path / "nowhere", follow=lambda tell, going: tell(XidReport(SLOT, 95)))
     watcher.start()
     assert told.heard.wait(10)

@@ -41,7 +41,7 @@ def check(sent: Any) -> Any:
     return passes
 
 
-def asked(device: Device, sent: Any) -> CheckCommand:
+def requested_check(device: Device, sent: Any) -> CheckCommand:
     runs.request_check(actor=SYSTEM, device_id=device.pk)
     command = only(sent)
     GpuCheckRun.objects.filter(pk=command.run).delete()
@@ -49,7 +49,7 @@ def asked(device: Device, sent: Any) -> CheckCommand:
 
 
 def test_first_check_is_compared_with_the_datasheet_only(gpus: list[Device], sent: Any) -> None:
-    command = asked(gpus[0], sent)
+    command = requested_check(gpus[0], sent)
     assert (command.baseline, command.node_median, command.baseline_of) == ({}, {}, "")
 
 
@@ -58,14 +58,14 @@ def test_passed_checks_with_the_same_software_form_a_baseline(
 ) -> None:
     for device in gpus[:4]:
         check(device, NEW)
-    command = asked(gpus[0], sent)
+    command = requested_check(gpus[0], sent)
     assert command.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
     expected = real_report(command)["tests"]
     copied = next(test["measures"]["copy_gb_s"] for test in expected if test["name"] == "copy")
     assert command.baseline["copy_gb_s"] == command.node_median["copy_gb_s"] == copied
     assert command.baseline["free_mib:ecc_unknown"] > 0
     # First check: the earlier free memory is unknown.
-    assert "free_mib:ecc_unknown" not in asked(gpus[4], sent).baseline
+    assert "free_mib:ecc_unknown" not in requested_check(gpus[4], sent).baseline
 
 
 @pytest.mark.parametrize("change", [{"software": OLD}, {"driver": "570.86"}])
@@ -75,13 +75,13 @@ def test_passed_checks_with_other_software_are_not_in_the_baseline(
     """A library update of the whole fleet must not fail it."""
     for device in gpus[:3]:
         check(device, change.get("software", NEW), change.get("driver", "580.10"))
-    assert asked(gpus[3], sent).baseline["copy_gb_s"] > 0
+    assert requested_check(gpus[3], sent).baseline["copy_gb_s"] > 0
     check(gpus[3], NEW)
     # The newest pass on the node determines the node's software.
-    after = asked(gpus[4], sent)
+    after = requested_check(gpus[4], sent)
     assert after.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
     assert "copy_gb_s" not in after.baseline and after.node_median == {}
-    before = asked(gpus[0], sent)
+    before = requested_check(gpus[0], sent)
     assert before.baseline_of != after.baseline_of and "copy_gb_s" in before.node_median
     assert "free_mib:ecc_unknown" in before.baseline
 
@@ -113,18 +113,18 @@ def linked(up: int, **more: Any) -> dict[str, Any]:
 def test_links_are_compared_with_the_last_check_of_the_device(
     gpus: list[Device], check: Any, sent: Any
 ) -> None:
-    assert "nvlinks_up" not in asked(gpus[0], sent).baseline
+    assert "nvlinks_up" not in requested_check(gpus[0], sent).baseline
     for device, up in zip(gpus[:4], (8, 12, 12, 12), strict=True):
         check(device, NEW, **linked(up))
-    command = asked(gpus[0], sent)
+    command = requested_check(gpus[0], sent)
     assert command.baseline["nvlinks_up"] == 8 and "nvlinks_up" not in command.node_median
     # Other devices do not count, and a driver update changes no links.
-    assert "nvlinks_up" not in asked(gpus[4], sent).baseline
+    assert "nvlinks_up" not in requested_check(gpus[4], sent).baseline
     check(gpus[1], OLD, driver="570.86")
     check(gpus[0], OLD, driver="570.86", **linked(7, verdict="degraded", exit_code=1))
-    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 7
+    assert requested_check(gpus[0], sent).baseline["nvlinks_up"] == 7
     check(gpus[0], OLD, driver="570.86", **linked(3, verdict="fail", exit_code=2))
-    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 7
+    assert requested_check(gpus[0], sent).baseline["nvlinks_up"] == 7
 
 
 def test_operator_uncordon_accepts_the_current_links(
@@ -134,9 +134,9 @@ def test_operator_uncordon_accepts_the_current_links(
     for actor, kept in ((SYSTEM, True), (olga, False)):
         cordon_device(actor=actor, device_id=gpus[0].pk, reason="few links")
         lift_cordon(actor=actor, device_id=gpus[0].pk)
-        assert ("nvlinks_up" in asked(gpus[0], sent).baseline) is kept
+        assert ("nvlinks_up" in requested_check(gpus[0], sent).baseline) is kept
     check(gpus[0], NEW, **linked(4))
-    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 4
+    assert requested_check(gpus[0], sent).baseline["nvlinks_up"] == 4
 
 
 @pytest.mark.parametrize("links", [None, [], "12", [{}], [12], {"active": True}])
@@ -144,7 +144,7 @@ def test_unreported_links_are_not_in_the_baseline(
     gpus: list[Device], check: Any, sent: Any, links: Any
 ) -> None:
     assert run_of(check(gpus[0], NEW, health_before={"unavailable": [], "nvlinks": links})).verdict == "pass"
-    assert "nvlinks_up" not in asked(gpus[0], sent).baseline
+    assert "nvlinks_up" not in requested_check(gpus[0], sent).baseline
 
 
 # --- models without a datasheet -----------------------------------------------------------------------
@@ -188,13 +188,13 @@ def test_three_similar_devices_form_the_first_baseline_of_a_model(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
     assert [(run.verdict, run.unjudged) for run in unlisted(3600, 3700)] == [("degraded", True)] * 2
-    assert "copy_gb_s" not in asked(gpus[2], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[2], sent).baseline
     unlisted(3600, 3700, 3650)
-    command = asked(gpus[3], sent)
+    command = requested_check(gpus[3], sent)
     assert command.baseline["copy_gb_s"] == 3650
     assert command.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
     # The three are compared as well, so they can pass and be allocated.
-    assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3650
+    assert requested_check(gpus[0], sent).baseline["copy_gb_s"] == 3650
 
 
 def test_device_without_floors_is_in_service_with_a_warning(
@@ -216,12 +216,12 @@ def test_values_of_a_faulty_device_are_not_in_the_baseline(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
     unlisted(3600, 1800, 3700, 3650)
-    assert asked(gpus[1], sent).baseline["copy_gb_s"] == 3650
+    assert requested_check(gpus[1], sent).baseline["copy_gb_s"] == 3650
 
 
 def test_dissimilar_devices_form_no_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 1800, 3700)
-    assert "copy_gb_s" not in asked(gpus[3], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[3], sent).baseline
 
 
 def test_passed_checks_take_precedence_over_unjudged_values(
@@ -234,7 +234,7 @@ def test_passed_checks_take_precedence_over_unjudged_values(
     passed = GpuCheckRun.objects.filter(verdict="pass").first()
     assert passed is not None and not passed.unjudged
     expected = passed.measures["copy_gb_s"]["value"]
-    assert asked(gpus[4], sent).baseline["copy_gb_s"] == expected
+    assert requested_check(gpus[4], sent).baseline["copy_gb_s"] == expected
 
 
 def test_fleet_of_three_keeps_its_baseline_after_passing(
@@ -245,15 +245,15 @@ def test_fleet_of_three_keeps_its_baseline_after_passing(
     for device in gpus[:3]:
         runs.request_check(actor=SYSTEM, device_id=device.pk)
         assert answer(only(sent), software=NEW, facts=FACTS | {"driver_version": "580.10"})
-    assert "copy_gb_s" in asked(gpus[0], sent).baseline
+    assert "copy_gb_s" in requested_check(gpus[0], sent).baseline
 
 
 def test_other_driver_resets_the_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 3700, 3650, 3600)
     unlisted(3000, 3100, software=OLD)
-    assert "copy_gb_s" not in asked(gpus[0], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[0], sent).baseline
     unlisted(3000, 3100, 3050, software=OLD)
-    assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3050
+    assert requested_check(gpus[0], sent).baseline["copy_gb_s"] == 3050
 
 
 def test_values_of_a_standard_check_are_kept_after_a_quick_one(
@@ -264,7 +264,7 @@ def test_values_of_a_standard_check_are_kept_after_a_quick_one(
         figures = run.measures | {"gemm_bf16_tflops": {"value": 600.0, "unit": "TFLOP/s"}}
         GpuCheckRun.objects.filter(pk=run.pk).update(level="standard", measures=figures)
     unlisted(3000, 3000, 3000)
-    found = asked(gpus[3], sent).baseline
+    found = requested_check(gpus[3], sent).baseline
     assert (found["copy_gb_s"], found["gemm_bf16_tflops"]) == (3000, 600)
 
 
@@ -302,4 +302,4 @@ def test_skipped_test_is_not_an_unjudged_value(gpus: list[Device], sent: Any) ->
 def test_listed_model_uses_its_datasheet(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 3700, 3650, 3600)
     Device.objects.update(model="NVIDIA H100 80GB HBM3")
-    assert "copy_gb_s" not in asked(gpus[4], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[4], sent).baseline

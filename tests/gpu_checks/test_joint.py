@@ -69,7 +69,7 @@ def joint_report(command: CheckCommand, parts: dict[str, dict[str, Any]]) -> dic
 
 
 @pytest.fixture
-def end(command, django_capture_on_commit_callbacks):
+def report_end(command, django_capture_on_commit_callbacks):
     def answered(**parts: dict[str, Any]) -> GpuCheckRun:
         report = joint_report(command, {f"GPU-node-1-{key[1:]}": part for key, part in parts.items()})
         with django_capture_on_commit_callbacks(execute=True):
@@ -79,18 +79,18 @@ def end(command, django_capture_on_commit_callbacks):
     return answered
 
 
-def test_all_gpus_are_reserved_until_the_end(gpus, command, end):
+def test_all_gpus_are_reserved_until_the_end(gpus, command, report_end):
     assert (command.kind, command.uuid) == ("joint", gpus[0].uuid)
     assert command.peers == tuple(gpu.uuid for gpu in gpus[1:])
     assert Device.objects.filter(checking=True).count() == 4
-    run = end()
+    run = report_end()
     assert (run.state, run.verdict) == (RunState.DONE, CheckVerdict.PASS)
     assert not Device.objects.filter(checking=True).exists()
     assert not Device.objects.exclude(passed_at=None).exists(), "memory and links were not checked"
 
 
-def test_each_gpu_is_judged_by_its_own_result(gpus, olga, end):
-    run = end(g1=SLOW, g2=WRONG, g3=BLIND)
+def test_each_gpu_is_judged_by_its_own_result(gpus, olga, report_end):
+    run = report_end(g1=SLOW, g2=WRONG, g3=BLIND)
     assert run.verdict == CheckVerdict.PASS, "the run's own GPU is sound"
     first, slow, wrong, blind = map(fresh, gpus)
     assert (first.cordoned, first.warning) == (False, "")
@@ -107,7 +107,7 @@ def test_each_gpu_is_judged_by_its_own_result(gpus, olga, end):
     ]  # fmt: skip
 
 
-def test_results_for_gpus_outside_the_run_are_ignored(gpus, command, end):
+def test_results_for_gpus_outside_the_run_are_ignored(gpus, command, report_end):
     report = joint_report(command, {})
     (test,) = [test for test in report["tests"] if test["name"] == "joint_burn"]
     stranger = dict(test["detail"]["by_device"][gpus[1].uuid], errors=5)
@@ -118,8 +118,8 @@ def test_results_for_gpus_outside_the_run_are_ignored(gpus, command, end):
     assert not fresh(gpus[3]).cordoned
 
 
-def test_report_with_malformed_parts_is_inconclusive(gpus, end):
-    run = end(g1={"percent": "fast"})
+def test_report_with_malformed_parts_is_inconclusive(gpus, report_end):
+    run = report_end(g1={"percent": "fast"})
     assert run.verdict == CheckVerdict.INCONCLUSIVE and "names other devices" in run.summary
 
 
@@ -154,8 +154,8 @@ def test_other_checks_on_the_node_are_refused_during_a_joint_check(gpus, command
     assert commands(sent) == []
 
 
-def test_joint_check_over_rest_and_on_pages_shows_each_gpu(gpus, client, olga, end):
-    run = end(g2=SLOW)
+def test_joint_check_over_rest_and_on_pages_shows_each_gpu(gpus, client, olga, report_end):
+    run = report_end(g2=SLOW)
     client.force_login(olga)
     page = client.get(reverse("gpu_checks:check", args=[run.pk])).content.decode()
     assert "All GPUs of node-1 at once" in page and "Checked at the same time:" in page

@@ -57,7 +57,7 @@ def ask(node: Node, other: Node, actor: Any = SYSTEM) -> GpuCheckRun:
 
 
 @pytest.fixture
-def two(nodes, sent, django_capture_on_commit_callbacks) -> tuple[CheckCommand, CheckCommand]:
+def end_commands(nodes, sent, django_capture_on_commit_callbacks) -> tuple[CheckCommand, CheckCommand]:
     """The pending commands of a check of node-1 and node-2, rank 0 first."""
     with django_capture_on_commit_callbacks(execute=True):
         ask(nodes[0], nodes[1])
@@ -119,16 +119,16 @@ def refused(node: Node, other: Node) -> CheckCode:
 # --- requests to both nodes -----------------------------------------------------------------------
 
 
-def test_both_ends_get_the_same_port(nodes, two):
-    first, second = two
-    assert [each.kind for each in two] == ["pair", "pair"]
-    assert [each.uuid for each in two] == ["GPU-node-1-0", "GPU-node-2-0"]
-    ends = [(each.meeting.rank, each.meeting.address, each.meeting.port) for each in two]
+def test_both_ends_get_the_same_port(nodes, end_commands):
+    first, second = end_commands
+    assert [each.kind for each in end_commands] == ["pair", "pair"]
+    assert [each.uuid for each in end_commands] == ["GPU-node-1-0", "GPU-node-2-0"]
+    ends = [(each.meeting.rank, each.meeting.address, each.meeting.port) for each in end_commands]
     assert ends == [(0, ADDRESS, 29400), (1, ADDRESS, 29400)]
     assert (first.meeting.partner, second.meeting.partner) == ("node-2", "node-1")
     # The slower of both ports: 200 Gbit/s.
-    assert {each.meeting.port_gb_s for each in two} == {25.0}
-    assert {each.meeting.transport for each in two} == {"rdma"}
+    assert {each.meeting.port_gb_s for each in end_commands} == {25.0}
+    assert {each.meeting.transport for each in end_commands} == {"rdma"}
     assert run_of(first).partner == run_of(second) and run_of(second).partner == run_of(first)
 
 
@@ -168,19 +168,19 @@ def test_repeated_request_returns_the_open_run(nodes, sent):
     assert GpuCheckRun.objects.count() == 2
 
 
-def test_both_devices_are_reserved_and_released(nodes, two, end):
-    mine = Device.objects.filter(uuid__in=[each.uuid for each in two])
+def test_both_devices_are_reserved_and_released(nodes, end_commands, end):
+    mine = Device.objects.filter(uuid__in=[each.uuid for each in end_commands])
     assert set(mine.values_list("checking", flat=True)) == {True}
     shown = [d for state in next(iter(capacity.load().values())).nodes for d in state.devices if d.unusable]
-    assert {each.uuid for each in shown} == {each.uuid for each in two}
+    assert {each.uuid for each in shown} == {each.uuid for each in end_commands}
     assert {each.unusable.code for each in shown} == {PlacementCode.DEVICE_CHECKING}
-    for each in two:
+    for each in end_commands:
         end(each)
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_reserved_devices_refuse_checks_resets_and_cordons(nodes, two):
-    for command in two:
+def test_reserved_devices_refuse_checks_resets_and_cordons(nodes, end_commands):
+    for command in end_commands:
         device = Device.objects.get(uuid=command.uuid)
         with pytest.raises(StateConflict) as error:
             runs.request_check(actor=SYSTEM, device_id=device.pk)
@@ -264,10 +264,10 @@ def test_link_checks_need_an_operator_and_existing_nodes(nodes, alice, olga):
 # --- results --------------------------------------------------------------------------------------
 
 
-def test_correct_sums_do_not_pass_the_device(nodes, two, end, olga):
-    proven = Device.objects.get(uuid=two[0].uuid)
+def test_correct_sums_do_not_pass_the_device(nodes, end_commands, end, olga):
+    proven = Device.objects.get(uuid=end_commands[0].uuid)
     Device.objects.filter(pk=proven.pk).update(warning="a link is slow")
-    for each in two:
+    for each in end_commands:
         run = end(each)
         assert (run.state, run.verdict) == (RunState.DONE, CheckVerdict.PASS)
         assert run.measures["between_nodes_gb_s"]["value"] == 22.0
@@ -277,10 +277,10 @@ def test_correct_sums_do_not_pass_the_device(nodes, two, end, olga):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_wrong_words_at_both_ends_fail_no_device(nodes, two, end, olga, order):
+def test_wrong_words_at_both_ends_fail_no_device(nodes, end_commands, end, olga, order):
     for each in order:
-        end(two[each], wrong=7)
-    for command in two:
+        end(end_commands[each], wrong=7)
+    for command in end_commands:
         run = run_of(command)
         assert (run.verdict, run.recovery) == (CheckVerdict.DEGRADED, "inspect")
         assert THIRD_NODE in run.summary
@@ -295,24 +295,27 @@ def test_wrong_words_at_both_ends_fail_no_device(nodes, two, end, olga, order):
 
 @pytest.mark.parametrize("wrong_at", [0, 1])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_wrong_words_at_one_end_are_reported_there(nodes, two, end, olga, wrong_at, order):
+def test_wrong_words_at_one_end_are_reported_there(nodes, end_commands, end, olga, wrong_at, order):
     for each in order:
-        end(two[each], wrong=7 if each == wrong_at else 0)
+        end(end_commands[each], wrong=7 if each == wrong_at else 0)
     bad, good = (f"node-{wrong_at + 1}", f"node-{2 - wrong_at}")
-    right = run_of(two[1 - wrong_at])
+    right = run_of(end_commands[1 - wrong_at])
     assert right.verdict == CheckVerdict.DEGRADED
     assert right.summary.startswith(f"This end passed. The other end, {bad}, reported: 7 wrong words")
-    assert (wrong_words(run_of(two[wrong_at])), wrong_words(right)) == (7, 0)
+    assert (wrong_words(run_of(end_commands[wrong_at])), wrong_words(right)) == (7, 0)
     (notice,) = notices()
     assert notice.body.startswith(f"Only {bad} received wrong data, {good} did not.")
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_missing_partner_gives_no_verdict(nodes, two, end, olga):
+def test_missing_partner_gives_no_verdict(nodes, end_commands, end, olga):
     text = "Not run. Could not connect to node-2 at 192.0.2.11, port 29400 within 150 s."
-    end(two[0], skipped=text)
-    run = end(two[1])
-    assert (run_of(two[0]).verdict, run.verdict) == (CheckVerdict.INCONCLUSIVE, CheckVerdict.INCONCLUSIVE)
+    end(end_commands[0], skipped=text)
+    run = end(end_commands[1])
+    assert (run_of(end_commands[0]).verdict, run.verdict) == (
+        CheckVerdict.INCONCLUSIVE,
+        CheckVerdict.INCONCLUSIVE,
+    )
     assert text in run.summary
     (notice,) = notices()
     assert (notice.kind, notice.title) == (
@@ -321,32 +324,32 @@ def test_missing_partner_gives_no_verdict(nodes, two, end, olga):
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_error_of_one_end_cordons_only_that_device(nodes, two, end, olga):
-    end(two[0])
-    end(two[1], "ecc")
+def test_error_of_one_end_cordons_only_that_device(nodes, end_commands, end, olga):
+    end(end_commands[0])
+    end(end_commands[1], "ecc")
     out = Device.objects.get(cordoned=True)
-    assert (out.uuid, out.cordon_cause) == (two[1].uuid, "check")
-    assert run_of(two[0]).verdict == CheckVerdict.INCONCLUSIVE
+    assert (out.uuid, out.cordon_cause) == (end_commands[1].uuid, "check")
+    assert run_of(end_commands[0]).verdict == CheckVerdict.INCONCLUSIVE
 
 
 def test_silent_node_makes_the_other_end_inconclusive(
-    nodes, two, end, olga, clock, sent, django_capture_on_commit_callbacks
+    nodes, end_commands, end, olga, clock, sent, django_capture_on_commit_callbacks
 ):
-    end(two[0])
+    end(end_commands[0])
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     with django_capture_on_commit_callbacks(execute=True):
         lost_runs.sweep_lost()
-    lost = run_of(two[1])
+    lost = run_of(end_commands[1])
     assert lost.state == RunState.LOST and not commands(sent), "it is not sent again"
-    assert run_of(two[0]).verdict == CheckVerdict.INCONCLUSIVE
+    assert run_of(end_commands[0]).verdict == CheckVerdict.INCONCLUSIVE
     assert len(notices()) == 1
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_waiting_end_is_cancelled_with_the_other(nodes, two, end):
-    GpuCheckRun.objects.filter(pk=two[1].run).update(lease="", lease_expires_at=None)
-    end(two[0], skipped="Not run. Could not connect to node-2.")
-    waiting = run_of(two[1])
+def test_waiting_end_is_cancelled_with_the_other(nodes, end_commands, end):
+    GpuCheckRun.objects.filter(pk=end_commands[1].run).update(lease="", lease_expires_at=None)
+    end(end_commands[0], skipped="Not run. Could not connect to node-2.")
+    waiting = run_of(end_commands[1])
     assert waiting.state == RunState.LOST and "node-1 ended its part" in waiting.summary
     assert not Device.objects.filter(checking=True).exists()
 
@@ -362,9 +365,9 @@ def test_both_ends_are_cancelled_together_before_they_start(nodes, olga, sent):
         runs.cancel_check(actor=olga, run_id=run.pk)
 
 
-def test_deleted_end_does_not_affect_the_other(nodes, two, end):
-    GpuCheckRun.objects.filter(pk=two[1].run).delete()
-    run = end(two[0])
+def test_deleted_end_does_not_affect_the_other(nodes, end_commands, end):
+    GpuCheckRun.objects.filter(pk=end_commands[1].run).delete()
+    run = end(end_commands[0])
     assert (run.verdict, run.partner) == (CheckVerdict.PASS, None)
 
 
@@ -487,13 +490,13 @@ def test_node_page_query_count_is_constant(client, nodes, olga, django_assert_ma
         assert "node-8</option>" in client.get(where).content.decode()
 
 
-def test_both_device_pages_show_the_result(client, nodes, two, end, olga):
-    end(two[0], wrong=7)
-    end(two[1])
+def test_both_device_pages_show_the_result(client, nodes, end_commands, end, olga):
+    end(end_commands[0], wrong=7)
+    end(end_commands[1])
     client.force_login(olga)
-    for command, far in zip(two, ("node-2", "node-1"), strict=True):
+    for command, far in zip(end_commands, ("node-2", "node-1"), strict=True):
         device = Device.objects.get(uuid=command.uuid)
         page = client.get(reverse("fleet:device", args=[device.pk])).content.decode()
         assert f"Link to {far}" in page and "7 wrong words" in page
-    page = client.get(reverse("gpu_checks:check", args=[two[0].run])).content.decode()
+    page = client.get(reverse("gpu_checks:check", args=[end_commands[0].run])).content.decode()
     assert "Link between the nodes" in page and "Check again" in page

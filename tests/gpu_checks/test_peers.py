@@ -42,7 +42,7 @@ def ask(device: Device, level: str = CheckLevel.STANDARD, **fields) -> GpuCheckR
 
 
 @pytest.fixture
-def hold(gpus, make, alice) -> Callable[[int], set[int]]:
+def allocate(gpus, make, alice) -> Callable[[int], set[int]]:
     """Start this many workspaces with one GPU each; return the GPUs' indexes."""
 
     def taken(number: int) -> set[int]:
@@ -61,7 +61,7 @@ def indexes(run: GpuCheckRun) -> list[int]:
     return list(run.peers.order_by("index").values_list("index", flat=True))
 
 
-def busy(device: Device) -> set[int]:
+def reserved_indexes(device: Device) -> set[int]:
     """The GPUs of the node that are reserved by checks."""
     state = next(iter(capacity.load().values())).nodes[0]
     found = {each.uuid for each in state.devices if each.unusable}
@@ -75,10 +75,10 @@ def test_two_idle_neighbours_are_reserved_as_peers(gpus, sent, django_capture_on
     assert indexes(run) == [1, 2]
     command = only(sent)
     assert command.peers == (gpus[1].uuid, gpus[2].uuid)
-    assert busy(gpus[0]) == {0, 1, 2}
+    assert reserved_indexes(gpus[0]) == {0, 1, 2}
     with django_capture_on_commit_callbacks(execute=True):
         assert answer(command)
-    assert busy(gpus[0]) == set()
+    assert reserved_indexes(gpus[0]) == set()
     assert run_of(command).state == RunState.DONE
     assert indexes(run) == [1, 2], "who they were stays known"
 
@@ -94,8 +94,8 @@ def test_quick_checks_and_scrubs_have_no_peers(gpus):
     assert not fresh(gpus[2]).checking
 
 
-def test_preflight_checks_have_no_peers(gpus, hold):
-    (mine,) = hold(1)
+def test_preflight_checks_have_no_peers(gpus, allocate):
+    (mine,) = allocate(1)
     workspace = Workspace.objects.get()
     run = ask(gpus[mine], cause=CheckCause.HAND_OUT, workspace=workspace)
     assert run.workspace == workspace and indexes(run) == []
@@ -121,8 +121,8 @@ def test_unsuitable_devices_are_not_peers(gpus, changed):
     assert indexes(ask(gpus[0])) == [2, 3]
 
 
-def test_allocated_device_is_not_a_peer(gpus, hold):
-    free = sorted(set(range(6)) - hold(2))
+def test_allocated_device_is_not_a_peer(gpus, allocate):
+    free = sorted(set(range(6)) - allocate(2))
     assert indexes(ask(gpus[free[0]])) == free[1:3]
 
 
@@ -139,8 +139,8 @@ def test_devices_of_another_node_are_not_peers(catalog):
     assert indexes(ask(first)) == []
 
 
-def test_one_device_of_the_pool_is_left_free(gpus, hold):
-    free = sorted(set(range(6)) - hold(3))
+def test_one_device_of_the_pool_is_left_free(gpus, allocate):
+    free = sorted(set(range(6)) - allocate(3))
     assert indexes(ask(gpus[free[0]])) == []
 
 
@@ -222,7 +222,7 @@ def test_lost_run_releases_its_peers(gpus, sent, clock, django_capture_on_commit
             lost_runs.sweep_lost()
     run.refresh_from_db()
     assert run.state == RunState.LOST
-    assert busy(gpus[0]) == set()
+    assert reserved_indexes(gpus[0]) == set()
 
 
 def test_failed_check_releases_peers_and_cordons_only_the_device(
@@ -248,7 +248,7 @@ def test_sweep_releases_leftovers_of_a_killed_process(gpus, sent):
 def test_sweep_ignores_open_runs(gpus, sent):
     ask(gpus[0])
     lost_runs.sweep_lost()
-    assert busy(gpus[0]) == {0, 1, 2}
+    assert reserved_indexes(gpus[0]) == {0, 1, 2}
 
 
 def test_release_skips_peers_with_a_new_run(gpus, django_capture_on_commit_callbacks):

@@ -38,7 +38,7 @@ def gpus(catalog: None) -> list[Device]:
     """Four real GPUs on one node; the first is cordoned by a check that recommends a reset."""
     pool = checked_pool(node_info(gpus=4))
     found = list(Device.objects.filter(node__pool=pool).order_by("index"))
-    out(found[0])
+    cordon_by_check(found[0])
     return found
 
 
@@ -52,7 +52,7 @@ def operator(with_token: Any, olga: Any) -> Api:
     return Api(with_token(olga))
 
 
-def out(device: Device, cause: CordonCause = CordonCause.CHECK, recovery: str = "reset") -> None:
+def cordon_by_check(device: Device, cause: CordonCause = CordonCause.CHECK, recovery: str = "reset") -> None:
     cordon_device(actor=SYSTEM, device_id=device.pk, reason="Rows wait.", cause=cause, recovery=recovery)
 
 
@@ -65,7 +65,7 @@ def command_of(sent: Any) -> CheckCommand:
     return messages.load(message.kwargs["command"], CheckCommand)
 
 
-def says(command: CheckCommand, verdict: str, text: str = "So it is.", **fields: Any) -> bool:
+def report_reset(command: CheckCommand, verdict: str, text: str = "So it is.", **fields: Any) -> bool:
     result = ResetResult(command.uuid, ResetVerdict(verdict), text, **fields)
     return tell(command, report=messages.dump(result))
 
@@ -85,7 +85,7 @@ def test_check_after_a_reset_lifts_the_cordon(gpu: Device, sent: Any) -> None:
     assert (run.kind, run.state, fresh(gpu).checking) == (CheckKind.RESET, RunState.QUEUED, True)
     command = command_of(sent)
     assert (command.kind, command.uuid, command.bus) == ("reset", gpu.uuid, "0000:1b:00.0")
-    assert says(command, "done", "It was reset.")
+    assert report_reset(command, "done", "It was reset.")
     run.refresh_from_db()
     assert (run.state, run.verdict, run.summary) == (RunState.DONE, CheckVerdict.PASS, "It was reset.")
     assert fresh(gpu).cordoned, "nobody knows yet what it is worth"
@@ -97,9 +97,9 @@ def test_check_after_a_reset_lifts_the_cordon(gpu: Device, sent: Any) -> None:
 
 
 def test_device_cordoned_by_a_scrub_is_scrubbed(gpus: list[Device], sent: Any) -> None:
-    out(gpus[1], CordonCause.SCRUB)
+    cordon_by_check(gpus[1], CordonCause.SCRUB)
     ask(gpus[1])
-    assert says(command_of(sent), "done")
+    assert report_reset(command_of(sent), "done")
     following = only(sent)
     assert following.kind == "scrub" and scrubbed(following)
     assert not fresh(gpus[1]).cordoned
@@ -111,7 +111,7 @@ def test_check_lost_by_a_killed_process_is_requested_by_the_policy(
     """Killed between the result and the request of the check."""
     monkeypatch.setattr(resets, "check_again", lambda device: None)
     ask(gpu)
-    assert says(command_of(sent), "done")
+    assert report_reset(command_of(sent), "done")
     assert fresh(gpu).recovery == "retry" and fresh(gpu).cordoned
     clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
     policy.run()
@@ -130,7 +130,7 @@ def test_unfinished_reset_keeps_the_cordon_with_the_next_step(
     gpu: Device, sent: Any, said: str, verdict: str, advice: str
 ) -> None:
     run = ask(gpu)
-    assert says(command_of(sent), said, "Somebody has it open.")
+    assert report_reset(command_of(sent), said, "Somebody has it open.")
     run.refresh_from_db()
     now = fresh(gpu)
     assert (run.verdict, run.recovery, run.summary) == (verdict, advice, "Somebody has it open.")
@@ -139,9 +139,9 @@ def test_unfinished_reset_keeps_the_cordon_with_the_next_step(
 
 
 def test_reset_keeps_an_operator_cordon(gpus: list[Device], sent: Any) -> None:
-    out(gpus[1], CordonCause.OPERATOR, "")
+    cordon_by_check(gpus[1], CordonCause.OPERATOR, "")
     ask(gpus[1])
-    assert says(command_of(sent), "failed", "It failed.")
+    assert report_reset(command_of(sent), "failed", "It failed.")
     now = fresh(gpus[1])
     assert (now.cordon_cause, now.cordon_reason, now.recovery) == ("operator", "Rows wait.", "reboot")
 
@@ -154,13 +154,13 @@ def test_report_about_another_gpu_is_refused(gpu: Device, gpus: list[Device], se
     assert run_of(command).verdict == CheckVerdict.INCONCLUSIVE
     ask(gpu)
     pretended = command_of(sent)
-    assert says(pretended, "done", simulated=True)
+    assert report_reset(pretended, "done", simulated=True)
     assert run_of(pretended).verdict == CheckVerdict.INCONCLUSIVE
     ask(gpu)
     hung = command_of(sent)
     assert tell(hung, failure=failure("hung"))
     assert (run_of(hung).verdict, fresh(gpu).recovery) == (CheckVerdict.HUNG, "reboot")
-    assert says(hung, "done") is False, "it has ended"
+    assert report_reset(hung, "done") is False, "it has ended"
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -208,13 +208,13 @@ def test_reset_is_refused_during_a_check_and_while_in_use(
     Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)
-    out(taken)
+    cordon_by_check(taken)
     assert refused(taken) == CheckCode.DEVICE_IN_USE
 
 
 def test_outdated_form_is_refused(gpu: Device) -> None:
     seen = frozenset({resets.etags.version_of(resets.displayed_state(gpu))})
-    out(gpu, recovery="reboot")
+    cordon_by_check(gpu, recovery="reboot")
     with pytest.raises(PreconditionFailed):
         resets.request_reset(actor=SYSTEM, device_id=gpu.pk, expected=seen)
 
@@ -231,7 +231,7 @@ def test_reset_runs_alone_on_its_node(gpu: Device, gpus: list[Device], sent: Any
     command = command_of(sent)
     runs.request_scrub(actor=SYSTEM, device_id=gpus[2].pk)
     assert not sent.of("node.gpu_scrub")
-    assert says(command, "refused")
+    assert report_reset(command, "refused")
     assert len(sent.of("node.gpu_scrub")) == 1
 
 
@@ -245,7 +245,7 @@ def test_reset_killed_before_start_is_sent_again_and_then_lost(gpu: Device, sent
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     assert lost_runs.sweep_lost() == 1
     assert len(leases) == 3
-    is_lost(run, gpu)
+    assert_lost(run, gpu)
 
 
 def test_reset_killed_while_running_is_lost_and_never_repeated(gpu: Device, sent: Any, clock: Any) -> None:
@@ -257,11 +257,11 @@ def test_reset_killed_while_running_is_lost_and_never_repeated(gpu: Device, sent
     clock.shift(runs.SILENT_S + 1)
     assert lost_runs.sweep_lost() == 1
     assert not sent.of("node.gpu_reset")
-    is_lost(run, gpu)
-    assert says(command, "done") is False, "it comes too late"
+    assert_lost(run, gpu)
+    assert report_reset(command, "done") is False, "it comes too late"
 
 
-def is_lost(run: GpuCheckRun, device: Device) -> None:
+def assert_lost(run: GpuCheckRun, device: Device) -> None:
     run.refresh_from_db()
     now = fresh(device)
     assert (run.state, run.verdict) == (RunState.LOST, "")
@@ -312,7 +312,7 @@ def test_page_asks_for_confirmation_with_affected_workspaces(
     command = command_of(sent)
     results.apply_progress(run_id=run.pk, lease=command.lease, progress={})
     assert "Resetting" in text(client.get(asked.url))
-    assert says(command, "failed", "The reset failed.")
+    assert report_reset(command, "failed", "The reset failed.")
     assert "Drain and reboot the node" in text(client.get(asked.url))
 
 
@@ -334,7 +334,7 @@ def test_simulated_gpu_reset_is_marked(
 ) -> None:
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=1)
     device = Device.objects.get(node__pool=pool)
-    out(device)
+    cordon_by_check(device)
     client.force_login(olga)
     link = f"/gpus/devices/{device.pk}/reset/"
     assert "nothing; the GPU is simulated" in text(client.get(link))

@@ -358,7 +358,7 @@ def test_worse_of_reported_and_computed_verdict_counts(gpu, sent):
 # --- repeated, late and lost messages -------------------------------------------------------------
 
 
-def picture(device: Device) -> tuple:
+def state_of_device(device: Device) -> tuple:
     rows = GpuCheckRun.objects.filter(device=device).order_by("pk").values()
     return (Device.objects.filter(pk=device.pk).values().get(), list(rows), Event.objects.count())
 
@@ -366,17 +366,17 @@ def picture(device: Device) -> tuple:
 def test_result_counts_once_and_only_with_its_lease(gpu, sent):
     ask(gpu)
     command = only(sent)
-    before = picture(gpu)
+    before = state_of_device(gpu)
     for lease in ("", "0" * 32):
         wrong = type(command)(**{**_fields(command), "lease": lease})
         assert answer(wrong) is False
         assert not results.apply_progress(run_id=command.run, lease=lease, progress={})
-    assert picture(gpu) == before
+    assert state_of_device(gpu) == before
     assert answer(command)
-    after = picture(gpu)
+    after = state_of_device(gpu)
     assert answer(command, "ecc") is False
     assert not results.apply_progress(run_id=command.run, lease=command.lease, progress={})
-    assert picture(gpu) == after
+    assert state_of_device(gpu) == after
 
 
 def _fields(command) -> dict:

@@ -37,7 +37,7 @@ def gpu(clock, catalog) -> Device:
 
 
 @pytest.fixture
-def two(gpu, make, alice, bob, sent) -> list[Workspace]:
+def two_workspaces(gpu, make, alice, bob, sent) -> list[Workspace]:
     """Two running workspaces with half of the GPU each."""
     found = []
     for user in (alice, bob):
@@ -47,7 +47,7 @@ def two(gpu, make, alice, bob, sent) -> list[Workspace]:
     return found
 
 
-def leave(workspace: Workspace, sent) -> None:
+def release_gpu(workspace: Workspace, sent) -> None:
     services.delete(actor=workspace.owner, workspace_id=workspace.pk)
     assert node_says(sent, "delete", "absent")
 
@@ -77,16 +77,16 @@ def state_of(device: Device):
     return found
 
 
-def test_shared_gpu_is_not_reused_until_all_have_left(two, gpu, make, alice, sent):
-    first, second = two
+def test_shared_gpu_is_not_reused_until_all_have_left(two_workspaces, gpu, make, alice, sent):
+    first, second = two_workspaces
     assert placed_as(gpu) is None
-    leave(first, sent)
+    release_gpu(first, sent)
     assert fresh(gpu).unscrubbed and not commands(sent)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
     waiting = make(alice, "half")
     assert waiting.state == State.PENDING
     assert (state_of(gpu).state, state_of(gpu).kept_back) == ("shared", True)
-    leave(second, sent)
+    release_gpu(second, sent)
     scrub = only(sent)
     assert (scrub.kind, GpuCheckRun.objects.get().cause) == ("scrub", CheckCause.RECLAIM)
     assert scrubbed(scrub)
@@ -97,21 +97,21 @@ def test_shared_gpu_is_not_reused_until_all_have_left(two, gpu, make, alice, sen
     check_invariants()
 
 
-def test_page_shows_why_the_rest_is_unavailable(two, gpu, alice, sent, as_user):
+def test_page_shows_why_the_rest_is_unavailable(two_workspaces, gpu, alice, sent, as_user):
     words = "New shares start after all others end"
     assert words not in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
-    leave(two[0], sent)
+    release_gpu(two_workspaces[0], sent)
     assert words in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
 
 
-def test_device_unused_by_the_last_user_is_scrubbed_for_earlier_ones(two, gpu, sent):
-    leave(two[0], sent)
-    never_began(two[1])
+def test_device_unused_by_the_last_user_is_scrubbed_for_earlier_ones(two_workspaces, gpu, sent):
+    release_gpu(two_workspaces[0], sent)
+    never_began(two_workspaces[1])
     assert only(sent).kind == "scrub"
 
 
-def test_unused_device_is_not_scrubbed(two, gpu, sent):
-    for each in two:
+def test_unused_device_is_not_scrubbed(two_workspaces, gpu, sent):
+    for each in two_workspaces:
         never_began(each)
     assert not commands(sent) and not fresh(gpu).unscrubbed
 
@@ -132,9 +132,9 @@ def test_policy_scrubs_empty_unscrubbed_devices(gpu, sent, every_h):
     assert placed_as(gpu) is None and state_of(gpu).state == "free"
 
 
-def test_check_open_at_the_last_release_does_not_replace_a_scrub(two, gpu, sent):
-    leave(two[0], sent)
-    never_began(two[1])
+def test_check_open_at_the_last_release_does_not_replace_a_scrub(two_workspaces, gpu, sent):
+    release_gpu(two_workspaces[0], sent)
+    never_began(two_workspaces[1])
     GpuCheckRun.objects.update(kind=CheckKind.CHECK)
     run = GpuCheckRun.objects.get()
     runs.close(runs.locked_run(run.pk), "done", verdict="pass")
@@ -144,15 +144,15 @@ def test_check_open_at_the_last_release_does_not_replace_a_scrub(two, gpu, sent)
     assert only(sent).kind == "scrub"
 
 
-def test_policy_skips_devices_in_use(two, gpu, sent):
-    leave(two[0], sent)
+def test_policy_skips_devices_in_use(two_workspaces, gpu, sent):
+    release_gpu(two_workspaces[0], sent)
     assert policy.run() == 0
     assert not commands(sent)
 
 
-def test_unclean_memory_cordons_the_device_until_an_operator_uncordons(two, gpu, sent, olga):
-    for each in two:
-        leave(each, sent)
+def test_unclean_memory_cordons_the_device_until_an_operator_uncordons(two_workspaces, gpu, sent, olga):
+    for each in two_workspaces:
+        release_gpu(each, sent)
     assert scrubbed(only(sent), "leak")
     assert (fresh(gpu).cordon_cause, fresh(gpu).unscrubbed) == (CordonCause.SCRUB, True)
     lift_cordon(actor=olga, device_id=gpu.pk)
@@ -166,15 +166,15 @@ def test_lifting_an_operator_cordon_does_not_clear_unscrubbed(gpu, olga, sent):
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
 
 
-def test_devices_are_reusable_without_required_scrubs(two, gpu, make, alice, sent):
+def test_devices_are_reusable_without_required_scrubs(two_workspaces, gpu, make, alice, sent):
     Pool.objects.update(scrub_required=False)
-    leave(two[0], sent)
+    release_gpu(two_workspaces[0], sent)
     assert not fresh(gpu).unscrubbed
     assert make(alice, "half").state == State.PROVISIONING
 
 
-def test_disabling_scrubs_releases_waiting_devices(two, gpu, make, alice, sent, olga):
-    leave(two[0], sent)
+def test_disabling_scrubs_releases_waiting_devices(two_workspaces, gpu, make, alice, sent, olga):
+    release_gpu(two_workspaces[0], sent)
     waiting = make(alice, "half")
     assert waiting.state == State.PENDING
     settings.set_checks(actor=olga, slug="this-machine", scrub_required=False)
@@ -197,10 +197,10 @@ def test_simulated_gpus_wait_for_scrubs_only_if_required(pool, make, alice, bob,
     assert second.state == State.PROVISIONING
 
 
-def test_gpu_missing_at_release_is_scrubbed_after_its_return(two, gpu, sent):
-    for each in two:
+def test_gpu_missing_at_release_is_scrubbed_after_its_return(two_workspaces, gpu, sent):
+    for each in two_workspaces:
         Device.objects.update(present=False)
-        leave(each, sent)
+        release_gpu(each, sent)
     assert not commands(sent) and fresh(gpu).unscrubbed
     Device.objects.update(present=True)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED

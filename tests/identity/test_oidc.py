@@ -37,12 +37,12 @@ def _rules(op, configure, team):
     configure(op_settings(op, rules=RULES))
 
 
-def who(browser: Client) -> str:
+def signed_in_user(browser: Client) -> str:
     answer = browser.get("/api/v1/me")
     return str(answer.json()["username"]) if answer.status_code == 200 else ""
 
 
-def said(answer: Any) -> str:
+def page_message(answer: Any) -> str:
     """The message of the refusal page."""
     text = answer.content.decode()
     assert "Sign-in failed" in text
@@ -66,7 +66,7 @@ def test_first_sign_in_creates_the_account_and_redirects_to_the_requested_page(o
     back = client.get(op.approve(away["Location"]))
     assert (back.status_code, back["Location"]) == (302, "/teams/")
     nora = User.objects.get(username="nora")
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
     assert list(nora.memberships.values_list("team__slug", flat=True)) == ["vision"]
     entry = Event.objects.get(kind="session.signed_in")
     assert entry.message == "signed in by corp"
@@ -77,8 +77,8 @@ def test_user_without_a_required_group_is_refused(op, configure, client):
     op.sign_in(Client(), **NORA)
     answer = op.sign_in(client, **{**NORA, "groups": []})
     assert answer.status_code == 403
-    assert "groups" in said(answer)
-    assert who(client) == ""
+    assert "groups" in page_message(answer)
+    assert signed_in_user(client) == ""
 
 
 def test_each_provider_has_a_button(op, configure, client):
@@ -91,7 +91,7 @@ def test_each_provider_has_a_button(op, configure, client):
     op.tell(claims={**NORA, "preferred_username": "otto", "email": ""})
     browser = Client()
     browser.get(op.approve(browser.get("/sign-in/by/other/")["Location"]))
-    assert who(browser) == "otto"
+    assert signed_in_user(browser) == "otto"
     assert set(IdentityLink.objects.values_list("provider", "subject")) == {("corp", "42"), ("other", "42")}
 
 
@@ -99,26 +99,26 @@ def test_rotated_key_works_at_once(op, client):
     op.sign_in(Client(), **NORA)
     op.tell(rotate=True)
     op.sign_in(client)
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
 def test_small_clock_differences_are_accepted(op, client):
     op.tell(claims=NORA, lies={"shift": {"iat": 50, "exp": -340}})
     op.sign_in(client)
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
 def test_another_signed_in_user_is_signed_out_first(op, as_user, bob):
     browser = as_user(bob)
     op.sign_in(browser, **NORA)
-    assert who(browser) == "nora"
+    assert signed_in_user(browser) == "nora"
     assert Event.objects.filter(kind="session.signed_out", actor=bob).exists()
 
 
 def test_second_sign_in_in_the_same_browser(op, client):
     op.sign_in(client, **NORA)
     op.sign_in(client)
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
 # --- forged responses -----------------------------------------------------------------------------
@@ -153,9 +153,9 @@ def test_forged_provider_responses_are_refused(op, client, lies, reason):
     away = client.get("/sign-in/by/corp/")
     op.tell(lies=lies)
     answer = client.get(op.approve(away["Location"]))
-    assert reason in said(answer)
+    assert reason in page_message(answer)
     assert answer.status_code in (400, 502)
-    assert who(client) == ""
+    assert signed_in_user(client) == ""
     assert not User.objects.filter(username="nora").exists()
     assert Event.objects.get(kind="session.provider_refused").data["code"] == "provider_wrong"
 
@@ -177,11 +177,11 @@ def test_state_is_valid_once_and_in_its_own_browser(op, client):
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
     stranger = Client()
-    assert "started in another browser" in said(stranger.get(back))
+    assert "started in another browser" in page_message(stranger.get(back))
     assert client.get(back).status_code == 302
     client.post("/sign-out/")
-    assert "started in another browser" in said(client.get(back))
-    assert who(client) == who(stranger) == ""
+    assert "started in another browser" in page_message(client.get(back))
+    assert signed_in_user(client) == signed_in_user(stranger) == ""
 
 
 def test_state_of_another_provider_is_refused(op, configure, client):
@@ -189,14 +189,14 @@ def test_state_of_another_provider_is_refused(op, configure, client):
     configure(op_settings(op) + second)
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
-    assert "started in another browser" in said(client.get(back.replace("/corp/", "/other/")))
+    assert "started in another browser" in page_message(client.get(back.replace("/corp/", "/other/")))
 
 
 @pytest.mark.parametrize(
     "query", ["", "?code=x", "?code=x&state=y", "?error=access_denied", "?state=x&error=x"]
 )
 def test_callback_without_a_started_sign_in_is_refused(op, client, query):
-    assert "started in another browser" in said(client.get(f"/sign-in/oidc/corp/callback/{query}"))
+    assert "started in another browser" in page_message(client.get(f"/sign-in/oidc/corp/callback/{query}"))
 
 
 def test_code_of_another_browser_is_refused_by_pkce(op, client):
@@ -207,14 +207,14 @@ def test_code_of_another_browser_is_refused_by_pkce(op, client):
     path, _, query = own.partition("?")
     state = parse_qs(query)["state"][0]
     answer = client.get(path, {"code": victim["code"][0], "state": state})
-    assert "refused the sign-in" in said(answer)
-    assert who(client) == ""
+    assert "refused the sign-in" in page_message(answer)
+    assert signed_in_user(client) == ""
 
 
 def test_refusal_at_the_provider_is_shown(op, client):
     op.tell(claims=NORA, lies={"deny": True})
     away = client.get("/sign-in/by/corp/")
-    assert "was cancelled" in said(client.get(op.approve(away["Location"])))
+    assert "was cancelled" in page_message(client.get(op.approve(away["Location"])))
 
 
 @pytest.mark.parametrize(
@@ -243,19 +243,19 @@ def test_unreachable_provider_is_reported_and_passwords_work(op, configure, clie
     op.tell(lies={"down": True})
     answer = client.get("/sign-in/by/corp/")
     assert answer.status_code == 503
-    assert "is not responding" in said(answer)
+    assert "is not responding" in page_message(answer)
     configure(op_settings(op).replace(op.issuer, "http://127.0.0.1:1"))
     assert client.get("/sign-in/by/corp/").status_code == 503
-    assert "is not responding" in said(client.get("/sign-in/by/corp/"))
+    assert "is not responding" in page_message(client.get("/sign-in/by/corp/"))
     client.post("/sign-in/", {"username": "ada", "password": PASSWORD})
-    assert who(client) == "ada"
+    assert signed_in_user(client) == "ada"
 
 
 def test_provider_failure_during_sign_in_is_reported(op, client):
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
     op.tell(lies={"down": True})
-    assert "is not responding" in said(client.get(back))
+    assert "is not responding" in page_message(client.get(back))
 
 
 def test_disabled_or_unknown_provider_is_404(op, configure, client):
@@ -277,7 +277,7 @@ def test_sign_out_ends_the_session_at_the_provider_if_configured(op, configure, 
     page = client.get(left["Location"]).content.decode()
     assert f"{op.issuer}/end?id_token_hint=" in page
     assert "post_logout_redirect_uri=" in page
-    assert who(client) == ""
+    assert signed_in_user(client) == ""
     assert client.get(left["Location"])["Location"] == "/sign-in/"
 
 
@@ -303,7 +303,7 @@ def test_back_channel_logout_ends_the_local_session(op, client):
     )
     assert answer.status_code == 200
     assert "no-store" in answer["Cache-Control"]
-    assert (who(client), who(other)) == ("", "otto")
+    assert (signed_in_user(client), signed_in_user(other)) == ("", "otto")
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_invalid_logout_token_signs_no_one_out(op, client, more):
     token = logout_token(op, **more)
     answer = Client().post("/sign-in/oidc/corp/signed-out/", {"logout_token": token})
     assert answer.status_code == 400
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "e30.e30.e30", "x" * 100_000])
@@ -351,7 +351,7 @@ def test_provider_test_shows_claims_and_changes_nothing(op, as_user, ada):
     assert "The account nora would be created" in page
     assert "preferred_username" in page
     assert (User.objects.count(), IdentityLink.objects.count()) == before
-    assert who(browser) == "ada"
+    assert signed_in_user(browser) == "ada"
     assert Event.objects.filter(kind="user.provider_tested", actor=ada).exists()
     assert browser.get(found["Location"])["Location"] == "/sign-in-providers/corp/"
 
@@ -362,5 +362,5 @@ def test_provider_test_is_bound_to_its_administrator(op, as_user, ada, bob):
     back = op.approve(browser.get("/sign-in-providers/corp/test/")["Location"])
     ada.is_superuser = False
     ada.save()
-    assert "Only the administrator" in said(browser.get(back))
+    assert "Only the administrator" in page_message(browser.get(back))
     assert as_user(bob).get("/sign-in-providers/corp/test/").status_code == 403

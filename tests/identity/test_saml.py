@@ -67,7 +67,7 @@ class Attempt:
         return idp.response(idp.signed(idp.assertion(self.id, **told)), self.id, self.acs)
 
 
-def bring(browser: Client, xml: str) -> Any:
+def post_response(browser: Client, xml: str) -> Any:
     """Post the response as the provider's page does, then follow the redirect; return the last response."""
     posted = Client(enforce_csrf_checks=True)
     kept = posted.post("/sign-in/saml/campus/acs/", {"SAMLResponse": encoded(xml)})
@@ -78,16 +78,16 @@ def bring(browser: Client, xml: str) -> Any:
     return browser.get(kept["Location"])
 
 
-def who(browser: Client) -> str:
+def signed_in_user(browser: Client) -> str:
     answer = browser.get("/api/v1/me")
     return str(answer.json()["username"]) if answer.status_code == 200 else ""
 
 
 def refused(browser: Client, xml: str) -> str:
     """The refusal page, after checking that no one is signed in and nothing is created."""
-    answer = bring(browser, xml)
+    answer = post_response(browser, xml)
     assert answer.status_code in (400, 403, 502), answer.status_code
-    assert who(browser) == ""
+    assert signed_in_user(browser) == ""
     assert not User.objects.filter(username="nora").exists()
     return str(answer.content.decode())
 
@@ -95,8 +95,8 @@ def refused(browser: Client, xml: str) -> str:
 def test_valid_response_signs_in_and_redirects_to_the_requested_page(idp, client):
     assert "Sign in with Campus" in client.get("/sign-in/").content.decode()
     attempt = Attempt(client, "/teams/")
-    assert bring(client, attempt.good(idp))["Location"] == "/teams/"
-    assert who(client) == "nora"
+    assert post_response(client, attempt.good(idp))["Location"] == "/teams/"
+    assert signed_in_user(client) == "nora"
     nora = User.objects.get(username="nora")
     assert (nora.email, list(nora.memberships.values_list("team__slug", flat=True))) == (
         "nora@example.org",
@@ -108,14 +108,14 @@ def test_valid_response_signs_in_and_redirects_to_the_requested_page(idp, client
 
 def test_next_certificate_is_accepted_beside_the_current_one(idp, client, monkeypatch):
     monkeypatch.setenv("CAMPUS_CERTIFICATE", Idp().certificate + idp.certificate)
-    bring(client, Attempt(client).good(idp))
-    assert who(client) == "nora"
+    post_response(client, Attempt(client).good(idp))
+    assert signed_in_user(client) == "nora"
 
 
 def test_sign_in_method_can_count_as_second_factor(idp, client, configure):
     context = "urn:oasis:names:tc:SAML:2.0:ac:classes:TimeSyncToken"
     configure(settings_of(f'mfa = [{{ claim = "AuthnContextClassRef", equals = "{context}" }}]'))
-    bring(client, Attempt(client).good(idp, context="TimeSyncToken"))
+    post_response(client, Attempt(client).good(idp, context="TimeSyncToken"))
     assert "second factor" in Event.objects.get(kind="session.signed_in").message
 
 
@@ -159,7 +159,7 @@ def test_change_after_signing_is_refused(idp, client):
 def test_comment_does_not_truncate_a_name(idp, client):
     attempt = Attempt(client)
     xml = attempt.good(idp, name_id="nora-42.evil").replace("nora-42.evil", "nora-42<!-- -->.evil")
-    bring(client, xml)
+    post_response(client, xml)
     assert not IdentityLink.objects.filter(subject="nora-42").exists()
 
 
@@ -167,11 +167,11 @@ def test_response_is_valid_once_and_in_its_own_browser(idp, client):
     attempt = Attempt(client)
     xml = attempt.good(idp)
     assert "started in another browser" in refused(Client(), xml)
-    bring(client, xml)
-    assert who(client) == "nora"
+    post_response(client, xml)
+    assert signed_in_user(client) == "nora"
     client.post("/sign-out/")
-    assert "started in another browser" in bring(client, xml).content.decode()
-    assert who(client) == ""
+    assert "started in another browser" in post_response(client, xml).content.decode()
+    assert signed_in_user(client) == ""
 
 
 def test_assertion_of_another_sign_in_is_refused(idp, client):
@@ -240,7 +240,7 @@ def test_malformed_response_is_refused(client, given):
         client.cookies["saml-response"] = answer.cookies["saml-response"].value
         answer = client.get(answer["Location"])
     assert answer.status_code in (400, 502)
-    assert who(client) == ""
+    assert signed_in_user(client) == ""
 
 
 def test_refusal_at_the_provider_is_shown(idp, client):
@@ -259,9 +259,9 @@ def test_provider_test_shows_claims_and_changes_nothing(idp, as_user, ada):
     assert request.get("ForceAuthn") == "true"
     attempt = Attempt.__new__(Attempt)
     attempt.id, attempt.acs = request.get("ID"), request.get("AssertionConsumerServiceURL")
-    found = bring(browser, attempt.good(idp))
+    found = post_response(browser, attempt.good(idp))
     assert "The account nora would be created" in browser.get(found["Location"]).content.decode()
-    assert who(browser) == "ada"
+    assert signed_in_user(browser) == "ada"
     assert not User.objects.filter(username="nora").exists()
 
 

@@ -72,7 +72,7 @@ def _rules(configure, team) -> None:
 
 
 @pytest.fixture
-def settled(configure):
+def change_settings(configure):
     """Change settings of the provider, with the same rules."""
 
     def change(line: str, rules: str = RULES) -> None:
@@ -113,8 +113,8 @@ def test_claims_are_not_stored():
     assert not any("confidential-value" in each for each in kept)
 
 
-def test_account_creation_can_be_disabled(settled):
-    settled("create_accounts = false\n")
+def test_account_creation_can_be_disabled(change_settings):
+    change_settings("create_accounts = false\n")
     assert refusal() == "no_account"
     assert not User.objects.filter(username="nora").exists()
 
@@ -160,8 +160,8 @@ def test_deactivated_user_is_refused_and_gets_nothing(ada):
     assert (places(nora), nora.roles) == ({}, [])
 
 
-def test_verified_email_links_accounts_if_configured(settled):
-    settled('link = ["email"]\n')
+def test_verified_email_links_accounts_if_configured(change_settings):
+    change_settings('link = ["email"]\n')
     olaf = users.create(actor=SYSTEM, username="olaf", email="nora@example.org")
     assert sign_in().pk == olaf.pk
     assert IdentityLink.objects.get().how == LinkOrigin.EMAIL
@@ -169,35 +169,35 @@ def test_verified_email_links_accounts_if_configured(settled):
     assert olaf.state == AccountState.ACTIVE
 
 
-def test_unverified_email_links_no_account(settled):
-    settled('link = ["email"]\n')
+def test_unverified_email_links_no_account(change_settings):
+    change_settings('link = ["email"]\n')
     users.create(actor=SYSTEM, username="olaf", email="nora@example.org")
     assert sign_in(email_verified=False).username == "nora"
 
 
-def test_claimed_address_of_another_user_grants_nothing(settled):
+def test_claimed_address_of_another_user_grants_nothing(change_settings):
     """Mallory sets Nora's address before Nora's first sign-in, to get her teams."""
-    settled('link = ["email"]\n')
+    change_settings('link = ["email"]\n')
     mallory = UserFactory(username="mallory", email="")
     users.change_email(user=mallory, email="nora@example.org", password="a-long-enough-password")
     assert refusal("vision") == "email_taken"
     assert places(mallory) == {}
 
 
-def test_username_links_accounts_if_configured(settled, bob):
-    settled('link = ["username"]\n')
+def test_username_links_accounts_if_configured(change_settings, bob):
+    change_settings('link = ["username"]\n')
     assert sign_in(name="bob", email="").pk == bob.pk
 
 
-def test_administrators_are_never_linked_automatically(settled, ada):
-    settled('link = ["email", "username"]\n')
+def test_administrators_are_never_linked_automatically(change_settings, ada):
+    change_settings('link = ["email", "username"]\n')
     ada.email_confirmed = True
     ada.save()
     assert refusal(name="ada", email=ada.email) == "roles_not_linked"
 
 
-def test_second_identity_cannot_use_a_linked_account(settled):
-    settled('link = ["email", "username"]\n')
+def test_second_identity_cannot_use_a_linked_account(change_settings):
+    change_settings('link = ["email", "username"]\n')
     sign_in()
     assert refusal(sub="43") == "linked_to_another"
 
@@ -325,9 +325,9 @@ def test_workspaces_stop_when_the_member_leaves_the_team(team, local_pool):
     assert caught.value.code == "not_a_member"
 
 
-def test_leaving_owner_passes_the_team_on(settled, bob):
+def test_leaving_owner_passes_the_team_on(change_settings, bob):
     team = TeamFactory(slug="audio")
-    settled("", '[[provider.rules]]\ngroup = "a"\nteam = "audio"\nrole = "owner"\n')
+    change_settings("", '[[provider.rules]]\ngroup = "a"\nteam = "audio"\nrole = "owner"\n')
     nora = sign_in("a")
     sign_in()
     assert places(nora) == {"audio": "owner"}
@@ -341,8 +341,8 @@ def test_leaving_owner_passes_the_team_on(settled, bob):
 # --- missing teams --------------------------------------------------------------------------------
 
 
-def test_missing_team_is_reported_to_administrators_and_not_created(settled, ada):
-    settled("", '[[provider.rules]]\neveryone = true\nteam = "ghosts"\n')
+def test_missing_team_is_reported_to_administrators_and_not_created(change_settings, ada):
+    change_settings("", '[[provider.rules]]\neveryone = true\nteam = "ghosts"\n')
     nora = sign_in()
     assert places(nora) == {}
     assert not Team.objects.filter(slug="ghosts").exists()
@@ -352,9 +352,9 @@ def test_missing_team_is_reported_to_administrators_and_not_created(settled, ada
     assert Notification.objects.filter(user=ada, kind="identity.rules_not_met").count() == 1
 
 
-def test_rule_can_create_a_team(settled):
+def test_rule_can_create_a_team(change_settings):
     rule = "[[provider.rules]]\ngroup_pattern = \"gpu-(.+)\"\nteam = '\\1'\ncreate_team = true\n"
-    settled("", rule)
+    change_settings("", rule)
     nora = sign_in("gpu-audio", "gpu-../x", "gpu-" + "y" * 50)
     assert places(nora) == {"audio": "member"}
     assert Team.objects.filter(slug="audio").exists()
@@ -371,8 +371,8 @@ def test_refusal_is_audited(bob):
     assert entry.data == {"provider": "corp", "code": "username_taken"}
 
 
-def test_disabled_provider_signs_no_one_in(settled):
-    settled("enabled = false\n")
+def test_disabled_provider_signs_no_one_in(change_settings):
+    change_settings("enabled = false\n")
     assert refusal() == "provider_off"
 
 
@@ -393,8 +393,8 @@ def test_preview_equals_the_sign_in(groups, ada):
 # --- viewers and auditors ---------------------------------------------------------------------------
 
 
-def test_group_of_viewers(settled, team, local_pool):
-    settled("", RULES + '[[provider.rules]]\neveryone = true\nteam = "vision"\nrole = "viewer"\n')
+def test_group_of_viewers(change_settings, team, local_pool):
+    change_settings("", RULES + '[[provider.rules]]\neveryone = true\nteam = "vision"\nrole = "viewer"\n')
     nora = sign_in()
     assert places(nora) == {"vision": "viewer"}
     sign_in("vision")
@@ -405,8 +405,8 @@ def test_group_of_viewers(settled, team, local_pool):
     assert (places(nora), running.desired_state) == ({"vision": "viewer"}, DesiredState.STOPPED)
 
 
-def test_new_auditor_loses_incompatible_roles_and_memberships(settled):
-    settled("", RULES + '[[provider.rules]]\ngroup = "audit"\nsite_role = "auditor"\n')
+def test_new_auditor_loses_incompatible_roles_and_memberships(change_settings):
+    change_settings("", RULES + '[[provider.rules]]\ngroup = "audit"\nsite_role = "auditor"\n')
     nora = sign_in("vision", "ops")
     sign_in("audit")
     nora.refresh_from_db()

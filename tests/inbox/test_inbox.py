@@ -44,7 +44,7 @@ def quota_request(user, team, **fields) -> QuotaRequest:
 
 
 @pytest.fixture
-def full(team, alice, bob, fay, pool):
+def one_request_each(team, alice, bob, fay, pool):
     """One request of each kind; alice owns vision."""
     quota_request(bob, team)
     quota_request(bob, team, kind="member_cap", resource="workspaces")
@@ -55,7 +55,7 @@ def full(team, alice, bob, fay, pool):
 # --- items by user --------------------------------------------------------------------------------
 
 
-def test_inbox_is_limited_to_own_decisions(full, alice, bob, charlie, fay, petra, olga):
+def test_inbox_is_limited_to_own_decisions(one_request_each, alice, bob, charlie, fay, petra, olga):
     assert sorted(kinds(petra)) == ["quota", "reservation"]
     assert sorted(kinds(alice)) == ["join", "quota"]
     assert sorted(kinds(olga)) == ["quota", "reservation"]
@@ -63,7 +63,7 @@ def test_inbox_is_limited_to_own_decisions(full, alice, bob, charlie, fay, petra
         assert kinds(nobody) == [] and selectors.count(nobody) == 0
 
 
-def test_badge_equals_the_list_for_each_user(full, pool, alice, bob, fay, petra, olga, ada):
+def test_badge_equals_the_list_for_each_user(one_request_each, pool, alice, bob, fay, petra, olga, ada):
     Device.objects.filter(pk=Device.objects.first().pk).update(healthy=False)
     Node.objects.create(pool=pool, name="away", online=False)
     Pool.objects.create(name="Mute", slug="mute", driver="simulated", state=PoolState.UNREACHABLE)
@@ -73,7 +73,9 @@ def test_badge_equals_the_list_for_each_user(full, pool, alice, bob, fay, petra,
         assert selectors.count(user) == len(keys) == len(selectors.items(user, keys))
 
 
-def test_delegate_sees_items_of_the_approver_until_the_delegation_ends(full, petra, bob, charlie, clock):
+def test_delegate_sees_items_of_the_approver_until_the_delegation_ends(
+    one_request_each, petra, bob, charlie, clock
+):
     now = timezone.now()
     Delegation.objects.create(
         approver=petra, delegate=charlie, starts_at=now, ends_at=now + dt.timedelta(hours=1)
@@ -92,13 +94,13 @@ def test_own_request_is_not_in_the_inbox(team, petra, pool):
     assert kinds(petra) == []
 
 
-def test_deactivated_user_has_no_items(full, petra):
+def test_deactivated_user_has_no_items(one_request_each, petra):
     deactivation.deactivate(actor=SYSTEM, user=petra)
     petra.refresh_from_db()
     assert selectors.count(petra) == 0
 
 
-def test_decided_items_leave_all_inboxes(full, petra, alice):
+def test_decided_items_leave_all_inboxes(one_request_each, petra, alice):
     other = UserFactory(username="paul", is_approver=True)
     before = selectors.keys(petra)
     quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, note="No")
@@ -192,7 +194,7 @@ def test_expiring_token_in_use_is_listed_for_its_user(bob, alice):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def refreshed_users(monkeypatch):
     """The users whose open pages were told to refresh."""
     found: set = set()
     monkeypatch.setattr(live, "publish_to_all", lambda ids, kind: found.update(ids))
@@ -201,12 +203,12 @@ def told(monkeypatch):
 
 
 @pytest.fixture
-def committed(told, django_capture_on_commit_callbacks):
+def committed(refreshed_users, django_capture_on_commit_callbacks):
     def run(act, *args, **kwargs):
-        told.clear()
+        refreshed_users.clear()
         with django_capture_on_commit_callbacks(execute=True):
             act(*args, **kwargs)
-        return told
+        return refreshed_users
 
     return run
 
@@ -228,7 +230,9 @@ def test_all_deciders_are_notified_at_each_step(team, alice, bob, fay, petra, ol
     assert {alice.pk, amy.pk, olga.pk} <= committed(quota.cancel, actor=bob, request_id=cap.pk)
 
 
-def test_inbox_and_notices_have_the_same_recipients(full, alice, bob, charlie, fay, petra, olga, ada):
+def test_inbox_and_notices_have_the_same_recipients(
+    one_request_each, alice, bob, charlie, fay, petra, olga, ada
+):
     """Selectors query by actor, notices by request; both must agree."""
     people = (alice, bob, charlie, fay, petra, olga, ada)
     tells = {
@@ -254,7 +258,7 @@ def body(response) -> str:
     return response.content.decode()
 
 
-def test_page_shows_requester_subject_age_and_reason(full, alice, petra, as_user):
+def test_page_shows_requester_subject_age_and_reason(one_request_each, alice, petra, as_user):
     page = body(as_user(alice).get("/inbox/"))
     for words in (
         "fay",
@@ -277,7 +281,7 @@ def test_empty_inbox_explains_its_purpose(bob, team, as_user):
     assert body(as_user(bob).get("/inbox/?kind=nonsense&page=x"))
 
 
-def test_approval_from_the_inbox_returns_to_it(full, alice, fay, team, as_user):
+def test_approval_from_the_inbox_returns_to_it(one_request_each, alice, fay, team, as_user):
     made = fay.join_requests.get()
     given = {"do": "approve", "role": "member", "next": "/inbox/"}
     answer = as_user(alice).post(f"/join/requests/{made.pk}/decide/", given)
@@ -303,7 +307,7 @@ def test_markup_is_escaped(team, fay, alice, as_user):
     assert "<script>alert" not in page and "&lt;script&gt;" in page
 
 
-def test_badge_shows_the_count_on_every_page(full, alice, as_user):
+def test_badge_shows_the_count_on_every_page(one_request_each, alice, as_user):
     for path in ("/", "/teams/", "/inbox/"):
         assert '<span class="badge plain wait">2<' in body(as_user(alice).get(path)).replace("\n", "")
     assert ">2<" in body(as_user(alice).get("/inbox/badge/"))
@@ -343,7 +347,7 @@ def test_count_takes_few_queries(team, bob, as_user):
     assert len(queries) <= 4, [query["sql"] for query in queries]
 
 
-def test_inbox_over_rest(full, alice, with_token):
+def test_inbox_over_rest(one_request_each, alice, with_token):
     program = with_token(alice)
     found = program.get("/api/v1/inbox").json()
     assert found["count"] == 2

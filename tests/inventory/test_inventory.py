@@ -365,7 +365,7 @@ def test_unseen_devices_are_unhealthy_and_not_missing(catalog):
 # --- notices --------------------------------------------------------------------------------------
 
 
-def told(user) -> dict[str, tuple[str, int]]:
+def notices_of(user) -> dict[str, tuple[str, int]]:
     return {
         notification.kind: (notification.title, notification.repeats)
         for notification in Notification.objects.filter(user=user)
@@ -378,12 +378,12 @@ def test_operators_but_not_members_are_notified_of_offline_nodes_and_pools(pool,
     failure = Failure("backend_unavailable", "It does not answer.", retryable=True, blame="backend")
     for _ in range(3):
         services.apply_inventory_failure(pool=pool, failure=failure)
-    found = told(olga)
+    found = notices_of(olga)
     assert found["pool.unreachable"] == (f"Simulated: Pool {pool.name} is unreachable", 0)
     title, repeats = found["node.offline"]
     assert title.endswith(f"of {pool.name} is offline")
     assert repeats == len(nodes) - 1, "one notice, which counts the others"
-    assert told(alice) == {}
+    assert notices_of(alice) == {}
 
 
 def test_operators_get_one_notice_about_all_failed_gpus(catalog, olga):
@@ -394,4 +394,4 @@ def test_operators_get_one_notice_about_all_failed_gpus(catalog, olga):
         for info in infos
     ]
     services.apply_inventory(pool=pool, inventory=inventory_of(*ill))
-    assert told(olga) == {"device.ill": ("4 GPUs of node-1 and node-2 are out of service", 0)}
+    assert notices_of(olga) == {"device.ill": ("4 GPUs of node-1 and node-2 are out of service", 0)}

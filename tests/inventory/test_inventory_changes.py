@@ -257,7 +257,7 @@ def test_queue_is_reloaded_after_a_capacity_change(catalog):
 NODES, EACH = 50, 20
 
 
-def many(word: str = "", **fields):
+def many_nodes(word: str = "", **fields):
     return [
         node_info(
             f"n{n:02}",
@@ -269,21 +269,21 @@ def many(word: str = "", **fields):
 
 @pytest.mark.thorough("a thousand devices")
 def test_inventory_of_1000_devices_has_few_queries(catalog, django_assert_max_num_queries):
-    pool = local_pool_with(*many())
+    pool = local_pool_with(*many_nodes())
     assert Device.objects.filter(present=True).count() == 1000
     with django_assert_max_num_queries(NODES + 20):
-        assert report(pool, *many()) == []
+        assert report(pool, *many_nodes()) == []
     # One event for a node, its targets, and whether operators have been told just now; rows are written some
     # at a time: a statement holds some only.
     with django_assert_max_num_queries(5 * NODES + 60):
-        found = report(pool, *many(healthy=False, health_note="hot"))
+        found = report(pool, *many_nodes(healthy=False, health_note="hot"))
     assert kinds(found) == ["device.ill"] * NODES
     with django_assert_max_num_queries(5 * NODES + 60):
-        found = report(pool, *many(word="x"))
+        found = report(pool, *many_nodes(word="x"))
     assert kinds(found) == ["device.replaced"] * NODES
     assert Device.objects.filter(present=True).count() == 1000
     with django_assert_max_num_queries(5 * NODES + 60):
-        found = report(pool, *(replace(each, devices=()) for each in many()))
+        found = report(pool, *(replace(each, devices=()) for each in many_nodes()))
     assert kinds(found) == ["device.disappeared"] * NODES
 
 
@@ -291,7 +291,7 @@ def test_inventory_of_1000_devices_has_few_queries(catalog, django_assert_max_nu
 
 
 @pytest.fixture
-def held(catalog, make, alice, sent):
+def held_device(catalog, make, alice, sent):
     """A pool of 2 GPUs: alice's running workspace has the first, bob's workspace has none."""
     pool = local_pool_with(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
     Pool.objects.update(hand_out_max_age_hours=0)
@@ -305,8 +305,8 @@ def without(device: Device, **fields):
     return replace(info, devices=tuple(each for each in info.devices if each.uuid != device.uuid))
 
 
-def test_workspace_on_a_missing_device_ends_and_its_user_is_notified(held, alice, make, sent):
-    pool, row, device = held
+def test_workspace_on_a_missing_device_ends_and_its_user_is_notified(held_device, alice, make, sent):
+    pool, row, device = held_device
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)
     report(pool, without(device))
@@ -361,8 +361,8 @@ def test_start_waiting_for_a_check_gets_another_device(catalog, make, alice, sen
     check_invariants()
 
 
-def test_stopping_workspace_is_not_ended_again(held, alice, sent):
-    pool, row, device = held
+def test_stopping_workspace_is_not_ended_again(held_device, alice, sent):
+    pool, row, device = held_device
     workspaces.stop(actor=alice, workspace_id=row.pk)
     report(pool, without(device))
     assert not lost_devices.end_workspace(row.pk)
@@ -387,8 +387,8 @@ def test_device_moved_to_another_node_is_lost_for_its_workspace(catalog, make, a
     assert error_message(again(row)).startswith("GPU 0 of a has disappeared")
 
 
-def test_missed_end_is_repeated_by_the_next_inventory(held, monkeypatch):
-    pool, row, device = held
+def test_missed_end_is_repeated_by_the_next_inventory(held_device, monkeypatch):
+    pool, row, device = held_device
     with monkeypatch.context() as patch:
         patch.setattr(lost_devices, "end_workspace", lambda workspace_id: False)
         report(pool, without(device))
@@ -397,8 +397,8 @@ def test_missed_end_is_repeated_by_the_next_inventory(held, monkeypatch):
     assert again(row).state == State.TERMINATING
 
 
-def test_unkillable_workspace_does_not_delay_others(held, alice, make, sent, monkeypatch):
-    pool, row, _ = held
+def test_unkillable_workspace_does_not_delay_others(held_device, alice, make, sent, monkeypatch):
+    pool, row, _ = held_device
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)
     end, first = lost_devices.end_workspace, min(row.pk, other.pk)
@@ -415,8 +415,8 @@ def test_unkillable_workspace_does_not_delay_others(held, alice, make, sent, mon
     assert states[first] == State.RUNNING
 
 
-def test_cordon_is_kept_while_the_device_is_missing(held):
-    pool, _, device = held
+def test_cordon_is_kept_while_the_device_is_missing(held_device):
+    pool, _, device = held_device
     cordons.cordon_device(actor=SYSTEM, device_id=device.pk, reason="ECC")
     report(pool, without(device))
     report(pool, node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))

@@ -60,7 +60,7 @@ class Victim:
 
 
 @dataclass
-class Strangers:
+class ForeignProcesses:
     """Processes outside workspaces, with the default score."""
 
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Strangers:
         self.started.clear()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def first_line(process: subprocess.Popen[str]) -> str:
     """The first line; empty if the process was ended before."""
     assert process.stdout is not None
     return process.stdout.readline()
@@ -114,8 +114,8 @@ def onlooker() -> Iterator[None]:
 
 
 @pytest.fixture
-def strangers() -> Iterator[Strangers]:
-    made = Strangers()
+def strangers() -> Iterator[ForeignProcesses]:
+    made = ForeignProcesses()
     yield made
     made.end()
 
@@ -158,7 +158,7 @@ def restarted(pool: Pool, spec: WorkspaceSpec) -> Observation:
     return running(pool, again)
 
 
-def test_all_memory_in_use(pool: Pool, strangers: Strangers) -> None:
+def test_all_memory_in_use(pool: Pool, strangers: ForeignProcesses) -> None:
     specs = []
     for _ in range(2):
         spec, seen = begun(pool)
@@ -168,11 +168,11 @@ def test_all_memory_in_use(pool: Pool, strangers: Strangers) -> None:
     home = pool.home / "homes" / "analysts" / "ada"
     (home / "work").write_text("kept")
     service = strangers.start(TAKES.format(SERVICE_MIB))
-    assert said(service) and killed() == []
+    assert first_line(service) and killed() == []
 
     # In small steps until the kernel kills one app, and no service.
     while not killed():
-        said(strangers.start(TAKES.format(PIECE_MIB)))
+        first_line(strangers.start(TAKES.format(PIECE_MIB)))
     first = killed()
     assert [each.score for each in first] == [APP_OOM_SCORE] and first[0].pid in apps.values(), first
     ended, kept = sorted(specs, key=lambda spec: apps[spec.ref] != first[0].pid)
@@ -196,7 +196,7 @@ def test_all_memory_in_use(pool: Pool, strangers: Strangers) -> None:
         assert ask(again, "open(os.environ['HOME'] + '/work').read()", timeout_s=LIMIT_S) == "kept"
 
 
-def test_all_process_ids_in_use(pool: Pool, strangers: Strangers) -> None:
+def test_all_process_ids_in_use(pool: Pool, strangers: ForeignProcesses) -> None:
     runs, goes = begun(pool), begun(pool)
     most = Path("/proc/sys/kernel/threads-max")
     before = most.read_text()
@@ -205,7 +205,7 @@ def test_all_process_ids_in_use(pool: Pool, strangers: Strangers) -> None:
     waits = pool.spec()
     waits = replace(waits, app=replace(waits.app, start_timeout_s=300))
     try:
-        assert int(said(strangers.start(FORKS))) > 0
+        assert int(first_line(strangers.start(FORKS))) > 0
         with pytest.raises(StartFailed, match="process limit"):
             pool.start(waits)
         pool.wait(lambda: pool.driver.ensure_stopped(goes[0].ref), ObservedState.STOPPED, timeout_s=LIMIT_S)

@@ -46,7 +46,7 @@ def spend(team, euros: float, day: date | None = None) -> None:
     GpuDay.objects.create(day=day, team=team.slug, dimension=Dimension.ALL, key="", cost=cost)
 
 
-def told(user) -> list[str]:
+def warnings_of(user) -> list[str]:
     return list(
         Notification.objects.filter(user=user, kind="ledger.budget")
         .order_by("pk")
@@ -90,14 +90,14 @@ def test_new_budget_is_current_at_once_and_owners_are_notified_once(team, owner,
     budgets.set_budget(actor=olga, team=team, amount_cents=100 * EURO)
     found = budgets.statement(team)
     assert (found.spent_cents, found.percent, found.amount_cents) == (85 * EURO, 85, 100 * EURO)
-    assert len(told(owner)) == 1 and "80 %" in told(owner)[0]
-    assert told(bob) == []
+    assert len(warnings_of(owner)) == 1 and "80 %" in warnings_of(owner)[0]
+    assert warnings_of(bob) == []
     for _ in range(2):
         reported.run([])
-    assert len(told(owner)) == 1
+    assert len(warnings_of(owner)) == 1
     GpuDay.objects.update(cost=100 * EURO * 1000)
     reported.run([])
-    assert len(told(owner)) == 2 and "has spent its budget" in told(owner)[1]
+    assert len(warnings_of(owner)) == 2 and "has spent its budget" in warnings_of(owner)[1]
     assert Event.objects.filter(kind__startswith="budget.warned").count() == 2
     # A larger budget warns again at its own levels.
     budgets.set_budget(actor=olga, team=team, amount_cents=200 * EURO)
@@ -105,7 +105,7 @@ def test_new_budget_is_current_at_once_and_owners_are_notified_once(team, owner,
     Notification.objects.update(read_at=timezone.now())
     GpuDay.objects.update(cost=170 * EURO * 1000)
     reported.run([])
-    assert len(told(owner)) == 3
+    assert len(warnings_of(owner)) == 3
 
 
 def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
@@ -118,7 +118,7 @@ def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
     first = datetime(2026, 4, 1, 0, 30, tzinfo=UTC)
     # The last day is summed again after midnight, with a notice.
     assert reported.run([MONTH.replace(day=31), date(2026, 4, 1)], now=first) == 1
-    assert "March 2026" in told(owner)[-1]
+    assert "March 2026" in warnings_of(owner)[-1]
     row.refresh_from_db()
     assert (row.month, row.spent, row.warned) == (date(2026, 4, 1), 0, 0)
     assert budgets.store_spending(MONTH, {team.slug: 1}) == 0

@@ -104,7 +104,7 @@ def test_display_clients_of_a_gpu() -> None:
     assert display(old)["drawing"] is None
 
 
-def why(root: Path, code: int) -> NoDevice:
+def start_failure(root: Path, code: int) -> NoDevice:
     with installed(FakeLibrary([h200()], init=Err(code))), pytest.raises(NoDevice) as raised:
         DeviceReader("GPU-1", root=root)
     return raised.value
@@ -112,15 +112,15 @@ def why(root: Path, code: int) -> NoDevice:
 
 def test_nvml_start_failures_name_the_fix(tmp_path: Path) -> None:
     unloaded, mismatch = pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    assert why(tmp_path, unloaded).fix.startswith("Load the kernel module (modprobe nvidia)")
+    assert start_failure(tmp_path, unloaded).fix.startswith("Load the kernel module (modprobe nvidia)")
     (tmp_path / "sys/module/nouveau").mkdir(parents=True)
-    assert "blacklist nouveau" in why(tmp_path, unloaded).fix
+    assert "blacklist nouveau" in start_failure(tmp_path, unloaded).fix
     # nouveau is named if it drives the GPUs, not if NVIDIA's driver is loaded.
-    assert why(tmp_path, mismatch).fix == (
+    assert start_failure(tmp_path, mismatch).fix == (
         "The driver was updated but not reloaded. Reboot the node, or reload the NVIDIA kernel modules."
     )
-    assert "/dev/nvidiactl" in why(tmp_path, pynvml.NVML_ERROR_NO_PERMISSION).fix
-    assert "Loaded kernel module" not in str(why(tmp_path, mismatch))
+    assert "/dev/nvidiactl" in start_failure(tmp_path, pynvml.NVML_ERROR_NO_PERMISSION).fix
+    assert "Loaded kernel module" not in str(start_failure(tmp_path, mismatch))
     (tmp_path / "sys/module/nvidia").mkdir()
     (tmp_path / "sys/module/nvidia/version").write_text("570.124.06\n")
-    assert str(why(tmp_path, mismatch)).endswith("Loaded kernel module: 570.124.06.")
+    assert str(start_failure(tmp_path, mismatch)).endswith("Loaded kernel module: 570.124.06.")

@@ -80,12 +80,14 @@ def test_missing_peers_are_reported() -> None:
     assert not thresholds.lacks_datasheet(ALL, "NVIDIA GH200 480GB")
 
 
-def wrong(*pairs: tuple[str, str, int, bool]) -> dict[str, Any]:
+def wrong_pairs_detail(*pairs: tuple[str, str, int, bool]) -> dict[str, Any]:
     return {"wrong_pairs": [{"from": a, "to": b, "errors": n, "own": own} for a, b, n, own in pairs]}
 
 
 def test_wrong_words_on_links_of_the_device_fail() -> None:
-    detail = wrong(("GPU-1", "GPU-2", 3, True), ("GPU-3", "GPU-1", 1, True), ("GPU-2", "GPU-3", 9, False))
+    detail = wrong_pairs_detail(
+        ("GPU-1", "GPU-2", 3, True), ("GPU-3", "GPU-1", 1, True), ("GPU-2", "GPU-3", 9, False)
+    )
     raw = Raw("all_pairs", "done", 4, {ALL: 1000.0}, detail)
     found = assess(CROWD, raw, H200)
     assert (found.status, found.text) == (
@@ -100,7 +102,7 @@ def test_wrong_words_without_pairs_are_counted() -> None:
 
 
 def test_error_between_two_peers_is_reported_without_changing_the_verdict() -> None:
-    detail = wrong(("GPU-2", "GPU-3", 9, False), ("GPU-3", "GPU-2", 2, False))
+    detail = wrong_pairs_detail(("GPU-2", "GPU-3", 9, False), ("GPU-3", "GPU-2", 2, False))
     found = assess(CROWD, Raw("all_pairs", "done", 0, {ALL: 1000.0}, detail), H200)
     assert found.status == Status.PASSED
     (told,) = of_tests([found])
@@ -110,7 +112,7 @@ def test_error_between_two_peers_is_reported_without_changing_the_verdict() -> N
 
 
 def test_pairs_of_the_device_and_between_peers() -> None:
-    detail = wrong(("GPU-1", "GPU-2", 3, True), ("GPU-2", "GPU-3", 9, False))
+    detail = wrong_pairs_detail(("GPU-1", "GPU-2", 3, True), ("GPU-2", "GPU-3", 9, False))
     assert wrong_pairs.pairs_of(detail, own=True) == (WrongPair("GPU-1", "GPU-2", 3),)
     assert wrong_pairs.pairs_of(detail, own=False) == (WrongPair("GPU-2", "GPU-3", 9),)
     assert wrong_pairs.pairs_of({}, own=True) == ()

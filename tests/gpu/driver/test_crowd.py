@@ -25,7 +25,7 @@ H100 = 18 * 25
 """GB/s of all NVLinks of one, each way."""
 
 
-def held_against(report: Report) -> set[str]:
+def failing_codes(report: Report) -> set[str]:
     """The findings, except that NVML may not have been read during so short a plan."""
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
@@ -101,7 +101,7 @@ def test_error_between_two_peers_is_reported(linked: Make, check: Check) -> None
     linked().fault("crowd_flip", 2, gpu=1)
     report, found = checked(check, PEERS, CROWD)
     assert found == {"peers": Status.PASSED, "all_pairs": Status.PASSED}, render(report)
-    assert held_against(report) == set()
+    assert failing_codes(report) == set()
     (told,) = [finding for finding in report.findings if finding.code == "peers_wrong"]
     assert f"{GPUS[1]} to {GPUS[2]}: 13" in told.text
 
@@ -132,7 +132,7 @@ def test_slow_simultaneous_copies(linked: Make, check: Check) -> None:
     linked().fault("slow_crowd", 500, gpu=1)
     report, found = checked(check, PEERS, CROWD, baseline={"all_pairs_gb_s:3": 3.0 * H100})
     assert found == {"peers": Status.PASSED, "all_pairs": Status.WARNED}, render(report)
-    assert held_against(report) == {"test_all_pairs"}
+    assert failing_codes(report) == {"test_all_pairs"}
     sent = report.tests[1].measures
     assert sent[f"all_pairs_sent_gb_s:{GPUS[1]}"] == pytest.approx(H100 / 2, rel=0.01)
     assert sent[f"all_pairs_sent_gb_s:{GPUS[2]}"] == pytest.approx(H100, rel=0.01)
@@ -144,7 +144,7 @@ def test_missing_peer_access_between_two_devices(linked: Make, check: Check, her
     report, found = checked(check, CROWD, RESIDUE)
     assert found == {"all_pairs": Status.SKIPPED, "residue": Status.PASSED}
     assert f"{GPUS[here]} has no peer access to {GPUS[there]}" in report.tests[0].text
-    assert held_against(report) == set()
+    assert failing_codes(report) == set()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_peer_failure_does_not_fail_the_checked_device(
     plan = [Test(f"all_pairs_{number}", "all_pairs", 20.0, required=False) for number in range(3)]
     report, found = checked(check, *plan, RESIDUE)
     assert [*found.values()] == [Status.SKIPPED] * 3 + [Status.PASSED], render(report)
-    assert held_against(report) == set()
+    assert failing_codes(report) == set()
     # A broken context is broken from its start then.
     texts = [test.text for test in report.tests[: 1 if fault[0] == "ecc" else 3]]
     name = "" if fault[0] == "no_context" else f" {GPUS[gpu]}"

@@ -40,7 +40,7 @@ def berth(host: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
         yield found
 
 
-def inside(berth: Berth, user: str, workspace: str, expression: str) -> Any:
+def evaluate(berth: Berth, user: str, workspace: str, expression: str) -> Any:
     """The value of an expression in the user's workspace."""
     answer = httpx.get(
         f"http://127.0.0.1:{berth.port}/?{quote(expression)}",
@@ -50,9 +50,9 @@ def inside(berth: Berth, user: str, workspace: str, expression: str) -> Any:
     return answer.raise_for_status().json()
 
 
-def work_of(berth: Berth, user: str, workspace: str) -> int:
+def child_of_app(berth: Berth, user: str, workspace: str) -> int:
     """The PID of a process started by the app, on the machine."""
-    number = inside(
+    number = evaluate(
         berth, user, workspace, f"__import__('subprocess').Popen([sys.executable, '-c', {STUBBORN!r}]).pid"
     )
 
@@ -79,8 +79,8 @@ def _two_halves(host: Machine, berth: Berth, ada: Api, ben: Api) -> None:
         api.wait(workspace, "running", limit_s=LIMIT_S)
     held = berth.rows("SELECT milli, device_id FROM inventory_allocateddevice WHERE active")
     assert [row["milli"] for row in held] == [500, 500] and len({row["device_id"] for row in held}) == 1
-    greedy, small = work_of(berth, "ada", hers), work_of(berth, "ada", hers)
-    modest = work_of(berth, "ben", his)
+    greedy, small = child_of_app(berth, "ada", hers), child_of_app(berth, "ada", hers)
+    modest = child_of_app(berth, "ben", his)
 
     host.holds(GPU, {greedy: 45_000, small: 2_000, modest: 30_000})
     (over,) = eventually(
@@ -93,7 +93,7 @@ def _two_halves(host: Machine, berth: Berth, ada: Api, ben: Api) -> None:
     assert processes.start_ticks(small) is not None and processes.start_ticks(modest) is not None
     for api, workspace in ((ada, hers), (ben, his)):
         assert api.workspace(workspace)["state"] == "running"
-    assert inside(berth, "ada", hers, "1 + 1") == 2, "her app goes on"
+    assert evaluate(berth, "ada", hers, "1 + 1") == 2, "her app goes on"
 
     eventually(lambda: ada.workspace(hers)["gpu_overuse"] == [], limit_s=LIMIT_S, what=berth.last_lines)
     steps = berth.rows("SELECT kind FROM events_event WHERE kind LIKE 'workspace.gpu_share%' ORDER BY id")

@@ -32,7 +32,7 @@ def three(kind: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(params=sorted(MACHINES), ids=lambda each: f"{each[0]}-R{each[1]}")
-def made(request: pytest.FixtureRequest, with_kernels: Make) -> Machine:
+def linked_gpus(request: pytest.FixtureRequest, with_kernels: Make) -> Machine:
     """Three GPUs with peer access."""
     kind, release = request.param
     return with_kernels(release, *three(kind))
@@ -43,7 +43,7 @@ def h100(with_kernels: Make) -> Machine:
     return with_kernels(580, *three("H100"))
 
 
-def of(report: Report, name: str = "all_reduce") -> TestResult:
+def result_of(report: Report, name: str = "all_reduce") -> TestResult:
     return next(test for test in report.tests if test.name == name)
 
 
@@ -51,33 +51,38 @@ def codes(report: Report) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
-def left_on(made: Machine) -> str:
+def leaks_on(made: Machine) -> str:
     """Resources not released before a context ended, as the fake driver reports."""
     told = made.folder / "left"
     return told.read_text() if told.exists() else ""
 
 
-def held(made: Machine) -> set[str]:
+def open_contexts(made: Machine) -> set[str]:
     """Open contexts, except that of the device under test, which ends with its process."""
     return {path.name.partition(".")[0] for path in (made.folder / "contexts").iterdir()} - {GPU}
 
 
-def test_correct_sums_pass_with_a_speed(made: Machine, check: Check, request: pytest.FixtureRequest) -> None:
+def test_correct_sums_pass_with_a_speed(
+    linked_gpus: Machine, check: Check, request: pytest.FixtureRequest
+) -> None:
     report = check(
         GPU, "standard", plan=[RESIDUE, PCIE, Test("peers", "peers", 60.0), SUM, AFTER], peers=PEERS
     )
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    found = of(report)
+    found = result_of(report)
     assert (found.status, found.errors, found.required) == (Status.PASSED, 0, True)
-    rate = MACHINES[request.node.callspec.params["made"]]
+    rate = MACHINES[request.node.callspec.params["linked_gpus"]]
     assert report.measures[METRIC] == pytest.approx(rate, rel=0.01)
     assert (found.measures["ranks"], found.measures["buffer_mib"]) == (3, 0.5)
     assert found.detail["wrong_words_by_rank"] == {GPU: 0, PEERS[0]: 0, PEERS[1]: 0}
     (judged,) = found.judgements
     assert (judged.status, judged.against, judged.advisory) == (Status.MEASURED, "none", True)
     # Nothing is kept on the peers or on the device.
-    assert (left_on(made), held(made)) == ("", set())
-    assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
+    assert (leaks_on(linked_gpus), open_contexts(linked_gpus)) == ("", set())
+    assert (
+        result_of(report, "residue").measures["free_mib"]
+        == result_of(report, "residue_after").measures["free_mib"]
+    )
 
 
 @pytest.mark.parametrize("rank", sample([0, 2], 2, "the rows take the same path"), ids=["here", "on a peer"])
@@ -89,7 +94,7 @@ def test_wrong_bit_on_one_rank_fails_its_device(h100: Machine, check: Check, ran
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.FAIL, Action.INSPECT, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    found = of(report)
+    found = result_of(report)
     # Once in whole words, once in FP32.
     assert found.text == f"2 wrong words, on {name} (2)"
     assert [mismatch["in"] for mismatch in found.detail["mismatches"]] == [
@@ -107,7 +112,7 @@ def test_slow_sum_degrades_relative_to_the_baseline(h100: Machine, check: Check)
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.DEGRADED, Action.INSPECT, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).text.startswith(f"{METRIC} 288 GB/s is below the baseline limit of 306; any of")
+    assert result_of(report).text.startswith(f"{METRIC} 288 GB/s is below the baseline limit of 306; any of")
     # Another number of devices or another library has another baseline.
     for other in ("all_reduce_bus_gb_s:8:2.32.3", "all_reduce_bus_gb_s:3:2.18.5"):
         assert (
@@ -120,9 +125,9 @@ def test_missing_library_is_reported_without_other_effect(h100: Machine, check: 
     (h100.folder / "libnccl.so.2").unlink()
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    assert (of(report).status, of(report).required) == (Status.SKIPPED, False)
+    assert (result_of(report).status, result_of(report).required) == (Status.SKIPPED, False)
     assert render(report).count("berth[gpu-nccl]") == 1
-    assert of(report, "residue").status == Status.PASSED
+    assert result_of(report, "residue").status == Status.PASSED
     assert not (h100.folder / "left").exists()
 
 
@@ -130,7 +135,7 @@ def test_devices_without_peer_access_are_skipped(h100: Machine, check: Check) ->
     h100.fault("no_peer", 2)
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    assert of(report).text == f"Not run. {GPU} has no peer access to {PEERS[1]}."
+    assert result_of(report).text == f"Not run. {GPU} has no peer access to {PEERS[1]}."
 
 
 @pytest.mark.thorough("waits for a time limit twice")
@@ -143,8 +148,8 @@ def test_hanging_collective_fails_no_device(h100: Machine, check: Check, rank: i
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).status == Status.HUNG
-    assert of(report).text == (
+    assert result_of(report).status == Status.HUNG
+    assert result_of(report).text == (
         f"The test did not end within 3 s, with {PEERS[0]}, {PEERS[1]}; any of the devices may be the cause"
     )
     assert not report.abandoned
@@ -181,17 +186,20 @@ LEFT = pytest.mark.thorough("more errors; `make test` has two")
     ids=["at the start", "at the first sum", "half-way", "no memory", "no context"],
 )
 def test_failed_test_releases_all_memory(
-    made: Machine, check: Check, fault: tuple[Any, ...], says: str
+    linked_gpus: Machine, check: Check, fault: tuple[Any, ...], says: str
 ) -> None:
     """The fault is a peer's, so the device under test does not fail."""
-    made.fault(*fault, gpu=1)
+    linked_gpus.fault(*fault, gpu=1)
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM, AFTER], peers=PEERS)
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).text.startswith(f"The test did not complete. {says}"), of(report).text
-    assert (left_on(made), held(made)) == ("", set())
-    assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
+    assert result_of(report).text.startswith(f"The test did not complete. {says}"), result_of(report).text
+    assert (leaks_on(linked_gpus), open_contexts(linked_gpus)) == ("", set())
+    assert (
+        result_of(report, "residue").measures["free_mib"]
+        == result_of(report, "residue_after").measures["free_mib"]
+    )
 
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"), ids=["here", "on a peer"])
@@ -200,11 +208,11 @@ def test_memory_error_is_attributed_to_its_device(h100: Machine, check: Check, r
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
     if rank == 0:
         assert (report.verdict, report.action) == (Verdict.FAIL, Action.DRAIN_AND_RESET), render(report)
-        assert of(report).text.startswith("The device reported an error: ")
+        assert result_of(report).text.startswith("The device reported an error: ")
         return
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"test_all_reduce"}), render(report)
-    assert "ECC_UNCORRECTABLE" in of(report).text
-    assert of(report).text.startswith(f"The test did not complete. {PEERS[0]}: ")
+    assert "ECC_UNCORRECTABLE" in result_of(report).text
+    assert result_of(report).text.startswith(f"The test did not complete. {PEERS[0]}: ")
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by its id", "by NCCL_COMM_ID"])
@@ -235,5 +243,5 @@ def test_nccl_settings_are_set_by_the_check(
     monkeypatch.setenv("NCCL_DEBUG", "TRACE")
     assert check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS).verdict == Verdict.PASS
     h100.fault("nccl_fails", "ncclAllReduce", 0)
-    assert "cannot go on" in of(check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)).text
+    assert "cannot go on" in result_of(check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)).text
     assert not (h100.folder / "said").exists()

@@ -94,7 +94,7 @@ def sums_of(report: dict[str, Any]) -> dict[str, Any]:
     return next(test for test in report["tests"] if test["name"] == "two_nodes")
 
 
-def decided(report: dict[str, Any]) -> tuple[str, str]:
+def verdict_and_action(report: dict[str, Any]) -> tuple[str, str]:
     """Verdict and action, ignoring that NVML may not have been read during so short a run."""
     kept = [Finding(**finding) for finding in report["findings"] if finding["code"] != "unwatched"]
     kept = [replace(each, severity=Severity(each.severity), action=Action(each.action)) for each in kept]
@@ -102,7 +102,7 @@ def decided(report: dict[str, Any]) -> tuple[str, str]:
     return verdict.value, action.value
 
 
-def against_nobody(report: dict[str, Any]) -> bool:
+def fails_no_device(report: dict[str, Any]) -> bool:
     """Whether no finding fails a device."""
     return report["verdict"] in ("pass", "degraded", "inconclusive") and not {
         finding["severity"] for finding in report["findings"]
@@ -118,7 +118,7 @@ def test_correct_sums_pass_at_both_ends(start: Start, first: int) -> None:
     for process, rank in ((early, first), (late, 1 - first)):
         report = report_of(process)
         test = sums_of(report)
-        assert (decided(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
+        assert (verdict_and_action(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
         assert test["status"] == "passed"
         assert test["measures"]["between_nodes_gb_s"] > 0
         assert test["detail"]["nccl"].startswith("nccl 2.") and test["detail"]["transport"] == "rdma"
@@ -135,12 +135,12 @@ def test_wrong_bit_at_one_end_is_reported_and_fails_no_device(
     for rank, process in enumerate(ends):
         report = report_of(process)
         test = sums_of(report)
-        assert against_nobody(report)
+        assert fails_no_device(report)
         if rank != wrong:
-            assert (decided(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
+            assert (verdict_and_action(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
             continue
         # Each of three sums, and the last of many.
-        assert (decided(report), test["errors"]) == (("degraded", "inspect"), 4)
+        assert (verdict_and_action(report), test["errors"]) == (("degraded", "inspect"), 4)
         assert NODES[1 - rank] in test["text"] and THIRD_NODE in test["text"]
         assert test["detail"]["first_index"] == "2" and test["detail"]["wrong_bits"] == f"{8 << 32:016x}"
 
@@ -149,7 +149,7 @@ def test_slow_link_is_reported_and_fails_no_device(start: Start) -> None:
     ends = [start(rank, port_gb_s=1e9) for rank in (0, 1)]
     for process in ends:
         report = report_of(process)
-        assert decided(report) == ("degraded", "inspect") and against_nobody(report)
+        assert verdict_and_action(report) == ("degraded", "inspect") and fails_no_device(report)
         assert THIRD_NODE in sums_of(report)["text"]
         (judged,) = sums_of(report)["judgements"]
         assert (judged["against"], judged["fail_below"], judged["warn_below"]) == ("link", None, 5e8)
@@ -158,7 +158,7 @@ def test_slow_link_is_reported_and_fails_no_device(start: Start) -> None:
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
 def test_missing_partner_is_inconclusive(start: Start, rank: int) -> None:
     report = report_of(start(rank, meet_s=2.0))
-    assert (report["verdict"], report["action"], against_nobody(report)) == ("inconclusive", "retry", True)
+    assert (report["verdict"], report["action"], fails_no_device(report)) == ("inconclusive", "retry", True)
     assert f"Could not connect to {NODES[1 - rank]} at 127.0.0.1, port" in sums_of(report)["text"]
     assert not report["abandoned"]
 
@@ -172,7 +172,7 @@ def test_killed_partner_is_inconclusive(machines: list[Machine], start: Start, r
         until(end, "beat", "two_nodes")
     ends[1 - rank].send_signal(signal.SIGKILL)
     report = report_of(ends[rank])
-    assert (report["verdict"], against_nobody(report)) == ("inconclusive", True), report["summary"]
+    assert (report["verdict"], fails_no_device(report)) == ("inconclusive", True), report["summary"]
     assert f"Lost the connection to {NODES[1 - rank]}" in sums_of(report)["text"]
     assert not report["abandoned"]
 
@@ -182,7 +182,7 @@ def test_hanging_partner_is_inconclusive(machines: list[Machine], start: Start) 
     machines[1].fault("sum_hangs")
     ends = [start(0, silent_s=2.0), start(1)]
     report = report_of(ends[0])
-    assert (report["verdict"], against_nobody(report)) == ("inconclusive", True)
+    assert (report["verdict"], fails_no_device(report)) == ("inconclusive", True)
     assert "Lost contact with node-b" in sums_of(report)["text"] and not report["abandoned"]
 
 
@@ -199,7 +199,7 @@ def test_port_in_use_is_inconclusive(start: Start) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         report = report_of(start(0, port=other.getsockname()[1], meet_s=30.0))
-    assert (report["verdict"], against_nobody(report)) == ("inconclusive", True)
+    assert (report["verdict"], fails_no_device(report)) == ("inconclusive", True)
     assert "Could not connect to node-b" in sums_of(report)["text"]
 
 

@@ -13,22 +13,22 @@ from provisioning.gpu.suspend.run import GpuSnapshot, GpuUse
 GIB = 1 << 30
 
 
-def seen(*users: tuple[int, int | None] | None, used: int = 10 * GIB) -> GpuSnapshot:
+def snapshot(*users: tuple[int, int | None] | None, used: int = 10 * GIB) -> GpuSnapshot:
     told = None if users == (None,) else users
     return GpuSnapshot({"GPU-a": GpuUse("H100", 80 * GIB, used, told)}, "580", "")  # type: ignore[arg-type]
 
 
 def test_only_memory_of_own_processes_is_counted() -> None:
-    assert held_bytes(seen((1, 3 * GIB), (2, 4 * GIB)), [1, 9]) == 3 * GIB
+    assert held_bytes(snapshot((1, 3 * GIB), (2, 4 * GIB)), [1, 9]) == 3 * GIB
 
 
 def test_unreported_memory_counts_as_all_memory_in_use() -> None:
-    assert held_bytes(seen((1, None), (2, 4 * GIB)), [1, 2]) == 10 * GIB
+    assert held_bytes(snapshot((1, None), (2, 4 * GIB)), [1, 2]) == 10 * GIB
 
 
 def test_gpu_without_process_list_is_not_known_to_be_free() -> None:
-    assert not seen(None).is_complete
-    assert seen((1, GIB)).is_complete
+    assert not snapshot(None).is_complete
+    assert snapshot((1, GIB)).is_complete
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def sound(**changes: object) -> Trial:
+def successful_trial(**changes: object) -> Trial:
     made = Trial(GPU_A, "H100", DRIVER, machine=machine_id("one"), suspend_ms=1, resume_ms=1)
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -115,13 +115,13 @@ def test_trial_without_a_driver_is_explained(monkeypatch: pytest.MonkeyPatch, tm
     ("made", "driver_now", "refusal"),
     [
         (None, DRIVER, grant.NOT_TRIED),
-        (sound(), DRIVER, ""),
-        (sound(problem="lost"), DRIVER, grant.FAILED),
-        (sound(simulated=True), DRIVER, grant.SIMULATED),
-        (sound(machine=machine_id("two", Path("/none"))), DRIVER, grant.OTHER_MACHINE),
-        (sound(), "580.70", grant.OTHER_DRIVER),
-        (sound(), "", grant.OTHER_DRIVER),
-        (sound(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
+        (successful_trial(), DRIVER, ""),
+        (successful_trial(problem="lost"), DRIVER, grant.FAILED),
+        (successful_trial(simulated=True), DRIVER, grant.SIMULATED),
+        (successful_trial(machine=machine_id("two", Path("/none"))), DRIVER, grant.OTHER_MACHINE),
+        (successful_trial(), "580.70", grant.OTHER_DRIVER),
+        (successful_trial(), "", grant.OTHER_DRIVER),
+        (successful_trial(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
     ],
 )
 def test_trial_is_valid_for_its_machine_and_driver(
@@ -131,7 +131,10 @@ def test_trial_is_valid_for_its_machine_and_driver(
 
 
 def test_missing_kernel_module_grants_nothing(tmp_path: Path) -> None:
-    assert grant.refusal(sound(), driver=DRIVER, instance="one", root=tmp_path) == grant.NO_KERNEL_MODULE
+    assert (
+        grant.refusal(successful_trial(), driver=DRIVER, instance="one", root=tmp_path)
+        == grant.NO_KERNEL_MODULE
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,8 +154,8 @@ def test_kernel_module_version_is_read(root: Path, text: str, version: str) -> N
 def test_stored_state_is_reloaded_and_damaged_state_ignored(tmp_path: Path) -> None:
     base = tmp_path / "local"
     assert grant.load(base) is None
-    grant.save(base, sound(onto=GPU_B))
-    assert grant.load(base) == sound(onto=GPU_B)
+    grant.save(base, successful_trial(onto=GPU_B))
+    assert grant.load(base) == successful_trial(onto=GPU_B)
     assert [path.name for path in base.iterdir()] == [grant.FILE]
     for damage in (b"", b"{}", b'{"uuid": 1}', b"\xff"):
         (base / grant.FILE).write_bytes(damage)
