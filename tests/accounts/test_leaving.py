@@ -177,9 +177,7 @@ def test_only_owner_of_a_team_with_other_members_cannot_leave(as_user, charlie, 
     assert account_exists(charlie)
 
 
-def test_administrator_must_hand_over_teams_before_deleting_themselves_over_the_users_api(
-    as_user, ada, alice, team
-):
+def test_administrator_must_hand_over_teams_before_self_deletion(as_user, ada, alice, team):
     UserFactory(username="abe", is_superuser=True)
     MembershipFactory(team=team, user=ada, role="owner")
     team.memberships.filter(user=alice).delete()

@@ -157,7 +157,9 @@ def test_password_reset_link_still_requires_the_second_factor(as_user, alice, se
 
 
 @pytest.mark.parametrize("username", ["alice", "bob"])
-def test_link_opened_in_a_signed_in_browser(as_user, alice, bob, secret, username):
+def test_reset_link_in_a_signed_in_browser_ends_the_session_and_needs_the_code(
+    as_user, alice, bob, secret, username
+):
     link = links.make(alice, links.LinkKind.FORGOTTEN).partition("//")[2].partition("/")[2]
     client = as_user({"alice": alice, "bob": bob}[username])
     body = {"password": "another-long-password", "repeated": "another-long-password"}

@@ -59,7 +59,7 @@ class TestAuditEntries(ListCase):
         services.set_member(actor=SYSTEM, team=made, username="bob", role="owner")
 
 
-def test_user_representation_and_invitation(api: Any, ada: Any, team: Any) -> None:
+def test_user_is_invited_over_rest_and_read_back(api: Any, ada: Any, team: Any) -> None:
     body = {"username": "gina", "email": "g@example.org", "teams": [{"team": "vision", "role": "member"}]}
     made = api(ada).post("users", {**body, "roles": []})
     assert made.status_code == 201

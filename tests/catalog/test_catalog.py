@@ -130,7 +130,7 @@ def test_changed_flavor_is_kept_at_the_next_inventory(catalog):
 
 
 @pytest.mark.parametrize("kind", ["template", "flavor"])
-def test_missing_name_is_reported_with_the_existing_ones(catalog, bob, kind):
+def test_unknown_slug_is_reported_with_the_existing_slugs(catalog, bob, kind):
     find = getattr(selectors, f"{kind}_by_slug")
     with pytest.raises(InvalidInput) as refused:
         find(bob, "nope")

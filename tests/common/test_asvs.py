@@ -69,7 +69,7 @@ def test_each_requirement_is_listed_once():
     assert sorted(stated) == sorted(expected)
 
 
-def test_evidence_names_a_test_or_what_was_read():
+def test_evidence_names_a_test_or_a_review():
     for number, requirement, evidence in rows(EVIDENCE):
         assert requirement, number
         assert TEST.search(evidence) or re.search(r"\bread\b", evidence), f"{number} names no test"

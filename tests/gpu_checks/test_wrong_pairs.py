@@ -76,7 +76,7 @@ def test_both_peers_get_a_warning_and_the_checked_device_passes(gpus, olga, answ
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_error_of_the_checked_device_is_its_own(gpus, olga, answered):
+def test_error_of_the_checked_device_fails_it_without_peer_warnings(gpus, olga, answered):
     run = answered(pair(gpus[0], gpus[2], own=True), errors=13, verdict="fail", exit_code=2, action="replace")
     assert run.verdict == CheckVerdict.FAIL
     assert [device.index for device in gpus if fresh(device).cordoned] == [0]

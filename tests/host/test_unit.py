@@ -70,7 +70,7 @@ def test_control_groups_are_delegated_if_systemd_supports_it(
     assert "TasksMax=infinity" in lines and "OOMPolicy=continue" in lines
 
 
-def test_user_unit_is_written_with_a_hint_to_keep_it(
+def test_user_unit_is_written_with_a_hint_to_enable_lingering(
     join: Berth, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit.os, "geteuid", lambda: 1000)

@@ -41,7 +41,7 @@ def pool() -> Pool:
     return pool
 
 
-def test_gpu_left_on_pci_is_named_with_its_last_model(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
+def test_gpu_still_on_pci_is_reported_with_its_last_model(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
     node = report_gpus(pool, gpu(0), missing=["0000:1b:00.0", "0000:3b:00.0"], state="gpu_lost")
     (row,) = api(bob).get("nodes").json()["results"]
     known = {"pci_bus_id": "0000:1b:00.0", "uuid": "GPU-1", "model": "NVIDIA H200"}
@@ -56,7 +56,7 @@ def test_gpu_left_on_pci_is_named_with_its_last_model(pool: Pool, api: Any, bob:
     assert f"The GPU at 0000:3b:00.0 is missing. {ON_PCI}" in page
 
 
-def test_gpu_missing_on_pci_is_remembered(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
+def test_gpu_no_longer_on_pci_is_still_reported_missing(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
     report_gpus(pool, gpu(0))
     (row,) = api(bob).get("nodes").json()["results"]
     assert [(each["uuid"], each["on_pci"], each["next_action"]) for each in row["missing_gpus"]] == [

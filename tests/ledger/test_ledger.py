@@ -109,7 +109,7 @@ def test_one_entry_for_each_hour(make, alice, olga, team, priced, clock):
     assert spent.last().balance == account_of(row_of(team)).balance
 
 
-def test_new_period_refills(make, alice, olga, team, priced, clock):
+def test_balance_is_refilled_in_a_new_period(make, alice, olga, team, priced, clock):
     open_for(team, olga, hours=30, period="day")
     make(alice, "sim-h100-x1")
     clock.shift(86_400 + 3600)

@@ -182,9 +182,7 @@ async def test_idle_connections_are_closed(tls, monkeypatch):
         await until(lambda: not guard._open)
 
 
-async def test_connections_per_address_are_limited_and_others_can_connect_at_the_total_limit(
-    tls, monkeypatch
-):
+async def test_connections_per_address_are_limited_and_other_addresses_still_connect(tls, monkeypatch):
     monkeypatch.setattr(door_guard, "MAX_CONNECTIONS", 4)
     monkeypatch.setattr(door_guard, "MAX_OF_AN_ADDRESS", 4)
     names: list[str] = ["hog"] * 4

@@ -192,7 +192,7 @@ def test_measurement_releases_all_memory(linked: Make, check: Check) -> None:
     assert report.tests[3].measures["free_mib"] == 16
 
 
-def test_failure_of_the_checked_device_is_its_own(linked: Make, check: Check) -> None:
+def test_failure_of_the_checked_device_fails_it(linked: Make, check: Check) -> None:
     linked().fault("ecc", "check_mix")
     report, found = checked(check, CROWD)
     assert found == {"all_pairs": Status.FAILED}, render(report)
