@@ -149,14 +149,15 @@ def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> 
 
 def _require_movable(row: Workspace, move: Move | None, allocations: _Allocations) -> None:
     name = {"name": row.name}
-    if row.state != State.RUNNING:
+    held = allocations.get(str(row.pk), ())
+    if row.state != State.RUNNING or not held:
         raise StateConflict(Reason(MoveCode.NOT_RUNNING, name), state=row.state)
     if move is not None:
         target = parse_placement(move.target).nodes[0].node
         raise StateConflict(Reason(MoveCode.MOVES_ALREADY, {**name, "node": target}), state=row.state)
     if row.preempting is not None:
         raise StateConflict(Reason(MoveCode.STOPS_SOON, name), state=row.state)
-    if len(allocations.get(str(row.pk), ())) != 1:
+    if len(held) != 1:
         raise StateConflict(Reason(MoveCode.SEVERAL_NODES, name), state=row.state)
 
 
