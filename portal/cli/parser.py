@@ -296,6 +296,7 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, **more)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        # Imported here: the metadata of packages takes longer to read than the rest of the command.
         from portal.cli.version import version
 
         print(f"berth {version()}")
