@@ -16,10 +16,9 @@ from portal.common.formatting import format_day_time
 from portal.people.accounts.models import User
 from portal.scheduling import operator_moves
 from portal.workspaces import bulk, extending, owner_messages, policies, services
-from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.preconditions import STOPS_ALREADY, require_stoppable, state_error
+from portal.workspaces.preconditions import STOPS_ALREADY, require_not_stopping, require_stoppable
 
 
 class Act(models.TextChoices):
@@ -135,8 +134,7 @@ def _outcome(actor: User, act: Act, workspace: Workspace, terms: Terms) -> str:
             return _("%(owner)s gets the message") % {"owner": workspace.owner.username}
         case _:
             require_stoppable(actor, workspace)
-            if workspace.state in STOPS_ALREADY and workspace.desired_state != DesiredState.RUNNING:
-                raise state_error(workspace, WorkspaceCode.STOPS_ALREADY)
+            require_not_stopping(workspace)
             return _stop_text(workspace)
 
 
