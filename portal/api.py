@@ -52,6 +52,7 @@ from portal.workspaces import bulk_api as bulk
 from portal.workspaces import efficiency_api as efficiency
 from portal.workspaces import event_api as workspace_events
 from portal.workspaces import package_api as packages
+from portal.workspaces import usage_api as usage
 from portal.workspaces.home_files import api as home_files
 from portal.workspaces.home_files import archive_api as home_archives
 from portal.workspaces.homes import api as homes
@@ -74,6 +75,7 @@ v1 = [
     *workspaces.urlpatterns,
     *workspace_events.urlpatterns,
     *efficiency.urlpatterns,
+    *usage.urlpatterns,
     *bulk.urlpatterns,
     *bulk_acts.urlpatterns,
     *packages.urlpatterns,

@@ -77,7 +77,8 @@ def link_project(target):
     """Make the packages importable from anywhere, and `berth` a command, without a build step."""
     from provisioning.service.files import write_file
 
-    site = target / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    # Of the Python that made the environment, which may not be this one.
+    site = next((target / "lib").glob("python3.*/site-packages"))
     wanted = {
         site / "berth.pth": (f"{ROOT}\n", 0o644),
         target / "bin" / "berth": (

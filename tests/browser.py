@@ -15,6 +15,7 @@ from tests.populate import PASSWORD
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -27,12 +28,9 @@ CHROMIUM_ARGS = [
 
 
 def chromium_path() -> str | None:
-    """The system's Chromium, or Chrome."""
+    """The system's Chromium, or Chrome. Debian's headless shell comes first: it takes less processor time."""
     named = os.environ.get("BERTH_TEST_CHROMIUM")
-    return named or next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
-        None,
-    )
+    return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ MODULES = {
     "queue": "watching",
     "events": "watching",
     "efficiency": "efficiency",
+    "usage": "usage",
 }
 """Modules of commands; the default is `commands`."""
 GROUPS = {

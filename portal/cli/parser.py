@@ -244,6 +244,12 @@ def parser() -> argparse.ArgumentParser:
     )
     use.add_argument("--team", default="", metavar="SLUG", help="team of the workspace, or of all to show")
 
+    usage = command("usage", "usage", "Show a workspace's measured use of CPU, memory and GPUs.")
+    add_workspace_argument(usage)
+    usage.add_argument(
+        "--span", choices=("hour", "day", "week", "all"), default="day", help="period up to now; default: day"
+    )
+
     logs = command("logs", "logs", "Print the log of a workspace's program.")
     add_workspace_argument(logs)
     logs.add_argument("-n", "--tail", type=positive, default=200, metavar="LINES", help="default: 200")

@@ -21,6 +21,7 @@ MAX_POINTS = 180
 """More points are merged, because a card cannot show them and the page would be slow."""
 
 Values = tuple[float | None, ...]
+Summary = Callable[[Sequence[float | None]], float | None]
 
 
 class Style(StrEnum):
@@ -146,9 +147,7 @@ def peak(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def merged(
-    values: Values, summary: Callable[[Sequence[float | None]], float | None] = mean, *, bundle: int
-) -> Values:
+def merged(values: Values, summary: Summary = mean, *, bundle: int) -> Values:
     """Return one value for each `bundle` of values."""
     return tuple(summary(values[first : first + bundle]) for first in range(0, len(values), bundle))
 
@@ -159,16 +158,25 @@ def bundle_of(count: int) -> int:
 
 
 def rows(
-    lines: Sequence[Values], *, start_s: float, step_s: int, every_s: int, unit: str = "", digits: int = 0
+    lines: Sequence[Values],
+    *,
+    start_s: float,
+    step_s: int,
+    every_s: int,
+    unit: str = "",
+    digits: int = 0,
+    summaries: Sequence[Summary] = (),
 ) -> tuple[TableRow, ...]:
     """Return table rows with the means of all lines in each `every_s` seconds (UTC), the newest first.
 
-    A row's time is the start of its hour or, for days, noon UTC, so that nearly all zones show its date.
+    With `summaries`, there is one for each line, instead of the mean. A row's time is the start of its hour
+    or, for days, noon UTC, so that nearly all zones show its date.
     """
     segments = []
+    by_line = list(zip(lines, summaries or (mean,) * len(lines), strict=True))
     for begun_s, places in _periods(len(lines[0]), start_s, step_s, every_s):
         at = moment(begun_s + (DAY_S // 2 if every_s == DAY_S else 0))
-        texts = tuple(text_of(mean(values[places]), unit, digits) for values in lines)
+        texts = tuple(text_of(summary(values[places]), unit, digits) for values, summary in by_line)
         segments.append(TableRow(at, texts))
     return tuple(reversed(segments))
 

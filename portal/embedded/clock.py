@@ -56,6 +56,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "rebalance": {"task": "control.rebalance", "schedule": 60.0},
     "look-at-homes": {"task": "control.look_at_homes", "schedule": 600.0},
     "roll-up-samples": {"task": "control.roll_up_samples", "schedule": 300.0},
+    "roll-up-usage": {"task": "control.roll_up_usage", "schedule": 3600.0},
     "add-up-days": {"task": "control.add_up_days", "schedule": 3600.0},
     "sample-states": {"task": "control.sample_states", "schedule": 300.0},
     "tell-of-months": {"task": "control.tell_of_months", "schedule": 3600.0},

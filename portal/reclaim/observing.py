@@ -1,4 +1,4 @@
-"""Evaluates agents' reports once a minute: how long each workspace has been idle.
+"""Evaluates agents' reports once a minute: how long each workspace has been idle, and what it uses.
 
 One small row per workspace; one query reads all running workspaces, and one statement writes all changes.
 History for display is in separate tables, written on change. No decision reads them.
@@ -25,6 +25,8 @@ from portal.reclaim import pacing
 from portal.reclaim.engine.activity import AgentReport, IdleClock, Signal, advance_clock
 from portal.reclaim.engine.devices import unused_count
 from portal.reclaim.models import Absence, ActivityChange, IdleKind, IdlePeriod, LastPass, WorkspaceActivity
+from portal.reclaim.usage_readings import Accelerators, GpuFigures, reading_of
+from portal.workspaces import usage_samples
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -52,12 +54,8 @@ _encode = msgspec.json.Encoder().encode
 _report = msgspec.json.Decoder(AgentReport).decode
 
 
-class _Accelerators(msgspec.Struct):
-    count: int = 0
-
-
 class _Resources(msgspec.Struct):
-    accelerators: _Accelerators
+    accelerators: Accelerators
 
 
 class AppUsage(msgspec.Struct):
@@ -66,16 +64,13 @@ class AppUsage(msgspec.Struct):
     last_activity: str | None = None
 
 
-class _Gpu(msgspec.Struct):
-    utilization_percent: int | None = None
-
-
 class HeartbeatFigures(msgspec.Struct):
     """The relevant figures of a heartbeat, validated by `workspaces.reports`."""
 
     kernels: AppUsage | None = None
     terminals: AppUsage | None = None
     cpu_seconds: float | None = None
+    rss_mib: int | None = None
     jobs: int | None = None
     jobs_cpu_seconds: float | None = None
     jobs_io_bytes: int | None = None
@@ -85,7 +80,7 @@ class HeartbeatFigures(msgspec.Struct):
     edited_at: str | None = None
     kernels_cpu_seconds: float | None = None
     kernels_io_bytes: int | None = None
-    gpus: list[_Gpu] | None = None
+    gpus: list[GpuFigures] | None = None
     gpus_stale_s: int | None = None
     traffic_bytes: int | msgspec.UnsetType | None = msgspec.UNSET
     progress: dict[str, float] | None = None
@@ -161,16 +156,18 @@ def run() -> int:
         resources_text=Cast("resources", TextField()), seen_text=Cast("status__activity", TextField())
     )
     look = ObservationResult()
-    rates = []
+    rates, readings = [], []
     for pk, generation, resources, activity, heartbeat_at, seen, idle_since, *before in running.values_list(
         *COLUMNS
     ).iterator(chunk_size=2000):
         record = ActivityRecord(*before) if before[0] is not None else None
-        figures = _parse_heartbeat(seen)
-        report = report_of(is_accelerated(resources), activity, heartbeat_at, figures, idle_since)
+        figures, accelerators = _parse_heartbeat(seen), _resources(resources).accelerators
+        report = report_of(bool(accelerators.count), activity, heartbeat_at, figures, idle_since)
         row = next_activity(pk, generation, record, report)
         if row is not None:
             look.add(row, record)
+            previous = record.report if record is not None and record.generation == generation else None
+            readings.append(reading_of(pk, previous, report, figures.rss_mib, figures.gpus, accelerators))
             if figures.progress:
                 rates.append(pacing.ReportedRates(pk, generation, report.at_s, figures.progress))
     WorkspaceActivity.objects.bulk_create(
@@ -188,6 +185,7 @@ def run() -> int:
     IdlePeriod.objects.bulk_create(look.periods, batch_size=WRITTEN_AT_ONCE)
     delete_stale()
     pacing.record_rates(rates)
+    usage_samples.record(readings)
     LastPass.objects.filter(pk=1, recorded_since=None).update(recorded_since=timezone.now())
     return len(look.fresh) + len(look.changed)
 

@@ -273,7 +273,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
 
 
 def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, complete: bool) -> LogPiece:
-    """Return what this start's log has grown by; see `Driver.read_log`. Raises `Unavailable`."""
+    """Return what was added to the log of this start; see `Driver.read_log`. Raises `Unavailable`."""
     pool = workspace.pool
     assert pool is not None
     body = node_rpc.call(

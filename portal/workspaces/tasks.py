@@ -7,7 +7,15 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.fleet.inventory.node_messages import is_from_node, received
-from portal.workspaces import answers, housekeeping, memory_kills, reconcile, results, team_deletions
+from portal.workspaces import (
+    answers,
+    housekeeping,
+    memory_kills,
+    reconcile,
+    results,
+    team_deletions,
+    usage_samples,
+)
 from portal.workspaces.homes import archives as home_archives
 from portal.workspaces.homes import balancing as home_balancing
 from portal.workspaces.homes import deletions, evacuations
@@ -117,3 +125,8 @@ def delete_bound() -> None:
 @app.task(name="control.clean_up")
 def clean_up() -> None:
     housekeeping.clean_up()
+
+
+@app.task(name="control.roll_up_usage", time_limit=300, soft_time_limit=280)
+def roll_up_usage() -> None:
+    usage_samples.roll_up()

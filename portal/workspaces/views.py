@@ -24,7 +24,7 @@ from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours
 from portal.common.typed_requests import SignedInRequest
-from portal.workspaces import extending, policies, presenters, selectors, services
+from portal.workspaces import extending, policies, presenters, selectors, services, usage_history
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -56,6 +56,7 @@ def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "more_events": len(entries) > EVENTS_SHOWN,
         "opening": opening,
         "heartbeat_s": settings.HEARTBEAT_S,
+        "span": usage_history.span_of(request.GET.get("span", "")),
         "log": None,
     }
     return render(request, partial_of(request, "workspaces/detail.html", "live", "log"), context)
@@ -181,11 +182,14 @@ def open_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse
 @login_not_required
 @require_GET
 async def events(request: HttpRequest) -> HttpResponseBase:
-    """Send `changed` when a workspace of the user changes. Answers 401, not a redirect, without a session."""
+    """Send `changed` when a workspace of the user changes, and `measured` after each observation of all.
+
+    Answers 401, not a redirect, without a session.
+    """
     user = await request.auser()
     if not user.is_authenticated or user.must_set_up_mfa:
         return HttpResponse(status=401)
-    return stream.changes(live.user_channel(user.pk), user_id=user.pk)
+    return stream.changes(live.user_channel(user.pk), user_id=user.pk, measured=True)
 
 
 @login_not_required

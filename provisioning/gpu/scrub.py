@@ -25,7 +25,7 @@ FIRST_TIME_PER_MILLE = 850
 
 
 class ScrubVerdict(StrEnum):
-    """Only `clean` admits the next tenant."""
+    """Result of a scrub. The device is only given to another workspace if it is `clean`."""
 
     CLEAN = "clean"
     FAILED = "failed"

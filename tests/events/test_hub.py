@@ -176,6 +176,24 @@ async def test_hints_tell_a_quiet_time_from_a_lost_connection(
     await until(lambda: connections(redis) == 0)
 
 
+async def test_measurements_are_no_change(redis_url: str, redis: Redis, settings: Any) -> None:
+    """Open pages reload their plots only."""
+    settings.BERTH_REDIS_URL = redis_url
+    hints = live.hints("a", measured=True, every_s=0.1)
+    await anext(hints)
+    own = hub.current(redis_url)
+    await until(lambda: own.connected and channels(redis) == {"a", live.MEASURED_CHANNEL})
+    while await anext(hints):
+        pass
+    for channel, hint in ((live.MEASURED_CHANNEL, live.Hint.MEASURED), ("a", live.Hint.CHANGED)):
+        redis.publish(channel, "x")
+        async with asyncio.timeout(20):
+            while not (heard := await anext(hints)):
+                pass
+        assert heard == hint
+    await hints.aclose()
+
+
 def test_each_event_loop_has_its_own(redis_url: str, redis: Redis) -> None:
     both = threading.Barrier(2)
     seen: list[int] = []

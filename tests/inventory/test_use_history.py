@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from portal.fleet.inventory import use_history, use_plots
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
+from portal.web.home.presenters import team as team_presenters
 from tests.factories import WorkspaceFactory, local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
@@ -20,10 +22,12 @@ def gpus(db: None) -> list[Device]:
     return list(local_pool_with(node_info(gpus=2)).nodes.get().devices.order_by("index"))
 
 
-def hold(device: Device, *, since_h: float, until_h: float | None = None, milli: int = 1000) -> None:
-    """Allocate the device from that many hours ago."""
+def hold(
+    device: Device, *, since_h: float, until_h: float | None = None, milli: int = 1000, **fields: Any
+) -> None:
+    """Allocate the device from that many hours ago, to a workspace with these fields."""
     allocation = Allocation.objects.create(
-        workspace=WorkspaceFactory(), node=device.node, generation=1, cpu_milli=1, memory_mib=1,
+        workspace=WorkspaceFactory(**fields), node=device.node, generation=1, cpu_milli=1, memory_mib=1,
         granted_at=NOW - timedelta(hours=since_h),
         released_at=None if until_h is None else NOW - timedelta(hours=until_h),
     )  # fmt: skip
@@ -42,11 +46,6 @@ def measure(device: Device, hour: int, percent: int, *, memory_mib: int = 1024) 
 def test_windows_end_with_the_present_step():
     assert (WEEK.step_s, WEEK.count, WEEK.end_s - WEEK.now_s) == (3600, 168, 1800)
     assert WEEK.elapsed_s(167) == 1800 and WEEK.elapsed_s(0) == 3600
-    assert use_history.window_since(NOW - timedelta(hours=2), NOW).step_s == 60
-    young = use_history.window_since(NOW, NOW)
-    assert (young.count, young.step_s) == (1, 60)
-    old = use_history.window_since(NOW - timedelta(days=90), NOW)
-    assert (old.step_s, old.count) == (3600, 721)
     with pytest.raises(KeyError):
         use_history.window("year", NOW)
 
@@ -96,3 +95,12 @@ def test_missing_data_is_stated_instead_of_plotted(gpus):
         "GPU memory: up to 1 of 2 GiB",
     ]
     assert found.plots[1].limits[0].value == 2 and not found.notes
+
+
+def test_a_team_counts_simulated_gpus_only_without_real_ones(gpus, team, pool):
+    hold(Device.objects.filter(node__pool=pool).first(), since_h=24, team=team)
+    found, marked = team_presenters.use_of(team, WEEK)
+    assert marked and max(found.plots[0].lines[0].values) == 1 and "Simulated" in found.notes[0]
+    hold(gpus[0], since_h=24, milli=250, team=team)
+    found, marked = team_presenters.use_of(team, WEEK)
+    assert not marked and max(found.plots[0].lines[0].values) == 0.25

@@ -328,6 +328,7 @@ POST   api/v1/workspaces/<uuid:workspace_id>/release-gpu    401 404 403 404 409 
 POST   api/v1/workspaces/<uuid:workspace_id>/attach-gpu     401 404 403 404 409 409 403 409   workspaces:write
 POST   api/v1/workspaces/<uuid:workspace_id>/resize         401 404 403 404 202 202 403 202   workspaces:write
 GET    api/v1/workspaces/<uuid:workspace_id>/efficiency     401 404 200 404 200 200 200 200   workspaces:read
+GET    api/v1/workspaces/<uuid:workspace_id>/usage          401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/workspaces/<uuid:workspace_id>/activity       401 404 200 404 200 200 200 200   workspaces:read
 GET    api/v1/reports/gpu-use                               401 403 403 403 403 403 200 200   quotas:read
 GET    api/v1/reports/idle-gpus                             401 403 403 403 403 403 200 200   quotas:read

@@ -27,8 +27,8 @@ class Phase:
     """Of the module."""
     budget_s: int
     """Processor time in seconds; more than that is a warning."""
-    files_marked: str = ""
-    """Only files with this mark are collected; empty: all files."""
+    files_marked: tuple[str, ...] = ()
+    """Only files with one of these marks are collected; empty: all files."""
     module: str = "pytest"
     reports: bool = False
     """Whether a module other than pytest takes `--junitxml=PATH`, too."""
@@ -40,7 +40,7 @@ class Phase:
         report = f"--junitxml={folder / self.name}.xml"
         if self.module != "pytest":
             return [sys.executable, "-m", self.module, *((report,) if self.reports else ()), *self.arguments]
-        files = files_with_mark(self.files_marked) if self.files_marked and not more else []
+        files = files_with_marks(self.files_marked) if self.files_marked and not more else []
         return [
             *(sys.executable, "-m", "pytest", "-q", "-o", "faulthandler_timeout=180"),
             report,
@@ -52,9 +52,10 @@ class Phase:
         ]
 
 
-def files_with_mark(mark: str) -> list[str]:
-    """The test files in which `mark` stands, relative to the root."""
-    grep = ["grep", "-rlw", "--include=test_*.py", f"mark.{mark}", "tests"]
+def files_with_marks(marks: tuple[str, ...]) -> list[str]:
+    """The test files in which one of `marks` stands, relative to the root."""
+    patterns = [argument for mark in marks for argument in ("-e", f"mark.{mark}")]
+    grep = ["grep", "-rlw", "--include=test_*.py", *patterns, "tests"]
     return sorted(subprocess.run(grep, cwd=ROOT, capture_output=True, text=True).stdout.split())
 
 
@@ -64,18 +65,20 @@ Lanes = tuple[tuple[Phase, ...], ...]
 def quick() -> Lanes:
     """`make test`: each test on one database, PostgreSQL where there is one.
 
-    Tests marked `sqlite` then run on SQLite, too. Without PostgreSQL everything is on SQLite already.
+    Tests marked `sqlite` then run on SQLite, too, beside those with servers, which use SQLite anyway.
+    Without PostgreSQL everything is on SQLite already.
     """
     units = Phase("units", computing(COMPUTES, "any"), budget_s=450)
-    rest = (
-        Phase("servers", with_servers(SERVERS, processes=3), budget_s=180, files_marked="engine"),
-        Phase("browser", with_servers("browser"), budget_s=60, files_marked="browser"),
+    both = postgresql.available()
+    marks = f"({SERVERS}) or (sqlite and {COMPUTES})" if both else SERVERS
+    servers = Phase(
+        "servers",
+        with_servers(marks, processes=3),
+        budget_s=230,
+        files_marked=("engine", "sqlite") if both else ("engine",),
     )
-    if not postgresql.available():
-        return (units,), rest
-    marks = f"sqlite and {COMPUTES}"
-    sqlite = Phase("sqlite", computing(marks, "sqlite"), budget_s=50, files_marked="sqlite")
-    return (units,), (*rest, sqlite)
+    browser = Phase("browser", with_servers("browser"), budget_s=60, files_marked=("browser",))
+    return (units,), (servers, browser)
 
 
 def full() -> Lanes:
@@ -89,8 +92,8 @@ def full() -> Lanes:
             Phase("all-postgresql", (every, *computing(COMPUTES, "postgresql")), budget_s=1800),
         ),
         (
-            Phase("all-servers", (every, *with_servers(SERVERS)), budget_s=1500, files_marked="engine"),
-            Phase("all-browser", (every, *with_servers("browser")), budget_s=300, files_marked="browser"),
+            Phase("all-servers", (every, *with_servers(SERVERS)), budget_s=1500, files_marked=("engine",)),
+            Phase("all-browser", (every, *with_servers("browser")), budget_s=300, files_marked=("browser",)),
             Phase("ordinary", ORDINARY, budget_s=120, module="tests.ordinary_user", reports=True),
             Phase("kernel", (*alone, "tests/kernel/virtual.py"), budget_s=1200),
             Phase("compose", (*alone, "-x", "tests/compose/whole.py"), budget_s=1200),

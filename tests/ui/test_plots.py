@@ -12,12 +12,17 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone
 
+from portal.common.events import live
 from portal.fleet.inventory import samples
 from portal.fleet.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
+from portal.workspaces import use_views
+from portal.workspaces.models import UsageHour, UsageMinute, Workspace
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import apply, rollup
 from tests.ui.test_browser import DESKTOP, NARROW, PHONE, overflows, too_small, violations
+from tests.workspaces.gateway.gateway_support import redis, redis_url
 
+__all__ = ["redis", "redis_url"]
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
@@ -67,6 +72,65 @@ def busy(workspace_in, alice, catalog, transactional_db) -> Device:
     )  # fmt: skip
     AllocatedDevice.objects.create(allocation=allocation, device=device)
     return device
+
+
+@pytest.fixture
+def measured(busy) -> Workspace:
+    """The workspace on it, two days old and measured since, with a gap."""
+    workspace = Workspace.objects.get(allocations__devices__device=busy)
+    now_s = int(time.time()) // 60 * 60
+    workspace.resources |= {"cpu_milli": 4000, "memory_mib": 8192}
+    workspace.created_at = timezone.now() - timedelta(days=2)
+    workspace.save(update_fields=["resources", "created_at"])
+    UsageMinute.objects.bulk_create(
+        UsageMinute(
+            workspace=workspace, start_s=now_s - 60 * back, cpu_milli=1400 + round(900 * math.sin(back / 40)),
+            memory_mib=2200 + 2 * (1500 - back) // 3,
+        )
+        for back in range(1, 1500)
+        if not 500 < back < 700
+    )  # fmt: skip
+    UsageHour.objects.bulk_create(
+        UsageHour(
+            workspace=workspace, start_s=now_s // 3600 * 3600 - 3600 * back, cpu_milli=800,
+            cpu_max_milli=2600, memory_mib=2000, memory_max_mib=2600,
+        )
+        for back in range(26, 49)
+    )  # fmt: skip
+    return workspace
+
+
+def test_plots_of_a_workspace_follow_measurements(
+    visit, measured, alice, settings, redis_url, redis, monkeypatch
+):
+    settings.BERTH_REDIS_URL = redis_url
+    monkeypatch.setattr(use_views, "SPREAD_MS", 1)
+    page = visit(alice, viewport=DESKTOP, color_scheme="light")
+    page.goto(f"/workspaces/{measured.pk}/?open=0")
+    page.wait_for_selector("#plots canvas >> nth=3")
+    titles = [text.split(":")[0] for text in page.locator(".plot-title").all_inner_texts()]
+    assert titles == ["CPU", "Memory", "GPU use", "GPU memory"]
+    page.click("#span-week")
+    page.wait_for_url(f"**/workspaces/{measured.pk}/?span=week")
+    for viewport in (DESKTOP, PHONE):
+        page.set_viewport_size(viewport)
+        assert not overflows(page)
+        for theme in ("light", "dark") if SHOTS else ():
+            page.emulate_media(color_scheme=theme)
+            for span in ("hour", "day", "week", "all"):
+                page.goto(f"/workspaces/{measured.pk}/?span={span}")
+                page.wait_for_selector("#plots canvas >> nth=3")
+                name = f"workspace-{span}-{theme}-{viewport['width']}.png"
+                page.locator("section:has(#plots)").screenshot(path=str(Path(SHOTS) / name))
+    # A reload keeps the span. New measurements reload the plots alone, and keep an open table.
+    page.reload()
+    page.wait_for_selector("#span-week[aria-current]" if not SHOTS else "#span-all[aria-current]")
+    page.click("#show-cpu")
+    UsageMinute.objects.filter(workspace=measured).update(cpu_milli=3990)
+    with page.expect_response(lambda response: "/use/" in response.url):
+        redis.publish(live.MEASURED_CHANNEL, "measured")
+    page.wait_for_function("document.querySelector('#table-cpu').open")
+    page.wait_for_function("document.querySelector('#table-cpu').innerText.includes('3.99')")
 
 
 @pytest.mark.thorough("more pages; `make test` has those of test_browser")

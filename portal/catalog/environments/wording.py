@@ -64,7 +64,7 @@ def _not_installed(params: Params) -> Params:
 
 
 def _users(params: Params) -> Params:
-    """Add `who`: its users with the first names."""
+    """Add `who`: what uses it, counted, with the first five names of each kind."""
     parts = []
     for name, one, many in (
         ("workspaces", "%(count)d workspace", "%(count)d workspaces"),

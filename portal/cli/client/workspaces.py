@@ -84,6 +84,13 @@ class Workspaces(Resource):
         """Return the shares of its GPU time that were `used` and `measured`, and an optional `hint`."""
         return self._transport.get(_path(workspace_id, "efficiency"))
 
+    def usage(self, workspace_id: str, *, span: str = "day") -> JsonObject:
+        """Return its measured use of CPU, memory and GPUs: `points`, one per `step_s` seconds, and `limits`.
+
+        `span` is `hour`, `day`, `week` or `all`.
+        """
+        return self._transport.get(_path(workspace_id, "usage"), {"span": span})
+
     def logs(self, workspace_id: str, *, tail: int = 200) -> str:
         """Return the last `tail` lines of its app's output."""
         return str(self._transport.get(_path(workspace_id, "logs"), {"tail": tail})["text"])

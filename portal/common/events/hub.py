@@ -33,8 +33,7 @@ class Subscription:
 
     def __init__(self, hub: EventHub, channels: tuple[str, ...]) -> None:
         self.channels = channels
-        # Channels with a message. A hint alone may also come from a lost connection.
-        self.heard: set[str] = set()
+        self._heard: set[str] = set()
         self._hub = hub
         self._hint = asyncio.Event()
 
@@ -54,10 +53,17 @@ class Subscription:
         return True
 
     def wake(self, channel: str = "") -> None:
-        """Wake the reader. With `channel`, record a message on it."""
-        if channel:
-            self.heard.add(channel)
+        """Wake the reader: a message on `channel`, or messages that may have been missed."""
+        self._heard.add(channel)
         self._hint.set()
+
+    def take_heard(self) -> set[str]:
+        """Return the channels with a message since the last call.
+
+        An empty name means that messages of any channel may have been missed.
+        """
+        heard, self._heard = self._heard, set()
+        return heard
 
     def __enter__(self) -> Subscription:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Iterable
+from enum import IntFlag
 from functools import lru_cache
 from uuid import UUID
 
@@ -17,6 +18,18 @@ POLL_S = 2.0
 IDLE_S = 10.0
 FEED_CHANNEL = "berth:ev:feed"
 """Channel for a hint about every new entry."""
+MEASURED_CHANNEL = "berth:ev:measured"
+"""Channel for a hint after each observation of all running workspaces."""
+
+
+class Hint(IntFlag):
+    """What may be new: something on the channel of a stream, or measurements of running workspaces."""
+
+    CHANGED = 1
+    MEASURED = 2
+
+
+NO_HINT = Hint(0)
 
 
 def workspace_channel(workspace_id: UUID) -> str:
@@ -68,6 +81,14 @@ def publish_feed() -> None:
         log.debug("could not send live hint: %s", error)
 
 
+def publish_measured() -> None:
+    """Notify open pages that running workspaces have new measurements: one message for all."""
+    try:
+        connection().publish(MEASURED_CHANNEL, "measured")
+    except redis.RedisError as error:
+        log.warning("could not send live hint: %s", error)
+
+
 def publish_to(user_id: UUID, kind: str) -> None:
     """Notify watchers of this user's channel."""
     try:
@@ -115,18 +136,24 @@ def publish_account(user_id: UUID) -> None:
         log.warning("could not send live hint: %s", error)
 
 
-async def hints(channel: str, *, ends_with: str = "", every_s: float = IDLE_S) -> AsyncGenerator[bool, None]:
-    """Yield True when something may have changed, and False after `every_s` seconds without a change.
+async def hints(
+    channel: str, *, ends_with: str = "", measured: bool = False, every_s: float = IDLE_S
+) -> AsyncGenerator[Hint, None]:
+    """Yield `CHANGED` when something may have changed, and `NO_HINT` after `every_s` seconds without it.
 
-    Ends at a message on the channel `ends_with`. The first item is True. Without Redis every item is True,
-    one every `POLL_S` seconds, so that the caller polls the database. All readers of an event loop share one
-    connection. Call `aclose` to unsubscribe immediately.
+    Ends at a message on the channel `ends_with`. With `measured`, also yields `MEASURED`. The first item is
+    `CHANGED`. Without Redis every item is, one every `POLL_S` seconds, so that the caller polls the database.
+    All readers of an event loop share one connection. Call `aclose` to unsubscribe immediately.
     """
-    channels = [channel, ends_with] if ends_with else [channel]
+    channels = [channel, *([ends_with] if ends_with else ()), *([MEASURED_CHANNEL] if measured else ())]
     with hub.current(settings.BERTH_REDIS_URL).subscribe(*channels) as subscription:
-        yield True
+        yield Hint.CHANGED
         while True:
-            hinted = await subscription.wait(every_s if subscription.connected else POLL_S)
-            if ends_with in subscription.heard:
+            await subscription.wait(every_s if subscription.connected else POLL_S)
+            heard = subscription.take_heard()
+            if ends_with and ends_with in heard:
                 return
-            yield hinted or not subscription.connected
+            hint = Hint.MEASURED if MEASURED_CHANNEL in heard else NO_HINT
+            if heard - {MEASURED_CHANNEL} or not subscription.connected:
+                hint |= Hint.CHANGED
+            yield hint

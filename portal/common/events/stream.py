@@ -9,10 +9,11 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -69,8 +70,8 @@ class _StreamStep:
     over: bool = False
 
 
-# Called with whether something may have changed since the last turn.
-_Source = Callable[[bool], Awaitable[_StreamStep]]
+# Called with what may be new since the last turn.
+_Source = Callable[[live.Hint], Awaitable[_StreamStep]]
 
 
 class EventStreamRenderer(BaseRenderer):
@@ -119,20 +120,24 @@ def response(
     return _response(channel, _Rows(read, after, executor, named_by), user_id, every_s)
 
 
-def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
-    """Return a stream of `changed` events, which tell a page to reload. Raises `TooManyStreams`."""
-    return _response(channel, _changed_turn, user_id)
+def changes(channel: str, *, user_id: UUID, measured: bool = False) -> StreamingHttpResponse:
+    """Return a stream of `changed` events, which tell a page to reload. Raises `TooManyStreams`.
+
+    With `measured`, also of `measured` events: running workspaces have new measurements.
+    """
+    return _response(channel, _named_turn, user_id, measured=measured)
 
 
 def _response(
-    channel: str, source: _Source, user_id: UUID, every_s: float = live.IDLE_S
+    channel: str, source: _Source, user_id: UUID, every_s: float = live.IDLE_S, *, measured: bool = False
 ) -> StreamingHttpResponse:
     limit = settings.BERTH_STREAMS_PER_USER
     if limit and _open_streams[user_id] >= limit:
         raise TooManyStreams(
             Reason(EventCode.TOO_MANY_STREAMS, {"limit": limit}), retry_after_s=RETRY_AFTER_S
         )
-    stream = StreamingHttpResponse(_stream_bytes(channel, source, user_id, every_s), content_type=MEDIA_TYPE)
+    hints = partial(live.hints, channel, every_s=every_s, measured=measured)
+    stream = StreamingHttpResponse(_stream_bytes(hints, source, user_id), content_type=MEDIA_TYPE)
     stream["Cache-Control"] = "no-store"
     stream["X-Accel-Buffering"] = "no"
     return stream
@@ -159,8 +164,8 @@ def _counted(user_id: UUID) -> Iterator[None]:
                 del _open_streams[user_id]
 
 
-async def _changed_turn(hinted: bool) -> _StreamStep:
-    return _StreamStep([message(event="changed")] if hinted else [])
+async def _named_turn(hint: live.Hint) -> _StreamStep:
+    return _StreamStep([message(event=str(flag.name).lower()) for flag in live.Hint if flag in hint])
 
 
 class _Rows:
@@ -184,7 +189,7 @@ class _Rows:
         finally:
             _close_connections()
 
-    async def __call__(self, hinted: bool) -> _StreamStep:
+    async def __call__(self, _hint: live.Hint) -> _StreamStep:
         batch = await self._read()
         messages = []
         for event in batch.events:
@@ -215,7 +220,9 @@ async def release_request_resources() -> None:
         executor.shutdown(wait=False)
 
 
-async def _stream_bytes(channel: str, source: _Source, user_id: UUID, every_s: float) -> AsyncIterator[bytes]:
+async def _stream_bytes(
+    hints_until: Callable[..., AsyncGenerator[live.Hint, None]], source: _Source, user_id: UUID
+) -> AsyncIterator[bytes]:
     """Yield the bytes of a stream. Comments keep the connection open and detect a disconnected reader."""
     await release_request_resources()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
@@ -223,12 +230,11 @@ async def _stream_bytes(channel: str, source: _Source, user_id: UUID, every_s: f
     with _counted(user_id):
         # Sent immediately, so that proxies and clients see an open stream.
         yield _PRELUDE
-        ended = live.account_channel(user_id)
-        async with aclosing(live.hints(channel, ends_with=ended, every_s=every_s)) as hints:
-            async for hinted in hints:
+        async with aclosing(hints_until(ends_with=live.account_channel(user_id))) as hints:
+            async for hint in hints:
                 sent, more = 0, True
                 while more:
-                    turn = await source(hinted)
+                    turn = await source(hint)
                     for message in turn.messages:
                         yield message
                     if turn.over:

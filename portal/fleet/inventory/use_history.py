@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from django.db.models import Q, QuerySet, Sum
@@ -21,9 +21,6 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 WEEK = "week"
 MONTH = "month"
 DAYS = {WEEK: 7, MONTH: 30}
-BY_MINUTE = timedelta(hours=12)
-"""Periods up to this length have a value per minute, longer ones per hour."""
-LONGEST = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,18 @@ class MeasuredUse:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocatedUse(MeasuredUse):
+    """The same while devices were allocated, with maxima: of any device, and the sum of each one's memory.
+
+    Maxima are None in steps with a device that was not allocated throughout: another workspace may have
+    caused them.
+    """
+
+    gpu_max_pct: Values
+    memory_max_mib: Values
+
+
+@dataclass(frozen=True, slots=True)
 class _Interval:
     """Time for which `milli` of 1000 of a device was allocated, in UTC seconds."""
 
@@ -66,13 +75,6 @@ class _Interval:
 def window(span: str, now: datetime) -> Window:
     """Return the last days of a span by hour. Raises `KeyError` for another span."""
     return _until(now, HOUR_S, DAYS[span] * DAY_S // HOUR_S)
-
-
-def window_since(since: datetime, now: datetime) -> Window:
-    """Return the time since then, at most 30 days, by minute or by hour."""
-    length = max(timedelta(), min(now - since, LONGEST))
-    step_s = MINUTE_S if length <= BY_MINUTE else HOUR_S
-    return _until(now, step_s, int(length.total_seconds()) // step_s + 1)
 
 
 def _until(now: datetime, step_s: int, count: int) -> Window:
@@ -113,31 +115,26 @@ def allocated(rows: QuerySet[AllocatedDevice], window: Window) -> Values:
     return tuple(amounts)
 
 
-def allocated_use(rows: QuerySet[AllocatedDevice], window: Window) -> MeasuredUse:
+def allocated_use(rows: QuerySet[AllocatedDevice], window: Window) -> AllocatedUse:
     """Return the use of devices while they were allocated by these rows. Two queries.
 
     A share counts in part. Memory is that of whole GPUs only, since others use the rest of a shared one.
     """
     intervals = list(_intervals(rows, window))
     measured = _measurements({interval.device for interval in intervals}, window)
-    used_s = [0.0] * window.count
-    seen_s = [0.0] * window.count
-    memory: list[float | None] = [None] * window.count
+    sums = [_StepSum() for _step in range(window.count)]
     for interval in intervals:
         of_device = measured.get(interval.device, {})
         for step, overlap_s in _steps(interval, window):
             measurement = of_device.get(step)
-            if measurement is None:
-                continue
-            percent_s, seconds, memory_mib = measurement
-            part = min(1.0, overlap_s / window.elapsed_s(step))
-            share = part * interval.milli / WHOLE_DEVICE_MILLI
-            used_s[step] += (percent_s or 0) / 100 * share
-            seen_s[step] += (seconds or 0) * share
-            if interval.whole and memory_mib is not None:
-                memory[step] = (memory[step] or 0.0) + memory_mib * part
-    percents = (100 * used / seen if seen else None for used, seen in zip(used_s, seen_s, strict=True))
-    return MeasuredUse(tuple(percents), tuple(memory))
+            if measurement is not None:
+                sums[step].add(interval, measurement, min(1.0, overlap_s / window.elapsed_s(step)))
+    return AllocatedUse(
+        gpu_pct=tuple(total.gpu_pct for total in sums),
+        memory_mib=tuple(total.memory_mib for total in sums),
+        gpu_max_pct=tuple(total.gpu_max_pct if total.throughout else None for total in sums),
+        memory_max_mib=tuple(total.memory_max_mib if total.throughout else None for total in sums),
+    )
 
 
 def _model(window: Window) -> type[DeviceMinute] | type[DeviceHour]:
@@ -167,18 +164,58 @@ def _steps(interval: _Interval, window: Window) -> Iterator[tuple[int, float]]:
         step += 1
 
 
-Measurement = tuple[int | None, int | None, int | None]
-"""Percent × seconds, measured seconds, memory in MiB."""
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """The measurements of a device in a step; None is not measured."""
+
+    pct_s: int | None
+    gpu_s: int | None
+    gpu_max_pct: int | None
+    memory_mib: int | None
+    memory_max_mib: int | None
 
 
-def _measurements(devices: Iterable[UUID], window: Window) -> dict[UUID, dict[int, Measurement]]:
-    measurements: dict[UUID, dict[int, Measurement]] = defaultdict(dict)
+_MEASURED_COLUMNS = ("gpu_pct_s", "gpu_s", "gpu_max_pct", "memory_mib", "memory_max_mib")
+
+
+class _StepSum:
+    """The use of several devices in one step. `throughout`: all were allocated for all of it."""
+
+    __slots__ = ("gpu_max_pct", "memory_max_mib", "memory_mib", "seen_s", "throughout", "used_s")
+
+    def __init__(self) -> None:
+        self.used_s = 0.0
+        self.seen_s = 0.0
+        self.gpu_max_pct: float | None = None
+        self.memory_mib: float | None = None
+        self.memory_max_mib: float | None = None
+        self.throughout = True
+
+    def add(self, interval: _Interval, measurement: _Measurement, part: float) -> None:
+        """Add a device that was allocated for this part of the step."""
+        share = part * interval.milli / WHOLE_DEVICE_MILLI
+        self.used_s += (measurement.pct_s or 0) / 100 * share
+        self.seen_s += (measurement.gpu_s or 0) * share
+        self.throughout = self.throughout and part >= 1
+        if measurement.gpu_max_pct is not None:
+            self.gpu_max_pct = max(self.gpu_max_pct or 0, measurement.gpu_max_pct)
+        if interval.whole and measurement.memory_mib is not None:
+            self.memory_mib = (self.memory_mib or 0.0) + measurement.memory_mib * part
+        if interval.whole and measurement.memory_max_mib is not None:
+            self.memory_max_mib = (self.memory_max_mib or 0) + measurement.memory_max_mib
+
+    @property
+    def gpu_pct(self) -> float | None:
+        return 100 * self.used_s / self.seen_s if self.seen_s else None
+
+
+def _measurements(devices: Iterable[UUID], window: Window) -> dict[UUID, dict[int, _Measurement]]:
+    measurements: dict[UUID, dict[int, _Measurement]] = defaultdict(dict)
     rows = _model(window).objects.filter(
         series__device__in=list(devices), start_s__gte=window.start_s, start_s__lt=window.end_s
     )
     for device, start_s, *values in rows.values_list(
-        "series__device_id", "start_s", "gpu_pct_s", "gpu_s", "memory_mib"
+        "series__device_id", "start_s", *_MEASURED_COLUMNS
     ).iterator(chunk_size=5000):
-        percent_s, seconds, memory_mib = values
-        measurements[device][(start_s - window.start_s) // window.step_s] = (percent_s, seconds, memory_mib)
+        measurements[device][(start_s - window.start_s) // window.step_s] = _Measurement(*values)
     return measurements

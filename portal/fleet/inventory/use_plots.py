@@ -14,7 +14,6 @@ from portal.common import plots
 from portal.common.formatting import format_number
 from portal.common.plots import Limit, Line, Plot, Style, Values
 from portal.fleet.inventory.use_history import DAYS, MONTH, WEEK, MeasuredUse, Window
-from provisioning.gpu.rollup import MINUTE_S
 
 MIB_PER_GIB = 1024
 SPAN_TEXTS = ((WEEK, gettext_lazy("Last 7 days")), (MONTH, gettext_lazy("Last 30 days")))
@@ -46,13 +45,25 @@ def allocated_plot(values: Values, window: Window, *, devices: int | None = None
                  limits=limits, digits=1)  # fmt: skip
 
 
+def utilisation_title(average: float) -> str:
+    """Return the finding of a plot of GPU use."""
+    text = _("under %(percent)s") % {"percent": "1 %"} if 0 < average < 0.5 else plots.text_of(average, "%")
+    return _("GPU use: %(average)s on average") % {"average": text}
+
+
+def memory_title(peak: float, total: float) -> str:
+    """Return the finding of a plot of GPU memory in GiB; `total` is 0 without a limit."""
+    texts = {"max": format_number(peak, 1), "total": format_number(total, 1)}
+    title = _("GPU memory: up to %(max)s of %(total)s GiB") if total else _("GPU memory: up to %(max)s GiB")
+    return title % texts
+
+
 def utilisation_plot(use: MeasuredUse, window: Window) -> Plot | None:
     """Return the plot of mean utilisation, or None if nothing was measured."""
     average = plots.mean(use.gpu_pct)
     if average is None:
         return None
-    text = _("under %(percent)s") % {"percent": "1 %"} if 0 < average < 0.5 else plots.text_of(average, "%")
-    title = _("GPU use: %(average)s on average") % {"average": text}
+    title = utilisation_title(average)
     return _plot("use", title, _("GPU use, %"), _("mean"), use.gpu_pct, window, unit="%", top=100)
 
 
@@ -63,11 +74,9 @@ def memory_plot(use: MeasuredUse, window: Window, *, total_mib: int) -> Plot | N
     if peak is None:
         return None
     total = total_mib / MIB_PER_GIB
-    texts = {"max": format_number(peak, 1), "total": format_number(total, 1)}
-    title = _("GPU memory: up to %(max)s of %(total)s GiB") if total else _("GPU memory: up to %(max)s GiB")
     limits = (Limit(_("all memory"), total),) if total else ()
-    name = _("in use")
-    return _plot("memory", title % texts, _("GPU memory in use, GiB"), name, values, window,
+    title, name = memory_title(peak, total), _("in use")
+    return _plot("memory", title, _("GPU memory in use, GiB"), name, values, window,
                  unit="GiB", digits=1, limits=limits)  # fmt: skip
 
 
@@ -85,7 +94,6 @@ def _plot(
     limits: tuple[Limit, ...] = (),
 ) -> Plot:
     bundle = plots.bundle_of(len(values))
-    by_minute = window.step_s == MINUTE_S
     drawn = plots.merged(values, bundle=bundle)
     return Plot(
         key=key,
@@ -99,11 +107,10 @@ def _plot(
             [values],
             start_s=window.start_s,
             step_s=window.step_s,
-            every_s=600 if by_minute else plots.DAY_S,
+            every_s=plots.DAY_S,
             unit=unit,
             digits=digits,
         ),
-        dated=not by_minute,
         digits=digits,
         top=top,
         limits=limits,
@@ -136,13 +143,16 @@ def page_context(
     url: str,
     here: str,
     simulated: bool,
-    span: str = "",
+    span: str,
     spans: Sequence[tuple[str, str | Promise]] = SPAN_TEXTS,
     every_s: int = 300,
+    live_delay_ms: int | None = None,
+    shown_at: str = "",
 ) -> dict[str, Any]:
-    """Return the context of `templates/components/use_page.html`; without a span, it offers none.
+    """Return the context of `templates/components/use_page.html`.
 
-    The page is refreshed every `every_s` seconds.
+    The page is refreshed every `every_s` seconds, or with `live_delay_ms` that long after each `measured`
+    event of its stream. `shown_at` is the path of the page whose address gets the chosen span.
     """
     return {
         "plots": plots.plots,
@@ -152,6 +162,8 @@ def page_context(
         "here": here,
         "simulated": simulated,
         "span": span,
-        "spans": spans if span else (),
+        "spans": spans,
         "every_s": every_s,
+        "live_delay_ms": live_delay_ms,
+        "shown_at": shown_at,
     }

@@ -298,4 +298,38 @@ class Migration(migrations.Migration):
                 ('memory_kill', models.JSONField(blank=True, default=dict)),
             ],
         ),
+        migrations.CreateModel(
+            name='UsageHour',
+            fields=[
+                ('start_s', models.BigIntegerField()),
+                ('cpu_milli', models.IntegerField(null=True)),
+                ('memory_mib', models.IntegerField(null=True)),
+                ('gpu_memory_mib', models.IntegerField(null=True)),
+                ('gpu_pct', models.SmallIntegerField(null=True)),
+                ('pk', models.CompositePrimaryKey('workspace_id', 'start_s', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('cpu_max_milli', models.IntegerField(null=True)),
+                ('memory_max_mib', models.IntegerField(null=True)),
+                ('gpu_memory_max_mib', models.IntegerField(null=True)),
+                ('gpu_max_pct', models.SmallIntegerField(null=True)),
+                ('workspace', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='workspaces.workspace')),
+            ],
+            options={
+                'indexes': [models.Index(fields=['start_s'], name='usage_hour_start')],
+            },
+        ),
+        migrations.CreateModel(
+            name='UsageMinute',
+            fields=[
+                ('start_s', models.BigIntegerField()),
+                ('cpu_milli', models.IntegerField(null=True)),
+                ('memory_mib', models.IntegerField(null=True)),
+                ('gpu_memory_mib', models.IntegerField(null=True)),
+                ('gpu_pct', models.SmallIntegerField(null=True)),
+                ('pk', models.CompositePrimaryKey('workspace_id', 'start_s', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('workspace', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='workspaces.workspace')),
+            ],
+            options={
+                'indexes': [models.Index(fields=['start_s'], name='usage_minute_start')],
+            },
+        ),
     ]

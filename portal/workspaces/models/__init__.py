@@ -12,6 +12,8 @@ from portal.workspaces.models.homes import HomeMoveState as HomeMoveState
 from portal.workspaces.models.homes import HomePlace as HomePlace
 from portal.workspaces.models.homes import HomeUsage as HomeUsage
 from portal.workspaces.models.homes import LostHome as LostHome
+from portal.workspaces.models.usage import UsageHour as UsageHour
+from portal.workspaces.models.usage import UsageMinute as UsageMinute
 from portal.workspaces.models.workspaces import Preemption as Preemption
 from portal.workspaces.models.workspaces import QueueEntry as QueueEntry
 from portal.workspaces.models.workspaces import StartSecrets as StartSecrets
