@@ -80,6 +80,25 @@ def test_new_users_with_equal_names_get_distinct_accounts(team: Team, ada: User)
     assert all(each.link is not None for each in results)
 
 
+def test_names_of_many_people_are_read_in_one_query(
+    team: Team, ada: User, django_assert_max_num_queries: Any
+) -> None:
+    for name in ("hal", "hal-2", f"{'x' * 30}-2", "halfdan"):
+        UserFactory(username=name)
+    long = "x" * 40
+    people = parse_list("\n".join(f"{name}@{place}.org" for place in "abc" for name in ("hal", "ida", long)))
+    with django_assert_max_num_queries(8):
+        results = services.plan(actor=ada, team=team, people=people)
+    assert [result.username for result in results] == [
+        *("hal-3", "ida", "x" * 32),
+        *("hal-4", "ida-2", f"{'x' * 30}-3"),
+        *("hal-5", "ida-3", f"{'x' * 30}-4"),
+    ]
+    more = parse_list("\n".join(f"person{number}@a.org" for number in range(60)))
+    with django_assert_max_num_queries(8):
+        assert services.plan(actor=ada, team=team, people=more)[59].username == "person59"
+
+
 def test_owners_create_accounts_only_for_allowed_domains_and_by_mail(
     team: Team, alice: User, mails: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

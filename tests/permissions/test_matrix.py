@@ -507,6 +507,8 @@ class Stage:
                     ("delete", {}),
                     ("extend", {"hours": 2}),
                     ("message", {"text": "x"}),
+                    ("preview", {"act": "stop"}),
+                    ("move", {}),
                 )
             },
             ("POST", "workspaces/act/"): {
