@@ -54,6 +54,7 @@ def main() -> None:
         measure(arguments.rounds, f"{arguments.hot} % are hot, {arguments.waiting} wait", calm=False)
         history(arguments.history)
         measure(arguments.rounds, f"with {arguments.history} old moves and proposals", calm=False)
+        measure_chosen_moves(arguments.rounds)
 
 
 def measure(rounds: int, name: str, *, calm: bool) -> None:
@@ -75,6 +76,29 @@ def measure(rounds: int, name: str, *, calm: bool) -> None:
         f"{max(count for _seconds, count in figures):4}; {open_count} open",
         flush=True,
     )
+
+
+def measure_chosen_moves(rounds: int) -> None:
+    """Preview the move of workspaces that an operator chose: of one, and of as many as a request takes."""
+    from bench.reclaim.cost import time_work
+    from portal.people.accounts.models import User
+    from portal.scheduling import operator_moves
+    from portal.scheduling.moves import PlannedMove
+    from portal.workspaces.bulk import MAX_AT_ONCE, visible
+    from portal.workspaces.models import Workspace
+
+    operator = User.objects.create(username="bench-operator", is_operator=True)
+    keys = list(Workspace.objects.filter(state="running").values_list("pk", flat=True)[:MAX_AT_ONCE])
+    for count in (1, MAX_AT_ONCE):
+        rows = list(visible(operator, keys[:count]).values())
+        plan = operator_moves.preview(actor=operator, workspaces=rows)
+        moved = sum(isinstance(verdict, PlannedMove) for verdict in plan.verdicts.values())
+        figures = [
+            time_work(lambda rows=rows: operator_moves.preview(actor=operator, workspaces=rows))
+            for _ in range(rounds)
+        ]
+        seconds = statistics.median(duration for duration, _statements in figures)
+        print(f"  preview of {count:3} chosen moves {seconds:5.2f} s; {moved} possible", flush=True)
 
 
 def site(workspaces: int, waiting: int, hot: int) -> None:

@@ -12,6 +12,7 @@ def main() -> None:
     loading.begin()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     try:
+        # Imported here: it is missing before `make up` has run.
         from django.core.management import execute_from_command_line
     except ModuleNotFoundError as error:
         sys.exit(f"The Python module “{error.name}” is missing. Run `make up`, which installs all of them.")

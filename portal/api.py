@@ -39,6 +39,7 @@ from portal.reclaim.rebalancing import api as rebalancing
 from portal.reports import api as reports
 from portal.reports import idle_api
 from portal.scheduling import api as scheduling
+from portal.scheduling import bulk_act_api as bulk_acts
 from portal.scheduling import drain_api as drains
 from portal.site_file import api as site_file
 from portal.web.catalog import preview_api as catalog_previews
@@ -76,6 +77,7 @@ v1 = [
     *efficiency.urlpatterns,
     *usage.urlpatterns,
     *bulk.urlpatterns,
+    *bulk_acts.urlpatterns,
     *packages.urlpatterns,
     *homes.urlpatterns,
     *home_moves.urlpatterns,

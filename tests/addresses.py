@@ -1,7 +1,7 @@
-"""This machine's network addresses, which stay as they are while a browser of the tests loads something.
+"""A lock on this machine's network addresses, for tests with a browser.
 
-Chromium ends what it loads with ERR_NETWORK_CHANGED when an address of its machine comes or goes. So whoever
-adds or removes one waits for the tests with a browser of all processes, and these wait for it.
+Chromium fails a load with ERR_NETWORK_CHANGED when an address of its machine changes. Code that adds or
+removes addresses therefore waits for all tests with a browser, and these wait for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """For a test that looks at pages; several at a time. None in one that changes addresses within it."""
+    """Shared lock for tests with a browser. A test that changes addresses must not hold it."""
     with ExitStack() as held:
         with ExitStack() as door:
             door.enter_context(_locked("door", fcntl.LOCK_SH))
@@ -26,7 +26,7 @@ def staying() -> Iterator[None]:
 
 @contextmanager
 def changing() -> Iterator[None]:
-    """For the moment in which addresses come or go. Tests that begin later wait at the door meanwhile."""
+    """Exclusive lock while addresses change. Tests that start later wait."""
     with _locked("door", fcntl.LOCK_EX), _locked("addresses", fcntl.LOCK_EX):
         yield
 
@@ -39,5 +39,5 @@ def _locked(name: str, how: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # Not by closing it alone: what was forked meanwhile has it open, too.
+            # Closing alone is not enough: forked processes have it open, too.
             fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""A broker inside the test: keeps what both planes send, and delivers it when the test says so."""
+"""An in-process broker: keeps messages of both planes and delivers them on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ node_app.loader.import_default_modules()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One task on its way. `due_at` and `expires_at` are UTC seconds since the epoch; signed by `sender`."""
+    """A task message. `due_at` and `expires_at` are UTC seconds since the epoch; signed by `sender`."""
 
     task: str
     queue: str
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass
 class Broker:
-    """Takes the place of Redis. `away` makes every sending fail, as when Redis does not answer."""
+    """Replaces Redis. `away` makes every send fail, as if Redis did not answer."""
 
     messages: list[Message] = field(default_factory=list)
     away: bool = False
@@ -54,7 +54,7 @@ class Broker:
 
     @classmethod
     def in_place_of_redis(cls, monkeypatch: MonkeyPatch) -> Broker:
-        """A new one, to which both planes send from now on; hints find no Redis."""
+        """A new broker for both planes; hints find no Redis."""
         broker = cls()
         monkeypatch.setattr(control_app, "send_task", broker.send_task)
         monkeypatch.setattr(node_app, "send_task", broker.send_from_node)
@@ -79,7 +79,7 @@ class Broker:
         sender: str = CONTROL,
         **_: Any,
     ) -> None:
-        """What Celery's `send_task` does, with the JSON form of the arguments."""
+        """Like Celery's `send_task`, with JSON arguments."""
         assert not args, "tasks are sent with keyword arguments only"
         if self.away:
             raise OperationalError("no broker")
@@ -89,7 +89,7 @@ class Broker:
         self.messages.append(Message(name, queue, body, due_at, expires_at, sender))
 
     def send_from_node(self, name: str, **options: Any) -> None:
-        """The same for the node whose task is being delivered."""
+        """Like `send_task`, for the node whose task is being delivered."""
         self.send_task(name, sender=self.node or node_queue(settings.BERTH_NODE_NAME), **options)
 
     @property
@@ -98,7 +98,7 @@ class Broker:
 
     @property
     def commands(self) -> list[Command]:
-        """All commands to drivers that are on their way."""
+        """All pending driver commands."""
         return [message.command for message in self.messages if message.task == "node.execute"]
 
     def of(self, task: str) -> list[Message]:
@@ -108,13 +108,13 @@ class Broker:
         self.messages.clear()
 
     def take(self, task: str = "") -> list[Message]:
-        """Remove and return what is on its way: all of it, or one task's messages."""
+        """Remove and return pending messages: all, or those of one task."""
         taken = self.of(task) if task else list(self.messages)
         self.messages = [message for message in self.messages if message not in taken]
         return taken
 
     def deliver(self, message: Message) -> None:
-        """Run one message's task here and now, as its worker would. It stays wherever it is."""
+        """Run a message's task in this process, without removing the message."""
         for app in (control_app, node_app):
             task = app.tasks.get(message.task)
             if task is None:
@@ -129,7 +129,7 @@ class Broker:
         raise AssertionError(f"no plane has a task {message.task}")
 
     def run(self, *, limit: int = 10_000) -> int:
-        """Deliver everything that is due, and what that sends in turn; how many it were."""
+        """Deliver all due messages, and those sent in turn; return their number."""
         delivered = 0
         while True:
             now = time.time()

@@ -1,4 +1,4 @@
-"""One headless Chromium for all tests of a process that drive a browser."""
+"""One headless Chromium per test process."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CHROMIUM_ARGS = [
 
 
 def chromium_path() -> str | None:
-    """The system's Chromium, or Chrome. Debian's headless shell comes first: it takes less processor time."""
+    """The path of Chromium or Chrome. Debian's headless shell comes first: it takes less processor time."""
     named = os.environ.get("BERTH_TEST_CHROMIUM")
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Headless Chromium for the whole run; skipped where the machine has none."""
+    """Headless Chromium for the whole run; skips if not installed."""
     path = chromium_path()
     if path is None:
         pytest.skip("no Chromium on this machine (BERTH_TEST_CHROMIUM may name one)")
@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser]:
 
     # Playwright's loop runs in the test's thread, which Django takes for an asynchronous context.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    # As long as pages wait for anything else in these tests; its own five seconds are few on a busy machine.
+    # The default of 5 s is too short on a busy machine.
     expect.set_options(timeout=30_000)
     try:
         with sync_playwright() as playwright:
@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
 
 
 def sign_in(page: Page, url: str, name: str) -> None:
-    """Sign one of `tests.populate`'s people, or the administrator, in to the portal at `url` by its form."""
+    """Sign a user of `tests.populate`, or the administrator, in with the form of the portal at `url`."""
     page.goto(f"{url}/")
     page.fill("#id_username", name)
     page.fill("#id_password", PASSWORD)

@@ -1,4 +1,4 @@
-"""An authority of a test's own, which signs what the test wants."""
+"""A certificate authority for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """Its certificate and what it issues stand in `folder`."""
+    """`folder` contains its certificate and the certificates that it issues."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ class Authority:
         return self.issue(FRONT_DOOR_NAME, FRONT_DOOR_NAME)
 
     def node(self, name: str) -> Certificates:
-        """As a machine that joins gets it: good for both sides of TLS."""
+        """A client and server certificate, as a joining machine gets it."""
         return self.issue(f"node:{name}", node_name(name))
 
     def issue(self, common_name: str, dns_name: str) -> Certificates:

@@ -1,4 +1,4 @@
-"""People, teams, pools, and a broker and a clock that the test itself drives."""
+"""Users, teams, pools, and a broker and a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from tests.worlds import World
 
 _scratch: Path | None = None
-# Nothing is built behind a test, by whichever program it starts.
+# No test starts builds in the background.
 os.environ["BERTH_SKIP_DATA_SCIENCE"] = "1"
 NO_REDIS = "redis://127.0.0.1:1/0"
-# Collecting and importing make a million objects, none of which is garbage.
+# Collection and imports create a million objects, none of which is garbage.
 gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Settings for tests; the databases of runs at the same time are kept apart."""
+    """Settings for tests; concurrent runs have separate databases."""
     global _scratch
     from django.conf import settings
 
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Static files come from the source tree: no test needs collectstatic.
     settings.STATIC_ROOT = None
     settings.WHITENOISE_USE_FINDERS = True
-    # Every test client makes the middleware anew; it then does not read all files each time.
+    # Each test client creates the middleware, which would read all files.
     settings.WHITENOISE_AUTOREFRESH = True
     settings.STORAGES = {
         **settings.STORAGES,
@@ -100,9 +100,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _try_no_constants_of_imported_modules() -> None:
-    """Hypothesis tries the constants of all modules that are imported, which depends on the tests before.
+    """Keep Hypothesis from trying constants of imported modules, which depend on earlier tests.
 
-    It reads the modules in each process, and compares each constant with each schema.
+    Reading the modules also costs time in each process.
     """
     from hypothesis.internal.conjecture import providers
 
@@ -110,7 +110,7 @@ def _try_no_constants_of_imported_modules() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was collected stays to the end, so the garbage collector need not look at it."""
+    """Exclude the collected objects from garbage collection."""
     shared_ssl_context.share()
     gc.collect()
     gc.freeze()
@@ -118,7 +118,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Nothing stays mounted in folders that pytest removes: of this run, or of one that was killed."""
+    """Unmount everything in folders that pytest removes, of this run and of killed runs."""
     from tests import mounts
 
     factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _run_callbacks_where_a_commit_would_be(database: dict[str, Any]) -> None:
-    """Take the backends of `tests.databases`; the connection that `django.setup` opened is dropped."""
+    """Use the backends of `tests.databases`; drop the connection opened by `django.setup`."""
     from django.db import connections
 
     database["ENGINE"] = database["ENGINE"].replace("django.db.backends", "tests.databases")
@@ -144,7 +144,7 @@ def _run_callbacks_where_a_commit_would_be(database: dict[str, Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Broker | None:
-    """No Redis in a test, but for those marked `engine`, which start their own."""
+    """Replace Redis, except in tests marked `engine`, which start their own."""
     if request.node.get_closest_marker("engine"):
         return None
     from tests.broker import Broker
@@ -154,7 +154,7 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def _addresses_stay_for_a_browser(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Made before the pages of a test and ended after them; machines that a module adds came before."""
+    """Network addresses are stable while a test uses a browser; module fixtures may add some before."""
     if request.node.get_closest_marker("browser") is None:
         yield
         return
@@ -164,7 +164,7 @@ def _addresses_stay_for_a_browser(request: pytest.FixtureRequest) -> Iterator[No
 
 @pytest.fixture(autouse=True)
 def _snapshots_of_this_test() -> Iterator[None]:
-    """Snapshots are kept between uses, as in production, but not beyond the rows that a test rolls back."""
+    """Snapshots are cached as in production, but not beyond rows that a test rolls back."""
     from portal.scheduling import snapshot_cache
 
     yield
@@ -200,20 +200,20 @@ def shared_site(request: pytest.FixtureRequest, shared_world: World[Site] | None
 
 @pytest.fixture
 def sent(_broker: Broker | None) -> Broker:
-    """What has been sent to workers: nothing is delivered until the test says so."""
+    """The pending messages to workers; the test delivers them."""
     assert _broker is not None, "a test marked engine has a broker of its own"
     return _broker
 
 
 @pytest.fixture
 def run_node(sent: Broker) -> Callable[[], int]:
-    """Deliver all that is due, as the workers of both planes would: commands, answers, hints."""
+    """Deliver all due messages, as the workers of both planes would."""
     return sent.run
 
 
 @pytest.fixture
 def clock(shared_site: Site) -> Iterator[time_machine.Traveller]:
-    """Time that passes only by `clock.shift(seconds)`, from now on: rows that stand are not of old."""
+    """A clock that advances only by `clock.shift(seconds)`."""
     import datetime as dt
 
     import time_machine
@@ -224,7 +224,7 @@ def clock(shared_site: Site) -> Iterator[time_machine.Traveller]:
 
 @pytest.fixture
 def settle(sent: Broker, clock: time_machine.Traveller) -> Callable[..., int]:
-    """Let time pass with workers and sweep at work, until nothing is due or `seconds` are over."""
+    """Advance time with workers and sweep running, until nothing is due or `seconds` have passed."""
     from portal.workspaces.models import Workspace
     from tests.sweeps import sweep
 
@@ -318,7 +318,7 @@ def pool(catalog: None, shared_site: Site, tmp_path: Path) -> Pool:
 
 @pytest.fixture
 def local_pool(catalog: None, shared_site: Site) -> Pool:
-    """The pool this-machine with the node node-1: 8 cores, 16 GiB, every program. Nothing real runs."""
+    """The pool this-machine with the node node-1: 8 cores, 16 GiB, every program. No real processes."""
     if shared_site.local_pool:
         return shared_site.local_pool
     from tests.factories import local_pool_with, node_info
@@ -349,7 +349,7 @@ def make(team: Team, catalog: None) -> Callable[..., Workspace]:
 
 @pytest.fixture
 def as_user() -> Callable[..., Client]:
-    """A browser in which somebody is signed in; in which nobody is, for None."""
+    """A browser signed in as the user, or signed out for None."""
     from django.test import Client as TestClient
 
     def sign_in(user: User | None = None) -> Client:
@@ -363,7 +363,7 @@ def as_user() -> Callable[..., Client]:
 
 @pytest.fixture
 def with_token() -> Callable[..., Client]:
-    """A program with a new token of somebody: `with_token(alice, "workspaces:read")`."""
+    """A client with a new token of the user: `with_token(alice, "workspaces:read")`."""
     from django.test import Client as TestClient
 
     from tests.factories import make_token

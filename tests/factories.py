@@ -1,4 +1,4 @@
-"""Rows for tests. What a service can make is made by the service; these are for the rest."""
+"""Rows for tests that no service can create; others are created by services."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MembershipFactory(factory.django.DjangoModelFactory):
 
 
 def outsider() -> User:
-    """charlie, with the team robots of his own."""
+    """charlie, with his own team robots."""
     user: User = UserFactory(username="charlie")
     MembershipFactory(team=TeamFactory(slug="robots"), user=user, role=Role.OWNER)
     return user
@@ -101,7 +101,7 @@ class FlavorFactory(factory.django.DjangoModelFactory):
 
 
 class MachineFactory(factory.django.DjangoModelFactory):
-    """A machine that has joined a pool; its node is not there."""
+    """A machine that has joined a pool; it has no node."""
 
     class Meta:
         model = Machine
@@ -126,7 +126,7 @@ class WorkspaceStatusFactory(factory.django.DjangoModelFactory):
 
 
 class WorkspaceFactory(factory.django.DjangoModelFactory):
-    """Its rows alone, in whichever state: nothing is dispatched and nothing is allocated."""
+    """Rows only, in any state: nothing is dispatched or allocated."""
 
     class Meta:
         model = Workspace
@@ -150,13 +150,13 @@ class WorkspaceFactory(factory.django.DjangoModelFactory):
 
 
 def _amounts(flavor: Flavor, asked: dict[str, Any]) -> dict[str, int]:
-    """What a workspace of this flavor that asks for these resources is charged."""
+    """The charged amounts of a workspace with this flavor and these resources."""
     simulated = flavor.pool is not None and flavor.pool.simulated
     return resources.amounts_of(messages.load(asked, ResourceRequest), simulated=simulated)
 
 
 def make_token(user: User, *scopes: str, **fields: Any) -> tuple[ApiToken, str]:
-    """A token of the user's and its secret; all scopes unless some are named."""
+    """A token of the user and its secret; all scopes by default."""
     named = {"name": "test", **fields}
     made = create_token(actor=user, user=user, scopes=scopes or (Scope.ALL,), **named)
     return made.token, made.secret
@@ -193,7 +193,7 @@ def node_info(
 
 
 def inventory_of(*nodes: NodeInfo) -> Inventory:
-    """What a driver's `inventory()` gives for these nodes."""
+    """The result of a driver's `inventory()` with these nodes."""
     return Inventory(
         nodes=nodes,
         capabilities=frozenset({Capability.WHOLE_GPU}),
@@ -202,7 +202,7 @@ def inventory_of(*nodes: NodeInfo) -> Inventory:
 
 
 def local_pool_with(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
-    """A pool of the local driver in which these nodes have reported; nothing real stands behind it."""
+    """A pool of the local driver in which these nodes have reported, without real processes."""
     pool = inventory.create_pool(
         actor=SYSTEM,
         slug=slug,
@@ -217,7 +217,7 @@ def local_pool_with(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
 
 
 def simulated_pool(state: str, *, slug: str = "sim", **config: Any) -> Pool:
-    """A simulated pool whose inventory has been taken; `state` is the folder of its backend."""
+    """A simulated pool with inventory; `state` is the folder of its backend."""
     pool = inventory.create_pool(
         actor=SYSTEM,
         slug=slug,
@@ -231,7 +231,7 @@ def simulated_pool(state: str, *, slug: str = "sim", **config: Any) -> Pool:
 
 
 def rescript(pool: Pool, **config: Any) -> None:
-    """Change the script of a simulated pool: how its backend behaves from now on."""
+    """Change the script of a simulated pool's backend."""
     pool.config = {**pool.config, **config}
     pool.save(update_fields=["config"])
 
@@ -243,7 +243,7 @@ def only_node(pool: Pool) -> Node:
 def create_workspace(
     *, actor: User, idempotency_key: str = "", unapproved: bool = False, **order: Any
 ) -> Workspace:
-    """Create a workspace through the service, with the fields of its order."""
+    """Create a workspace through the service, with the given fields."""
     creation = workspaces.create(
         actor=actor,
         order=WorkspaceOrder(**order),

@@ -1,4 +1,4 @@
-"""More fixtures of all folders: an administrator and an approver, and a machine of eight GPUs."""
+"""More shared fixtures: users with site roles, a node with eight GPUs, providers, and services."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def petra(db: None) -> User:
 
 @pytest.fixture
 def eight(catalog: None, shared_site: Site) -> Pool:
-    """This machine with 8 × H100; the flavors of one GPU and of two are gpu-1 and gpu-2."""
+    """A node with 8 × H100; the flavors gpu-1 and gpu-2 have one and two GPUs."""
     return shared_site.eight or machine_of_eight()
 
 
 def machine_of_eight() -> Pool:
-    """The pool and the flavors of the fixture `eight`."""
+    """The pool and flavors of the fixture `eight`."""
     for count in (1, 2):
         FlavorFactory(slug=f"gpu-{count}", accelerator_count=count, accelerator_model="NVIDIA H100 80GB HBM3")
     pool = local_pool_with(node_info(gpus=8, cpu_milli=64_000, memory_mib=262_144))
-    # Nobody would answer the checks before hand-out.
+    # Nothing would answer preflight checks.
     pool.hand_out_max_age_hours = 0
     pool.save(update_fields=["hand_out_max_age_hours"])
     return pool
@@ -75,7 +75,7 @@ client_id = "berth"
 
 @pytest.fixture
 def configure(settings: SettingsWrapper, tmp_path: Path) -> Callable[[str], None]:
-    """Have the sign-in providers of a TOML text; each call replaces those before."""
+    """Set the sign-in providers from a TOML text; each call replaces the previous ones."""
     count = 0
 
     def write(text: str) -> None:
@@ -96,10 +96,10 @@ def providers(configure: Callable[[str], None]) -> None:
 
 @pytest.fixture(scope="session")
 def vault() -> Iterator[VaultServer]:
-    """The Vault that the shared Berth asks: a test that needs it starts it.
+    """The Vault of the shared instance; a test that needs it starts it.
 
-    Its token's file is there from the beginning, in a folder that others can enter: else the services would
-    run as root.
+    Its token file exists from the beginning, in a folder that others can enter, as the services would run as
+    root otherwise.
     """
     from tests.vault_server import VaultServer
 
@@ -113,10 +113,10 @@ def vault() -> Iterator[VaultServer]:
 
 @pytest.fixture(scope="session")
 def shared_berth(tmp_path_factory: pytest.TempPathFactory, vault: VaultServer) -> Iterator[Berth]:
-    """A whole Berth for all files marked `xdist_group("e2e")`: they run in one process, one after the other.
+    """One instance for all files marked `xdist_group("e2e")`, which run in one process, one by one.
 
     Each file leaves the machine free. Leases and heartbeats are shorter than the defaults of 20 and 15 s, so
-    that tests wait less for what has been lost.
+    that tests wait less for lost messages.
     """
     from tests import instance
 

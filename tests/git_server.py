@@ -1,4 +1,4 @@
-"""A real Git server for tests: `git http-backend` behind TLS, with a password where one is wanted."""
+"""A Git server for tests: `git http-backend` behind TLS, optionally with a password."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class GitServer:
         return f"https://localhost:{self.port}/{name}.git"
 
     def repository(self, name: str, files: dict[str, str]) -> str:
-        """Make one with these files, a tag `v1` and a branch `other` at its first commit; the newest."""
+        """Create one with these files, a tag `v1`, and a branch `other` at its first commit.
+
+        Returns the newest commit.
+        """
         work = self.root / f"{name}-work"
         work.mkdir()
         git("init", "--quiet", ".", cwd=work)

@@ -1,4 +1,4 @@
-"""A whole Berth for tests: every process, as `make up` starts them, in a folder and on ports of its own."""
+"""A whole Berth for tests: all processes as started by `make up`, with their own folder and ports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SERVER = (sys.executable, "-m", "portal.embedded")
 
 
 def eventually(look: Callable[[], T | None], *, limit_s: float, what: str | Callable[[], str]) -> T:
-    """The first answer of `look` that says something: not None, not False, nothing empty."""
+    """The first result of `look` that is not None, False or empty."""
     deadline = time.monotonic() + limit_s
     while True:
         found = look()
@@ -51,7 +51,7 @@ def eventually(look: Callable[[], T | None], *, limit_s: float, what: str | Call
 
 
 def notebook_environment() -> Path | None:
-    """The environment that JupyterLab and marimo run in, where there is one."""
+    """The environment of JupyterLab and marimo, if installed."""
     named = os.environ.get("BERTH_TEST_NOTEBOOK_ENV")
     path = Path(named) if named else ROOT / "var" / "environments" / "notebook"
     return path.absolute() if (path / "bin" / "jupyter-lab").exists() else None
@@ -65,7 +65,7 @@ def need_notebook_environment() -> Path:
 
 
 class Berth:
-    """One instance: start it, ask it, hurt it, end it."""
+    """One instance: start, query, kill, end."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Berth:
         kept = {
             key: value
             for key, value in os.environ.items()
-            # Nothing of an instance or a test run around this one.
+            # No variables of an outer instance or test run.
             if not key.startswith(("BERTH_", "DATABASE_", "DJANGO_", "CELERY_", "PYTEST_"))
         }
         self.environ = {
@@ -90,12 +90,12 @@ class Berth:
             "BERTH_PORT": str(self.port),
             "BERTH_NODE_NAME": "node-a",
             "BERTH_ADMIN_PASSWORD": PASSWORD,
-            # Tests and measurements ask more often than people and their programs.
+            # Tests and measurements send more requests than users.
             "BERTH_REQUESTS_PER_MINUTE": "0",
             "BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS": "0",
             "BERTH_STARTS_PER_MINUTE": "0",
             "BERTH_STARTS_PER_HOUR": "0",
-            # Nothing is built behind a test.
+            # No builds in the background.
             "BERTH_SKIP_DATA_SCIENCE": "1",
             **({"BERTH_NOTEBOOK_ENV": str(environment)} if environment else {"BERTH_SKIP_NOTEBOOK": "1"}),
             **variables,
@@ -110,7 +110,7 @@ class Berth:
     # -- its life -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """`up`, until it says that it is ready."""
+        """Run `up` until it is ready."""
         self._news = queue.Queue()
         self._process = subprocess.Popen(
             [*self.server, "up"],
@@ -151,14 +151,14 @@ class Berth:
         self._process.wait()
 
     def down_keeping_workspaces(self) -> None:
-        """`down --keep-workspaces`; no service may be left."""
+        """Run `down --keep-workspaces`; no service may be left."""
         assert self._process is not None
         self.serve("down", "--keep-workspaces")
         assert self._process.wait(timeout=60) == 0, "\n".join(self.lines)
         assert processes.leftovers(self.instance.id) == []
 
     def down(self) -> None:
-        """`down`; nothing may be left of it."""
+        """Run `down`; nothing may be left."""
         assert self._process is not None
         self.serve("down")
         assert self._process.wait(timeout=60) == 0, "\n".join(self.lines)
@@ -171,7 +171,7 @@ class Berth:
         return workspace_processes.scan(self.marker, name, spares=claimed(self.home / "local"))
 
     def marked(self) -> list[int]:
-        """All processes that drivers of this instance have started, whether of a workspace or not."""
+        """All processes started by drivers of this instance, in workspaces or not."""
         marker, found = f"BERTH_INSTANCE={self.marker}".encode(), []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
@@ -180,7 +180,7 @@ class Berth:
         return found
 
     def end(self) -> None:
-        """End whatever is left, however the test went."""
+        """Kill whatever is left."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -199,11 +199,11 @@ class Berth:
         return f"http://localhost:{self.port}"
 
     def run(self, *arguments: str, **variables: str) -> str:
-        """Run Python with the portal's environment; its output."""
+        """Run Python with the portal's environment; return its output."""
         return self._output([sys.executable, *arguments], {**self.instance.variables(), **variables})
 
     def serve(self, *arguments: str) -> str:
-        """Run a command of what starts Berth; its output."""
+        """Run a command of `berth-server`; return its output."""
         return self._output([*self.server, *arguments], self.instance.variables())
 
     def _output(self, arguments: list[str], variables: Mapping[str, str]) -> str:
@@ -222,7 +222,7 @@ class Berth:
         return self.run("manage.py", *arguments).strip()
 
     def last_lines(self, number: int = 30) -> str:
-        """What the services have written last, for a test that fails."""
+        """The last log lines of each service, for a failed test."""
         found = []
         for path in sorted((self.home / "logs").glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-number:]
@@ -230,13 +230,13 @@ class Berth:
         return "\n".join(found)
 
     def services(self) -> dict[str, dict[str, Any]]:
-        """What the supervisor says of each service, by name."""
+        """The supervisor's status of each service, by name."""
         return {
             row["name"]: row for row in instance_lock.read_state(self.instance.run_dir).get("services", [])
         }
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        """Rows of the instance's database, which is only read."""
+        """Rows of the instance's database, opened read-only."""
         database = sqlite3.connect(
             f"file:{self.home / 'database' / 'berth.sqlite3'}?mode=ro", uri=True, timeout=10
         )
@@ -258,7 +258,7 @@ class Berth:
         return f"ws-{workspace_id.replace('-', '')}.localhost:{self.port}"
 
     def enter(self, workspace_id: str, token: str, path: str = "/") -> int:
-        """The status of one GET on a workspace's origin; 0 when nothing answered."""
+        """The status of one GET on a workspace's origin; 0 without a response."""
         try:
             return httpx.get(
                 f"http://127.0.0.1:{self.port}{path}",
@@ -270,7 +270,7 @@ class Berth:
 
 
 class Api:
-    """The REST API with somebody's token."""
+    """The REST API with a user's token."""
 
     def __init__(self, berth: Berth, token: str) -> None:
         self.berth, self.token = berth, token
@@ -284,7 +284,7 @@ class Api:
         return self._http.request(method, path, json=body, headers=headers)
 
     def json(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """The answer of a request that must succeed."""
+        """The response body of a request that must succeed."""
         answer = self.ask(method, path, body, **headers)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
@@ -303,7 +303,7 @@ class Api:
             self.json("POST", f"workspaces/{workspace_id}/{verb}")
 
     def wait(self, workspace_id: str, state: str, *, limit_s: float = 60) -> dict[str, Any]:
-        """Until the workspace is in `state`; it must not fail on the way."""
+        """Wait until the workspace is in `state`; it must not fail."""
 
         def look() -> dict[str, Any] | None:
             seen = self.workspace(workspace_id)
@@ -322,7 +322,7 @@ class Api:
 def running(
     folder: Path, *, environment: Path | None, server: Sequence[str] = SERVER, **variables: str
 ) -> Iterator[Berth]:
-    """An instance with people and small templates; `down` at the end must leave nothing."""
+    """An instance with users and small templates; `down` at the end must leave nothing."""
     berth = Berth(folder, environment=environment, server=server, **variables)
     try:
         berth.start()

@@ -1,4 +1,4 @@
-"""What a test run has mounted and left: a folder in which something is mounted cannot be removed."""
+"""Mounts left by test runs: a folder with a mount in it cannot be removed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ MNT_DETACH = 2
 
 
 def inside(folder: Path) -> list[Path]:
-    """Where something is mounted at or below a folder, innermost first."""
+    """The mount points at or below a folder, innermost first."""
     return sorted((path for path in mount_table.points() if path.is_relative_to(folder)), reverse=True)
 
 
 def detach(folder: Path) -> None:
-    """Take away whatever is mounted at or below a folder, used or not. Silent where that is not allowed."""
+    """Unmount everything at or below a folder, even if in use. Ignores missing permission."""
     for path in inside(folder.resolve()):
         attach.libc.umount2(os.fsencode(path), MNT_DETACH)
 
 
 def detach_abandoned(folder: Path) -> None:
-    """The same in those of pytest's numbered folders whose runs are over: pytest will want to remove them."""
+    """The same in pytest's numbered folders of finished runs, which pytest will remove."""
     for run in {folder / path.relative_to(folder).parts[0] for path in inside(folder) if path != folder}:
         if not _is_running(run):
             detach(run)

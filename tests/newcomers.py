@@ -1,4 +1,4 @@
-"""Machines that want to join, as the control plane sees them."""
+"""Joining machines, as the control plane sees them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioning.version import VERSION
 
 
 def open_doors(settings: Any, folder: Path) -> None:
-    """Give the portal an authority and an address for nodes."""
+    """Configure an authority and an address for nodes."""
     authority.ensure(folder)
     settings.BERTH_TLS_DIR = folder
     settings.BERTH_NODES_ADDRESS = "berth.example.org"
@@ -35,7 +35,7 @@ def token_for(pool: Pool, actor: Any) -> str:
 
 @dataclass
 class Newcomer:
-    """A machine with its keys, which asks through the nodes' door."""
+    """A machine with its keys that sends requests through the nodes' door."""
 
     name: str = "gpu-07"
     machine_id: str = field(default_factory=lambda: secrets.token_hex(32))
@@ -65,7 +65,7 @@ class Newcomer:
         } | changes
 
     def post(self, path: str, body: Any, **headers: str) -> Any:
-        """As the door passes it on."""
+        """A request as forwarded by the door."""
         own = {door.DOOR_HEADER: door.token_of(settings.BERTH_GATEWAY_SECRET)}
         return Client().post(
             f"/nodes/v1/{path}",
@@ -86,7 +86,7 @@ class Newcomer:
         return x509.load_pem_x509_certificate(self.answer["certificate"].encode())
 
     def as_node(self, path: str, body: Any, *, serial: int = 0, node: str = "") -> Any:
-        """With its certificate, which the door has looked at."""
+        """A request with its certificate, verified by the door."""
         headers = {
             door.NODE_HEADER: node or self.name,
             door.SERIAL_HEADER: str(serial or self.certificate.serial_number),

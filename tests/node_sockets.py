@@ -1,4 +1,4 @@
-"""Talks to a workspace through its Unix socket, as the gateway of its node does."""
+"""Connects to a workspace through its Unix socket, as the gateway of its node does."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from provisioning.endpoints import PORTAL_SOCKET, socket_name
 
 
 def socket_path(home: Path, endpoint: str) -> Path:
-    """Where the local driver whose $BERTH_HOME is `home` has the socket of a socket endpoint."""
+    """The socket of an endpoint of the local driver whose $BERTH_HOME is `home`."""
     name, _, generation = socket_name(endpoint).partition(".")
     assert name, f"{endpoint} is no socket of a node"
     return home / "local" / name / f"app.{generation}.sock"
 
 
 def plug(path: Path, *, timeout_s: float = 20.0) -> socket.socket:
-    """A connection to a Unix socket, however long its path is. Raises `OSError`."""
+    """A connection to a Unix socket with a path of any length. Raises `OSError`."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(timeout_s)
@@ -69,7 +69,7 @@ def get_json(path: Path, target: str = "/", *, timeout_s: float = 20.0) -> Any:
 
 
 def run_in_network(pid: int, code: str) -> str:
-    """What a Python program prints that runs in the network of the sandbox of process `pid`."""
+    """The output of a Python program in the network of the sandbox of process `pid`."""
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     owner = fcntl.ioctl(network, 0xB701)  # NS_GET_USERNS
     libc = ctypes.CDLL(None)

@@ -1,10 +1,11 @@
-"""Tests that are about users, by an ordinary one: `python -m tests.ordinary_user PYTEST_ARGUMENT…`, as root.
+"""Runs tests about users as an ordinary one: `python -m tests.ordinary_user PYTEST_ARGUMENT…`, as root.
 
-A copy of the tree is given to `nobody`, and pytest runs there as that user, without any capability. Folders
-that lead to this Python and are closed to others (`/root`) are, in a mount namespace of this process's own,
-empty ones in which nothing but this Python is shown. Exit code: pytest's; 0 with the reason where this is no
-root, or where no such user can be had. `--junitxml=PATH` names a place that the user need not reach; what is
-skipped as a whole is one skipped test there.
+A copy of the tree is given to `nobody`, and pytest runs there as that user, without capabilities. Closed
+folders above this Python (such as `/root`) are replaced, in a private mount namespace, by empty ones that
+contain only this Python.
+
+Exit code: pytest's; 0 with a reason if not root or if there is no such user. The user need not have access to
+the path of `--junitxml=PATH`; a run that is skipped as a whole is one skipped test there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SKIPPED = """<testsuites><testsuite>
 
 
 def closed_to_others(path: Path) -> Path | None:
-    """The topmost folder on the way to `path` that others cannot go through."""
+    """The topmost folder above `path` that others cannot enter."""
     for folder in reversed(path.parents):
         if not folder.stat().st_mode & stat.S_IXOTH:
             return folder
@@ -45,7 +46,7 @@ def mount(*arguments: str) -> None:
 
 
 def show(place: Path) -> None:
-    """Let others reach `place` in this process's mount namespace. Raises `OSError`, `CalledProcessError`."""
+    """Make `place` accessible in this process's mount namespace. Raises `OSError`, `CalledProcessError`."""
     closed = closed_to_others(place)
     if closed is None:
         return
@@ -57,7 +58,7 @@ def show(place: Path) -> None:
 
 
 def copy_tree(target: Path) -> None:
-    """The files of this checkout, committed or not; what is ignored stays behind."""
+    """Copy the files of this checkout, committed or not, except ignored ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True,
@@ -125,7 +126,7 @@ def run(arguments: list[str], report: BinaryIO | None) -> int:
 
 
 def _unshare() -> None:
-    """What Python has from 3.12 on."""
+    """`os.unshare`, which Python has from 3.12."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x00020000) < 0:
         number = ctypes.get_errno()

@@ -1,6 +1,6 @@
-"""People, tokens and small templates for a running instance: `python -m tests.populate`, JSON on stdout.
+"""Users, tokens and small templates for a running instance: `python -m tests.populate`, JSON on stdout.
 
-Run with the instance's own environment variables. What is there already is kept, so it may run twice.
+Run with the instance's environment variables. Existing rows are kept, so it can be repeated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 PASSWORD = "correct-horse-battery"
 TEAM = "lab"
 PEOPLE = {"ada": "owner", "ben": "member"}
-# Serves the home folder: an app that is ready within moments, and any page that a test puts there.
+# Serves the home folder: an app that starts at once and shows any page of a test.
 SERVE_HOME = ["python3", "-I", "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", "{home}"]
 
 
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _people() -> dict[str, str]:
-    """Users and their team; a token for each that may do all that its user may."""
+    """Users and their team; a token with all scopes for each."""
     from portal.common.actors import SYSTEM
     from portal.people.accounts import services
     from portal.people.accounts import tokens as account_tokens

@@ -1,4 +1,4 @@
-"""Ports for servers of tests, which no other process of the tests is given."""
+"""Ports for test servers, distinct between test processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ atexit.register(lambda: [claims.close() for claims in CLAIMED])
 
 
 def consecutive_ports(number: int) -> int:
-    """The first of some consecutive ports that are free now, below those that the kernel gives away.
+    """The first of several consecutive free ports below the kernel's ephemeral range.
 
-    No other process of the tests is given them before this one has ended, or has asked for many more: whoever
-    is given some listens there later, and again after a restart.
+    No other test process gets them until this one has ended or has taken many more, so they can be used again
+    after a restart.
     """
     folder = Path(tempfile.gettempdir()) / f"berth-test-ports-{os.getuid()}"
     folder.mkdir(exist_ok=True)
@@ -45,5 +45,5 @@ def consecutive_ports(number: int) -> int:
 
 
 def free_port() -> int:
-    """One such port: those that the kernel gives away may be somebody's before a server has begun."""
+    """One such port; ephemeral ports may be taken before a server starts."""
     return consecutive_ports(1)

@@ -1,10 +1,9 @@
-"""pytest's option `--database`: which database the tests run on.
+"""pytest's option `--database`: the database that the tests use.
 
-`--database=sqlite` ignores DATABASE_URL. `--database=postgresql` takes the server of TEST_POSTGRES_URL,
-else one that is started from the binaries found here and thrown away afterwards; only tests that use a
-database are run, and where there is no server they are skipped with the reason. `--database=any` runs all
-tests, on PostgreSQL where there is a server, else on SQLite. Without the option DATABASE_URL decides, as in
-production.
+`--database=sqlite` ignores DATABASE_URL. `--database=postgresql` uses the server of TEST_POSTGRES_URL, else a
+temporary one started from installed binaries. It runs only tests that use a database, and skips them with the
+reason if there is no server. `--database=any` runs all tests, on PostgreSQL if available, else on SQLite.
+Without the option DATABASE_URL decides, as in production.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import pytest
 from tests.ports import free_port
 
 SERVER_START_S = 60
-# Nothing of a test's data has to survive a crash, and no plan for such small tables is worth a compiler.
+# Test data need not survive a crash, and JIT compilation does not pay for small tables.
 CARELESS = (
     *(
         "fsync=off",
@@ -36,7 +35,7 @@ CARELESS = (
         "max_wal_senders=0",
     ),
     *("checkpoint_timeout=1h", "autovacuum=off", "track_counts=off", "compute_query_id=off", "jit=off"),
-    # Tables of few rows: joins in the order in which they are written are as good as any.
+    # Tables are small, so joins run in their written order.
     *("join_collapse_limit=1", "from_collapse_limit=1", "max_parallel_workers_per_gather=0"),
     "max_connections=200",
 )
@@ -51,7 +50,7 @@ _server = ExitStack()
 
 
 class Unavailable(Exception):
-    """PostgreSQL cannot be had; the text says why."""
+    """PostgreSQL is not available; the text gives the reason."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,7 +78,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]
 
 
 def _in_worker() -> bool:
-    """Whether this is a worker of pytest-xdist, and not another pytest that a test has started in one."""
+    """Whether this is a worker of pytest-xdist, and not a pytest started by a test in a worker."""
     return "PYTEST_XDIST_WORKER" in os.environ and os.environ.get(CHOSEN_BY) == str(os.getppid())
 
 
@@ -94,7 +93,7 @@ def pytest_configure_node(node: object) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL, leave out what uses no database: SQLite's run has it."""
+    """On PostgreSQL, deselect tests without database, which the SQLite run has."""
     if config.getoption("database") != "postgresql":
         return
     kept = [item for item in items if uses(item) & {"_django_db_helper", "django_db_setup"}]
@@ -107,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def uses(item: pytest.Item) -> set[str]:
-    """The fixtures of a test, with the one that opens pytest-django's database where it is marked so."""
+    """The fixtures of a test, with pytest-django's database fixture if marked."""
     marked = {"_django_db_helper"} if item.get_closest_marker("django_db") else set()
     return marked | set(getattr(item, "fixturenames", ()))
 
@@ -117,7 +116,7 @@ def uses(item: pytest.Item) -> set[str]:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The URL of a server that may be used for tests. Raises `Unavailable`."""
+    """The URL of a test server. Raises `Unavailable`."""
     given = os.environ.get("TEST_POSTGRES_URL", "")
     if given:
         if problem := refusal(given):
@@ -140,9 +139,9 @@ def server() -> Iterator[str]:
 
 
 def _roomy_memory() -> str | None:
-    """The folder of shared memory if it has room for a cluster, else None: the folder of temporary files.
+    """The shared-memory folder if it has enough space for a cluster, else None for temporary files.
 
-    Tables are made and emptied all the time, and a disk that discards freed blocks takes 2 ms for each file.
+    Tables are created and emptied often, and a disk that discards freed blocks takes 2 ms per file.
     """
     try:
         room = shutil.disk_usage(MEMORY).free
@@ -152,7 +151,7 @@ def _roomy_memory() -> str | None:
 
 
 def available() -> bool:
-    """Whether tests can have a server."""
+    """Whether tests have a server."""
     if os.environ.get("TEST_POSTGRES_URL"):
         return True
     try:
@@ -164,7 +163,7 @@ def available() -> bool:
 
 
 def find_binaries() -> Path:
-    """The folder of `initdb` and `postgres`, the newest version first. Raises `Unavailable`."""
+    """The folder of `initdb` and `postgres`, newest version first. Raises `Unavailable`."""
     on_path = shutil.which("initdb")
     candidates = [Path(on_path).resolve().parent] if on_path else []
     installed = Path("/usr/lib/postgresql").glob("*/bin")
@@ -179,7 +178,7 @@ def find_binaries() -> Path:
 
 
 def unprivileged() -> dict[str, int]:
-    """`user` and `group` of whom the server runs as, since it refuses root; empty when this is not root.
+    """`user` and `group` for the server, which refuses root; empty if this is not root.
 
     Raises `Unavailable`.
     """
@@ -195,7 +194,7 @@ def unprivileged() -> dict[str, int]:
 
 
 def initialize(binaries: Path, folder: Path, identity: dict[str, int]) -> None:
-    """Make an empty cluster in `folder`/data. Raises `Unavailable`."""
+    """Create an empty cluster in `folder`/data. Raises `Unavailable`."""
     options = ["-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
     made = subprocess.run(
         [binaries / "initdb", "-D", folder / "data", *options],
@@ -232,7 +231,7 @@ def running(binaries: Path, folder: Path, identity: dict[str, int]) -> Iterator[
         wait_until_it_answers(url, process, folder / "log")
         yield url
     finally:
-        # Fast shutdown: whoever is connected is cut off.
+        # Fast shutdown: open connections are closed.
         process.send_signal(signal.SIGINT)
         try:
             process.wait(timeout=20)
@@ -250,7 +249,7 @@ def wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path)
 
 
 def refusal(url: str) -> str:
-    """Why no server answers at `url`; empty when one does."""
+    """Why no server answers at `url`; empty if one does."""
     try:
         psycopg.connect(url, connect_timeout=5).close()
     except psycopg.Error as error:

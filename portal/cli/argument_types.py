@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, cast
 
 MAX_HOURS = 366 * 24
 
@@ -55,3 +58,29 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return number
+
+
+def moment(text: str) -> str:
+    """Parse a time (ISO 8601), by default in the time zone of this machine. Returns it with its offset."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is not a time such as 2026-12-01T18:00") from error
+    return (time if time.tzinfo is not None else time.astimezone()).isoformat()
+
+
+def verb_of(
+    group: str, verbs: Any, common: argparse.ArgumentParser, argument: str, metavar: str
+) -> Callable[..., argparse.ArgumentParser]:
+    """Return a function that adds a command to a group whose commands name one thing and may ask first."""
+
+    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+        subparser.set_defaults(function=f"{group}_{name.replace('-', '_')}")
+        if named:
+            subparser.add_argument(argument, metavar=metavar)
+        if asks:
+            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+        return cast(argparse.ArgumentParser, subparser)
+
+    return verb

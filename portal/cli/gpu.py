@@ -54,8 +54,8 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _check_here(arguments: argparse.Namespace) -> int:
-    # Imported here, because checks by the portal must work where only the command line is installed.
     try:
+        # Imported here, because checks by the portal must work where only the command line is installed.
         from provisioning.gpu.check.report import render
         from provisioning.gpu.check.runner import run_check
     except ModuleNotFoundError as error:
@@ -90,6 +90,7 @@ def _check_here(arguments: argparse.Namespace) -> int:
 
 def _uuids() -> list[str]:
     """Return the devices that can be checked here: MIG instances instead of partitioned GPUs."""
+    # Imported here, as above.
     from provisioning.gpu.inventory import scan
 
     inventory = scan()

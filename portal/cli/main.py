@@ -34,9 +34,12 @@ GROUPS = {
     "user": "users",
     "secret": "secrets",
     "environments": "environments",
+    "announcements": "announcements",
     "archives": "archives",
+    "bulk": "bulk",
     "files": "files",
     "homes": "homes",
+    "maintenance": "maintenance",
     "orphans": "orphans",
     "rebalancing": "rebalancing",
     "requests": "requests",
@@ -84,13 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # Imported here: the GPU check needs no client, and `--help` and mistyped commands need neither.
     if arguments.function == "gpu_check":
+        # Imported here: the GPU check needs no client, and `--help` and mistyped commands need neither.
         from portal.cli import gpu
 
         return gpu.check(arguments)
     if arguments.function.startswith("node_"):
         try:
+            # Imported here: the package `berth-cli` lacks the modules of nodes.
             from portal.cli import node
         except ModuleNotFoundError as error:
             raise CliError(
@@ -100,12 +104,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
         return node.run(arguments)
     if arguments.function == "completion":
+        # Imported here: other commands need none.
         from portal.cli import completion
 
         return completion.completion(arguments)
     run = _function(arguments.function)
     if arguments.function in ("login", "logout"):
         return run(arguments)
+    # Imported here: httpx takes longer to import than the rest of the command.
     from portal.cli.client import BerthClient
     from portal.cli.renewal import renewing
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from portal.cli import config, parser_groups
+from portal.cli import config, parser_groups, parser_operations
 from portal.cli.argument_types import add_workspace_argument, forward, hours, positive, wait
 
 ENVIRONMENT = "software, see `berth environments`; default: the template's"
@@ -290,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
         of_site.add_argument(
             "--prune", action="store_true", help="also delete entries missing from a section of the file"
         )
-    for group in parser_groups.ALL:
+    for group in (*parser_groups.ALL, *parser_operations.ALL):
         group(commands, common)
     return top
 
@@ -302,6 +302,7 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, **more)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        # Imported here: the metadata of packages takes longer to read than the rest of the command.
         from portal.cli.version import version
 
         print(f"berth {version()}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any, cast
 
 from portal.cli.argument_types import (
@@ -12,6 +11,7 @@ from portal.cli.argument_types import (
     hours,
     port,
     positive,
+    verb_of,
     wait,
 )
 
@@ -30,23 +30,6 @@ exit codes:
   3  for status: services do not run, or this machine is not a node
   4  the portal does not answer
 """
-
-
-def _verb_of(
-    group: str, verbs: Any, common: argparse.ArgumentParser, argument: str, metavar: str
-) -> Callable[..., argparse.ArgumentParser]:
-    """Return a function that adds a command to a group whose commands name one thing and may ask first."""
-
-    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
-        subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        subparser.set_defaults(function=f"{group}_{name.replace('-', '_')}")
-        if named:
-            subparser.add_argument(argument, metavar=metavar)
-        if asks:
-            subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-        return cast(argparse.ArgumentParser, subparser)
-
-    return verb
 
 
 def requests(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -101,7 +84,7 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     verbs = user.add_subparsers(metavar="COMMAND", required=True)
 
-    verb = _verb_of("user", verbs, common, "username", "NAME")
+    verb = verb_of("user", verbs, common, "username", "NAME")
 
     list_parser = verb("ls", "List accounts.", named=False)
     list_parser.add_argument("search", nargs="?", default="", help="part of name or address")
@@ -238,40 +221,13 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
     subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
-def orphans(commands: Any, common: argparse.ArgumentParser) -> None:
-    summary = "List and delete orphaned processes and folders on nodes. For operators."
-    top = commands.add_parser("orphans", help=summary, description=summary, parents=[common])
-    top.set_defaults(function="orphans_ls")
-    top.add_argument("--pool", default="", metavar="SLUG", help="of this pool only")
-    top.add_argument("--node", default="", metavar="NODE", help="on this node only")
-    kinds = ("workspace", "process", "control_group", "folder", "home")
-    top.add_argument("--kind", default="", choices=kinds, help="of this kind only")
-    top.add_argument("--all", action="store_true", help="include recently deleted ones")
-    summary = "Delete an orphan, after another check by its node."
-    delete = top.add_subparsers(metavar="COMMAND").add_parser(
-        "rm", help=summary, description=summary, parents=[common]
-    )
-    delete.set_defaults(function="orphans_rm")
-    delete.add_argument("orphan", metavar="ID", help="id, its beginning, or name")
-    delete.add_argument(
-        "--confirm", default="", metavar="NAME", help="name of a home folder, as confirmation"
-    )
-    delete.add_argument("-y", "--yes", action="store_true", help="do not ask; home folders need --confirm")
-    delete.add_argument(
-        "--wait", action="store_true", help="wait until it is deleted; exit code 1 if it stays"
-    )
-    delete.add_argument(
-        "--timeout", type=positive, default=120, metavar="SECONDS", help="with --wait; default: 120"
-    )
-
-
 def teams(commands: Any, common: argparse.ArgumentParser) -> None:
     summary = "List and manage teams."
     description = f"{summary} Owners manage their teams; operators also create and delete teams."
     top = commands.add_parser("teams", help=summary, description=description)
     verbs = top.add_subparsers(metavar="COMMAND", required=True)
 
-    verb = _verb_of("teams", verbs, common, "team", "SLUG")
+    verb = verb_of("teams", verbs, common, "team", "SLUG")
 
     verb("list", "List the teams that you can see.", named=False).set_defaults(function="teams_show_list")
     verb("show", "Show a team and its members.")
@@ -527,20 +483,6 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
         )
 
 
-def rebalancing(commands: Any, common: argparse.ArgumentParser) -> None:
-    summary = "List and apply proposals to move running work. For operators."
-    top = commands.add_parser("rebalancing", help=summary, description=summary, parents=[common])
-    top.set_defaults(function="rebalancing_ls")
-    top.add_argument("--all", action="store_true", help="include applied, dismissed and withdrawn ones")
-    summary = "Start the moves of a proposal, with notice: all or none."
-    act = top.add_subparsers(metavar="COMMAND").add_parser(
-        "apply", help=summary, description=summary, parents=[common]
-    )
-    act.set_defaults(function="rebalancing_apply")
-    act.add_argument("proposal", metavar="ID", help="id, or its beginning")
-    act.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-
-
 ALL = (
     requests,
     user,
@@ -550,9 +492,7 @@ ALL = (
     environments,
     files,
     homes,
-    orphans,
-    rebalancing,
     gpu,
     node,
 )
-"""Functions that add a command group, in the order of the help."""
+"""Functions that add a command group, in the order of the help. Those of operators follow."""

@@ -45,6 +45,7 @@ def main() -> int:
 def _prepare(console: Console) -> None:
     with console.step("Database") as step:
         step.update("opening")
+        # Imported in this step, which reports a missing module.
         import django
 
         # This process ends soon.
@@ -54,6 +55,7 @@ def _prepare(console: Console) -> None:
     with console.step("Static files") as step:
         step.update("collecting")
         step.result = _collect_static()
+    # Needs `django.setup()`.
     from django.core.management import call_command
 
     # Redis starts later. Messages that cannot be sent now are in the database, which services check first.
@@ -62,6 +64,7 @@ def _prepare(console: Console) -> None:
 
 
 def _migrate() -> str:
+    # Imported here: a missing module is reported as a `Problem`.
     from django.core.management import call_command
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
@@ -79,6 +82,7 @@ def _migrate() -> str:
 
 def _collect_static() -> str:
     """Collect only if a source file changed: compressing takes seconds."""
+    # Imported here: a missing module is reported as a `Problem`.
     from django.conf import settings
     from django.contrib.staticfiles.finders import get_finders
     from django.core.management import call_command

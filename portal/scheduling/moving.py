@@ -6,10 +6,10 @@ move only if all of them get their targets in that cycle and the waiting request
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.conf import settings
@@ -46,11 +46,22 @@ def is_feasible(
     snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None
 ) -> bool:
     """Return whether all get their targets in one cycle, and `waiting` starts in it. Changes nothing."""
+    return len(arriving(snapshot, planned, waiting)) == len(planned)
+
+
+def arriving(
+    snapshot: ClusterSnapshot, planned: Sequence[PlannedMove], waiting: UUID | None = None
+) -> list[PlannedMove]:
+    """Return the moves that reach their targets if all are made in one cycle. Changes nothing.
+
+    Empty if `waiting` does not start in it, or if a workspace of `planned` no longer runs or has several
+    variants.
+    """
     names = {str(move.workspace) for move in planned}
     if not names <= set(snapshot.scheduler.running):
-        return False
+        return []
     if waiting is not None and str(waiting) not in snapshot.scheduler.pending.items:
-        return False
+        return []
     rows = {
         row.pk: row
         for row in Workspace.objects.select_related("owner", "team", "template", "flavor__pool").filter(
@@ -62,13 +73,13 @@ def is_feasible(
         for move in planned:
             row = rows.get(move.workspace)
             if row is None:
-                return False
+                return []
             name = str(move.workspace)
             placement_request = copy.placement_requests.build(
                 row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
             )
             if len(placement_request.variants) != 1:
-                return False
+                return []
             placement_request = replace(placement_request, target=MoveTarget(move.pool, move.target))
             finished = copy.scheduler.finish(name)
             copy.placer.register(name, placement_request)
@@ -77,9 +88,10 @@ def is_feasible(
             )
         if waiting is not None:
             copy.scheduler.pending.nominate(str(waiting))
-            names.add(str(waiting))
-        started = decision.decide(copy).cycle.starts
-        return names <= set(started) and all(_reaches_target(copy, move) for move in planned)
+        started = set(decision.decide(copy).cycle.starts)
+        if waiting is not None and str(waiting) not in started:
+            return []
+        return [move for move in planned if str(move.workspace) in started and _reaches_target(copy, move)]
 
 
 def _reaches_target(snapshot: ClusterSnapshot, planned: PlannedMove) -> bool:
@@ -144,6 +156,23 @@ def request_moves(
     with snapshot_cache.cycle_cache.use(now) as snapshot:
         if not is_feasible(snapshot, planned, waiting):
             raise StateConflict(Reason(MoveCode.NO_PLACE_ANY_MORE))
+    announce(actor=actor, planned=planned, rows=rows, reason=reason, waiting=waiting)
+    return list(rows.values())
+
+
+def announce(
+    *,
+    actor: User | SystemActor,
+    planned: Sequence[PlannedMove],
+    rows: Mapping[UUID, Workspace],
+    reason: str,
+    waiting: UUID | None = None,
+) -> datetime:
+    """Give locked workspaces notice of feasible moves, and notify their owners. Returns when they stop.
+
+    The caller holds the placement lock and has checked permission and feasibility.
+    """
+    now = timezone.now()
     preempt_at = now + timedelta(seconds=notice_s())
     for move in planned:
         row = rows[move.workspace]
@@ -184,11 +213,11 @@ def request_moves(
         reason=reason,
         data={"reason": PreemptionCause.MOVE.value, "for": str(waiting) if waiting is not None else ""},
     )
-    snapshot_feed.workloads(keys)
+    snapshot_feed.workloads([move.workspace for move in planned])
     if waiting is not None:
         cycle.nominate(str(waiting))
     hints.request_cycle()
-    return list(rows.values())
+    return preempt_at
 
 
 @transaction.atomic

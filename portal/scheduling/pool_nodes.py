@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from portal.common.reasons.reason import Reason
 from portal.fleet.inventory.held_environments import NEED
 from portal.fleet.inventory.maintenance_state import ActiveMaintenance
 from portal.fleet.inventory.models import Pool
@@ -18,6 +19,7 @@ from portal.scheduling.engine.placement.types import (
     ModelPreference,
     NodeCapacity,
     NodeReason,
+    Placed,
     SoftwareRequirements,
     TemplateRequest,
     Version,
@@ -109,6 +111,27 @@ class PoolNodes:
         named |= {device.parent_uuid for device in node.devices if device.uuid in named}
         devices = tuple(device for device in node.devices if device.uuid in named)
         return filters.reason(replace(node, devices=devices), request) is None
+
+    def find_on(self, name: str, request: ResourceRequest) -> Placement | Reason:
+        """Return where the request goes on this node now, or why it does not fit. Keeps MIG layouts.
+
+        Raises KeyError if the pool has no such node.
+        """
+        node = self.cluster.node(name)
+        outcome = Cluster((node,), policy=self.pool.placement_policy, mix=self.mix).decide(request)
+        return outcome.placement if isinstance(outcome, Placed) else outcome.reasons[0][1]
+
+    def find_except(self, name: str, request: ResourceRequest) -> Placement | None:
+        """Return where the request goes now on any node but this one. Keeps MIG layouts.
+
+        Raises KeyError if the pool has no such node.
+        """
+        node = self.cluster.node(name)
+        self.cluster.update(replace(node, unusable=Reason(PlacementCode.NODE_CORDONED)))
+        try:
+            return self.cluster.find(request)
+        finally:
+            self.cluster.update(node)
 
     def set_mix(self, mix: RequestMix) -> None:
         """Replace the mix for later decisions."""

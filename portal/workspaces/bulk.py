@@ -46,7 +46,7 @@ def act_on_each(
             selectors.workspace_by_id(actor, workspace_id)
             with transaction.atomic():
                 if seen is not None:
-                    _require_unchanged(workspace_id, seen.get(workspace_id, ""))
+                    require_unchanged(lock_workspace(workspace_id), seen.get(workspace_id, ""))
                 act(workspace_id)
         except PortalError as error:
             results[workspace_id] = error
@@ -59,9 +59,12 @@ def act_on_each(
     return results
 
 
-def visible(actor: User, workspaces: Iterable[UUID]) -> dict[UUID, Workspace]:
-    """Return the workspaces that the actor may see, by id, in one query."""
-    return {row.pk: row for row in selectors.workspaces_for(actor).filter(pk__in=list(workspaces))}
+def visible(actor: User, workspaces: Iterable[UUID], *, lock: bool = False) -> dict[UUID, Workspace]:
+    """Return the workspaces that the actor may see, by id, in one query. `lock` locks them in order."""
+    rows = selectors.workspaces_for(actor).filter(pk__in=list(workspaces))
+    if lock:
+        rows = rows.order_by("pk").select_for_update(of=("self",))
+    return {row.pk: row for row in rows}
 
 
 def not_found() -> NotFound:
@@ -69,8 +72,8 @@ def not_found() -> NotFound:
     return NotFound(Reason(WorkspaceCode.NOT_VISIBLE))
 
 
-def _require_unchanged(workspace_id: UUID, seen: str) -> None:
-    workspace = lock_workspace(workspace_id)
+def require_unchanged(workspace: Workspace, seen: str) -> None:
+    """Raise `StateConflict` if a locked workspace no longer has the fingerprint `seen`."""
     if fingerprint(workspace) != seen:
         reason = Reason(
             WorkspaceCode.CHANGED_SINCE_PREVIEW, {"name": workspace.name, "state": workspace.state}

@@ -31,6 +31,7 @@ class WorkspaceCode(StrEnum):
     NOT_STARTABLE = "not_startable"
     TOO_MANY_STARTS = "too_many_starts"
     NOT_STOPPABLE = "not_stoppable"
+    STOPS_ALREADY = "stops_already"
     STOPPED_HOME_FULL = "stopped_home_full"
     OWNER_DEACTIVATED = "owner_deactivated"
     OWNER_LEFT_TEAM = "owner_left_team"

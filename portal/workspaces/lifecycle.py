@@ -142,6 +142,8 @@ NOT_PREPARED: dict[str, Any] = {
 """Columns about device checks and a move of the home before a start, reset."""
 JUST_REQUESTED: dict[str, Any] = {
     "pool": None,
+    "approved_at": None,
+    "approved_by": "",
     "admitted_at": None,
     "placed_at": None,
     "launched_at": None,

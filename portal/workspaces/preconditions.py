@@ -8,7 +8,7 @@ from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.workspaces import policies
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.lifecycle import STOPPABLE, State
+from portal.workspaces.lifecycle import STOPPABLE, DesiredState, State
 from portal.workspaces.models import Workspace
 
 STOPS_ALREADY = frozenset({State.STOPPING, State.STOPPED})
@@ -19,6 +19,12 @@ def require_stoppable(actor: User | SystemActor, workspace: Workspace) -> None:
     policies.require_operate(actor, workspace)
     if workspace.state not in STOPPABLE | STOPS_ALREADY:
         raise state_error(workspace, WorkspaceCode.NOT_STOPPABLE)
+
+
+def require_not_stopping(workspace: Workspace) -> None:
+    """Raise `StateConflict` if the workspace stops or has stopped, and would not start again by itself."""
+    if workspace.state in STOPS_ALREADY and workspace.desired_state != DesiredState.RUNNING:
+        raise state_error(workspace, WorkspaceCode.STOPS_ALREADY)
 
 
 def state_error(workspace: Workspace, code: WorkspaceCode) -> StateConflict:

@@ -26,7 +26,7 @@ from portal.workspaces import (
     secret_delivery,
     selectors,
     share_overuse,
-    start_bar,
+    stage_lines,
     stops,
 )
 from portal.workspaces.homes import limits as home_limits
@@ -198,8 +198,7 @@ class WorkspaceDetail:
 
     stage: str
     size: str
-    stages: list[selectors.StartStage]
-    start_bar: list[start_bar.Segment]
+    stages: list[stage_lines.StageLine]
     total_s: float | None
     places: list[NodeDevices]
     activity: list[tuple[str, str]]
@@ -307,8 +306,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
     return WorkspaceDetail(
         stage=stage_text(workspace),
         size=format_size(workspace.resources),
-        stages=stages,
-        start_bar=start_bar.segments(stages),
+        stages=stage_lines.lines(stages),
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
         places=places(workspace),
         activity=activity_facts(workspace),

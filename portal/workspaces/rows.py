@@ -35,7 +35,7 @@ KEYS = ("id", "created_at")
 _OWN = (
     *("id", "name", "state", "desired_state", "termination_reason", "resources", "generation", "created_at"),
     *("state_since", "requested_at", "admitted_at", "placed_at", "checks_began_at", "checks_ended_at"),
-    *("home_move_began_at", "home_move_ended_at"),
+    *("approved_at", "approved_by", "home_move_began_at", "home_move_ended_at"),
     *(
         "launched_at",
         "ready_at",

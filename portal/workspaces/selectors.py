@@ -23,7 +23,7 @@ from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import User
 from portal.people.accounts.selectors import chargeable_teams
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.lifecycle import LIVE, State
+from portal.workspaces.lifecycle import LIVE, QueueOutcome, State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
 
@@ -124,7 +124,7 @@ class StartStage:
     """One stage of a start.
 
     `state` is `done`, `current`, `failed` or `todo`. The last stage begins with the request and has the total
-    duration.
+    duration. `by` is the username of the approver, in the stage of an approval.
     """
 
     key: str
@@ -132,6 +132,7 @@ class StartStage:
     state: str
     began_at: datetime | None = None
     ended_at: datetime | None = None
+    by: str = ""
 
     @property
     def seconds(self) -> float | None:
@@ -164,6 +165,7 @@ def stage_labels() -> dict[str, str]:
 def _stage_labels(_language: str) -> dict[str, str]:
     return {
         "requested": _("Requested"),
+        "approved": _("Approved"),
         "admitted": _("Admitted"),
         "placed": _("Placed"),
         "checked": _("Checked"),
@@ -190,10 +192,12 @@ def _pending_stage(key: str, label: str) -> StartStage:
 
 
 def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> list[StartStage]:
-    """Return Requested → Admitted → Placed → (Checked →) (Files moved →) Starting → (First answer →) Ready.
+    """Return the stages of a start in order, each with its duration.
 
-    Each has its duration. Starting ends when the program is launched, the first answer when its app answers.
-    Without a separate report of the launch, Starting lasts until the app answers.
+    They are Requested, (Approved), Admitted, Placed, (Checked), (Files moved), Starting, (First answer) and
+    Ready; those in brackets only if the start has them. Starting ends when the program is launched, the first
+    answer when its app answers. Without a separate report of the launch, Starting lasts until the app
+    answers.
 
     `labels` are `stage_labels()`, for callers with many workspaces.
     """
@@ -204,9 +208,14 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
     home = (workspace.home_move_began_at, workspace.home_move_ended_at)
     prepared = [(key, *span) for key, span in (("checked", checks), ("home", home)) if span[0] is not None]
     ends = [ended for _key, _began, ended in prepared]
+    approved = workspace.approved_at
+    needs_approval = approved is not None or (
+        workspace.state == State.PENDING and workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL
+    )
     spans: list[tuple[str, datetime | None, datetime | None]] = [
         ("requested", requested, requested),
-        ("admitted", requested, workspace.admitted_at),
+        *([("approved", requested, approved)] if needs_approval else []),
+        ("admitted", approved if needs_approval else requested, workspace.admitted_at),
         ("placed", workspace.admitted_at, workspace.placed_at),
         *prepared,
         ("starting", _latest(ends) if ends else workspace.placed_at, launched or ready),
@@ -220,7 +229,8 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
     rows: list[StartStage] = []
     for key, began, ended in spans:
         if began is not None and ended is not None:
-            rows.append(StartStage(key, labels[key], "done", began, ended))
+            by = workspace.approved_by if key == "approved" else ""
+            rows.append(StartStage(key, labels[key], "done", began, ended, by))
         elif stands_here:
             rows.append(StartStage(key, labels[key], "current" if moving else "failed", began))
             stands_here = False

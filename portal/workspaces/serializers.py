@@ -85,6 +85,9 @@ class StageSerializer(RowRepresentation, serializers.Serializer[StartStage]):
     seconds = serializers.FloatField(
         allow_null=True, help_text="Duration in seconds, so far if it still runs; null before it begins."
     )
+    by = serializers.CharField(
+        allow_blank=True, help_text="Username of the approver, of the stage `approved`; else empty."
+    )
 
 
 class HeldDeviceSerializer(RowRepresentation, serializers.Serializer[Any]):

@@ -34,6 +34,7 @@ def version_of(row: WorkspaceRow) -> str:
         row.desired_state,
         row.generation,
         row.pool.slug if row.pool is not None else None,
+        row.approved_at,
         row.launched_at,
         row.ready_at,
         row.termination_reason,

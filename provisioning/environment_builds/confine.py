@@ -44,6 +44,7 @@ def main() -> None:
         descriptors[f"{{{name}}}"] = str(descriptor)
     if plan["user"]:
         sys.path.insert(0, plan["code"])
+        # Imported here: the path had to be set.
         import as_user  # type: ignore[import-not-found,unused-ignore]
 
         as_user.become(plan["user"])

@@ -139,6 +139,7 @@ def _number(text: str, default: str) -> str:
 def _default_index() -> tuple[str, str]:
     """Return the URL of pip's default index, and the host of its files. Raises `BuildError`."""
     try:
+        # Optional, and slow to import.
         from pip._internal.models.index import PyPI
     except ImportError:
         raise _setting_error(

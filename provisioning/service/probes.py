@@ -33,7 +33,8 @@ def port_open(port: int, address: str = "127.0.0.1") -> bool:
 
 
 def redis_client(url: str) -> Any:
-    """Return a client that fails fast. Imports the library here: it is missing before `make up` has run."""
+    """Return a client that fails fast."""
+    # Imported here: the library is missing before `make up` has run.
     from provisioning import redis_client as clients
 
     return clients.client(
@@ -45,6 +46,7 @@ def redis_answers(url: str) -> Callable[[float], bool]:
     """Return a probe that is true once Redis has loaded its data and accepts commands."""
 
     def probe(_: float) -> bool:
+        # Imported here, as above.
         import redis
 
         try:
@@ -60,6 +62,7 @@ def heartbeat_since(url: str, key: str, name: str) -> Callable[[float], bool]:
     """Return a probe that is true if the process `name` has sent a heartbeat since its start."""
 
     def probe(started_at: float) -> bool:
+        # Imported here, as above.
         import redis
 
         try:

@@ -41,6 +41,7 @@ def program(python: Path) -> str:
     if own.exists():
         return str(own)
     try:
+        # Optional: the system may have another uv.
         from uv import find_uv_bin
 
         return str(find_uv_bin())

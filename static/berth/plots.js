@@ -7,6 +7,8 @@
   const date = new Intl.DateTimeFormat(language, { day: "numeric", month: "short" });
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone.replaceAll("_", " ");
   const DAY_S = 86400;
+  /* Between daily values the axis has no times: its ticks are local midnights, these many seconds apart. */
+  const WHOLE_DAYS = [1, 2, 3, 7, 14, 28, 56].map((days) => days * DAY_S);
   const STRIP_PX = 4;
   const drawn = new Map();
 
@@ -141,7 +143,7 @@
           y: { range: (_u, _min, max) => [0, plot.top || Math.max(max || 0, highest) * 1.05 || 1] },
         },
         axes: [
-          { ...axis, size: 28, values: axisTimes, space: 56 },
+          { ...axis, size: 28, values: axisTimes, space: 56, ...(plot.step >= DAY_S && { incrs: WHOLE_DAYS }) },
           { ...axis, size: 44, space: 28, values: (_u, splits) => splits.map((value) => number(value, 2)) },
         ],
         series: [{}, ...seriesOf(figure, plot)],

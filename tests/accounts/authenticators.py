@@ -1,4 +1,4 @@
-"""Second factors for tests: an app whose codes can be had, a passkey made of a real key pair."""
+"""Second factors for tests: an authenticator app with known secret, and a passkey with a real key pair."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from portal.people.accounts.models import User
 
 
 def code_of(secret: str, *, steps: int = 0) -> str:
-    """What an app shows `steps` half minutes from now."""
+    """The code that the app shows `steps` × 30 s from now."""
     return str(format_hotp_value(hotp_value(secret, int(time.time()) // 30 + steps)))
 
 
@@ -39,7 +39,7 @@ def with_app(user: User) -> str:
 
 
 def with_codes(user: User) -> list[str]:
-    """Give `user`, who has a factor, recovery codes."""
+    """Give `user`, who has a factor, recovery codes; return them."""
     return list(RecoveryCodes.activate(user).generate_codes())
 
 
@@ -49,7 +49,7 @@ def _switch_on(user: User) -> None:
 
 
 class Passkey:
-    """An authenticator of software, which answers whatever it is asked by a page of `origin`."""
+    """A software authenticator that answers every request of a page at `origin`."""
 
     def __init__(self, *, rp: str = "localhost", origin: str = "http://localhost") -> None:
         self.rp, self.origin = rp, origin
@@ -59,7 +59,7 @@ class Passkey:
         self.handle = b""
 
     def created(self, options: dict[str, Any]) -> str:
-        """The answer to `navigator.credentials.create`."""
+        """The response to `navigator.credentials.create`."""
         public = options["publicKey"]
         self.handle = websafe_decode(public["user"]["id"])
         cose = cbor.encode(ES256.from_cryptography_key(self.key.public_key()))
@@ -75,7 +75,7 @@ class Passkey:
     def used(
         self, options: dict[str, Any], *, verified: bool = True, handle: bytes | None = None, **client: Any
     ) -> str:
-        """The answer to `navigator.credentials.get`; `client` goes into what the browser says of itself."""
+        """The response to `navigator.credentials.get`; `client` overrides values of the client data."""
         if self.counter:
             self.counter += 1
         said = self._client("webauthn.get", options["publicKey"]["challenge"], **client)

@@ -1,4 +1,4 @@
-"""Renamed and archived teams: what ends, what stays, and what the pages say first."""
+"""Renamed and archived teams: effects, pages and restoring."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 WORLD = sites.eight_gpus
 
 
-def test_a_new_name_is_everywhere_and_recorded(team, alice, bob):
+def test_rename_is_shown_on_all_pages_and_audited(team, alice, bob):
     assert teams.rename(actor=alice, team=team, name=" Seeing ").name == "Seeing"
     assert Event.objects.get(kind="team.renamed").data == {"before": "Vision", "after": "Seeing"}
     teams.rename(actor=alice, team=team, name="Seeing")
@@ -67,7 +67,7 @@ def archived(team, alice, bob, eight):
     return teams.archive(actor=alice, team=team)
 
 
-def test_what_ends_and_what_stays(archived, alice, bob):
+def test_archiving_stops_workspaces_and_cancels_requests_but_keeps_members_and_quota(archived, alice, bob):
     assert Workspace.objects.get(name="run").desired_state == "stopped"
     assert QuotaRequest.objects.get().state == "cancelled"
     assert archived.join_requests.get().state == "cancelled"
@@ -77,7 +77,7 @@ def test_what_ends_and_what_stays(archived, alice, bob):
     assert list(selectors.own_teams(bob)) == [archived]
 
 
-def test_nothing_new_begins_in_it(archived, alice, bob, charlie):
+def test_archived_team_rejects_new_work_and_requests(archived, alice, bob, charlie):
     with pytest.raises(StateConflict) as refused:
         create_workspace(actor=bob, team=archived, **order())
     assert refused.value.message == "Vision is archived."
@@ -102,8 +102,8 @@ def test_nothing_new_begins_in_it(archived, alice, bob, charlie):
     assert archived not in joinable_teams(charlie)
 
 
-def test_an_order_made_before_is_refused_after(team, alice, bob, eight):
-    """The team was read before it was archived: the start reads it again under its lock."""
+def test_create_is_refused_if_the_team_was_archived_after_it_was_read(team, alice, bob, eight):
+    """The start reads the team again under its lock."""
     request = order()
     teams.archive(actor=alice, team=team)
     assert team.archived_at is None
@@ -112,7 +112,7 @@ def test_an_order_made_before_is_refused_after(team, alice, bob, eight):
     assert not Workspace.objects.exists()
 
 
-def test_a_restored_team_works_again(archived, alice, bob):
+def test_restored_team_can_be_used_again(archived, alice, bob):
     teams.restore(actor=alice, team=archived)
     archived.refresh_from_db()
     assert workspaces.start(actor=bob, workspace_id=Workspace.objects.get(name="old").pk)
@@ -120,7 +120,7 @@ def test_a_restored_team_works_again(archived, alice, bob):
     assert Event.objects.filter(kind="team.restored", team=archived).count() == 1
 
 
-def test_the_page_says_first_what_ends(client, team, alice, bob, eight):
+def test_page_lists_effects_before_archiving(client, team, alice, bob, eight):
     WorkspaceFactory(owner=bob, team=team, pool=eight, state=State.RUNNING)
     client.force_login(alice)
     url = f"/teams/{team.slug}/"

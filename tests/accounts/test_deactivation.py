@@ -1,4 +1,4 @@
-"""The one way to switch an account off: whatever it could do or was doing ends, and what comes back of it."""
+"""Deactivated accounts: what ends, and what reactivation restores."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ SOON = timedelta(hours=1)
 
 
 @pytest.fixture
-def told(monkeypatch) -> list[tuple[str, object]]:
-    """What reaches the gateway and the event streams, in order."""
+def gateway_messages(monkeypatch) -> list[tuple[str, object]]:
+    """Messages sent to the gateway and the event streams, in order."""
     calls: list[tuple[str, object]] = []
     monkeypatch.setattr(live, "connection", lambda: "store")
     monkeypatch.setattr(live, "publish", lambda *_: None)
@@ -57,14 +57,14 @@ def told(monkeypatch) -> list[tuple[str, object]]:
     return calls
 
 
-def again(user: User) -> User:
+def reloaded(user: User) -> User:
     return User.objects.get(pk=user.pk)
 
 
-# --- what ends ------------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 
-def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
+def test_sessions_tokens_and_links_end_at_once_and_reactivation_does_not_restore_them(ada, bob):
     browser = Client()
     browser.post("/sign-in/", {"username": "bob", "password": PASSWORD})
     assert browser.get("/api/v1/me").status_code == 200
@@ -73,7 +73,7 @@ def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
     link = links.make(bob, LinkKind.FORGOTTEN).split("/", 3)[3]
 
     deactivation.deactivate(actor=ada, user=bob)
-    for _ in range(2):  # before and after it is given back
+    for _ in range(2):  # before and after reactivation
         assert browser.get("/api/v1/me").status_code == 401
         other = Client()
         other.cookies.update(stale)
@@ -84,30 +84,30 @@ def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
     assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 302
 
 
-def test_an_invitation_ends_and_a_new_one_is_needed_afterwards(ada):
+def test_pending_invitation_ends_and_reactivation_needs_a_new_one(ada):
     link = users.invite(actor=ada, username="gina")
     path = "/" + link.url.split("/", 3)[3]
     deactivation.deactivate(actor=ada, user=link.user)
     assert Client().get(path).status_code == 409
     deactivation.reactivate(actor=ada, user=link.user)
     assert Client().get(path).status_code == 409
-    assert again(link.user).state == AccountState.INVITED
+    assert reloaded(link.user).state == AccountState.INVITED
 
 
-def test_gateway_is_notified_and_blocks_the_account(ada, bob, make, local_pool, sent, told):
+def test_gateway_is_notified_and_blocks_the_account(ada, bob, make, local_pool, sent, gateway_messages):
     workspace = make(bob)
     run_until_ready(sent, workspace, "http://127.0.0.1:18001")
-    told.clear()
+    gateway_messages.clear()
     deactivation.deactivate(actor=ada, user=bob)
-    assert ("tickets end", str(bob.pk)) in told
-    assert ("streams end", bob.pk) in told
-    assert ("tokens end", None) in told
-    # Also one who has got a ticket in the same moment: the views, written last, name nobody.
-    assert [value for what, value in told if what == "may enter"][-1] == set()
+    assert ("tickets end", str(bob.pk)) in gateway_messages
+    assert ("streams end", bob.pk) in gateway_messages
+    assert ("tokens end", None) in gateway_messages
+    # Also users who got a ticket at the same moment: views are removed last.
+    assert [value for what, value in gateway_messages if what == "may enter"][-1] == set()
     workspace.refresh_from_db()
     assert publishing.view_of(workspace).user_ids == frozenset()
     with pytest.raises(NotAllowed):
-        publishing.issue_ticket(actor=again(bob), workspace=workspace)
+        publishing.issue_ticket(actor=reloaded(bob), workspace=workspace)
 
 
 def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, sent):
@@ -120,13 +120,13 @@ def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, 
     ]
     left = {row.name: row for row in Workspace.objects.filter(owner=bob)}
     assert (left["running"].state, left["running"].desired_state) == (State.STOPPING, "stopped")
-    # Nor does one come back that had to make room.
+    # Preempted workspaces do not start again either.
     assert (left["waiting"].state, left["waiting"].desired_state) == (State.STOPPED, "stopped")
     deactivation.reactivate(actor=ada, user=bob)
     assert not Workspace.objects.filter(owner=bob, desired_state="running").exists()
 
 
-def test_requests_are_cancelled_and_booked_time_stays_the_teams(ada, alice, bob, team, eight):
+def test_requests_are_cancelled_and_booked_reservations_pass_to_an_owner(ada, alice, bob, team, eight):
     asked = requests.create_request(
         actor=bob, team=team, kind="quota", resource="gpu:h100", amount=1000, until=None, note="More"
     )
@@ -151,14 +151,14 @@ def test_requests_are_cancelled_and_booked_time_stays_the_teams(ada, alice, bob,
     assert (booked.state, booked.created_by) == (ReservationState.BOOKED, alice)
 
 
-def test_delegations_end_and_stay_ended(ada, bob, petra):
+def test_reactivation_does_not_restore_delegations(ada, bob, petra):
     now = timezone.now()
     Delegation.objects.create(approver=petra, delegate=bob, starts_at=now - SOON, ends_at=now + SOON)
     Delegation.objects.create(approver=petra, delegate=bob, starts_at=now + SOON, ends_at=now + 2 * SOON)
     assert approvers.may_decide_all(bob)
     deactivation.deactivate(actor=ada, user=bob)
     deactivation.reactivate(actor=ada, user=bob)
-    assert not approvers.may_decide_all(again(bob))
+    assert not approvers.may_decide_all(reloaded(bob))
     assert Delegation.objects.count() == 1
 
 
@@ -169,7 +169,7 @@ def roles(team) -> dict[str, str]:
     return dict(team.memberships.values_list("user__username", "role"))
 
 
-def test_the_longest_member_becomes_owner_in_place_of_the_only_one(ada, team, alice, bob):
+def test_longest_serving_member_replaces_the_only_owner(ada, team, alice, bob):
     MembershipFactory(team=team, user=UserFactory(username="carla"))
     deactivation.deactivate(actor=ada, user=alice)
     assert roles(team) == {"alice": "member", "bob": "owner", "carla": "member"}
@@ -178,7 +178,7 @@ def test_the_longest_member_becomes_owner_in_place_of_the_only_one(ada, team, al
     assert roles(team)["alice"] == "member"
 
 
-def test_another_owner_stays_and_an_empty_team_goes_to_who_deactivates(ada, team, alice, bob):
+def test_another_owner_remains_and_a_team_without_active_members_passes_to_the_actor(ada, team, alice, bob):
     services.set_member(actor=SYSTEM, team=team, username="bob", role="owner")
     own = MembershipFactory(team=TeamFactory(slug="own"), user=alice, role="owner").team
     inactive = UserFactory(username="gone", is_active=False)
@@ -188,18 +188,18 @@ def test_another_owner_stays_and_an_empty_team_goes_to_who_deactivates(ada, team
     assert roles(own) == {"alice": "member", "gone": "member", "ada": "owner"}
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("username", ["alice", "bob", "olga"])
-def test_only_administrators_do_it(request, team, bob, username):
+def test_only_administrators_deactivate_and_reactivate(request, team, bob, username):
     for act in (deactivation.deactivate, deactivation.reactivate):
         with pytest.raises(NotAllowed):
             act(actor=request.getfixturevalue(username), user=bob)
-    assert again(bob).is_active
+    assert reloaded(bob).is_active
 
 
-def test_the_last_administrator_cannot_switch_themselves_off(ada, with_token):
+def test_last_administrator_cannot_deactivate_themselves(ada, with_token):
     with pytest.raises(StateConflict, match="last administrator who can sign in"):
         deactivation.deactivate(actor=ada, user=ada)
     answer = with_token(ada).post("/api/v1/users/ada/deactivate", {}, content_type="application/json")
@@ -211,7 +211,7 @@ def test_the_last_administrator_cannot_switch_themselves_off(ada, with_token):
         deactivation.deactivate(actor=other, user=other)
 
 
-def test_twice_is_success_and_leaves_one_entry(ada, bob):
+def test_deactivating_twice_succeeds_with_one_audit_entry(ada, bob):
     for _ in range(2):
         deactivation.deactivate(actor=ada, user=bob, reason="left the company")
     entry = Event.objects.get(kind="user.deactivated")
@@ -221,27 +221,27 @@ def test_twice_is_success_and_leaves_one_entry(ada, bob):
     assert Event.objects.filter(kind="user.reactivated").count() == 1
 
 
-def test_a_deleted_account_is_not_given_back(ada, bob):
+def test_deleted_account_cannot_be_reactivated(ada, bob):
     users.delete(actor=ada, user=bob)
     with pytest.raises(StateConflict):
         deactivation.reactivate(actor=ada, user=bob)
 
 
-def test_what_cannot_end_keeps_the_account_as_it_was(ada, bob, monkeypatch):
+def test_failed_deactivation_leaves_the_account_active(ada, bob, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise StateConflict(deactivation.Reason(deactivation.AccountCode.USER_DELETED, {"username": "x"}))
 
     monkeypatch.setattr(deactivation, "revoke_tokens", broken)
     with pytest.raises(StateConflict):
         deactivation.deactivate(actor=ada, user=bob)
-    assert again(bob).is_active
+    assert reloaded(bob).is_active
     assert not Event.objects.filter(kind="user.deactivated").exists()
 
 
-def test_nothing_begins_for_an_account_that_was_switched_off_meanwhile(
+def test_starts_are_refused_for_an_account_deactivated_after_it_was_read(
     ada, bob, olga, team, make, local_pool
 ):
-    """As by a request that was let in before: it still holds the user as active."""
+    """A request admitted earlier still holds the user as active."""
     stopped = WorkspaceFactory(owner=bob, team=team, state=State.STOPPED, desired_state="stopped")
     deactivation.deactivate(actor=ada, user=bob)
     assert bob.is_active  # the stale row of that request
@@ -253,7 +253,7 @@ def test_nothing_begins_for_an_account_that_was_switched_off_meanwhile(
     assert not Workspace.objects.exclude(pk=stopped.pk).exists()
 
 
-def test_workspaces_of_others_go_on(ada, alice, bob, team):
+def test_workspaces_of_other_owners_are_unchanged(ada, alice, bob, team):
     hers = WorkspaceFactory(owner=alice, team=team, state=State.PENDING)
     deactivation.deactivate(actor=ada, user=bob)
     hers.refresh_from_db()
@@ -261,7 +261,7 @@ def test_workspaces_of_others_go_on(ada, alice, bob, team):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_administrators_at_once_cannot_switch_each_other_off():
+def test_two_administrators_at_once_cannot_deactivate_each_other():
     pair = [UserFactory(username=name, is_superuser=True) for name in ("ada", "abe")]
     barrier = threading.Barrier(2)
     refused: list[Exception] = []

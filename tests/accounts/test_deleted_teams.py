@@ -1,4 +1,4 @@
-"""Deleted teams: the numbers come first, everything ends, records stay, and the slug can be used again."""
+"""Deleted teams: contents are removed, records stay, and the slug can be reused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CHAT = {"name": "Chat", "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdev
 
 
 class Used(NamedTuple):
-    """A team that was used, with a workspace that has run and a service account with a token."""
+    """A team with a workspace that has run and a service account with a token."""
 
     team: Team
     workspace: Workspace
@@ -102,7 +102,7 @@ def used(team, alice, bob, olga, make, pool, settle) -> Used:
 
 
 def of_team(team: Team) -> list[Any]:
-    """Rows of settings that name the team."""
+    """Rows that reference the team, except records."""
     models = [Membership, Endpoint, Channel, Secret, Environment, LedgerAccount, Budget, Quota, MemberCap]
     models += [Grant, TeamShare, AutoApproveRule, BookingPermission, GivenPlace, ReclaimPolicy]
     models += [HomePlace, LostHome, HomeDeletion]
@@ -121,7 +121,7 @@ def finish(settle) -> None:
     team_deletions.sweep()
 
 
-def test_the_numbers_come_first(client, used, olga, bob):
+def test_page_counts_contents_before_deletion(client, used, olga, bob):
     counts = team_contents().contents_of(used.team)
     assert (counts.members, counts.service_accounts, counts.tokens) == (2, 1, 1)
     assert (counts.workspaces, counts.active, counts.homes) == (1, 1, 1)
@@ -153,7 +153,7 @@ def test_the_numbers_come_first(client, used, olga, bob):
     assert "Deleting" in client.get("/teams/").content.decode()
 
 
-def test_everything_of_it_ends_and_the_slug_can_be_used_again(used, olga, alice, bob, pool, settle):
+def test_deletion_removes_contents_and_frees_the_slug(used, olga, alice, bob, pool, settle):
     team = start_deletion(used, olga)
     assert homes_of(pool) == {"vision/bob"}
     assert team.deletion_started_at is not None and team.deleted_at is None
@@ -170,7 +170,7 @@ def test_everything_of_it_ends_and_the_slug_can_be_used_again(used, olga, alice,
     assert team_contents().contents_of(again).homes == 0
 
 
-def test_records_keep_the_team_and_the_next_one_has_none_of_them(used, olga, alice, settle):
+def test_records_keep_the_deleted_team_and_a_successor_inherits_none(used, olga, alice, settle):
     day = date(2026, 11, 1)
     zeros = dict.fromkeys(FIGURES, 0)
     for sums, when in ((GpuDay, {"day": day}), (GpuMonth, {"month": day, "made_of": 1, **zeros})):
@@ -193,7 +193,7 @@ def test_records_keep_the_team_and_the_next_one_has_none_of_them(used, olga, ali
     assert list(Event.objects.filter(team=again).values_list("kind", flat=True)) == ["team.created"]
 
 
-def test_the_pages_of_records_show_it(client, used, ada, settle):
+def test_audit_and_usage_pages_show_the_deleted_team(client, used, ada, settle):
     start_deletion(used, ada)
     finish(settle)
     client.force_login(ada)
@@ -206,7 +206,7 @@ def test_the_pages_of_records_show_it(client, used, ada, settle):
         assert client.get(url).status_code == 404
 
 
-def test_an_account_deleted_later_has_no_home_in_it(used, ada, bob, settle):
+def test_account_deleted_later_has_no_home_in_the_deleted_team(used, ada, bob, settle):
     start_deletion(used, ada)
     finish(settle)
     assert not bob.workspaces.homes().exists()
@@ -217,7 +217,7 @@ def test_an_account_deleted_later_has_no_home_in_it(used, ada, bob, settle):
 # --- attacks ---------------------------------------------------------------------------------------
 
 
-def test_its_token_webhook_secret_and_address_are_dead_at_once(used, olga, bob):
+def test_tokens_webhooks_secrets_and_addresses_are_invalid_at_once(used, olga, bob):
     program = Client(headers={"Authorization": f"Bearer {used.secret}"})
     assert program.get("/api/v1/me").status_code == 200
     start_deletion(used, olga)
@@ -232,7 +232,7 @@ def test_its_token_webhook_secret_and_address_are_dead_at_once(used, olga, bob):
     assert (view_of(workspace).socket, view_of(workspace).endpoint) == ("", "")
 
 
-def test_former_members_and_others_get_nothing_of_it(used, olga, alice, bob, charlie, with_token):
+def test_team_is_hidden_from_former_members_and_outsiders(used, olga, alice, bob, charlie, with_token):
     start_deletion(used, olga)
     for user in (alice, bob, charlie):
         program = with_token(user)
@@ -246,7 +246,7 @@ def test_former_members_and_others_get_nothing_of_it(used, olga, alice, bob, cha
         teams.delete(actor=alice, team=used.team, delete_homes=True)
 
 
-def test_nothing_can_be_added_while_it_is_deleted(used, olga, alice, bob):
+def test_changes_are_refused_during_deletion(used, olga, alice, bob):
     start_deletion(used, olga)
     for act in (
         lambda: teams.restore(actor=olga, team=used.team),
@@ -259,7 +259,7 @@ def test_nothing_can_be_added_while_it_is_deleted(used, olga, alice, bob):
     assert not used.team.memberships.exists()
 
 
-def test_what_an_operator_adds_meanwhile_is_deleted_too(used, olga, settle):
+def test_rows_added_during_deletion_are_deleted_too(used, olga, settle):
     start_deletion(used, olga)
     Quota.objects.create(team=used.team, resource="gpu:h100", quota=1000)
     webhooks.create(actor=olga, team=used.team, **HOOK)
@@ -271,7 +271,7 @@ def test_what_an_operator_adds_meanwhile_is_deleted_too(used, olga, settle):
 # --- crashes ---------------------------------------------------------------------------------------
 
 
-def test_a_crash_at_its_start_leaves_the_archived_team(used, olga, monkeypatch):
+def test_crash_at_the_start_of_deletion_leaves_the_team_archived(used, olga, monkeypatch):
     teams.archive(actor=olga, team=used.team)
 
     def killed(*_: Any, **__: Any) -> None:
@@ -287,7 +287,7 @@ def test_a_crash_at_its_start_leaves_the_archived_team(used, olga, monkeypatch):
     assert ApiToken.objects.filter(owner=used.account, revoked_at=None).exists()
 
 
-def test_a_crash_at_its_end_is_made_up_for(used, olga, settle, monkeypatch):
+def test_sweep_finishes_deletion_after_a_crash_at_the_end(used, olga, settle, monkeypatch):
     def killed(*_: Any, **__: Any) -> None:
         raise MemoryError
 
@@ -304,7 +304,7 @@ def test_a_crash_at_its_end_is_made_up_for(used, olga, settle, monkeypatch):
     assert Event.objects.filter(kind="team.deleted").count() == 1
 
 
-def test_it_waits_for_homes_on_a_silent_node(used, olga, settle):
+def test_deletion_waits_for_homes_on_an_unreachable_node(used, olga, settle):
     start_deletion(used, olga)
     HomeDeletion.objects.update(next_at=timezone.now() + timedelta(days=1))
     settle(resting=lambda: not Workspace.objects.live().exists())
@@ -312,7 +312,7 @@ def test_it_waits_for_homes_on_a_silent_node(used, olga, settle):
     assert Team.objects.get().slug == "vision"
 
 
-def test_it_does_not_wait_for_removed_nodes(used, olga, settle):
+def test_deletion_does_not_wait_for_removed_nodes(used, olga, settle):
     start_deletion(used, olga)
     HomeDeletion.objects.update(next_at=timezone.now() + timedelta(days=1))
     settle(resting=lambda: not Workspace.objects.live().exists())
@@ -321,7 +321,7 @@ def test_it_does_not_wait_for_removed_nodes(used, olga, settle):
     assert not HomeDeletion.objects.exists()
 
 
-def test_repeated_it_changes_nothing(used, olga):
+def test_repeated_deletion_changes_nothing(used, olga):
     start_deletion(used, olga)
     before = Event.objects.count()
     assert teams.delete(actor=olga, team=used.team, delete_homes=False).deletion_started_at is not None

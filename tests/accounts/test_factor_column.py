@@ -1,4 +1,4 @@
-"""Who has a second factor, as administrators and auditors are shown it: the page, REST and the command."""
+"""Second factors of users, as administrators and auditors see them on pages, over REST and by command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_passkey(user: User, name: str = "Phone") -> None:
 
 @pytest.fixture
 def people(ada, alice, bob, charlie):
-    """alice has both, bob two passkeys, charlie recovery codes that are left over and so no factor."""
+    """alice has both factors, bob two passkeys, charlie only unused recovery codes."""
     with_app(alice)
     with_codes(alice)
     with_passkey(alice)
@@ -40,7 +40,7 @@ def ci(alice, team):
 
 
 def cells(page) -> dict[str, str]:
-    """The words in the column, by the name in the row."""
+    """The column's text by user."""
     found = {}
     for row in re.findall(r"<tr>\s*<td.*?</tr>", page.content.decode(), re.DOTALL):
         columns = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row.split("</td>")]
@@ -54,7 +54,7 @@ def listed(browser, query: str) -> dict[str, object]:
     return {row["username"]: row["second_factors"] for row in answer.json()["results"]}
 
 
-def test_each_row_says_what_is_set_up(as_user, ada, people, ci):
+def test_rows_list_second_factors(as_user, ada, people, ci):
     browser = as_user(ada)
     assert cells(browser.get("/users/")) == {
         "ada": "none",
@@ -79,7 +79,7 @@ def test_each_row_says_what_is_set_up(as_user, ada, people, ci):
     ("factor", "names"),
     [("none", {"ada", "charlie"}), ("totp", {"alice"}), ("passkey", {"alice", "bob"})],
 )
-def test_it_is_filtered_by(as_user, ada, people, ci, factor, names):
+def test_users_are_filtered_by_second_factor(as_user, ada, people, ci, factor, names):
     browser = as_user(ada)
     assert set(listed(browser, f"?second_factor={factor}")) == names
     page = browser.get(f"/users/?second_factor={factor}")
@@ -87,14 +87,14 @@ def test_it_is_filtered_by(as_user, ada, people, ci, factor, names):
     assert f'<option value="{factor}" selected>' in page.content.decode()
 
 
-def test_a_filter_that_there_is_not_is_refused_by_rest_and_nothing_to_the_page(as_user, ada, people):
+def test_unknown_filter_is_400_over_rest_and_ignored_by_the_page(as_user, ada, people):
     browser = as_user(ada)
     assert browser.get("/api/v1/users?second_factor=sms").status_code == 400
     assert set(cells(browser.get("/users/?second_factor=sms"))) == {"ada", "alice", "bob", "charlie"}
 
 
 @pytest.mark.parametrize("path", ["/users/", "/api/v1/users", "/api/v1/users?second_factor=none"])
-def test_as_many_queries_for_fifty_as_for_one(as_user, ada, path):
+def test_query_count_is_constant(as_user, ada, path):
     browser = as_user(ada)
     browser.get(path)
     counts = []
@@ -110,7 +110,7 @@ def test_as_many_queries_for_fifty_as_for_one(as_user, ada, path):
     assert counts[0] == counts[1]
 
 
-def test_secrets_are_not_even_read(as_user, ada, people):
+def test_secrets_are_not_selected(as_user, ada, people):
     with CaptureQueriesContext(connection) as queries:
         as_user(ada).get("/api/v1/users")
     rows = [query["sql"] for query in queries if "mfa_authenticator" in query["sql"]]

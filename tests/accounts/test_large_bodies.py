@@ -1,4 +1,4 @@
-"""Who may send a large body: the front door asks before it reads one."""
+"""Permission to send a large body, which the front door checks first."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.factories import make_token
 pytestmark = pytest.mark.django_db
 
 
-def test_a_session_or_a_token_is_admitted(as_user, alice: User) -> None:
+def test_session_or_token_is_admitted(as_user, alice: User) -> None:
     assert as_user(alice).get(LARGE_BODY_PATH).status_code == 204
     _token, secret = make_token(alice)
     answered = Client().get(LARGE_BODY_PATH, headers={"authorization": f"Bearer {secret}"})
     assert answered.status_code == 204
 
 
-def test_strangers_are_refused_in_their_own_language(client: Client) -> None:
+def test_anonymous_clients_get_a_problem_or_a_redirect_to_sign_in(client: Client) -> None:
     for headers in ({}, {"authorization": "Bearer berth_invented"}, {"cookie": "sessionid=invented"}):
         answered = client.get(LARGE_BODY_PATH, headers=headers)
         assert answered.status_code == 401
@@ -31,7 +31,7 @@ def test_strangers_are_refused_in_their_own_language(client: Client) -> None:
     assert (page.status_code, page["Location"]) == (302, "/sign-in/")
 
 
-def test_one_user_does_not_take_all_places(as_user, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_are_limited_per_user(as_user, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, rate_limits.Limit]] = []
 
     def count(what: str, limit: rate_limits.Limit) -> int:

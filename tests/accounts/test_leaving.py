@@ -1,4 +1,4 @@
-"""Deleting one's own account: what it says before, what it refuses, and who else tries."""
+"""Deletion of the own account: confirmation, refusals and attacks."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def text_of(answer) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", answer.content.decode()).split())
 
 
-def there(user: User) -> bool:
+def account_exists(user: User) -> bool:
     found = User.objects.get(pk=user.pk)
     assert (found.deleted_at is None) == found.is_active
     return found.is_active
 
 
-# --- the whole way --------------------------------------------------------------------------------
+# --- the whole process ----------------------------------------------------------------------------
 
 
-def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
+def test_deletion_on_the_page_ends_access_and_reserves_the_username(as_user, bob, team):
     _, secret = make_token(bob)
     other = Client()
     other.post("/sign-in/", {"username": "bob", "password": PASSWORD})
@@ -71,14 +71,16 @@ def test_by_the_page_all_of_it_ends_and_the_name_stays(as_user, bob, team):
     assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 200
 
 
-def test_by_rest_with_a_session(as_user, bob, team):
+def test_deletion_over_rest_with_a_session(as_user, bob, team):
     browser = as_user(bob)
     assert browser.delete(REST).status_code == 204
-    assert not there(bob)
+    assert not account_exists(bob)
     assert browser.get(REST).status_code == 401
 
 
-def test_what_runs_stops_and_what_waits_is_cancelled(as_user, bob, team, make, local_pool, sent):
+def test_running_workspaces_stop_and_pending_requests_are_cancelled(
+    as_user, bob, team, make, local_pool, sent
+):
     workspace = make(bob)
     run_until_ready(sent, workspace)
     TeamFactory(slug="sound", name="Sound")
@@ -94,7 +96,7 @@ def test_what_runs_stops_and_what_waits_is_cancelled(as_user, bob, team, make, l
 
 @pytest.mark.parametrize("how", ["page", "rest"])
 @pytest.mark.parametrize("homes", [True, False])
-def test_home_folders_as_it_is_said(as_user, bob, pool, make, settle, how, homes):
+def test_home_folders_are_kept_or_deleted_as_chosen(as_user, bob, pool, make, settle, how, homes):
     make(bob, "sim-cpu")
     settle()
     browser = as_user(bob)
@@ -128,10 +130,10 @@ def test_team_without_other_members_is_left_to_operators(as_user, charlie):
     assert own.memberships.count() == 0
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
-def test_it_is_off_unless_the_portal_says_otherwise(as_user, bob, team, policy):
+def test_self_deletion_is_off_unless_enabled(as_user, bob, team, policy):
     for value in ("off", "", "request"):
         policy.BERTH_ACCOUNT_DELETION = value
         browser = as_user(bob)
@@ -139,12 +141,12 @@ def test_it_is_off_unless_the_portal_says_otherwise(as_user, bob, team, policy):
         for answer in (browser.get(PAGE), browser.post(PAGE), browser.delete(REST)):
             assert answer.status_code == 403
             assert "Ask an administrator to delete your account." in answer.content.decode()
-    assert there(bob)
+    assert account_exists(bob)
     with pytest.raises(NotAllowed):
         users.delete(actor=bob, user=bob)
 
 
-def test_last_administrator_is_warned_and_kept(as_user, ada):
+def test_last_administrator_cannot_be_deleted(as_user, ada):
     browser = as_user(ada)
     page = browser.get(PAGE)
     assert "ada is the last administrator who can sign in. Make another" in text_of(page)
@@ -152,13 +154,13 @@ def test_last_administrator_is_warned_and_kept(as_user, ada):
     assert "last administrator" in text_of(browser.post(PAGE, follow=True))
     refused = browser.delete(REST)
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "last_administrator")
-    assert there(ada)
+    assert account_exists(ada)
     UserFactory(username="abe", is_superuser=True)
     assert browser.delete(REST).status_code == 204
 
 
 @pytest.mark.parametrize("other", ["member", "viewer", "service account"])
-def test_the_only_owner_of_others_stays(as_user, charlie, other):
+def test_only_owner_of_a_team_with_other_members_cannot_leave(as_user, charlie, other):
     own = TeamFactory(slug="own", name="Own")
     MembershipFactory(team=own, user=charlie, role="owner")
     if other == "service account":
@@ -172,17 +174,17 @@ def test_the_only_owner_of_others_stays(as_user, charlie, other):
     assert "passes to" not in page
     refused = browser.delete(REST)
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "last_owner_leaves")
-    assert there(charlie)
+    assert account_exists(charlie)
 
 
-def test_an_administrator_who_deletes_themselves_as_a_user_hands_over_first_too(as_user, ada, alice, team):
+def test_administrator_must_hand_over_teams_before_self_deletion(as_user, ada, alice, team):
     UserFactory(username="abe", is_superuser=True)
     MembershipFactory(team=team, user=ada, role="owner")
     team.memberships.filter(user=alice).delete()
     browser = as_user(ada)
     refused = browser.delete("/api/v1/users/ada")
     assert (refused.status_code, refused.json()["reason"]["code"]) == (409, "last_owner_leaves")
-    assert there(ada)
+    assert account_exists(ada)
 
 
 def test_tokens_never_delete_their_user(with_token, bob, team, ada):
@@ -190,7 +192,7 @@ def test_tokens_never_delete_their_user(with_token, bob, team, ada):
     for user in (bob, ada):
         refused = with_token(user).delete(REST)
         assert (refused.status_code, refused.json()["reason"]["code"]) == (403, "own_account_by_token")
-        assert there(user)
+        assert account_exists(user)
 
 
 def test_service_accounts_do_not_delete_themselves(alice, team):
@@ -200,7 +202,7 @@ def test_service_accounts_do_not_delete_themselves(alice, team):
     assert answer.status_code == 403
     with pytest.raises(NotAllowed):
         users.delete(actor=account, user=account)
-    assert there(account)
+    assert account_exists(account)
 
 
 def test_users_cannot_delete_other_accounts(as_user, bob, alice, team):
@@ -209,13 +211,13 @@ def test_users_cannot_delete_other_accounts(as_user, bob, alice, team):
     browser = as_user(bob)
     assert browser.delete(f"{REST}?username=alice").status_code == 400
     browser.post(PAGE, {"username": "alice", "user": str(alice.pk)})
-    assert there(alice) and not there(bob)
+    assert account_exists(alice) and not account_exists(bob)
 
 
 @pytest.mark.parametrize("asked", ["homes=keep", "homes=", "workspaces=yes", "homes=delete%00"])
-def test_a_choice_that_there_is_not_deletes_nothing(as_user, bob, team, asked):
+def test_unknown_option_is_400_and_deletes_nothing(as_user, bob, team, asked):
     assert as_user(bob).delete(f"{REST}?{asked}").status_code == 400
-    assert there(bob)
+    assert account_exists(bob)
 
 
 def test_cross_site_request_is_refused(bob, team):
@@ -224,21 +226,21 @@ def test_cross_site_request_is_refused(bob, team):
     assert client.post(PAGE).status_code == 403
     assert client.delete(REST).status_code == 403
     assert client.get(PAGE).status_code == 200
-    assert there(bob)
+    assert account_exists(bob)
 
 
-def test_a_session_that_was_left_open_is_asked_who_it_is(as_user, bob, team, clock):
+def test_old_session_must_confirm_the_password(as_user, bob, team, clock):
     browser = as_user(bob)
     clock.shift(3600)
     asked = browser.post(PAGE, {"homes": "delete"})
-    assert (asked.status_code, there(bob)) == (403, True)
+    assert (asked.status_code, account_exists(bob)) == (403, True)
     assert 'name="homes" value="delete"' in asked.content.decode()
     refused = browser.delete(REST)
     assert (refused.status_code, refused.json()["code"]) == (403, "reauthentication_required")
     assert browser.post(PAGE, {"confirm_password": "wrong"}).status_code == 403
-    assert there(bob)
+    assert account_exists(bob)
     assert browser.post(PAGE, {"confirm_password": PASSWORD}).status_code == 302
-    assert not there(bob)
+    assert not account_exists(bob)
 
 
 def test_second_deletion_is_refused_without_changes(ada, bob, team):
@@ -249,7 +251,7 @@ def test_second_deletion_is_refused_without_changes(ada, bob, team):
     assert Event.objects.filter(kind="user.deleted").count() == 1
 
 
-def test_what_cannot_end_keeps_the_account_as_it_was(as_user, bob, team, monkeypatch):
+def test_failed_deletion_changes_nothing(as_user, bob, team, monkeypatch):
     WorkspaceFactory(owner=bob, team=team, name="paper", state=State.STOPPED)
 
     def fail(**_: object) -> None:
@@ -259,13 +261,13 @@ def test_what_cannot_end_keeps_the_account_as_it_was(as_user, bob, team, monkeyp
     browser = as_user(bob)
     browser.raise_request_exception = False
     assert browser.delete(f"{REST}?workspaces=delete").status_code == 500
-    assert there(bob)
+    assert account_exists(bob)
     assert Workspace.objects.get().state == State.STOPPED
     assert browser.get(REST).status_code == 200
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_owners_at_once_do_not_leave_the_others_alone():
+def test_two_owners_at_once_cannot_both_leave():
     team = TeamFactory(slug="own", name="Own")
     pair = [UserFactory(username=name) for name in ("one", "two")]
     for user in pair:

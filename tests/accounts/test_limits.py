@@ -1,4 +1,4 @@
-"""Limits on failures (many names, bad tokens, mails) by address, and how long sessions last."""
+"""Limits on failed sign-ins, tokens and mails by address, and the lifetime of sessions."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ WINDOW = timedelta(minutes=15)
 
 
 @pytest.fixture
-def few(settings):
+def low_limits(settings):
     settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS = 5
 
 
-def spray(client, count, **headers):
+def fail_sign_ins(client, count, **headers):
     for number in range(count):
         client.post(URL, {"username": f"user-{number}", "password": "Summer2026!"}, **headers)
 
 
-def enters(client, name="alice", **headers):
+def can_sign_in(client, name="alice", **headers):
     client.post(URL, {"username": name, "password": PASSWORD}, **headers)
     return client.get("/").status_code == 200
 
 
-def test_many_names_from_one_address_are_refused_with_one_notice(as_user, alice, few):
+def test_many_names_from_one_address_are_refused_with_one_notice(as_user, alice, low_limits):
     client = as_user()
-    spray(client, 7)
+    fail_sign_ins(client, 7)
     answered = client.post(URL, {"username": "alice", "password": PASSWORD})
     assert answered.status_code == 429
     assert int(answered["Retry-After"]) == 900
@@ -48,52 +48,52 @@ def test_many_names_from_one_address_are_refused_with_one_notice(as_user, alice,
     assert entry.address == "127.0.0.1"
 
 
-def test_from_elsewhere_one_signs_in(as_user, alice, few):
-    spray(as_user(), 6)
-    assert enters(as_user(), REMOTE_ADDR="10.0.0.9")
+def test_other_addresses_can_sign_in(as_user, alice, low_limits):
+    fail_sign_ins(as_user(), 6)
+    assert can_sign_in(as_user(), REMOTE_ADDR="10.0.0.9")
 
 
-def test_it_cools_off(as_user, alice, few, clock):
-    spray(as_user(), 6)
+def test_sign_in_is_allowed_after_the_window(as_user, alice, low_limits, clock):
+    fail_sign_ins(as_user(), 6)
     clock.shift(15 * 60 + 1)
-    assert enters(as_user())
+    assert can_sign_in(as_user())
 
 
-def test_known_browser_signs_in(as_user, alice, few):
+def test_known_browser_can_sign_in(as_user, alice, low_limits):
     own = as_user()
-    assert enters(own, REMOTE_ADDR="10.0.0.9")
+    assert can_sign_in(own, REMOTE_ADDR="10.0.0.9")
     own.post("/sign-out/")
-    spray(as_user(), 30)
-    assert enters(own)
+    fail_sign_ins(as_user(), 30)
+    assert can_sign_in(own)
 
 
-def test_known_users_of_an_address_have_a_higher_limit(as_user, alice, bob, few):
-    assert enters(as_user())
-    spray(as_user(), 6)
-    assert enters(as_user())
-    assert not enters(as_user(), "bob")
+def test_known_users_of_an_address_have_a_higher_limit(as_user, alice, bob, low_limits):
+    assert can_sign_in(as_user())
+    fail_sign_ins(as_user(), 6)
+    assert can_sign_in(as_user())
+    assert not can_sign_in(as_user(), "bob")
     FailureWindow.objects.filter(key__startswith="sign-in:").update(count=20)
-    assert not enters(as_user())
+    assert not can_sign_in(as_user())
 
 
-def test_the_cookie_of_a_known_browser_is_of_its_users_only(as_user, alice, bob, few):
+def test_known_browser_cookie_is_valid_for_its_user_only(as_user, alice, bob, low_limits):
     own = as_user()
-    assert enters(own, REMOTE_ADDR="10.0.0.9")
+    assert can_sign_in(own, REMOTE_ADDR="10.0.0.9")
     own.post("/sign-out/")
-    spray(as_user(), 6)
-    assert not enters(own, "bob")
+    fail_sign_ins(as_user(), 6)
+    assert not can_sign_in(own, "bob")
 
 
-def test_one_name_alone_does_not_use_up_the_address(as_user, alice, bob, settings):
-    """Beyond its own limit its failures are not counted: nobody locks a whole office out by one name."""
+def test_failures_of_one_name_do_not_exhaust_the_address_limit(as_user, alice, bob, settings):
+    """Failures beyond the limit of a name do not count, so one name cannot lock out a whole office."""
     settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS = settings.AXES_FAILURE_LIMIT + 1
     client = as_user()
     for _ in range(settings.AXES_FAILURE_LIMIT * 3):
         client.post(URL, {"username": "bob", "password": "wrong"})
-    assert enters(as_user(), "alice")
+    assert can_sign_in(as_user(), "alice")
 
 
-def test_addresses_of_one_network_count_together():
+def test_ipv6_addresses_of_one_network_count_together():
     assert limits.network_of("2001:db8:1:2:aaaa::1") == limits.network_of("2001:db8:1:2:bbbb::2")
     assert limits.network_of("2001:db8:1:2::1") != limits.network_of("2001:db8:1:3::1")
     assert limits.network_of("10.0.0.1") != limits.network_of("10.0.0.2")
@@ -111,7 +111,7 @@ def test_window_counts_expires_and_restarts(clock):
     assert limits.remove_old(window=timedelta(days=1)) == 1
 
 
-def test_bad_tokens_are_slowed_down_and_good_ones_never(as_user, with_token, alice, settings):
+def test_invalid_tokens_are_limited_by_address_and_valid_ones_never_are(as_user, with_token, alice, settings):
     settings.BERTH_TOKEN_FAILURES_PER_ADDRESS = 3
     bad = as_user()
     statuses = [
@@ -124,7 +124,7 @@ def test_bad_tokens_are_slowed_down_and_good_ones_never(as_user, with_token, ali
     assert bad.get("/api/v1/me", headers={"Authorization": "Bearer x"})["Retry-After"] == "900"
 
 
-def test_mails_for_forgotten_passwords_are_limited_by_address(as_user, settings, few, sent):
+def test_password_reset_mails_are_limited_by_address(as_user, settings, low_limits, sent):
     settings.BERTH_MAIL = True
     client = as_user()
     statuses = [client.post("/sign-in/forgotten/", {"name": f"user-{n}"}).status_code for n in range(7)]
@@ -132,7 +132,7 @@ def test_mails_for_forgotten_passwords_are_limited_by_address(as_user, settings,
 
 
 @pytest.mark.parametrize("name", ["alice\nBcc: evil@example.org", "alice\r\nSubject: x", "a@b.c\nTo: x@y.z"])
-def test_no_header_comes_into_a_mail_from_what_was_typed(as_user, alice, settings, name):
+def test_typed_names_cannot_inject_mail_headers(as_user, alice, settings, name):
     settings.BERTH_MAIL = True
     as_user().post("/sign-in/forgotten/", {"name": name})
     mails.send_forgotten(name)
@@ -144,7 +144,7 @@ def test_no_header_comes_into_a_mail_from_what_was_typed(as_user, alice, setting
 
 def test_a_session_ends_when_it_is_idle(as_user, alice, settings, clock):
     client = as_user()
-    assert enters(client)
+    assert can_sign_in(client)
     clock.shift(settings.BERTH_SESSION_IDLE_HOURS * 3600 - 60)
     assert client.get("/").status_code == 200
     clock.shift(settings.BERTH_SESSION_IDLE_HOURS * 3600 - 60)
@@ -153,9 +153,9 @@ def test_a_session_ends_when_it_is_idle(as_user, alice, settings, clock):
     assert client.get("/").status_code == 302
 
 
-def test_a_session_ends_some_day_however_busy(as_user, alice, settings, clock):
+def test_active_session_ends_at_its_maximum_age(as_user, alice, settings, clock):
     client = as_user()
-    assert enters(client)
+    assert can_sign_in(client)
     hours = 0
     while client.get("/").status_code == 200:
         clock.shift(24 * 3600)
@@ -164,9 +164,9 @@ def test_a_session_ends_some_day_however_busy(as_user, alice, settings, clock):
     assert hours == settings.BERTH_SESSION_MAX_HOURS
 
 
-def test_ending_others_does_not_make_it_longer(as_user, alice, settings, clock):
+def test_ending_other_sessions_does_not_extend_the_current_one(as_user, alice, settings, clock):
     client = as_user()
-    assert enters(client)
+    assert can_sign_in(client)
     for _ in range(int(settings.BERTH_SESSION_MAX_HOURS) // 48):
         clock.shift(48 * 3600 - 1)
         client.post("/account/sessions/revoke/")
@@ -174,18 +174,18 @@ def test_ending_others_does_not_make_it_longer(as_user, alice, settings, clock):
     assert client.get("/").status_code == 302
 
 
-def test_a_stale_cookie_of_a_session_that_was_ended_is_none(as_user, alice, ada):
+def test_cookie_of_an_ended_session_is_invalid_after_reactivation(as_user, alice, ada):
     client = as_user()
-    assert enters(client)
+    assert can_sign_in(client)
     deactivation.deactivate(actor=ada, user=alice)
     assert client.get("/").status_code == 302
     deactivation.reactivate(actor=ada, user=alice)
     assert client.get("/").status_code == 302
 
 
-def test_when_it_was_last_seen_is_written_once_in_some_minutes(as_user, alice, clock):
+def test_last_seen_is_written_at_most_every_few_minutes(as_user, alice, clock):
     client = as_user()
-    assert enters(client)
+    assert can_sign_in(client)
     row = UserSession.objects.get(user=alice)
     first = row.last_seen_at
     clock.shift(60)
@@ -199,16 +199,16 @@ def test_when_it_was_last_seen_is_written_once_in_some_minutes(as_user, alice, c
     assert "Last seen" in client.get("/account/").content.decode()
 
 
-def test_an_open_page_that_refreshes_itself_is_no_use(as_user, alice, clock):
+def test_automatic_refresh_does_not_count_as_activity(as_user, alice, clock):
     client = as_user()
-    assert enters(client)
+    assert can_sign_in(client)
     first = UserSession.objects.get(user=alice).last_seen_at
     clock.shift(600)
     client.get("/", headers={"HX-Request": "true", "HX-Target": "list"})
     assert UserSession.objects.get(user=alice).last_seen_at == first
 
 
-def test_what_a_process_remembers_of_sessions_is_bounded(monkeypatch):
+def test_last_seen_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(last_seen, "MAX_KEPT", 3)
     assert all(last_seen._is_due(f"bounded-{number}") for number in range(9))
     assert len(last_seen._noted) <= 3
@@ -226,7 +226,7 @@ def sha1(text):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50, 1000])
 @pytest.mark.parametrize("counts", [True, False])
-def test_each_line_of_a_sorted_file_is_found_and_nothing_else(tmp_path, size, counts):
+def test_breach_file_search_finds_listed_hashes_only(tmp_path, size, counts):
     known = sorted(sha1(str(number)) for number in range(size))
     path = tmp_path / "hashes.txt"
     path.write_text(
@@ -238,7 +238,7 @@ def test_each_line_of_a_sorted_file_is_found_and_nothing_else(tmp_path, size, co
     assert not is_in_file("F" * 40, path)
 
 
-def test_a_leaked_password_is_refused_where_one_is_set(as_user, alice, settings, tmp_path):
+def test_breached_password_is_refused(as_user, alice, settings, tmp_path):
     path = tmp_path / "hashes.txt"
     path.write_text(f"{sha1(LEAKED)}:9\n")
     settings.BERTH_BREACHED_PASSWORDS_FILE = str(path)
@@ -255,7 +255,7 @@ def test_missing_file_accepts_passwords_with_a_warning(settings, caplog, tmp_pat
     assert LEAKED not in caplog.text
 
 
-def answering(monkeypatch, answer):
+def fake_responses(monkeypatch, answer):
     asked = []
 
     def get(url, **_options):
@@ -268,18 +268,18 @@ def answering(monkeypatch, answer):
     return asked
 
 
-def test_the_service_learns_five_digits_only(settings, monkeypatch):
+def test_breach_service_receives_five_hash_digits_only(settings, monkeypatch):
     settings.BERTH_BREACHED_PASSWORDS_URL = "https://range.example.org"
     digest = sha1(LEAKED)
-    asked = answering(monkeypatch, (200, f"{'0' * 35}:3\r\n{digest[5:]}:7\r\n"))
+    asked = fake_responses(monkeypatch, (200, f"{'0' * 35}:3\r\n{digest[5:]}:7\r\n"))
     assert is_breached(LEAKED)
     assert not is_breached("another password altogether")
     assert asked[0] == f"https://range.example.org/{digest[:5]}"
 
 
-def test_lines_that_only_pad_do_not_count(settings, monkeypatch):
+def test_padding_lines_are_not_breaches(settings, monkeypatch):
     settings.BERTH_BREACHED_PASSWORDS_URL = "https://range.example.org"
-    answering(monkeypatch, (200, f"{sha1(LEAKED)[5:]}:0"))
+    fake_responses(monkeypatch, (200, f"{sha1(LEAKED)[5:]}:0"))
     assert not is_breached(LEAKED)
 
 
@@ -288,19 +288,19 @@ def test_lines_that_only_pad_do_not_count(settings, monkeypatch):
 )
 def test_unreachable_service_accepts_passwords(settings, monkeypatch, caplog, answer):
     settings.BERTH_BREACHED_PASSWORDS_URL = "https://range.example.org"
-    answering(monkeypatch, answer)
+    fake_responses(monkeypatch, answer)
     assert not is_breached(LEAKED)
     assert "could not compare new password" in caplog.text
 
 
-def test_nothing_is_asked_by_default(monkeypatch):
-    asked = answering(monkeypatch, (200, ""))
+def test_breach_service_is_not_called_by_default(monkeypatch):
+    asked = fake_responses(monkeypatch, (200, ""))
     assert not is_breached(LEAKED)
     assert asked == []
 
 
-def test_what_is_over_is_deleted_from_time_to_time(as_user, alice, settings, clock):
-    assert enters(as_user())
+def test_expired_sessions_and_failure_windows_are_deleted(as_user, alice, settings, clock):
+    assert can_sign_in(as_user())
     limits.count("k", window=WINDOW)
     forget_sign_ins()
     assert (Session.objects.count(), FailureWindow.objects.count()) == (1, 1)

@@ -1,4 +1,4 @@
-"""Every session begins in one place, whoever proves who somebody is; the library has no pages of its own."""
+"""All sessions are created in one place; allauth has no pages of its own."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.factories import PASSWORD
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
-def test_a_sign_in_is_noted_with_how_it_was_proven(as_user, alice):
+def test_sign_in_is_audited_with_its_method(as_user, alice):
     client = as_user()
     client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     assert UserSession.objects.get(user=alice).key == client.session.session_key
     assert Event.objects.get(kind=AuditKind.SESSION_SIGNED_IN, actor=alice).data["how"] == "password"
 
 
-def test_only_one_module_begins_sessions():
-    """`login` of django.contrib.auth is imported nowhere else, and nobody writes its session keys."""
+def test_only_one_module_creates_sessions():
+    """Only `sessions.py` imports `login` of django.contrib.auth."""
     root = Path(portal.__file__).parent
     importers = {
         path.relative_to(root).as_posix()
@@ -55,7 +55,7 @@ def test_only_one_module_begins_sessions():
         "mfa_index",
     ],
 )
-def test_pages_of_the_library_are_not_there(name):
+def test_allauth_pages_have_no_urls(name):
     with pytest.raises(NoReverseMatch):
         reverse(name)
 
@@ -63,11 +63,11 @@ def test_pages_of_the_library_are_not_there(name):
 @pytest.mark.parametrize(
     "path", ["/accounts/login/", "/accounts/signup/", "/accounts/email/", "/accounts/2fa/"]
 )
-def test_its_usual_addresses_lead_nowhere(as_user, alice, path):
+def test_default_allauth_paths_are_404(as_user, alice, path):
     assert as_user(alice).get(path).status_code == 404
 
 
-def test_where_it_leads_is_our_page():
+def test_account_login_resolves_to_the_sign_in_page():
     assert reverse("account_login") == reverse("accounts:sign-in")
 
 
@@ -85,12 +85,12 @@ def test_sign_up_is_disabled(rf):
         (None, False),
     ],
 )
-def test_it_takes_only_paths_of_the_portal_for_safe(address, safe):
+def test_only_portal_paths_are_safe_redirects(address, safe):
     assert get_adapter().is_safe_url(address) is safe
 
 
 def test_deactivated_user_is_refused_with_any_factor(as_user, alice):
-    """As a provider of single sign-on would hand them over."""
+    """As a single sign-on provider would pass the user on."""
     alice.is_active = False
     alice.save(update_fields=["is_active"])
     client = as_user()

@@ -1,4 +1,4 @@
-"""What everybody does with their own account: password, address, sessions."""
+"""The own account: password, e-mail address and sessions."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def signed_in(name: str, address: str = "127.0.0.1", agent: str = "Test") -> Cli
     return browser
 
 
-def works(browser: Client) -> bool:
+def is_signed_in(browser: Client) -> bool:
     return browser.get("/account/").status_code == 200
 
 
 # --- password -------------------------------------------------------------------------------------
 
 
-def test_another_password_ends_other_browsers_and_not_this_one(alice):
+def test_another_password_ends_other_sessions_only(alice):
     here, there = signed_in("alice"), signed_in("alice")
     before = here.session.session_key
     _, secret = make_token(alice)
     assert here.post("/account/", CHANGE).status_code == 302
-    assert (works(here), works(there)) == (True, False)
+    assert (is_signed_in(here), is_signed_in(there)) == (True, False)
     assert here.session.session_key != before
     assert token_lookup.find_valid_token(secret) is not None
     assert UserSession.objects.get(user=alice).key == here.session.session_key
@@ -42,7 +42,7 @@ def test_another_password_ends_other_browsers_and_not_this_one(alice):
     assert (entry.actor, entry.data) == (alice, {"sessions": 1, "tokens": 0})
 
 
-def test_tokens_end_too_where_it_is_said(alice):
+def test_password_change_revokes_tokens_if_selected(alice):
     here = signed_in("alice")
     _, secret = make_token(alice)
     assert "Also revoke my 1 API token" in text_of(here.get("/account/"))
@@ -59,19 +59,19 @@ def test_tokens_end_too_where_it_is_said(alice):
         ({"new_password": "alice@example.org", "repeated": "alice@example.org"}, "too similar"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_changes(alice, change, words):
+def test_invalid_password_change_shows_the_error_and_changes_nothing(alice, change, words):
     here, there = signed_in("alice"), signed_in("alice")
     page = here.post("/account/", {**CHANGE, **change})
     assert page.status_code == 400
     assert words in text_of(page)
-    assert works(there)
+    assert is_signed_in(there)
     assert User.objects.get(pk=alice.pk).check_password(PASSWORD)
 
 
-# --- address --------------------------------------------------------------------------------------
+# --- e-mail address -------------------------------------------------------------------------------
 
 
-def test_the_address_is_changed_with_the_password(alice):
+def test_email_change_needs_the_password(alice):
     here = signed_in("alice")
     refused = here.post("/account/email/", {"email": "a@example.org", "password": "wrong"})
     assert (refused.status_code, "current password is wrong" in text_of(refused)) == (400, True)
@@ -81,7 +81,7 @@ def test_the_address_is_changed_with_the_password(alice):
 
 
 @pytest.mark.parametrize("address", ["x", "a@example.org\nBcc: b@example.org", "BOB@example.org"])
-def test_an_address_that_is_none_or_anothers_is_refused(alice, address):
+def test_invalid_or_taken_email_is_refused(alice, address):
     UserFactory(username="bob", email="bob@example.org")
     here = signed_in("alice")
     assert here.post("/account/email/", {"email": address, "password": PASSWORD}).status_code == 400
@@ -97,7 +97,7 @@ def test_sessions_are_listed_and_ended_one_by_one(alice):
     assert "203.0.113.7" in page and "Other/2" in page and "(this session)" in page
     other = UserSession.objects.get(address="203.0.113.7")
     here.post(f"/account/sessions/{other.pk}/revoke/")
-    assert (works(here), works(there)) == (True, False)
+    assert (is_signed_in(here), is_signed_in(there)) == (True, False)
     assert "203.0.113.7" not in text_of(here.get("/account/"))
     assert here.post(f"/account/sessions/{other.pk}/revoke/").status_code == 404
 
@@ -106,25 +106,25 @@ def test_users_cannot_end_sessions_of_others(alice, bob):
     theirs = signed_in("bob")
     session = UserSession.objects.get(user=bob)
     assert signed_in("alice").post(f"/account/sessions/{session.pk}/revoke/").status_code == 404
-    assert works(theirs)
+    assert is_signed_in(theirs)
 
 
-def test_all_others_end_together(alice):
+def test_all_other_sessions_can_be_ended_together(alice):
     here, others = signed_in("alice"), [signed_in("alice") for _ in range(2)]
     here.post("/account/sessions/revoke/")
-    assert works(here)
-    assert not any(works(other) for other in others)
+    assert is_signed_in(here)
+    assert not any(is_signed_in(other) for other in others)
     assert UserSession.objects.filter(user=alice).count() == 1
 
 
-def test_a_session_that_has_run_out_is_not_listed(alice, clock, settings):
+def test_expired_session_is_not_listed(alice, clock, settings):
     signed_in("alice", "203.0.113.7")
     clock.shift(settings.SESSION_COOKIE_AGE + 1)
     assert "203.0.113.7" not in text_of(signed_in("alice").get("/account/"))
     assert UserSession.objects.filter(user=alice).count() == 1
 
 
-def test_signing_out_takes_the_session_off_the_list(alice):
+def test_sign_out_removes_the_session_from_the_list(alice):
     here = signed_in("alice")
     here.post("/sign-out/")
     assert not UserSession.objects.exists()

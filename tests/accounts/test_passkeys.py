@@ -1,4 +1,4 @@
-"""Passkeys over HTTP: added, used in place of password and code, and every answer that is not quite right."""
+"""Passkeys over HTTP: adding, signing in, and invalid responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGN_IN, STEP = "/sign-in/passkey/", "/sign-in/second-factor/"
 
 @pytest.fixture(autouse=True)
 def _on_localhost(settings):
-    """The portal is where its settings say; test clients ask `testserver`."""
+    """The portal has its configured address; test clients request `testserver`."""
     settings.ALLOWED_HOSTS = ["testserver", "localhost"]
     settings.BERTH_PUBLIC_HOST, settings.BERTH_PUBLIC_ORIGIN = (
         "berth.example.org",
@@ -39,7 +39,7 @@ def add(client, passkey, name="Phone"):
 
 @pytest.fixture
 def passkey(as_user, alice):
-    """Alice's, added in a browser of hers."""
+    """A passkey of alice."""
     made = key()
     answered = add(as_user(alice), made)
     assert answered.status_code == 200, "the recovery codes are shown"
@@ -51,7 +51,7 @@ def signed_in(client):
     return client.get("/").status_code == 200
 
 
-def test_one_that_was_added_switches_the_second_step_on_and_shows_codes_once(as_user, alice, passkey):
+def test_first_passkey_enables_two_step_sign_in_and_shows_recovery_codes_once(as_user, alice, passkey):
     alice.refresh_from_db()
     assert alice.mfa_since is not None
     row = Authenticator.objects.get(user=alice, type="webauthn")
@@ -59,7 +59,7 @@ def test_one_that_was_added_switches_the_second_step_on_and_shows_codes_once(as_
     assert Event.objects.get(kind=AuditKind.USER_MFA_ADDED, actor=alice).data["factor"] == "passkey"
 
 
-def test_it_signs_in_without_name_password_or_code(as_user, alice, passkey):
+def test_passkey_signs_in_without_username_password_or_code(as_user, alice, passkey):
     client = as_user()
     options = client.get(SIGN_IN).json()
     assert options["publicKey"]["userVerification"] == "required"
@@ -70,13 +70,13 @@ def test_it_signs_in_without_name_password_or_code(as_user, alice, passkey):
     assert Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=alice, data__how="passkey").exists()
 
 
-def test_it_leads_to_no_other_site(as_user, passkey):
+def test_sign_in_does_not_redirect_to_another_site(as_user, passkey):
     client = as_user()
     answer = passkey.used(client.get(SIGN_IN).json())
     assert client.post(SIGN_IN, {"credential": answer, "next": "https://evil.example"})["Location"] == "/"
 
 
-def test_with_a_name_its_passkeys_are_named_and_others_look_alike(as_user, alice, bob, passkey):
+def test_options_do_not_reveal_whether_a_username_exists(as_user, alice, bob, passkey):
     client = as_user()
     asked = {
         name: client.get(SIGN_IN, {"username": name}).json()["publicKey"] for name in ("alice", "bob", "zoe")
@@ -89,11 +89,11 @@ def test_with_a_name_its_passkeys_are_named_and_others_look_alike(as_user, alice
     assert signed_in(client)
 
 
-def test_it_is_the_second_step_after_the_password(as_user, alice, passkey):
+def test_passkey_works_as_second_step_after_the_password(as_user, alice, passkey):
     client = as_user()
     client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     options = client.get(SIGN_IN, {"for": "second-factor"}).json()
-    # A key without a PIN will do here.
+    # A key without a PIN is accepted here.
     assert client.post(STEP, {"credential": passkey.used(options, verified=False)}).status_code == 302
     assert signed_in(client)
 
@@ -112,27 +112,27 @@ def test_it_is_the_second_step_after_the_password(as_user, alice, passkey):
         "http://localhost",
     ],
 )
-def test_an_answer_from_another_page_does_not_count(as_user, passkey, origin):
-    """Above all from a workspace: browsers let pages of a subdomain ask for the portal's passkeys."""
+def test_response_from_another_origin_is_refused(as_user, passkey, origin):
+    """Workspaces are the main risk: browsers let pages of a subdomain request the portal's passkeys."""
     client = as_user()
     passkey.origin = origin
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
     assert not signed_in(client)
 
 
-def test_nor_one_from_a_frame(as_user, passkey):
+def test_response_from_a_frame_is_refused(as_user, passkey):
     client = as_user()
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json(), crossOrigin=True)})
     assert not signed_in(client)
 
 
-def test_nor_one_without_pin_or_finger_in_place_of_a_password(as_user, passkey):
+def test_response_without_user_verification_cannot_replace_the_password(as_user, passkey):
     client = as_user()
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json(), verified=False)})
     assert not signed_in(client)
 
 
-def test_nor_one_to_another_browser_or_twice(as_user, passkey):
+def test_response_to_another_browser_or_used_twice_is_refused(as_user, passkey):
     first, second = as_user(), as_user()
     answer = passkey.used(first.get(SIGN_IN).json())
     second.get(SIGN_IN)
@@ -144,8 +144,8 @@ def test_nor_one_to_another_browser_or_twice(as_user, passkey):
     assert not signed_in(first)
 
 
-def test_nor_one_that_was_asked_for_something_else(as_user, alice, passkey):
-    """What was given to confirm, or as a second step, does not begin a session."""
+def test_response_to_a_challenge_for_another_purpose_is_refused(as_user, alice, passkey):
+    """A response for confirmation or as a second step does not create a session."""
     client = as_user()
     client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     options = client.get(SIGN_IN, {"for": "second-factor"}).json()
@@ -153,7 +153,7 @@ def test_nor_one_that_was_asked_for_something_else(as_user, alice, passkey):
     assert not signed_in(client)
 
 
-def test_nor_a_late_one(as_user, passkey, clock):
+def test_response_to_an_expired_challenge_is_refused(as_user, passkey, clock):
     client = as_user()
     options = client.get(SIGN_IN).json()
     clock.shift(301)
@@ -161,21 +161,21 @@ def test_nor_a_late_one(as_user, passkey, clock):
     assert not signed_in(client)
 
 
-def test_nor_another_key_that_calls_itself_alike(as_user, passkey):
+def test_response_of_another_key_with_the_same_id_is_refused(as_user, passkey):
     client, other = as_user(), key()
     other.id, other.handle = passkey.id, passkey.handle
     client.post(SIGN_IN, {"credential": other.used(client.get(SIGN_IN).json())})
     assert not signed_in(client)
 
 
-def test_nor_one_that_names_another_user(as_user, bob, passkey):
+def test_response_with_the_handle_of_another_user_is_refused(as_user, bob, passkey):
     client = as_user()
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json(), handle=bob.pk.bytes)})
     assert not signed_in(client)
 
 
-def test_nor_that_of_a_copy(as_user, passkey):
-    """Its counter does not grow."""
+def test_response_with_a_repeated_counter_is_refused(as_user, passkey):
+    """A cloned authenticator repeats counters."""
     passkey.counter = 5
     client = as_user()
     client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
@@ -199,7 +199,7 @@ def test_deactivated_user_cannot_use_a_passkey(as_user, alice, passkey):
       "{}", '{"id": 1}', '{"rawId": "!!", "response": {}}', "x" * 30_000, '{"response": null}',
      '{"id": "AA", "rawId": "AA", "type": "public-key", "response": {"clientDataJSON": "AA"}}'],
 )  # fmt: skip
-def test_nonsense_is_refused(as_user, alice, answer):
+def test_malformed_response_is_refused(as_user, alice, answer):
     client = as_user()
     client.get(SIGN_IN)
     assert client.post(SIGN_IN, {"credential": answer})["Location"] == "/sign-in/"
@@ -209,7 +209,7 @@ def test_nonsense_is_refused(as_user, alice, answer):
     assert not Authenticator.objects.exists()
 
 
-def test_many_failures_from_an_address_are_refused_for_a_while(as_user, passkey, settings, clock):
+def test_repeated_failures_block_the_address_for_a_while(as_user, passkey, settings, clock):
     settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS = 3
     client = as_user()
     for _ in range(3):
@@ -224,7 +224,7 @@ def test_many_failures_from_an_address_are_refused_for_a_while(as_user, passkey,
 # --- Adding, naming, removing ---
 
 
-def test_adding_takes_no_answer_from_another_page(as_user, alice):
+def test_passkey_from_another_origin_cannot_be_added(as_user, alice):
     client = as_user(alice)
     made = key()
     made.origin = "https://ws-1.berth.example.org"
@@ -232,11 +232,11 @@ def test_adding_takes_no_answer_from_another_page(as_user, alice):
     assert not Authenticator.objects.exists()
 
 
-def test_one_is_of_one_account(as_user, bob, passkey):
+def test_passkey_belongs_to_one_account(as_user, bob, passkey):
     assert add(as_user(bob), passkey).status_code == 400
 
 
-def test_several_are_named_renamed_and_removed(as_user, alice, passkey):
+def test_passkeys_can_be_named_renamed_and_removed(as_user, alice, passkey):
     client = as_user(alice)
     assert add(client, key(), name="Stick")["Location"] == "/account/two-step/"
     first, second = Authenticator.objects.filter(type="webauthn").order_by("pk")
@@ -260,20 +260,20 @@ def test_passkeys_of_others_are_hidden_and_unchanged(as_user, bob, passkey):
     assert client.post(f"/account/two-step/passkeys/{row.pk}/", {"name": "Mine"}).status_code == 404
 
 
-def test_there_is_a_limit(as_user, alice, monkeypatch, passkey):
+def test_passkeys_per_user_are_limited(as_user, alice, monkeypatch, passkey):
     monkeypatch.setattr("portal.people.accounts.mfa.factors.MAX_PASSKEYS", 1)
     assert add(as_user(alice), key()).status_code == 400
 
 
-def test_the_first_factor_signs_other_browsers_out_and_keeps_this_one(as_user, alice):
+def test_first_factor_ends_other_sessions_only(as_user, alice):
     here, there = as_user(alice), as_user(alice)
     assert add(here, key()).status_code == 200
     assert signed_in(here)
     assert not signed_in(there)
 
 
-def test_on_localhost_the_origin_is_the_one_that_is_asked(as_user, alice):
-    """Also where the portal has another public address."""
+def test_localhost_uses_the_origin_of_the_request(as_user, alice):
+    """Even if the portal has another public address."""
     client = as_user(alice)
     client.defaults["HTTP_HOST"] = "localhost:8000"
     made = Passkey(rp="localhost", origin="http://localhost:8000")
@@ -288,7 +288,7 @@ def test_on_localhost_the_origin_is_the_one_that_is_asked(as_user, alice):
     assert signed_in(stranger)
 
 
-def test_an_app_beside_it_still_counts(as_user, passkey, alice):
+def test_app_code_works_beside_a_passkey(as_user, passkey, alice):
     secret = with_app(alice)
     client = as_user()
     client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
@@ -296,7 +296,7 @@ def test_an_app_beside_it_still_counts(as_user, passkey, alice):
     assert signed_in(client)
 
 
-def test_what_is_asked_holds_no_secret(as_user, alice, passkey):
+def test_options_contain_no_secret(as_user, alice, passkey):
     shown = json.dumps(as_user(alice).get(OPTIONS, {"for": "confirm"}).json())
     assert "example.org" in shown
     assert UserFactory.build().password not in shown

@@ -1,4 +1,4 @@
-"""What a password may be: of any composition, taken exactly as typed, and no name of the place."""
+"""Password rules: any composition, compared exactly, without names of the site."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path_of(url: str) -> str:
         "sixty-four and more: " + "Xy7 " * 30 + "end",
     ],
 )
-def test_any_composition_is_taken_and_compared_exactly(ada, password):
+def test_any_composition_is_accepted_and_compared_exactly(ada, password):
     link = users.invite(actor=ada, username="gina")
     assert Client().post(path_of(link.url), {"password": password, "repeated": password}).status_code == 302
 
@@ -57,7 +57,7 @@ def test_any_composition_is_taken_and_compared_exactly(ada, password):
         "oxford.quantum",
     ],
 )
-def test_a_name_of_the_place_is_no_password(settings, password):
+def test_site_names_are_refused_as_passwords(settings, password):
     settings.BERTH_PUBLIC_URL = "https://gpu.oxford.quantum.example"
     with pytest.raises(ValidationError) as refused:
         validate_password(password)
@@ -67,11 +67,11 @@ def test_a_name_of_the_place_is_no_password(settings, password):
 @pytest.mark.parametrize(
     "password", ["correct horse berth staple", "nothing of the kind", "workspace of seven cats"]
 )
-def test_a_sentence_may_have_one_in_it(password):
+def test_sentence_with_a_site_name_is_accepted(password):
     validate_password(password)
 
 
-def test_short_parts_of_names_are_no_words(settings):
+def test_short_parts_of_host_names_are_not_context_words(settings):
     settings.BERTH_PUBLIC_URL, settings.BERTH_DOMAIN, settings.BERTH_NODE_NAME = (
         "https://a.bc.org",
         "a.bc.org",
@@ -100,8 +100,8 @@ def test_password_fields_are_masked_and_fillable(ada, as_user):
             assert re.search(r'autocomplete="(current|new)-password"', field), field
 
 
-def test_passwords_are_kept_as_the_page_about_security_says():
-    """Not as in tests, whose hashes are quick."""
+def test_password_hash_matches_the_documented_parameters():
+    """In a new process, since tests use a fast hasher."""
     code = (
         "import django; django.setup();"
         "from django.contrib.auth.hashers import get_hasher, make_password;"

@@ -1,4 +1,4 @@
-"""Accounts at the moment of their beginning and their end."""
+"""Concurrent sign-in, invitation and deactivation."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def signed_in(client: Client) -> bool:
     return client.get("/account/").status_code == 200
 
 
-def out(bob: User, *clients: Client) -> None:
-    """Nobody is signed in as bob, nor will be when the account is given back."""
+def assert_signed_out(bob: User, *clients: Client) -> None:
+    """Check that bob is signed out and stays so after reactivation."""
     assert not bool([client for client in clients if signed_in(client)])
     assert not UserSession.objects.filter(user=bob).exists()
     deactivation.reactivate(actor=SYSTEM, user=bob)
     assert not bool([client for client in clients if signed_in(client)])
 
 
-def test_an_invitation_accepted_eight_times_at_once_sets_one_password(ada):
+def test_invitation_accepted_eight_times_at_once_sets_one_password(ada):
     link = users.invite(actor=ada, username="gina")
     token = link.url.rstrip("/").rsplit("/", 1)[-1]
     assert links.opened(link.user.pk, token) is not None
@@ -58,7 +58,7 @@ def test_an_invitation_accepted_eight_times_at_once_sets_one_password(ada):
     assert Event.objects.filter(kind="user.joined").count() == 1
 
 
-def test_an_invitation_is_accepted_by_the_page_twice_at_once(ada):
+def test_invitation_form_submitted_twice_at_once_is_accepted_once(ada):
     link = users.invite(actor=ada, username="gina")
     path = "/" + link.url.split("/", 3)[3]
     clients = [Client(), Client()]
@@ -71,7 +71,7 @@ def test_an_invitation_is_accepted_by_the_page_twice_at_once(ada):
     assert [signed_in(client) for client in clients] == [status == 302 for status in statuses]
 
 
-def test_an_account_deactivated_while_its_invitation_is_accepted_is_not_signed_in(ada, monkeypatch):
+def test_account_deactivated_during_invitation_acceptance_stays_inactive(ada, monkeypatch):
     link = users.invite(actor=ada, username="gina")
     token = link.url.rstrip("/").rsplit("/", 1)[-1]
     meanwhile = Meanwhile(
@@ -83,37 +83,37 @@ def test_an_account_deactivated_while_its_invitation_is_accepted_is_not_signed_i
 
 
 @pytest.mark.parametrize("moment", ["login", "_note"])
-def test_deactivated_in_the_middle_of_a_sign_in(ada, bob, monkeypatch, moment):
+def test_deactivation_during_sign_in_leaves_no_session(ada, bob, monkeypatch, moment):
     client = Client()
     meanwhile = Meanwhile(monkeypatch, sessions, moment, lambda: deactivation.deactivate(actor=ada, user=bob))
     signing_in(client)()
     assert not isinstance(meanwhile.outcome(), Exception)
-    out(bob, client)
+    assert_signed_out(bob, client)
 
 
-def test_a_sign_in_in_the_middle_of_a_deactivation(ada, bob, monkeypatch):
-    """The password was right when it was looked at; the session would begin after the end of all others."""
+def test_sign_in_during_deactivation_leaves_no_session(ada, bob, monkeypatch):
+    """The password is verified before, and the session would be created after all others ended."""
     client = Client()
     meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", signing_in(client))
     deactivation.deactivate(actor=ada, user=bob)
     assert meanwhile.outcome().status_code in (200, 302, 403)
-    out(bob, client)
+    assert_signed_out(bob, client)
     assert not Event.objects.filter(kind="session.signed_in").exists()
 
 
-def test_sign_ins_and_a_deactivation_at_once(ada, bob):
+def test_concurrent_sign_ins_and_deactivation_leave_no_session(ada, bob):
     clients = [Client() for _ in range(5)]
     outcomes = at_once(
         [lambda: deactivation.deactivate(actor=ada, user=bob), *(signing_in(client) for client in clients)]
     )
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
-    out(bob, *clients)
-    # Who came in at all did so before.
+    assert_signed_out(bob, *clients)
+    # A successful sign-in came first.
     ended = Event.objects.get(kind="user.deactivated")
     assert not Event.objects.filter(kind="session.signed_in", pk__gt=ended.pk).exists()
 
 
-def test_signed_out_everywhere_in_the_middle_of_a_sign_in(bob, monkeypatch):
+def test_ending_all_sessions_during_sign_in_leaves_no_session(bob, monkeypatch):
     client = Client()
     meanwhile = Meanwhile(monkeypatch, sessions, "login", lambda: users.end_sessions(actor=bob, user=bob))
     signing_in(client)()

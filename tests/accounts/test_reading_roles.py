@@ -1,4 +1,4 @@
-"""Viewers of teams and auditors of the site: who becomes one, and what that takes from them."""
+"""Viewers of teams and auditors of the site: conditions and permissions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_viewer_sees_the_teams_workspaces_and_no_others(team, vic, bob, charli
     assert not workspace_policies.may_open(vic, mine)
 
 
-def test_a_viewer_may_charge_nothing(team, vic):
+def test_viewer_cannot_charge_the_team(team, vic):
     assert list(selectors.own_teams(vic)) == [team]
     assert list(selectors.chargeable_teams(vic)) == []
     with pytest.raises(NotAllowed) as refused:
@@ -46,7 +46,7 @@ def test_a_viewer_may_charge_nothing(team, vic):
     assert refused.value.reason.code == "viewer_only"
 
 
-def test_a_viewer_here_works_elsewhere(team, charlie, vic):
+def test_viewer_can_work_in_a_second_team_as_member(team, charlie, vic):
     other_team = charlie.teams.get()
     assert vic.only_views
     services.set_member(actor=SYSTEM, team=other_team, username="vic", role=Role.MEMBER)
@@ -55,7 +55,7 @@ def test_a_viewer_here_works_elsewhere(team, charlie, vic):
     assert list(selectors.chargeable_teams(again)) == [other_team]
 
 
-def test_who_has_workspaces_of_the_team_does_not_become_a_viewer(team, alice, bob):
+def test_user_with_workspaces_of_the_team_cannot_become_viewer(team, alice, bob):
     workspace = WorkspaceFactory(team=team, owner=bob, state=State.STOPPED)
     with pytest.raises(StateConflict):
         services.set_member(actor=alice, team=team, username="bob", role=Role.VIEWER)
@@ -66,7 +66,7 @@ def test_who_has_workspaces_of_the_team_does_not_become_a_viewer(team, alice, bo
     assert team.memberships.get(user=bob).role == Role.VIEWER
 
 
-def test_the_only_owner_does_not_become_a_viewer(team, alice):
+def test_only_owner_cannot_become_viewer(team, alice):
     with pytest.raises(StateConflict):
         services.set_member(actor=alice, team=team, username="alice", role=Role.VIEWER)
 
@@ -81,7 +81,7 @@ def test_a_viewer_does_not_inherit_a_team(ada, team, alice, bob, vic):
 # --- auditors -------------------------------------------------------------------------------------
 
 
-def test_an_auditor_holds_no_other_role(ada, una):
+def test_auditor_cannot_have_other_site_roles(ada, una):
     with pytest.raises(InvalidInput):
         users.change(actor=ada, user=una, roles=["auditor", "operator"])
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -102,7 +102,7 @@ def test_an_auditor_only_views_teams(ada, una, team, olga, role):
     assert not policies.may_work_in(una, team)
 
 
-def test_who_works_in_a_team_stops_before_becoming_an_auditor(ada, team, bob):
+def test_team_member_must_become_viewer_to_become_auditor(ada, team, bob):
     with pytest.raises(StateConflict) as refused:
         users.change(actor=ada, user=bob, roles=["auditor"])
     assert refused.value.reason.params["teams"] == ["vision"]
@@ -135,13 +135,13 @@ def test_an_auditors_token_only_reads(una, scope):
     assert refused.value.reason.code == "auditor_token_writes"
 
 
-def test_without_scopes_an_auditors_token_has_all_that_read(as_user, una):
+def test_auditor_token_without_scopes_has_all_read_scopes(as_user, una):
     made = as_user(una).post("/api/v1/tokens", {"name": "audit"}, content_type="application/json")
     assert made.status_code == 201
     assert set(made.json()["scopes"]) == READING
 
 
-def test_a_token_that_an_auditor_had_before_changes_nothing_any_more(ada, client, team):
+def test_token_made_before_becoming_auditor_is_read_only(ada, client, team):
     wim = UserFactory(username="wim")
     secret = make_token(wim)[1]
     users.change(actor=ada, user=wim, roles=["auditor"])
@@ -151,7 +151,7 @@ def test_a_token_that_an_auditor_had_before_changes_nothing_any_more(ada, client
     assert made.status_code == 403
 
 
-def test_the_page_of_tokens_offers_an_auditor_what_reads(as_user, una):
+def test_token_page_offers_auditors_read_scopes_only(as_user, una):
     page = as_user(una).get("/account/tokens/").content.decode()
     assert "users:read" in page and ":write" not in page and "workspaces:connect" not in page
     answer = as_user(una).post("/account/tokens/", {"name": "t", "scopes": ["users:read"], "expires": "7"})

@@ -1,4 +1,4 @@
-"""The second step of signing in: codes of an app, recovery codes, remembered browsers; and ways around it."""
+"""The second step of sign-in: app codes, recovery codes, trusted browsers, and ways around it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STEP = "/sign-in/second-factor/"
 
 @pytest.fixture
 def secret(alice):
-    """Of alice's authenticator app."""
+    """The secret of alice's authenticator app."""
     return with_app(alice)
 
 
 @pytest.fixture
-def asked(as_user, secret):
-    """A browser in which alice's password has been given, and the code is asked for."""
+def awaiting_code(as_user, secret):
+    """A browser that has entered alice's password and must enter a code."""
     client = as_user()
     answered = client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": "/pools/"})
     assert answered["Location"] == STEP
@@ -37,45 +37,45 @@ def signed_in(client):
     return client.get("/").status_code == 200
 
 
-def test_a_password_alone_begins_no_session(asked, alice):
-    assert not signed_in(asked)
+def test_password_alone_creates_no_session(awaiting_code, alice):
+    assert not signed_in(awaiting_code)
     assert not UserSession.objects.filter(user=alice).exists()
-    page = asked.get(STEP)
+    page = awaiting_code.get(STEP)
     assert page.status_code == 200
     assert "Second step" in page.content.decode()
 
 
-def test_the_code_leads_where_one_wanted_to(asked, alice, secret):
-    answered = asked.post(STEP, {"code": code_of(secret)})
+def test_code_redirects_to_the_requested_page(awaiting_code, alice, secret):
+    answered = awaiting_code.post(STEP, {"code": code_of(secret)})
     assert answered["Location"] == "/pools/"
-    assert signed_in(asked)
+    assert signed_in(awaiting_code)
     entry = Event.objects.get(kind=AuditKind.SESSION_SIGNED_IN, actor=alice)
     assert entry.data["how"] == "password and authenticator app"
 
 
-def test_a_wrong_code_is_refused_and_noted(asked, alice):
-    answered = asked.post(STEP, {"code": "000000"})
+def test_wrong_code_is_refused_and_audited(awaiting_code, alice):
+    answered = awaiting_code.post(STEP, {"code": "000000"})
     assert answered.status_code == 400
-    assert not signed_in(asked)
+    assert not signed_in(awaiting_code)
     assert Event.objects.get(kind=AuditKind.SESSION_PROOF_FAILED).data["factor"] == "code"
 
 
 @pytest.mark.parametrize("code", ["", " ", "x" * 500, "١٢٣٤٥٦", "12345\x00", "-1", "0x10"])
-def test_odd_codes_are_wrong_codes(asked, code):
-    assert asked.post(STEP, {"code": code}).status_code == 400
+def test_malformed_codes_are_refused(awaiting_code, code):
+    assert awaiting_code.post(STEP, {"code": code}).status_code == 400
 
 
 @pytest.mark.parametrize(("steps", "good"), [(-2, False), (-1, True), (0, True), (1, True), (2, False)])
-def test_clocks_may_differ_by_half_a_minute(asked, secret, clock, steps, good):
-    asked.post(STEP, {"code": code_of(secret, steps=steps)})
-    assert signed_in(asked) is good
+def test_code_is_accepted_with_30_s_clock_difference(awaiting_code, secret, clock, steps, good):
+    awaiting_code.post(STEP, {"code": code_of(secret, steps=steps)})
+    assert signed_in(awaiting_code) is good
 
 
-def test_a_code_is_good_once_in_every_process(asked, as_user, secret, clock):
-    """Also the one of the step before, after a later one was used, and after the cache was lost."""
+def test_code_is_valid_once_across_processes(awaiting_code, as_user, secret, clock):
+    """Also the code of the previous step, after a later one was used and the cache was lost."""
     earlier, present = code_of(secret, steps=-1), code_of(secret)
-    asked.post(STEP, {"code": present})
-    assert signed_in(asked)
+    awaiting_code.post(STEP, {"code": present})
+    assert signed_in(awaiting_code)
     cache.clear()
     again = as_user()
     again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
@@ -88,11 +88,11 @@ def test_a_code_is_good_once_in_every_process(asked, as_user, secret, clock):
     assert signed_in(again)
 
 
-def test_a_recovery_code_is_good_once(asked, as_user, alice):
+def test_recovery_code_is_valid_once(awaiting_code, as_user, alice):
     codes = with_codes(alice)
     spaced = f"{codes[0][:5]} {codes[0][5:]}"
-    assert asked.post(STEP, {"code": spaced}).status_code == 302
-    assert signed_in(asked)
+    assert awaiting_code.post(STEP, {"code": spaced}).status_code == 302
+    assert signed_in(awaiting_code)
     again = as_user()
     again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     assert again.post(STEP, {"code": codes[0]}).status_code == 400
@@ -105,28 +105,30 @@ def test_a_recovery_code_is_good_once(asked, as_user, alice):
 @pytest.mark.parametrize(
     "path", ["/", "/account/", "/account/two-step/", "/account/tokens/", "/users/alice/"]
 )
-def test_another_address_after_the_password_leads_to_sign_in(asked, path):
-    answered = asked.get(path)
+def test_another_page_after_the_password_redirects_to_sign_in(awaiting_code, path):
+    answered = awaiting_code.get(path)
     assert answered.status_code == 302
     assert answered["Location"].startswith("/sign-in/")
-    assert asked.get("/api/v1/me").status_code == 401
+    assert awaiting_code.get("/api/v1/me").status_code == 401
 
 
-def test_the_step_without_a_password_leads_to_sign_in(as_user, secret):
+def test_second_step_without_password_redirects_to_sign_in(as_user, secret):
     client = as_user()
     for answered in (client.get(STEP), client.post(STEP, {"code": code_of(secret)})):
         assert answered["Location"] == "/sign-in/"
     assert not signed_in(client)
 
 
-def test_the_password_does_not_wait_for_ever(asked, secret, clock):
+def test_password_step_expires(awaiting_code, secret, clock):
     clock.shift(601)
-    assert asked.post(STEP, {"code": code_of(secret)})["Location"] == "/sign-in/"
-    assert not signed_in(asked)
+    assert awaiting_code.post(STEP, {"code": code_of(secret)})["Location"] == "/sign-in/"
+    assert not signed_in(awaiting_code)
 
 
 @pytest.mark.parametrize("change", ["password", "sessions", "deactivated"])
-def test_what_was_proven_ends_with_the_account_as_it_was(asked, alice, bob, secret, change, ada):
+def test_password_step_ends_when_password_sessions_or_account_change(
+    awaiting_code, alice, bob, secret, change, ada
+):
     if change == "password":
         alice.set_password("another-long-password")
         alice.save()
@@ -134,15 +136,15 @@ def test_what_was_proven_ends_with_the_account_as_it_was(asked, alice, bob, secr
         users.end_sessions(actor=alice, user=alice)
     else:
         deactivation.deactivate(actor=ada, user=alice)
-    asked.post(STEP, {"code": code_of(secret)})
-    assert not signed_in(asked)
+    awaiting_code.post(STEP, {"code": code_of(secret)})
+    assert not signed_in(awaiting_code)
 
 
-def test_code_of_another_user_is_refused(asked, bob):
-    assert asked.post(STEP, {"code": code_of(with_app(bob))}).status_code == 400
+def test_code_of_another_user_is_refused(awaiting_code, bob):
+    assert awaiting_code.post(STEP, {"code": code_of(with_app(bob))}).status_code == 400
 
 
-def test_a_link_for_another_password_is_no_way_around(as_user, alice, secret):
+def test_password_reset_link_still_requires_the_second_factor(as_user, alice, secret):
     link = links.make(alice, links.LinkKind.FORGOTTEN).partition("//")[2].partition("/")[2]
     client = as_user()
     answered = client.post(
@@ -155,7 +157,9 @@ def test_a_link_for_another_password_is_no_way_around(as_user, alice, secret):
 
 
 @pytest.mark.parametrize("username", ["alice", "bob"])
-def test_link_opened_in_a_signed_in_browser(as_user, alice, bob, secret, username):
+def test_reset_link_in_a_signed_in_browser_ends_the_session_and_needs_the_code(
+    as_user, alice, bob, secret, username
+):
     link = links.make(alice, links.LinkKind.FORGOTTEN).partition("//")[2].partition("/")[2]
     client = as_user({"alice": alice, "bob": bob}[username])
     body = {"password": "another-long-password", "repeated": "another-long-password"}
@@ -167,8 +171,8 @@ def test_link_opened_in_a_signed_in_browser(as_user, alice, bob, secret, usernam
     assert client.get("/api/v1/me").json()["username"] == "alice"
 
 
-def test_the_session_changes_its_key_with_the_password_and_with_the_code(as_user, secret):
-    """A session that somebody else planted is theirs at no step."""
+def test_session_key_changes_after_password_and_after_code(as_user, secret):
+    """A planted session key is useless at every step."""
     client = as_user()
     client.get("/sign-in/")
     session = client.session
@@ -184,7 +188,7 @@ def test_the_session_changes_its_key_with_the_password_and_with_the_code(as_user
     assert not any(store().exists(key) for key in keys[:2])
 
 
-def test_next_leads_to_no_other_site_after_the_code(as_user, secret):
+def test_next_does_not_redirect_to_another_site_after_the_code(as_user, secret):
     client = as_user()
     client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": "https://evil.example/"})
     assert client.post(STEP, {"code": code_of(secret), "next": "//evil.example"})["Location"] == "/"
@@ -193,10 +197,10 @@ def test_next_leads_to_no_other_site_after_the_code(as_user, secret):
 # --- Too many tries ---
 
 
-def test_wrong_codes_are_limited_per_user_and_reported(asked, as_user, alice, secret, settings):
+def test_wrong_codes_are_limited_per_user_and_reported(awaiting_code, as_user, alice, secret, settings):
     for _ in range(settings.BERTH_CODE_FAILURES):
-        asked.post(STEP, {"code": "000000"})
-    assert "Too many failed attempts" in asked.post(STEP, {"code": code_of(secret)}).content.decode()
+        awaiting_code.post(STEP, {"code": "000000"})
+    assert "Too many failed attempts" in awaiting_code.post(STEP, {"code": code_of(secret)}).content.decode()
     other = as_user()
     other.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     other.post(STEP, {"code": code_of(secret)})
@@ -205,9 +209,7 @@ def test_wrong_codes_are_limited_per_user_and_reported(asked, as_user, alice, se
     assert Notification.objects.filter(user=alice, kind="account.codes_locked").count() == 1
 
 
-def test_strangers_do_not_lock_the_owner_out_of_a_browser_that_knows_them(
-    as_user, alice, secret, settings, clock
-):
+def test_failures_elsewhere_do_not_lock_the_owners_known_browser(as_user, alice, secret, settings, clock):
     own = as_user()
     own.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     own.post(STEP, {"code": code_of(secret)})
@@ -222,9 +224,9 @@ def test_strangers_do_not_lock_the_owner_out_of_a_browser_that_knows_them(
     assert signed_in(own)
 
 
-def test_the_limit_cools_off(asked, as_user, secret, settings, clock):
+def test_code_limit_resets_after_the_window(awaiting_code, as_user, secret, settings, clock):
     for _ in range(settings.BERTH_CODE_FAILURES + 1):
-        asked.post(STEP, {"code": "000000"})
+        awaiting_code.post(STEP, {"code": "000000"})
     clock.shift(15 * 60 + 1)
     again = as_user()
     again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
@@ -236,11 +238,11 @@ def test_the_limit_cools_off(asked, as_user, secret, settings, clock):
 
 
 @pytest.fixture
-def trusted(asked, secret):
-    """Alice's browser, which she trusts, signed out."""
-    asked.post(STEP, {"code": code_of(secret), "trust": "on"})
-    asked.post("/sign-out/")
-    return asked
+def trusted(awaiting_code, secret):
+    """A signed-out browser that alice trusts."""
+    awaiting_code.post(STEP, {"code": code_of(secret), "trust": "on"})
+    awaiting_code.post("/sign-out/")
+    return awaiting_code
 
 
 def enters_by_password(client):
@@ -248,17 +250,17 @@ def enters_by_password(client):
     return signed_in(client)
 
 
-def test_a_trusted_browser_is_not_asked(trusted):
+def test_trusted_browser_skips_the_second_step(trusted):
     assert enters_by_password(trusted)
 
 
-def test_one_that_was_not_trusted_is(asked, secret):
-    asked.post(STEP, {"code": code_of(secret)})
-    asked.post("/sign-out/")
-    assert not enters_by_password(asked)
+def test_untrusted_browser_needs_the_second_step(awaiting_code, secret):
+    awaiting_code.post(STEP, {"code": code_of(secret)})
+    awaiting_code.post("/sign-out/")
+    assert not enters_by_password(awaiting_code)
 
 
-def test_trust_ends_after_some_days(trusted, settings, clock):
+def test_trust_expires(trusted, settings, clock):
     clock.shift(settings.BERTH_TRUSTED_DEVICE_DAYS * 86_400 + 1)
     assert not enters_by_password(trusted)
 
@@ -279,13 +281,13 @@ def test_trust_ends_with_deactivation(trusted, alice):
     assert not enters_by_password(trusted)
 
 
-def test_trust_ends_with_the_factors_that_it_was_given_with(trusted, alice):
+def test_trust_ends_when_factors_are_replaced(trusted, alice):
     Authenticator.objects.filter(user=alice).delete()
     with_app(alice)
     assert not enters_by_password(trusted)
 
 
-def test_trust_is_of_one_user_and_signed(trusted, bob, alice, settings):
+def test_trust_cookie_is_signed_and_bound_to_one_user(trusted, bob, alice, settings):
     with_app(bob)
     trusted.post("/sign-in/", {"username": "bob", "password": PASSWORD})
     assert not signed_in(trusted)

@@ -1,4 +1,4 @@
-"""What a page asked for with a session that has gone does not sign its user out of the next one."""
+"""A late response to a request with an ended session must not sign its user out of the next one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def deleted(client, headers):
 @pytest.mark.parametrize(
     ("headers", "goes"), [(PART, False), (STREAM, False), ({}, True), ({"Sec-Fetch-Mode": "navigate"}, True)]
 )
-def test_only_pages_take_the_cookie_of_a_session_that_has_gone(as_user, alice, headers, goes):
+def test_only_pages_delete_the_cookie_of_an_ended_session(as_user, alice, headers, goes):
     client = as_user(alice)
     assert not deleted(client, headers)
     SessionStore(client.session.session_key).delete()

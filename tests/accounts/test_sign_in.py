@@ -1,4 +1,4 @@
-"""Signing in: by name and password, with a lock-out, and never on to another site."""
+"""Sign-in with name and password: lock-out and safe redirects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.django_db
 URL = "/sign-in/"
 
 
-def test_a_wrong_password_is_refused_without_saying_who_exists(as_user, alice):
+def test_failed_sign_in_does_not_reveal_whether_the_user_exists(as_user, alice):
     client = as_user()
     texts = set()
     for name in ("alice", "nobody"):
@@ -28,14 +28,14 @@ def test_deactivated_user_cannot_sign_in(as_user, alice):
     assert client.get("/").status_code == 302
 
 
-def test_too_many_wrong_passwords_lock_out_for_a_while(as_user, alice, bob, settings):
+def test_repeated_wrong_passwords_lock_the_name_for_a_while(as_user, alice, bob, settings):
     client = as_user()
     for _ in range(settings.AXES_FAILURE_LIMIT):
         answered = client.post(URL, {"username": "alice", "password": "wrong"})
     assert answered.status_code == 429
     assert int(answered["Retry-After"]) > 0
     assert client.post(URL, {"username": "alice", "password": PASSWORD}).status_code == 429
-    # Somebody else can sign in from there all the same.
+    # Other users can still sign in from this address.
     assert client.post(URL, {"username": "bob", "password": PASSWORD}).status_code == 302
 
 
@@ -50,18 +50,18 @@ def test_too_many_wrong_passwords_lock_out_for_a_while(as_user, alice, bob, sett
         "/\t/evil",
     ],
 )
-def test_one_is_never_sent_to_another_site(as_user, alice, target):
+def test_sign_in_never_redirects_to_another_site(as_user, alice, target):
     answered = as_user().post(URL, {"username": "alice", "password": PASSWORD, "next": target})
     assert answered.status_code == 302
     assert answered["Location"] == "/"
 
 
-def test_one_is_sent_where_one_wanted_to(as_user, alice):
+def test_sign_in_redirects_to_the_requested_page(as_user, alice):
     answered = as_user().post(URL, {"username": "alice", "password": PASSWORD, "next": "/pools/?page=2"})
     assert answered["Location"] == "/pools/?page=2"
 
 
-def test_signing_out_ends_the_session_and_takes_a_post(as_user, alice):
+def test_sign_out_needs_post_and_ends_the_session(as_user, alice):
     client = as_user(alice)
     assert client.get("/sign-out/").status_code == 405
     assert client.get("/").status_code == 200
@@ -69,7 +69,7 @@ def test_signing_out_ends_the_session_and_takes_a_post(as_user, alice):
     assert client.get("/").status_code == 302
 
 
-def test_the_session_changes_its_key_at_sign_in(as_user, alice):
+def test_sign_in_changes_the_session_key(as_user, alice):
     client = as_user()
     client.get(URL)
     session = client.session

@@ -1,4 +1,4 @@
-"""Dangerous acts ask again who one is: pages keep what was typed, REST says so, tokens are not asked."""
+"""Confirmation of sensitive actions: pages keep input, REST returns a code, tokens need none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def stale(as_user, ada, clock):
-    """Ada's browser, in which she proved who she is an hour ago."""
+    """Ada's browser, whose last confirmation is an hour old."""
     client = as_user(ada)
     clock.shift(3600)
     return client
@@ -48,7 +48,7 @@ def state():
 
 
 @pytest.mark.parametrize(("path", "body"), PAGES)
-def test_a_page_asks_and_does_nothing_yet(stale, bob, path, body):
+def test_protected_page_asks_for_confirmation_and_changes_nothing(stale, bob, path, body):
     before = state()
     answered = stale.post(path, body)
     assert answered.status_code == 403
@@ -59,7 +59,7 @@ def test_a_page_asks_and_does_nothing_yet(stale, bob, path, body):
 
 
 @pytest.mark.parametrize(("path", "body"), PAGES)
-def test_a_wrong_password_does_nothing_either(stale, bob, path, body):
+def test_wrong_password_changes_nothing(stale, bob, path, body):
     before = state()
     answered = stale.post(path, {**body, "confirm_password": "wrong"})
     assert answered.status_code == 403
@@ -67,7 +67,7 @@ def test_a_wrong_password_does_nothing_either(stale, bob, path, body):
     assert state() == before
 
 
-def test_what_was_typed_is_sent_along_and_done_with_the_password(stale, bob):
+def test_confirmation_resubmits_the_original_form(stale, bob):
     body = {"email": "new@example.org", "roles": ["operator", "approver"]}
     text = stale.post("/users/bob/", body).content.decode()
     for name, value in (("email", "new@example.org"), ("roles", "operator"), ("roles", "approver")):
@@ -76,35 +76,35 @@ def test_what_was_typed_is_sent_along_and_done_with_the_password(stale, bob):
     assert stale.post("/users/bob/", {**body, "confirm_password": PASSWORD}).status_code == 302
     bob.refresh_from_db()
     assert (bob.email, bob.is_operator, bob.is_approver) == ("new@example.org", True, True)
-    # The proof holds for a while.
+    # The confirmation stays valid for a while.
     assert stale.post("/users/bob/delete/").status_code == 302
 
 
-def test_what_was_typed_is_no_markup(stale, bob):
+def test_resubmitted_values_are_escaped(stale, bob):
     text = stale.post("/users/bob/", {"email": '"><script>alert(1)</script>'}).content.decode()
     assert "<script>alert" not in text
 
 
-def test_reading_asks_nothing(stale, bob):
+def test_reading_needs_no_confirmation(stale, bob):
     assert stale.get("/users/bob/delete/").status_code == 200
     assert stale.get("/users/bob/").status_code == 200
     assert stale.get("/api/v1/users/bob").status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/account/two-step/app/", "/account/two-step/passkeys/add/"])
-def test_a_secret_is_not_shown_to_a_session_that_was_left_open(stale, path):
+def test_old_session_must_confirm_before_a_secret_is_shown(stale, path):
     answered = stale.get(path)
     assert answered["Location"].startswith("/account/confirm/?next=")
     assert stale.post(answered["Location"], {"confirm_password": PASSWORD})["Location"] == path
     assert stale.get(path).status_code == 200
 
 
-def test_it_leads_back_to_paths_of_the_portal_only(stale):
+def test_confirmation_redirects_to_portal_paths_only(stale):
     answered = stale.post("/account/confirm/?next=https://evil.example/", {"confirm_password": PASSWORD})
     assert answered["Location"] == "/"
 
 
-def test_a_code_or_a_recovery_code_or_a_passkey_will_do(as_user, ada, bob, clock):
+def test_code_recovery_code_or_passkey_confirms(as_user, ada, bob, clock):
     secret = with_app(ada)
     codes = with_codes(ada)
     for proof in (lambda: code_of(secret), lambda: codes[0]):
@@ -133,7 +133,7 @@ def test_only_own_passkey_confirms(as_user, ada, bob, clock, settings):
         assert answered.status_code == status
 
 
-def test_wrong_proofs_are_limited(stale, bob, settings):
+def test_failed_confirmations_are_limited(stale, bob, settings):
     for _ in range(settings.BERTH_CODE_FAILURES):
         stale.post("/users/bob/delete/", {"confirm_password": "wrong"})
     answered = stale.post("/users/bob/delete/", {"confirm_password": PASSWORD})
@@ -143,8 +143,8 @@ def test_wrong_proofs_are_limited(stale, bob, settings):
 
 
 @pytest.mark.parametrize(("path", "field"), [("/account/", "old_password"), ("/account/email/", "password")])
-def test_the_password_is_not_guessed_by_its_change(as_user, alice, settings, path, field):
-    """By who holds a session of somebody else's."""
+def test_password_guesses_in_account_forms_are_limited(as_user, alice, settings, path, field):
+    """For an attacker with a stolen session."""
     client = as_user(alice)
     body = {
         "email": "evil@example.org",
@@ -160,7 +160,7 @@ def test_the_password_is_not_guessed_by_its_change(as_user, alice, settings, pat
     assert (alice.password, alice.email) == (before, "alice@example.org")
 
 
-def test_the_proof_is_of_this_session(as_user, stale, ada):
+def test_confirmation_is_bound_to_one_session(as_user, stale, ada):
     other = as_user(ada)
     assert (
         other.post("/users/", {"username": "hal", "roles": ["operator"], "role": "member"}).status_code == 200
@@ -170,15 +170,15 @@ def test_the_proof_is_of_this_session(as_user, stale, ada):
     )
 
 
-def test_ending_other_sessions_makes_no_old_proof_young(stale, bob):
-    """The session goes on under another key, and its proof with its age."""
+def test_ending_other_sessions_does_not_renew_a_confirmation(stale, bob):
+    """The session continues under another key; the age of its confirmation stays."""
     stale.post("/account/sessions/revoke/")
     assert stale.get("/").status_code == 200
     assert stale.post("/users/bob/delete/").status_code == 403
 
 
 @pytest.mark.parametrize(("method", "path", "body"), REST)
-def test_rest_by_session_answers_a_code(stale, bob, method, path, body):
+def test_rest_with_a_session_returns_a_confirmation_code(stale, bob, method, path, body):
     before = state()
     answered = stale.generic(method, path, _json(body), content_type="application/json")
     assert answered.status_code == 403
@@ -189,24 +189,24 @@ def test_rest_by_session_answers_a_code(stale, bob, method, path, body):
 
 
 @pytest.mark.parametrize(("method", "path", "body"), REST)
-def test_tokens_are_not_asked(ada, bob, with_token, clock, method, path, body):
+def test_tokens_need_no_confirmation(ada, bob, with_token, clock, method, path, body):
     client = with_token(ada)
     clock.shift(3600)
     answered = client.generic(method, path, _json(body), content_type="application/json")
     assert answered.status_code in {200, 201, 204}
 
 
-def test_after_the_confirmation_rest_goes_on(stale, bob):
+def test_rest_works_after_confirmation(stale, bob):
     assert stale.post("/account/confirm/", {"confirm_password": PASSWORD}).status_code == 302
     assert stale.delete("/api/v1/users/bob").status_code == 204
 
 
-def test_it_can_be_switched_off(stale, bob, settings):
+def test_step_up_can_be_disabled(stale, bob, settings):
     settings.BERTH_STEP_UP_MINUTES = 0
     assert stale.post("/users/bob/delete/").status_code == 302
 
 
-def test_inviting_a_member_asks_nothing(stale):
+def test_inviting_a_member_needs_no_confirmation(stale):
     assert stale.post("/users/", {"username": "hal", "role": "member"}).status_code == 200
 
 
@@ -225,7 +225,7 @@ def test_session_without_password_and_factor_signs_in_again(stale, ada, bob):
 
 
 def test_role_is_unchanged_if_the_actor_lost_the_right(stale, ada, bob):
-    """The proof allows nothing that the role does not."""
+    """A confirmation grants nothing beyond the role."""
     User.objects.filter(pk=ada.pk).update(is_superuser=False)
     assert stale.post("/users/bob/delete/", {"confirm_password": PASSWORD}).status_code == 403
     bob.refresh_from_db()

@@ -1,4 +1,4 @@
-"""Teams and members: who may change them, and that a team keeps an owner."""
+"""Teams and members: permissions, and at least one owner."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def roles(team: Team) -> dict[str, str]:
 # --- teams ----------------------------------------------------------------------------------------
 
 
-def test_operators_make_teams(olga, alice):
+def test_operators_create_teams(olga, alice):
     team = services.create_team(actor=olga, slug="robots", name=" Robots ", owner=alice)
     assert (team.name, roles(team)) == ("Robots", {"alice": "owner"})
     assert Event.objects.get(kind="team.created").actor == olga
 
 
-def test_a_team_without_a_name_has_its_slug(olga):
+def test_team_name_defaults_to_its_slug(olga):
     assert services.create_team(actor=olga, slug="robots", name=" ").name == "robots"
 
 
 @pytest.mark.parametrize("username", ["alice", "bob", "charlie"])
-def test_others_do_not(request, team, username):
+def test_other_users_cannot_create_teams(request, team, username):
     with pytest.raises(NotAllowed):
         services.create_team(actor=request.getfixturevalue(username), slug="x", name="x")
 
 
 @pytest.mark.parametrize("slug", ["", "Robots", "a b", "../x", "-a", "x" * 41, "vision"])
-def test_a_bad_or_taken_slug_is_named(olga, team, slug):
+def test_invalid_or_taken_slug_is_a_field_error(olga, team, slug):
     with pytest.raises(InvalidInput) as refused:
         services.create_team(actor=olga, slug=slug, name="x")
     assert "slug" in refused.value.extra["errors"]
 
 
-def test_who_sees_which_team(team, alice, bob, charlie, olga):
+def test_teams_are_visible_to_members_and_operators(team, alice, bob, charlie, olga):
     seen = {
         user.username: set(selectors.teams_for(user).values_list("slug", flat=True))
         for user in (alice, bob, charlie, olga)
@@ -103,7 +103,7 @@ def test_setting_the_same_role_again_is_success_without_an_event(team, alice):
 @pytest.mark.parametrize(
     ("username", "role", "field"), [("nobody", "member", "username"), ("bob", "king", "role")]
 )
-def test_a_wrong_name_or_role_is_named(team, alice, username, role, field):
+def test_invalid_member_or_role_is_a_field_error(team, alice, username, role, field):
     with pytest.raises(InvalidInput) as refused:
         services.set_member(actor=alice, team=team, username=username, role=role)
     assert field in refused.value.extra["errors"]
@@ -115,7 +115,7 @@ def test_deactivated_user_cannot_be_added(team, alice):
         services.set_member(actor=alice, team=team, username="dan", role="member")
 
 
-def test_the_last_owner_stays_one(team, alice, olga):
+def test_last_owner_cannot_be_removed_or_demoted(team, alice, olga):
     for act in (
         lambda: services.set_member(actor=alice, team=team, username="alice", role="member"),
         lambda: services.remove_member(actor=alice, team=team, username="alice"),
@@ -139,7 +139,7 @@ def test_members_can_leave_but_not_remove_others(team, bob, alice):
     assert roles(team) == {"alice": "owner"}
 
 
-def test_who_is_not_in_the_team_cannot_be_removed(team, alice, charlie):
+def test_removing_a_non_member_is_not_found(team, alice, charlie):
     with pytest.raises(NotFound):
         services.remove_member(actor=alice, team=team, username="charlie")
     with pytest.raises(NotFound):
@@ -147,52 +147,52 @@ def test_who_is_not_in_the_team_cannot_be_removed(team, alice, charlie):
 
 
 @pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.PENDING])
-def test_workspaces_go_before_their_user(team, alice, bob, state):
+def test_member_with_workspaces_cannot_be_removed(team, alice, bob, state):
     WorkspaceFactory(owner=bob, team=team, state=state)
     with pytest.raises(StateConflict, match="still has 1 workspace charged"):
         services.remove_member(actor=alice, team=team, username="bob")
     assert "bob" in roles(team)
 
 
-def test_deleted_workspaces_and_those_of_other_teams_do_not_matter(team, alice, bob):
+def test_deleted_or_other_teams_workspaces_do_not_block_removal(team, alice, bob):
     WorkspaceFactory(owner=bob, team=team, state=State.TERMINATED)
     WorkspaceFactory(owner=bob, team=TeamFactory(), state=State.STOPPED)
     services.remove_member(actor=alice, team=team, username="bob")
     assert "bob" not in roles(team)
 
 
-def test_the_system_may_do_all(team):
+def test_system_actor_can_change_any_membership(team):
     services.set_member(actor=SYSTEM, team=team, username="bob", role="owner")
     services.remove_member(actor=SYSTEM, team=team, username="alice")
     assert roles(team) == {"bob": "owner"}
 
 
-# --- people ---------------------------------------------------------------------------------------
+# --- users ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["Ada", "..", "a/b", "a b", "-a", ".a", "ä", "", "x" * 33, "a\x00"])
-def test_a_name_that_could_not_be_a_folder_is_refused(db, name):
+def test_username_that_is_no_valid_folder_name_is_refused(db, name):
     with pytest.raises(ValidationError):
         User(username=name, password="x").full_clean()
 
 
 @pytest.mark.parametrize("name", ["ada", "ada.l", "a-b_c", "x" * 32, "7"])
-def test_plain_names_are_taken(db, name):
+def test_plain_usernames_are_accepted(db, name):
     User(username=name, password="x").full_clean()
 
 
-def test_an_address_is_used_once_whatever_its_case(db):
+def test_email_is_unique_ignoring_case(db):
     UserFactory(username="a", email="Ada@example.org")
     with pytest.raises(IntegrityError):
         UserFactory(username="b", email="ada@EXAMPLE.org")
 
 
-def test_no_address_is_used_by_many(db):
+def test_several_users_can_have_no_email(db):
     UserFactory(username="a", email="")
     UserFactory(username="b", email="")
 
 
-def test_who_operates(olga, alice):
+def test_active_operators_and_administrators_operate(olga, alice):
     assert olga.operates
     assert not alice.operates
     assert UserFactory(is_superuser=True).operates
@@ -200,6 +200,6 @@ def test_who_operates(olga, alice):
     assert not olga.operates
 
 
-def test_a_membership_is_there_once(team, bob):
+def test_membership_is_unique_per_user_and_team(team, bob):
     with pytest.raises(IntegrityError):
         Membership.objects.create(team=team, user=bob, role=Role.OWNER)

@@ -1,4 +1,4 @@
-"""API tokens: made once, kept as a digest, scoped, expiring, revoked at once."""
+"""API tokens: shown once, stored as a digest, scoped, expiring, revoked at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 HOUR = dt.timedelta(hours=1)
 
 
-def test_a_tokens_secret_is_nowhere_but_in_the_answer(alice):
+def test_token_secret_is_shown_once_and_not_stored(alice):
     made = tokens.create_token(actor=alice, user=alice, name=" ci ", scopes=["catalog:read"])
     assert made.secret.startswith("berth_")
     assert len(made.secret) > 40
@@ -36,12 +36,12 @@ def test_a_tokens_secret_is_nowhere_but_in_the_answer(alice):
     assert len(stored["prefix"]) < 16
 
 
-def test_a_genuine_token_names_its_user(alice):
+def test_valid_token_returns_its_user(alice):
     token, secret = make_token(alice)
     assert token_lookup.find_valid_token(secret) == (alice, token)
 
 
-def test_no_two_tokens_are_alike(alice):
+def test_token_secrets_are_unique(alice):
     assert len({make_token(alice)[1] for _ in range(20)}) == 20
 
 
@@ -113,14 +113,14 @@ def test_users_cannot_create_tokens_for_others(alice, request, username):
         ({"expires_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "expires_at"),
     ],
 )
-def test_what_is_wrong_is_named(alice, fields, field):
+def test_invalid_input_is_a_field_error(alice, fields, field):
     with pytest.raises(InvalidInput) as refused:
         tokens.create_token(**{"actor": alice, "user": alice, "name": "x", **fields})
     assert field in refused.value.extra["errors"]
     assert not ApiToken.objects.exists()
 
 
-def test_a_token_makes_none_that_may_do_more_or_live_longer(alice):
+def test_token_cannot_create_a_broader_or_longer_lived_token(alice):
     narrow, _ = make_token(alice, Scope.TOKENS_WRITE, Scope.CATALOG_READ, expires_at=timezone.now() + HOUR)
 
     def make(**fields):
@@ -140,7 +140,7 @@ def test_a_token_makes_none_that_may_do_more_or_live_longer(alice):
 
 
 class UsesInMemory:
-    """The hash in which uses are noted, as Redis would keep it."""
+    """In-memory replacement of the Redis hash of token uses."""
 
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
@@ -169,7 +169,7 @@ def uses(monkeypatch):
     return kept
 
 
-def test_use_is_noted_once_a_minute_and_written_by_another_process(alice, clock, uses):
+def test_last_use_is_buffered_once_a_minute_and_stored_by_another_process(alice, clock, uses):
     token, secret = make_token(alice)
     first = timezone.now()
     token_lookup.find_valid_token(secret)
@@ -187,7 +187,7 @@ def test_use_is_noted_once_a_minute_and_written_by_another_process(alice, clock,
     assert token_uses.store() == 0
 
 
-def test_a_late_note_does_not_put_the_last_use_back(alice, clock, uses):
+def test_late_buffered_use_does_not_move_last_use_backwards(alice, clock, uses):
     token, secret = make_token(alice)
     token_lookup.find_valid_token(secret)
     later = timezone.now() + HOUR
@@ -197,7 +197,7 @@ def test_a_late_note_does_not_put_the_last_use_back(alice, clock, uses):
     assert token.last_used_at == later
 
 
-def test_a_look_up_writes_nothing_and_is_one_statement(alice, uses, django_assert_num_queries):
+def test_lookup_is_one_select_without_writes(alice, uses, django_assert_num_queries):
     _token, secret = make_token(alice)
     token_lookup.find_valid_token(secret)
     with django_assert_num_queries(1) as seen:
@@ -219,8 +219,8 @@ def test_a_look_up_writes_nothing_and_is_one_statement(alice, uses, django_asser
         ),
     ],
 )
-def test_what_ends_a_token_ends_it_for_a_process_that_knows_it(alice, uses, harm):
-    """The rows are changed past the look-up, as another process changes them."""
+def test_change_in_another_process_invalidates_a_cached_token(alice, uses, harm):
+    """Rows are changed without the cache, as another process does."""
     token, secret = make_token(alice)
     assert token_lookup.find_valid_token(secret) == (alice, token)
     harm(token)
@@ -244,7 +244,7 @@ def test_gateway_is_notified_when_tokens_end_but_not_of_sign_ins(alice, uses):
     assert uses.changes == 3
 
 
-def test_a_right_taken_away_is_gone_at_the_next_request(alice, uses):
+def test_revoked_role_is_effective_at_the_next_request(alice, uses):
     _token, secret = make_token(alice)
     type(alice).objects.update(is_operator=True)
     assert token_lookup.find_valid_token(secret)[0].operates
@@ -252,7 +252,7 @@ def test_a_right_taken_away_is_gone_at_the_next_request(alice, uses):
     assert not token_lookup.find_valid_token(secret)[0].operates
 
 
-def test_what_a_request_does_to_its_user_stays_in_that_request(alice, uses):
+def test_cached_user_and_token_are_not_shared_between_requests(alice, uses):
     _token, secret = make_token(alice)
     user, token = token_lookup.find_valid_token(secret)
     user.is_operator = True
@@ -262,7 +262,7 @@ def test_what_a_request_does_to_its_user_stays_in_that_request(alice, uses):
     assert token.scopes != []
 
 
-def test_the_list_has_expired_ones_and_no_revoked_ones(alice, bob, clock):
+def test_list_includes_expired_and_excludes_revoked_tokens(alice, bob, clock):
     kept, _ = make_token(alice)
     expired, _ = make_token(alice, expires_at=timezone.now() + HOUR)
     revoked, _ = make_token(alice)
@@ -281,14 +281,14 @@ def run(*arguments: str) -> str:
     return out.getvalue()
 
 
-def test_the_command_prints_the_token_and_nothing_else(alice):
+def test_command_prints_only_the_token(alice):
     printed = run("alice")
     assert printed.count("\n") == 1
     user, token = token_lookup.find_valid_token(printed.strip())
     assert (user, token.scopes, token.expires_at) == (alice, ["all"], None)
 
 
-def test_the_command_takes_scopes_name_and_days(alice, clock):
+def test_command_sets_scopes_name_and_expiry(alice, clock):
     printed = run("alice", "--scopes", "catalog:read,pools:read", "--name", "ci", "--days", "7")
     _, token = token_lookup.find_valid_token(printed.strip())
     assert (token.name, token.scopes) == ("ci", ["catalog:read", "pools:read"])
@@ -304,7 +304,7 @@ def test_the_command_takes_scopes_name_and_days(alice, clock):
         (["alice", "--name", " "], "name"),
     ],
 )
-def test_the_command_says_what_is_wrong(alice, arguments, words):
+def test_command_reports_invalid_arguments(alice, arguments, words):
     with pytest.raises(CommandError, match=words):
         run(*arguments)
     assert not ApiToken.objects.exists()
@@ -316,7 +316,7 @@ def test_system_creates_tokens_for_any_user(alice):
     assert made.token.owner == alice
 
 
-def test_pages_of_tokens_of_one_moment_hold_each_token_once(as_user, olga, bob, monkeypatch):
+def test_pages_with_equal_creation_times_list_each_token_once(as_user, olga, bob, monkeypatch):
     monkeypatch.setattr(token_views, "ROWS_PER_PAGE", 2)
     rows = [make_token(bob)[0] for _number in range(5)]
     ApiToken.objects.update(created_at=rows[0].created_at)

@@ -1,4 +1,4 @@
-"""One's own second factors on pages; who has to set one up; what an administrator takes off."""
+"""Pages of the own second factors, roles that require one, and removal by an administrator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shown_codes(page):
     return re.findall(r'<code class="mono">(\d{10})</code>', page.content.decode())
 
 
-def test_an_app_is_set_up_by_its_first_code_and_recovery_codes_are_shown_once(as_user, alice):
+def test_first_code_sets_up_the_app_and_shows_recovery_codes_once(as_user, alice):
     client = as_user(alice)
     page = client.get(APP)
     secret = shown_secret(page)
@@ -59,7 +59,7 @@ def test_setup_code_cannot_be_reused_to_sign_in(as_user, alice):
     assert other.post("/sign-in/second-factor/", {"code": code}).status_code == 400
 
 
-def test_a_secret_is_another_one_at_each_look_and_the_old_one_no_more(as_user, alice):
+def test_setup_page_shows_a_new_secret_each_time_and_invalidates_the_previous(as_user, alice):
     client = as_user(alice)
     first, second = shown_secret(client.get(APP)), shown_secret(client.get(APP))
     assert first != second
@@ -83,7 +83,7 @@ def test_secrets_are_not_readable_in_the_database(alice, as_user, settings):
     assert other.post("/sign-in/second-factor/", {"code": codes[0]}).status_code == 302
 
 
-def test_a_lost_secret_key_is_said_and_codes_do_not_pass(alice, as_user, settings):
+def test_lost_secret_key_is_reported_and_codes_are_refused(alice, as_user, settings):
     secret = with_app(alice)
     client = as_user()
     settings.SECRET_KEY = "another secret key of some length"
@@ -93,7 +93,7 @@ def test_a_lost_secret_key_is_said_and_codes_do_not_pass(alice, as_user, setting
     assert "secret key has changed" in answered.content.decode()
 
 
-def test_the_codes_are_downloaded_as_text(as_user, alice):
+def test_recovery_codes_can_be_downloaded_as_text(as_user, alice):
     answered = as_user(alice).post(f"{CODES}download/", {"codes": "1234567890 <b>x</b> 0987654321"})
     assert "attachment" in answered["Content-Disposition"]
     assert answered["Content-Type"].startswith("text/plain")
@@ -101,7 +101,7 @@ def test_the_codes_are_downloaded_as_text(as_user, alice):
     assert answered.content.decode().splitlines()[2:] == ["1234567890", "0987654321"]
 
 
-def test_other_codes_end_those_before(as_user, alice):
+def test_new_recovery_codes_replace_the_old(as_user, alice):
     with_app(alice)
     before = with_codes(alice)
     made = shown_codes(as_user(alice).post(CODES))
@@ -113,7 +113,7 @@ def test_other_codes_end_those_before(as_user, alice):
     assert Event.objects.filter(kind=AuditKind.USER_MFA_CODES_CREATED).count() == 1
 
 
-def test_the_app_is_removed_with_the_codes(as_user, alice):
+def test_removing_the_app_removes_recovery_codes(as_user, alice):
     with_app(alice)
     with_codes(alice)
     as_user(alice).post(f"{APP}remove/")
@@ -128,7 +128,7 @@ def test_the_app_is_removed_with_the_codes(as_user, alice):
 
 
 @pytest.fixture
-def demanded(settings):
+def factor_required(settings):
     settings.BERTH_MFA_REQUIRED_FOR = frozenset({"administrator", "operator"})
 
 
@@ -136,18 +136,18 @@ PATHS = ["/", "/users/", "/account/", "/account/tokens/", "/workspaces/new/", "/
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_who_must_and_has_none_is_led_to_set_it_up(as_user, ada, demanded, path):
+def test_user_without_a_required_factor_is_redirected_to_setup(as_user, ada, factor_required, path):
     client = as_user(ada)
     assert client.get(path)["Location"] == PAGE
     assert client.post(path, {"username": "hal"})["Location"] == PAGE
 
 
-def test_parts_of_pages_are_led_there_too(as_user, ada, demanded):
+def test_htmx_requests_are_redirected_to_setup(as_user, ada, factor_required):
     answered = as_user(ada).get("/", headers={"HX-Request": "true", "HX-Current-URL": "http://testserver/"})
     assert answered["HX-Redirect"] == PAGE
 
 
-def test_rest_by_session_says_so_and_tokens_go_on(as_user, with_token, ada, demanded):
+def test_rest_with_a_session_is_403_and_tokens_still_work(as_user, with_token, ada, factor_required):
     answered = as_user(ada).get("/api/v1/users")
     assert (answered.status_code, answered.json()["code"]) == (403, "mfa_required")
     assert (
@@ -156,24 +156,24 @@ def test_rest_by_session_says_so_and_tokens_go_on(as_user, with_token, ada, dema
     assert with_token(ada).get("/api/v1/users").status_code == 200
 
 
-def test_streams_are_refused(as_user, ada, demanded):
+def test_event_streams_are_refused(as_user, ada, factor_required):
     assert as_user(ada).get("/events/").status_code == 401
 
 
-def test_setting_it_up_opens_everything(as_user, ada, demanded):
+def test_setup_unlocks_the_portal(as_user, ada, factor_required):
     client = as_user(ada)
     assert "Your role requires a second factor" in client.get(PAGE).content.decode()
     client.post(APP, {"code": code_of(shown_secret(client.get(APP)))})
     assert client.get("/users/").status_code == 200
 
 
-def test_one_may_still_sign_out_and_see_no_more(as_user, ada, demanded):
+def test_sign_out_works_without_the_required_factor(as_user, ada, factor_required):
     client = as_user(ada)
     assert client.post("/sign-out/").status_code == 302
     assert client.get(PAGE)["Location"].startswith("/sign-in/")
 
 
-def test_the_last_factor_stays_where_a_role_demands_one(as_user, ada, demanded):
+def test_last_factor_cannot_be_removed_if_the_role_requires_one(as_user, ada, factor_required):
     with_app(ada)
     client = as_user(ada)
     client.post(f"{APP}remove/")
@@ -181,13 +181,13 @@ def test_the_last_factor_stays_where_a_role_demands_one(as_user, ada, demanded):
     assert "this is your only one" in client.get(PAGE).content.decode()
 
 
-def test_others_are_not_asked(as_user, alice, petra, demanded):
+def test_roles_without_the_requirement_are_not_redirected(as_user, alice, petra, factor_required):
     assert as_user(alice).get("/").status_code == 200
     assert as_user(petra).get("/").status_code == 200
 
 
-def test_the_setting_knows_all_site_roles():
-    """The setting is checked before models can be imported, so the roles have a second list."""
+def test_setting_accepts_all_site_roles():
+    """The setting is checked before models can be imported, so the roles are listed twice."""
     assert set(SiteRole.values) == checks.SITE_ROLES
 
 
@@ -208,7 +208,7 @@ def test_administrator_removes_factors_and_notifies_the_user(as_user, ada, alice
     assert Notification.objects.filter(user=alice, kind="account.mfa_changed").exists()
 
 
-def test_over_rest_and_twice_is_success(with_token, ada, alice):
+def test_factors_are_removed_over_rest_and_removing_twice_succeeds(with_token, ada, alice):
     with_app(alice)
     client = with_token(ada)
     assert client.get("/api/v1/users/alice").json()["mfa"] is True
@@ -218,7 +218,7 @@ def test_over_rest_and_twice_is_success(with_token, ada, alice):
     assert Event.objects.filter(kind=AuditKind.USER_MFA_RESET).count() == 1
 
 
-def test_the_list_is_filtered_by_it(with_token, ada, alice, bob):
+def test_users_are_filtered_by_mfa(with_token, ada, alice, bob):
     with_app(alice)
     client = with_token(ada)
     names = {
@@ -228,7 +228,7 @@ def test_the_list_is_filtered_by_it(with_token, ada, alice, bob):
     assert names == {"true": ["alice"], "false": ["ada", "bob"]}
 
 
-def test_a_deleted_account_keeps_none(alice):
+def test_deleted_account_has_no_factors(alice):
     with_app(alice)
     users.delete(actor=SYSTEM, user=alice)
     assert not Authenticator.objects.exists()

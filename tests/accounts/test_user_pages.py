@@ -1,4 +1,4 @@
-"""The pages of people: what an administrator sees, is asked, and is told."""
+"""Pages for administrators of users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def text_of(answer) -> str:
-    """The words of a page, without its tags."""
+    """The text of a page, without tags."""
     words = re.sub(r"<[^>]+>", " ", answer.content.decode())
     return " ".join(words.split())
 
@@ -48,7 +48,7 @@ def test_error_is_shown_at_its_field_and_input_is_kept(as_user, ada, alice):
     assert 'value="a@example.org"' in page.content.decode()
 
 
-def test_five_hundred_are_found_by_search_and_cost_as_many_queries_as_ten(as_user, ada, team):
+def test_search_over_500_users_has_a_constant_query_count(as_user, ada, team):
     browser = as_user(ada)
     counts = []
     for _ in range(2):
@@ -61,14 +61,14 @@ def test_five_hundred_are_found_by_search_and_cost_as_many_queries_as_ten(as_use
             ):
                 if user.username.endswith("7"):
                     MembershipFactory(team=team, user=user)
-    assert counts[1] <= counts[0] + 1  # one for the pages beyond the first
+    assert counts[1] <= counts[0] + 1  # one for the pagination
     page = text_of(browser.get("/users/?q=person-49&state=active"))
     assert "person-499" in page and "person-48" not in page
     assert "1–50 of 503 users" in text_of(browser.get("/users/"))
     assert "No matching users" in text_of(browser.get("/users/?role=approver"))
 
 
-def test_deactivating_says_what_ends_and_who_takes_over(as_user, ada, alice, bob, team):
+def test_deactivation_page_lists_effects_and_new_owners(as_user, ada, alice, bob, team):
     WorkspaceFactory(owner=alice, team=team, name="paper", state=State.PENDING)
     make_token(alice)
     browser = as_user(ada)
@@ -89,7 +89,7 @@ def test_deactivating_says_what_ends_and_who_takes_over(as_user, ada, alice, bob
     assert User.objects.get(pk=alice.pk).is_active
 
 
-def test_deleting_asks_about_workspaces(as_user, ada, bob, team):
+def test_deletion_needs_a_choice_about_workspaces(as_user, ada, bob, team):
     WorkspaceFactory(owner=bob, team=team, name="paper", state=State.STOPPED)
     browser = as_user(ada)
     assert "Also delete 1 workspace: paper" in text_of(browser.get("/users/bob/delete/"))
@@ -105,7 +105,7 @@ def test_a_reset_shows_a_link(as_user, ada, bob):
     assert Client().post(link_in(page), {"password": PASSWORD, "repeated": PASSWORD}).status_code == 302
 
 
-def test_all_sessions_end_with_the_tokens_where_it_is_said(as_user, ada, bob, team):
+def test_all_sessions_can_be_ended_with_or_without_tokens(as_user, ada, bob, team):
     other = Client(REMOTE_ADDR="203.0.113.7")
     other.post("/sign-in/", {"username": "bob", "password": PASSWORD})
     make_token(bob)
@@ -135,6 +135,6 @@ def test_roles_and_teams_are_changed_on_the_page(as_user, ada, team, charlie):
     assert (page.status_code, "E-mail address already in use." in text_of(page)) == (400, True)
 
 
-def test_only_administrators_see_the_way_there(as_user, ada, olga):
+def test_only_administrators_see_the_link_to_users(as_user, ada, olga):
     assert 'href="/users/"' in as_user(ada).get("/").content.decode()
     assert 'href="/users/"' not in as_user(olga).get("/").content.decode()

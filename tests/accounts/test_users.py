@@ -1,4 +1,4 @@
-"""People: invited by a link that works once, changed, given another password, deleted."""
+"""Users: invitation links, changes, password resets and deletion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def path_of(url: str) -> str:
 
 
 def choose(url: str, password: str = NEW, repeated: str = "") -> tuple[Client, int]:
-    """A fresh browser that follows a link and chooses a password there; what it was answered."""
+    """Follow a link in a new browser and choose a password there; return the responses."""
     browser = Client()
     answer = browser.post(path_of(url), {"password": password, "repeated": repeated or password})
     return browser, answer.status_code
@@ -39,10 +39,10 @@ def signed_in_as(browser: Client) -> str:
     return answer.json()["username"] if answer.status_code == 200 else ""
 
 
-# --- invited --------------------------------------------------------------------------------------
+# --- invitations ----------------------------------------------------------------------------------
 
 
-def test_a_guest_sets_a_password_is_signed_in_and_in_the_teams(ada, team):
+def test_invited_user_sets_a_password_is_signed_in_and_joins_the_teams(ada, team):
     link = users.invite(
         actor=ada, username="gina", email="gina@example.org", teams={"vision": "owner"}, roles=["operator"]
     )
@@ -86,7 +86,7 @@ def test_another_invitation_replaces_the_first(ada):
 
 
 @pytest.mark.parametrize("change", ["user", "kind", "text", "signature"])
-def test_a_link_that_was_tampered_with_opens_nothing(ada, alice, change):
+def test_tampered_link_is_refused(ada, alice, change):
     link = users.invite(actor=ada, username="gina")
     before, user_id, text = link.url.rstrip("/").rsplit("/", 2)
     changed = {
@@ -130,7 +130,7 @@ def test_invitation_signs_out_the_previous_user(ada, as_user, alice):
         ({"roles": ["king"]}, "roles"),
     ],
 )
-def test_what_is_wrong_is_named(ada, team, fields, field):
+def test_invalid_input_is_a_field_error(ada, team, fields, field):
     with pytest.raises(InvalidInput) as refused:
         users.invite(actor=ada, **{"username": "gina", **fields})
     assert list(refused.value.field_errors) == [field]
@@ -155,12 +155,12 @@ def test_only_administrators_manage_people(request, team, bob, actor_name):
 # --- mail -----------------------------------------------------------------------------------------
 
 
-def test_with_a_mail_server_the_link_is_mailed_too(ada, settings, sent):
+def test_link_is_mailed_if_mail_is_configured(ada, settings, sent):
     settings.BERTH_MAIL = True
     assert users.invite(actor=ada, username="hal").mailed is False
     link = users.invite(actor=ada, username="gina", email="gina@example.org")
     assert link.mailed
-    assert "welcome" not in str(sent.messages)  # no queue holds a link
+    assert "welcome" not in str(sent.messages)  # no queue contains a link
     sent.run()
     (message,) = mail.outbox
     assert message.to == ["gina@example.org"]
@@ -178,13 +178,13 @@ def test_password_reset_does_not_reveal_accounts(alice, settings, sent, clock):
     assert len(answers) == 1
     assert "a link was sent" in answers.pop()[1]
     sent.run()
-    (message,) = mail.outbox  # asked for twice within five minutes: one mail
+    (message,) = mail.outbox  # requested twice within five minutes: one mail
     address = next(word for word in message.body.split() if "/welcome/" in word)
     clock.shift(settings.BERTH_FORGOTTEN_HOURS * 3600 + 1)
     assert choose(address)[1] == 409
 
 
-def test_a_forgotten_password_is_replaced_and_all_sessions_end(alice, settings, sent, as_user):
+def test_password_reset_replaces_the_password_and_ends_all_sessions(alice, settings, sent, as_user):
     settings.BERTH_MAIL = True
     other = as_user(alice)
     users.forgot_password("alice")
@@ -194,14 +194,14 @@ def test_a_forgotten_password_is_replaced_and_all_sessions_end(alice, settings, 
     assert (status, signed_in_as(browser), signed_in_as(other)) == (302, "alice", "")
 
 
-def test_without_a_mail_server_there_is_no_such_page(alice):
+def test_password_reset_page_is_404_without_mail(alice):
     assert Client().get("/sign-in/forgotten/").status_code == 404
 
 
-# --- changed --------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
-def test_roles_teams_and_address_are_set_as_they_are_given(ada, team, bob):
+def test_change_sets_the_given_roles_teams_and_email(ada, team, bob):
     users.change(actor=ada, user=bob, email="b@example.org", roles=["approver"], teams={"vision": "owner"})
     bob.refresh_from_db()
     assert (bob.email, bob.roles) == ("b@example.org", ["approver"])
@@ -211,8 +211,8 @@ def test_roles_teams_and_address_are_set_as_they_are_given(ada, team, bob):
     assert bob.roles == ["approver"]
 
 
-def test_the_last_administrator_stays_one(ada):
-    # Neither somebody who has not joined yet nor somebody deactivated could take over.
+def test_last_administrator_cannot_be_demoted(ada):
+    # Invited and deactivated administrators do not count.
     users.invite(actor=ada, username="gina", roles=["administrator"])
     UserFactory(username="dea", is_superuser=True, is_active=False)
     for act in (
@@ -238,7 +238,7 @@ def test_a_reset_ends_the_password_and_the_sessions_and_leaves_tokens(ada, alice
     assert choose(link.url)[1] == 409
 
 
-def test_sessions_end_at_once_and_tokens_where_it_is_said(ada, alice):
+def test_sessions_end_at_once_and_tokens_only_if_selected(ada, alice):
     browser = Client()
     browser.post("/sign-in/", {"username": "alice", "password": PASSWORD})
     _, secret = make_token(alice)
@@ -250,10 +250,10 @@ def test_sessions_end_at_once_and_tokens_where_it_is_said(ada, alice):
     assert token_lookup.find_valid_token(secret) is None
 
 
-# --- deleted --------------------------------------------------------------------------------------
+# --- deletion -------------------------------------------------------------------------------------
 
 
-def test_a_deleted_account_leaves_its_name_and_nothing_to_enter_by(ada, team, bob, as_user):
+def test_deleted_account_keeps_its_username_and_loses_all_access(ada, team, bob, as_user):
     browser = as_user(bob)
     make_token(bob)
     users.delete(actor=ada, user=bob)
@@ -271,7 +271,7 @@ def test_a_deleted_account_leaves_its_name_and_nothing_to_enter_by(ada, team, bo
     assert Event.objects.filter(kind="user.deleted").count() == 1
 
 
-def test_workspaces_are_named_before_they_are_deleted(ada, team, bob):
+def test_deletion_names_workspaces_unless_they_are_included(ada, team, bob):
     workspace = WorkspaceFactory(owner=bob, team=team, name="paper", state=State.STOPPED)
     with pytest.raises(StateConflict, match="paper"):
         users.delete(actor=ada, user=bob)
@@ -281,7 +281,7 @@ def test_workspaces_are_named_before_they_are_deleted(ada, team, bob):
     assert workspace.desired_state == "deleted" or workspace.state == State.TERMINATED
 
 
-# --- from a shell ---------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def shell(name: str, *arguments: str) -> str:
@@ -312,20 +312,20 @@ def test_create_user_takes_a_password_from_the_environment(team, monkeypatch):
 @pytest.mark.parametrize(
     "arguments", [["alice"], ["x y"], ["gina", "--team", "nowhere"], ["gina", "--role", "owner"]]
 )
-def test_create_user_says_what_is_wrong(alice, arguments):
+def test_create_user_reports_invalid_arguments(alice, arguments):
     with pytest.raises(CommandError):
         shell("create_user", *arguments)
     assert not User.objects.filter(username="gina").exists()
 
 
-def test_a_membership_of_another_team_is_not_touched(ada, team):
+def test_membership_of_another_team_is_unchanged(ada, team):
     link = users.invite(actor=ada, username="gina", teams={"vision": "member"})
     other = MembershipFactory(user=link.user).team
     users.change(actor=ada, user=link.user, email="g@example.org")
     assert set(link.user.memberships.values_list("team__slug", flat=True)) == {"vision", other.slug}
 
 
-def test_links_of_each_kind_say_what_they_are_for(alice):
+def test_links_are_valid_for_their_own_kind_only(alice):
     for kind in (LinkKind.RESET, LinkKind.FORGOTTEN):
         user_id, text = links.make(alice, kind).rstrip("/").rsplit("/", 2)[1:]
         assert links.opened(alice.pk, text) == (alice, kind)

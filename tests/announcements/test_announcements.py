@@ -1,4 +1,4 @@
-"""Announcements: who sees which, dismissal by each user, and their end by time."""
+"""Announcements: visibility, dismissal per user, and expiry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def texts(user: User) -> list[str]:
     return [banner.text for banner in selectors.banners_for(user)]
 
 
-def test_each_user_dismisses_an_information_for_themselves(as_user, alice, bob):
+def test_information_is_dismissed_per_user(as_user, alice, bob):
     row = announce()
     browser = as_user(alice)
     assert row.text in browser.get("/").content.decode()
@@ -52,7 +52,7 @@ def test_a_warning_cannot_be_dismissed(alice):
     assert texts(alice) == [row.text]
 
 
-def test_begin_and_end_take_effect_by_time(alice, clock):
+def test_announcement_is_shown_between_begin_and_end(alice, clock):
     now = timezone.now()
     announce("Later", begins_at=now + HOUR, ends_at=now + 2 * HOUR)
     shown = []
@@ -74,7 +74,7 @@ def test_a_pool_is_shown_to_users_whose_teams_can_use_it(pool, team, alice, char
     assert list(selectors.announcements_for(alice)) == [row]
 
 
-def test_few_queries_for_many_and_planned_maintenance_first(alice):
+def test_planned_maintenance_comes_first_and_query_count_is_constant(alice):
     now = timezone.now()
     for number in range(20):
         announce(f"{number}", kind="information" if number % 2 else "warning")

@@ -1,4 +1,4 @@
-"""Several announcements at the same moment: the bound holds."""
+"""The limit on announcements under concurrency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.races import at_once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_the_last_place_is_taken_once(monkeypatch):
+def test_last_slot_is_taken_once(monkeypatch):
     monkeypatch.setattr(services, "MAX_ANNOUNCEMENTS", 2)
     services.create(actor=SYSTEM, text="First", ends_at=timezone.now() + timedelta(hours=1))
     outcomes = at_once([lambda: services.create(actor=SYSTEM, text="Second") for _ in range(4)])

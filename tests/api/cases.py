@@ -1,7 +1,7 @@
-"""What every resource of the REST API has to do, as test cases that a resource's class configures.
+"""Checks that every resource of the REST API must pass, configured per resource by a class.
 
-Who of all people may do what is in `tests/permissions`; here is what holds for each resource alike. The rows
-of a resource are made once; each check is a subtest, and what the check changes is rolled back.
+Permissions are in `tests/permissions`. The rows of a resource are created once. Each check is a subtest whose
+changes are rolled back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Check = Callable[[], None]
 
 
 def make_equal(rows: Any, fields: Iterable[str]) -> None:
-    """Give all rows of a model the same value in these fields, where it allows that."""
+    """Give all rows of a model equal values in these fields, where constraints allow it."""
     for name in fields:
         field = name.lstrip("-")
         value = rows.model.objects.values_list(field, flat=True).first()
@@ -41,21 +41,21 @@ def make_equal(rows: Any, fields: Iterable[str]) -> None:
 
 @pytest.mark.django_db
 class ListCase:
-    """A resource that can be listed; `stock` makes at least one row of it."""
+    """A resource with a list; `stock` creates at least one row."""
 
     path: ClassVar[str]
     read_scope: ClassVar[str]
     reader: ClassVar[str] = "olga"
     fixtures: ClassVar[tuple[str, ...]] = ()
-    # Query and how many rows it leaves.
+    # Query and its number of rows.
     filters: ClassVar[dict[str, int]] = {}
     max_queries: ClassVar[int] = 3
     lacks: ClassVar[tuple[str, ...]] = ("DELETE",)
-    # Fields that change from one moment to the next.
+    # Fields that change over time.
     moving: ClassVar[frozenset[str]] = frozenset()
 
     def stock(self) -> None:
-        """Rows beside those of the fixtures."""
+        """Create rows beside those of the fixtures."""
 
     @pytest.fixture(autouse=True)
     def _stocked(self, request: pytest.FixtureRequest, db: None) -> None:
@@ -65,7 +65,7 @@ class ListCase:
 
     @pytest.fixture(autouse=True)
     def _programs(self, _stocked: None, request: pytest.FixtureRequest, api: Any) -> None:
-        """`program` is somebody who sees the rows, with a token for everything."""
+        """`program` is a client with a token of all scopes whose user sees the rows."""
         self.api = api
         self.person = request.getfixturevalue(self.reader)
         self.program = api(self.person)
@@ -89,7 +89,7 @@ class ListCase:
         )
 
     def rows(self, response: Any) -> list[dict[str, Any]]:
-        """The rows of a page without what moves."""
+        """The rows of a page without changing values."""
         return [self.still(row) for row in rows_of(response)]
 
     def still(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -126,12 +126,12 @@ class ListCase:
         return resolve(f"/api/v1/{self.path}").func.cls  # type: ignore[attr-defined]
 
     def sorts(self) -> dict[str, tuple[str, ...]]:
-        """The orders that the list has, by query."""
+        """The list's sort orders, by query."""
         sorts = {f"sort={name}": order for name, order in getattr(self.view(), "sorts", {}).items()}
         return sorts or {"": getattr(self.view(), "ordering", ())}
 
     def paged(self, query: str) -> list[dict[str, Any]]:
-        """The rows of all pages of one row, checked against the way back."""
+        """The rows of all pages, compared with those read backwards."""
         url = f"{self.path}?page_size=1&{query}"
         there = [self.program.get(url).json()]
         while url := there[-1]["next"]:
@@ -157,7 +157,7 @@ class ListCase:
                 assert list(body["errors"]) == [name]
 
     def as_many_queries_for_many_as_for_few(self) -> None:
-        self.program.get("me")  # the token's time of use is written once a minute
+        self.program.get("me")  # the last use of a token is written once a minute
         with CaptureQueriesContext(connection) as queries:
             self.program.get(self.path)
         assert len(queries) <= self.max_queries, [query["sql"] for query in queries]
@@ -173,10 +173,10 @@ class ListCase:
 
 
 class DetailCase(ListCase):
-    """A resource whose rows can be read one by one, by `key`."""
+    """A resource whose rows are read one by one, by `key`."""
 
     key: ClassVar[str] = "id"
-    # Fields that only the row by itself has.
+    # Fields of the detail only.
     only_detail: ClassVar[frozenset[str]] = frozenset()
 
     def absent(self) -> str:
@@ -200,7 +200,7 @@ class DetailCase(ListCase):
 
 
 class CreateCase(ListCase):
-    """A resource that can be made from `body`."""
+    """A resource that can be created from `body`."""
 
     body: ClassVar[dict[str, Any]]
     required: ClassVar[tuple[str, ...]]

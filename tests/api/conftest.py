@@ -1,4 +1,4 @@
-"""A program that speaks JSON to the API as somebody."""
+"""A JSON client of the API, and checks of responses against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django.test import Client
 from portal.common.events import live
 from tests.api.streaming import Hints
 
-# Fixtures: a portal that listens, and a Redis beside it.
+# Fixtures: a listening portal and a Redis.
 from tests.cli.conftest import server  # noqa: F401
 from tests.workspaces.gateway.gateway_support import redis, redis_url  # noqa: F401
 
@@ -45,7 +45,7 @@ class Api:
             headers=headers,
         )
         if answer.status_code == 202 or (answer.status_code == 201 and "Retry-After" in answer):
-            # Whatever goes on says where to look, and the document says that it does.
+            # A running operation names its URL, as the document declares.
             assert answer["Location"].startswith(V1)
             assert {"Location", "Retry-After"} >= headers_of(answer) >= {"Location"}
             assert ("Retry-After" in answer) == ("Retry-After" in headers_of(answer))
@@ -83,12 +83,12 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.yaml"
 
 @cache
 def document() -> Any:
-    """The OpenAPI document, as it is committed."""
+    """The committed OpenAPI document."""
     return yaml.load(DOCUMENT.read_text(), Loader=yaml.CSafeLoader)
 
 
 def headers_of(answer: Any) -> set[str]:
-    """The headers that the document says of this answer."""
+    """The headers that the document names for this response."""
     request = answer.wsgi_request
     route = "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", request.resolver_match.route).rstrip("/")
     operation = document()["paths"][route][request.method.lower()]
@@ -97,7 +97,7 @@ def headers_of(answer: Any) -> set[str]:
 
 @cache
 def _problems() -> Any:
-    """What the OpenAPI document says of problems, and nothing beside it: what is sent has to stand there."""
+    """The schema of problems in the document, closed: unknown fields fail."""
     schemas = document()["components"]["schemas"]
     closed = {**schemas["Problem"], "additionalProperties": False}
     return jsonschema_rs.validator_for(
@@ -111,7 +111,7 @@ def _problems() -> Any:
 
 
 def problem(response: Any, status: int, code: str) -> dict[str, Any]:
-    """The problem document, after a look at what every one must have."""
+    """Check a problem response and return its document."""
     assert response.status_code == status, response.content
     assert response["Content-Type"] == "application/problem+json"
     body: dict[str, Any] = response.json()

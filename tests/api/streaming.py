@@ -1,4 +1,4 @@
-"""Server-sent events in tests: hints that the test gives, and messages one by one."""
+"""Server-sent events in tests: hints sent by the test, and messages one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Hints:
-    """Stands for Redis: the test says when there is one."""
+    """Replaces Redis: the test sends hints."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[bool] = asyncio.Queue()
@@ -26,7 +26,7 @@ class Hints:
 
 
 async def take(content: Any, until: bytes) -> list[bytes]:
-    """Chunks up to the one that holds `until`."""
+    """The chunks up to the one that contains `until`."""
     chunks = []
     async with asyncio.timeout(10):
         async for chunk in content:

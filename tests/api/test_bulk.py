@@ -27,7 +27,7 @@ def bulk(program: Api, act: str, *ids: Any, **more: Any) -> list[dict[str, Any]]
     return found
 
 
-def test_each_is_stopped_or_refused_by_itself(
+def test_workspaces_are_stopped_or_refused_individually(
     api: Any, bob: Any, charlie: Any, team: Any, make: Any, pool: Any, settle: Any, sent: Any
 ) -> None:
     mine = make(bob, "sim-cpu")
@@ -49,12 +49,12 @@ def test_each_is_stopped_or_refused_by_itself(
         *("stopped", None, None, "stopped", None),
     ]
     assert Workspace.objects.get(pk=mine.pk).state == State.STOPPING
-    # What is not to be seen is refused as what is not there.
+    # Hidden workspaces are refused like missing ones.
     other = {**found[1]["problem"], "request_id": ""}
     assert other == {**found[4]["problem"], "request_id": ""}
 
 
-def test_many_are_deleted(api: Any, bob: Any, team: Any, settle: Any, sent: Any) -> None:
+def test_several_workspaces_are_deleted(api: Any, bob: Any, team: Any, settle: Any, sent: Any) -> None:
     rows = [WorkspaceFactory(owner=bob, team=team, state=State.STOPPED) for _ in range(3)]
     found = bulk(api(bob), "delete", *(row.pk for row in rows))
     assert {row["status"] for row in found} <= {202, 204}
@@ -64,7 +64,7 @@ def test_many_are_deleted(api: Any, bob: Any, team: Any, settle: Any, sent: Any)
     assert {row["status"] for row in bulk(api(bob), "delete", *(row.pk for row in rows))} == {204}
 
 
-def test_each_is_extended_or_refused_and_a_repeated_request_extends_nothing(
+def test_workspaces_are_extended_individually_and_a_replay_extends_nothing(
     api: Any, bob: Any, team: Any, local_pool: Any
 ) -> None:
     now = timezone.now()
@@ -107,7 +107,7 @@ def test_invalid_lists_are_refused(api: Any, bob: Any, given: Any) -> None:
     assert list(refused["errors"]) == ["workspaces"]
 
 
-def test_it_is_for_tokens_that_write(api: Any, bob: Any) -> None:
+def test_bulk_actions_need_write_scope(api: Any, bob: Any) -> None:
     for act in ("stop", "delete"):
         refused = api(bob, "workspaces:read").post(f"workspaces/{act}", {"workspaces": [str(uuid4())]})
         problem(refused, 403, "permission_denied")

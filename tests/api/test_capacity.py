@@ -24,7 +24,7 @@ def test_pools(api: Any, bob: Any, pool: Any) -> None:
     assert api(bob).get("pools/sim").json() == rows[0]
 
 
-def test_nodes_and_devices_show_what_is_used(api: Any, bob: Any, make: Any, pool: Any) -> None:
+def test_nodes_and_devices_show_usage(api: Any, bob: Any, make: Any, pool: Any) -> None:
     workspace = make(bob, "sim-h100-x2")
     held = workspace.allocations.get()
 
@@ -57,7 +57,7 @@ def test_unscrubbed_device_is_not_free(api: Any, bob: Any, make: Any, pool: Any)
     assert (after["free"], after["in_service"]) == (before["free"] - 500, before["in_service"])
 
 
-def test_only_an_operator_cordons(api: Any, olga: Any, bob: Any, pool: Any) -> None:
+def test_only_operators_cordon(api: Any, olga: Any, bob: Any, pool: Any) -> None:
     node = Node.objects.first()
     assert node is not None
 

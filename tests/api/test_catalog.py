@@ -16,7 +16,7 @@ WORLD = sites.with_catalog
 ASK = {"team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
 
 
-def test_templates_say_whether_they_can_be_had(api: Any, charlie: Any, catalog: Any) -> None:
+def test_templates_show_their_availability(api: Any, charlie: Any, catalog: Any) -> None:
     local_pool_with(node_info(programs=("jupyter-lab",)))
 
     rows = {row["slug"]: row for row in api(charlie).get("templates").json()["results"]}
@@ -28,9 +28,7 @@ def test_templates_say_whether_they_can_be_had(api: Any, charlie: Any, catalog: 
     assert api(charlie).get("templates/vscode").json() == rows["vscode"]
 
 
-def test_a_flavor_says_what_its_accelerators_share_and_so_does_a_workspace_of_it(
-    api: Any, alice: Any, team: Any
-) -> None:
+def test_flavors_and_workspaces_show_the_topology_of_accelerators(api: Any, alice: Any, team: Any) -> None:
     flavor = FlavorFactory(slug="pair", accelerator_count=2, within="numa")
     shown = api(alice).get("flavors/pair/").json()["resources"]["accelerators"]
     assert (shown["within"], shown["mig_profile"]) == ("numa", "")
@@ -38,7 +36,7 @@ def test_a_flavor_says_what_its_accelerators_share_and_so_does_a_workspace_of_it
     assert (
         api(alice).get(f"workspaces/{workspace.pk}/").json()["resources"]["accelerators"]["within"] == "numa"
     )
-    # One from before flavors had a bond.
+    # A workspace without a topology requirement.
     del workspace.resources["accelerators"]["within"]
     workspace.save()
     assert (
@@ -46,7 +44,7 @@ def test_a_flavor_says_what_its_accelerators_share_and_so_does_a_workspace_of_it
     )
 
 
-def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: Any) -> None:
+def test_preview_creates_nothing(api: Any, bob: Any, team: Any, local_pool: Any) -> None:
     body = api(bob, "catalog:read").post("admission/preview", ASK).json()
 
     assert body == {
@@ -75,7 +73,9 @@ def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: An
     assert Workspace.objects.count() == 0
 
 
-def test_a_refusal_is_a_verdict_too(api: Any, bob: Any, team: Any, catalog: Any) -> None:
+def test_preview_returns_200_with_the_outcome_if_impossible(
+    api: Any, bob: Any, team: Any, catalog: Any
+) -> None:
     local_pool_with(node_info(memory_mib=512))
 
     body = api(bob).post("admission/preview", ASK).json()
@@ -85,7 +85,7 @@ def test_a_refusal_is_a_verdict_too(api: Any, bob: Any, team: Any, catalog: Any)
     assert body["next_action"]
 
 
-def test_permission_to_request(
+def test_permissions_for_previews(
     api: Any, charlie: Any, olga: Any, bob: Any, team: Any, local_pool: Any
 ) -> None:
     problem(api(None).post("admission/preview", ASK), 401, "not_authenticated")

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.django_db
 SHELL = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}", "{token_file}"]}
 
 
-def test_an_owner_keeps_the_teams_own(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
+def test_owner_manages_the_templates_of_the_team(
+    api: Any, alice: Any, bob: Any, charlie: Any, team: Any
+) -> None:
     made = api(alice).post("templates", {**SHELL, "team": "vision"})
     assert made.status_code == 201
     row = made.json()
@@ -26,7 +28,7 @@ def test_an_owner_keeps_the_teams_own(api: Any, alice: Any, bob: Any, charlie: A
         api(alice).send("PATCH", path, {"env": {}}, **{"If-Match": made["ETag"]}), 412, "changed_meanwhile"
     )
     assert stale["changed_by"] == "alice"
-    # A member uses it, and does not read what only its keeper has to know.
+    # A member can use it, but cannot read fields for editors.
     seen = api(bob).get(path).json()
     assert [seen[name] for name in ("argv", "env", "startup")] == [None, None, None]
     problem(api(bob).send("PATCH", path, {"name": "Mine"}), 403, "not_allowed")
@@ -35,7 +37,7 @@ def test_an_owner_keeps_the_teams_own(api: Any, alice: Any, bob: Any, charlie: A
     assert [version["number"] for version in versions] == [2, 1]
     assert versions[0]["changes"] == [{"field": "env", "before": {}, "after": {"A": "b"}}]
     assert api(alice).post(f"{path}/versions/1/restore", {}).json()["env"] == {}
-    # Others get the answer of what there is not.
+    # For others it does not exist.
     for method, where in (("GET", path), ("PATCH", path), ("DELETE", path), ("GET", f"{path}/versions")):
         hidden = problem(
             api(charlie).send(method, where, {} if method == "PATCH" else None), 404, "not_found"
@@ -74,13 +76,13 @@ def test_an_owner_keeps_the_teams_own(api: Any, alice: Any, bob: Any, charlie: A
         ({"environment": "nonesuch"}, "environment"),
     ],
 )
-def test_wrong_input_names_its_field(api: Any, olga: Any, team: Any, given: Any, field: str) -> None:
+def test_invalid_input_is_a_field_error(api: Any, olga: Any, team: Any, given: Any, field: str) -> None:
     body = problem(api(olga).post("templates", {**SHELL, **given}), 400, "invalid")
     assert field in body["errors"]
     assert not Template.objects.exists()
 
 
-def test_a_restricted_flavor_is_for_its_teams_alone(
+def test_restricted_flavor_is_available_to_its_teams_only(
     api: Any, olga: Any, bob: Any, charlie: Any, team: Any, local_pool: Any
 ) -> None:
     size = {
@@ -96,7 +98,7 @@ def test_a_restricted_flavor_is_for_its_teams_alone(
     problem(api(bob).get("flavors/tiny"), 404, "not_found")
     ask = {"team": "vision", "template": "jupyterlab", "flavor": "tiny"}
     problem(api(bob).post("workspaces", ask), 400, "invalid")
-    # An operator sees it, and may still not charge it to another team.
+    # An operator sees it, but cannot charge it to another team.
     MembershipFactory(team=team, user=olga)
     refused = problem(api(olga).post("workspaces", ask), 403, "not_allowed")
     assert refused["reason"]["code"] == "flavor_not_for_team"
@@ -113,7 +115,7 @@ def test_disabled_entries_are_listed_on_request(api: Any, olga: Any, bob: Any, c
     problem(api(bob).get("templates/marimo"), 404, "not_found")
 
 
-def test_sizes_of_a_flavor_are_written_as_they_are_read(api: Any, olga: Any) -> None:
+def test_flavor_resources_have_one_format_for_reading_and_writing(api: Any, olga: Any) -> None:
     operator = api(olga)
     accelerators = {"count": 2, "models": ["H100", "H200"], "memory_mib": 80_000, "within": "numa"}
     size = {
@@ -151,7 +153,9 @@ def test_sizes_of_a_flavor_are_written_as_they_are_read(api: Any, olga: Any) -> 
         ({"nodes": 2, "accelerators": {"count": 1, "share_milli": 500}}, "resources.nodes"),
     ],
 )
-def test_errors_name_the_path_of_a_size(api: Any, olga: Any, resources: dict[str, Any], wrong: str) -> None:
+def test_errors_name_the_path_of_nested_resources(
+    api: Any, olga: Any, resources: dict[str, Any], wrong: str
+) -> None:
     size = {"slug": "s", "name": "S", "resources": {"cpu_milli": 500, "memory_mib": 512}}
     operator = api(olga)
     assert operator.post("flavors", size).status_code == 201

@@ -1,4 +1,4 @@
-"""PATCH of a workspace: rename it, say anew how long it is needed, and its priority."""
+"""PATCH of a workspace: name, expected hours and priority."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_only_given_fields_change(api: Any, bob: Any, waiting: Workspace) -> Non
     assert entry.data["before"] == {"name": "first", "expected_s": 28_800, "priority": 0}
 
 
-def test_the_queue_hears_of_another_rank_and_not_of_another_name(
+def test_priority_changes_update_the_queue_and_another_name_does_not(
     api: Any, bob: Any, waiting: Workspace
 ) -> None:
     def told() -> int:
@@ -52,7 +52,7 @@ def test_the_queue_hears_of_another_rank_and_not_of_another_name(
     assert told() == before + 1
 
 
-def test_saying_what_is_so_changes_nothing(api: Any, bob: Any, waiting: Workspace) -> None:
+def test_unchanged_values_keep_the_etag_and_write_no_event(api: Any, bob: Any, waiting: Workspace) -> None:
     tag = api(bob).get(f"workspaces/{waiting.pk}")["ETag"]
     answer = patch(api(bob), waiting, {"name": "first", "priority": 0}, **{"If-Match": tag})
     assert (answer.status_code, answer["ETag"]) == (200, tag)
@@ -60,7 +60,7 @@ def test_saying_what_is_so_changes_nothing(api: Any, bob: Any, waiting: Workspac
     assert not Event.objects.filter(kind="workspace.changed").exists()
 
 
-def test_only_as_it_was_seen(api: Any, bob: Any, waiting: Workspace) -> None:
+def test_outdated_etag_is_refused(api: Any, bob: Any, waiting: Workspace) -> None:
     tag = api(bob).get(f"workspaces/{waiting.pk}")["ETag"]
     changed = patch(api(bob), waiting, {"priority": -1}, **{"If-Match": tag})
     assert (changed.status_code, changed["ETag"] != tag) == (200, True)
@@ -69,13 +69,13 @@ def test_only_as_it_was_seen(api: Any, bob: Any, waiting: Workspace) -> None:
     assert waiting.priority == -1
 
 
-def test_only_owners_of_the_team_and_operators_put_it_first(
+def test_only_team_owners_and_operators_raise_priority(
     api: Any, alice: Any, bob: Any, olga: Any, waiting: Workspace
 ) -> None:
     body = problem(patch(api(bob), waiting, {"priority": 1}), 403, "not_allowed")
     assert body["reason"]["code"] == "priority_not_allowed"
     assert patch(api(alice), waiting, {"priority": 50}).status_code == 200
-    # Its user may change the rest of one that is first, and take it back.
+    # Its owner can still change other fields, and lower the priority.
     assert patch(api(bob), waiting, {"priority": 50, "name": "first-of-all"}).status_code == 200
     assert patch(api(bob), waiting, {"priority": 0}).status_code == 200
     assert patch(api(olga), waiting, {"priority": 100}).status_code == 200
@@ -106,7 +106,7 @@ def test_invalid_fields_are_named(api: Any, bob: Any, waiting: Workspace, body: 
     assert (waiting.name, waiting.expected_s, waiting.priority) == ("first", 28_800, 0)
 
 
-def test_a_name_that_is_taken_is_refused(api: Any, bob: Any, team: Any, waiting: Workspace) -> None:
+def test_duplicate_name_is_refused(api: Any, bob: Any, team: Any, waiting: Workspace) -> None:
     WorkspaceFactory(owner=bob, team=team, name="taken")
     problem(patch(api(bob), waiting, {"name": "taken"}), 409, "name_taken")
     waiting.refresh_from_db()
@@ -137,7 +137,7 @@ def test_workspace_with_an_end_is_extended_instead(
 ) -> None:
     workspace = make(bob, "sim-cpu", lifetime_s=7200)
     waiting = patch(api(bob), workspace, {"expected_hours": 5})
-    # None is needed for longer than it lives.
+    # Expected hours cannot exceed the lifetime.
     assert waiting.json()["expected_hours"] == 2
     settle()
     body = problem(patch(api(bob), workspace, {"expected_hours": 1}), 409, "conflict")

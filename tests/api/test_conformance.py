@@ -1,9 +1,8 @@
-"""The OpenAPI document is true: requests are generated from it, valid ones and broken ones.
+"""Requests generated from the OpenAPI document, valid and invalid ones.
 
-`make test` sends what the document allows, for each second operation, as an administrator, who may do nearly
-everything. `make test-all` also sends what it forbids, and both as a member of a team, who is refused much.
-Each answer has to be one that the document knows, with its headers and its body. What it forbids has to be
-refused.
+`make test` sends valid requests for every second operation as an administrator. `make test-all` also sends
+invalid ones, and both as a member of a team. Each response must match the document in status, headers and
+body. Invalid requests must be refused.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ PARTS = ("[a-e]", "[f-m]", "[n-q]", "[r-s]", "[t-v]", "w")
 
 
 def generating(part: str, *modes: GenerationMode) -> Any:
-    """A part of the document without streams: they do not end, and have tests of their own."""
+    """A part of the document without streams, which do not end and have their own tests."""
     schema = schemathesis.openapi.from_dict(DOCUMENT)
     schema = schema.include(path_regex=f"^/api/v1/{part}").exclude(path_regex="/stream$")
     schema.config.generation.update(modes=list(modes))
@@ -86,7 +85,7 @@ def generating(part: str, *modes: GenerationMode) -> Any:
 
 @pytest.fixture
 def role() -> str:
-    """Who asks, unless a test says otherwise."""
+    """The default role."""
     return "administrator"
 
 
@@ -101,7 +100,7 @@ few = settings(
 
 @pytest.fixture(scope="module")
 def application() -> Any:
-    """The portal as a web server calls it, made once: its middleware reads every route and file."""
+    """The portal's WSGI application, created once, as its middleware reads every route and file."""
     return get_wsgi_application()
 
 
@@ -111,7 +110,7 @@ def secrets(
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World[dict[str, str]]]:
-    """A token by role, in the world that is asked about."""
+    """A token by role."""
 
     def make(_sent: Broker) -> dict[str, str]:
         alice, bob = UserFactory(username="alice"), UserFactory(username="bob")
@@ -130,7 +129,7 @@ def secrets(
 def web(
     application: Any, secrets: World[dict[str, str]], role: str, db: None
 ) -> Iterator[Callable[..., Any]]:
-    """The portal on the test's own connection, asked with the token."""
+    """The portal on the test's own connection, with the token."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     asked = 0
@@ -150,7 +149,7 @@ def web(
 
 
 def _about_what_is_there(case: schemathesis.Case) -> None:
-    """Only where the path is good as it is: one that is broken shall stay so."""
+    """Keep invalid paths invalid: only valid paths get existing keys."""
     meta = case.meta
     if meta is None or meta.generation.mode is not GenerationMode.POSITIVE:
         return
@@ -161,7 +160,7 @@ def _about_what_is_there(case: schemathesis.Case) -> None:
 
 @pytest.mark.slow("generates requests for every operation of a part")
 @pytest.mark.parametrize("part", PARTS)
-def test_allowed_requests_are_answered_as_the_document_says(
+def test_responses_to_valid_requests_match_the_schema(
     subtests: pytest.Subtests, web: Callable[..., Any], part: str
 ) -> None:
     quick = (HypothesisTestMode.EXAMPLES, HypothesisTestMode.FUZZING)
@@ -171,7 +170,7 @@ def test_allowed_requests_are_answered_as_the_document_says(
 @pytest.mark.thorough("many requests for each operation; `make test` sends the allowed ones in one role")
 @pytest.mark.parametrize("role", ["administrator", "member"])
 @pytest.mark.parametrize("part", PARTS)
-def test_requests_are_answered_as_the_document_says(
+def test_responses_to_all_requests_match_the_schema(
     subtests: pytest.Subtests, web: Callable[..., Any], part: str, role: str
 ) -> None:
     send_all(subtests, generating(part, GenerationMode.POSITIVE, GenerationMode.NEGATIVE), web)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def place(team: Any, local_pool: Any) -> None:
-    """A team and a machine with room."""
+def free_node(team: Any, local_pool: Any) -> None:
+    """A team and a node with free capacity."""
 
 
-def test_it_starts_and_says_all_about_itself(api: Any, bob: Any, place: None) -> None:
+def test_create_starts_the_workspace_and_returns_it_in_full(api: Any, bob: Any, free_node: None) -> None:
     response = api(bob).post("workspaces", BODY)
 
     assert response.status_code == 201
@@ -54,7 +54,7 @@ def test_it_starts_and_says_all_about_itself(api: Any, bob: Any, place: None) ->
     assert workspace.owner == bob
 
 
-def test_the_only_team_need_not_be_named_nor_the_workspace(api: Any, bob: Any, place: None) -> None:
+def test_team_and_name_are_optional_with_one_team(api: Any, bob: Any, free_node: None) -> None:
     body = {"template": "jupyterlab", "flavor": "cpu-small"}
 
     first, second = api(bob).post("workspaces", body).json(), api(bob).post("workspaces", body).json()
@@ -63,7 +63,7 @@ def test_the_only_team_need_not_be_named_nor_the_workspace(api: Any, bob: Any, p
     assert (first["name"], second["name"]) == ("jupyterlab", "jupyterlab-2")
 
 
-def test_with_two_teams_one_must_be_named(api: Any, bob: Any, place: None) -> None:
+def test_team_is_required_with_two_teams(api: Any, bob: Any, free_node: None) -> None:
     MembershipFactory(team=TeamFactory(slug="audio"), user=bob)
 
     body = problem(
@@ -86,21 +86,23 @@ def test_with_two_teams_one_must_be_named(api: Any, bob: Any, place: None) -> No
         ({"flavor": "nonesuch"}, "flavor"),
     ],
 )
-def test_mistakes_name_the_field(api: Any, bob: Any, place: None, change: dict[str, Any], field: str) -> None:
+def test_invalid_input_is_a_field_error(
+    api: Any, bob: Any, free_node: None, change: dict[str, Any], field: str
+) -> None:
     assert field in problem(api(bob).post("workspaces", {**BODY, **change}), 400, "invalid")["errors"]
 
 
-def test_an_outsider_cannot_charge_the_team(api: Any, charlie: Any, place: None) -> None:
+def test_outsider_cannot_charge_the_team(api: Any, charlie: Any, free_node: None) -> None:
     problem(api(charlie).post("workspaces", BODY), 400, "invalid")
     assert Workspace.objects.count() == 0
 
 
-def test_a_token_that_may_only_read_is_refused(api: Any, bob: Any, place: None) -> None:
+def test_read_only_token_is_refused(api: Any, bob: Any, free_node: None) -> None:
     body = problem(api(bob, "workspaces:read").post("workspaces", BODY), 403, "permission_denied")
     assert "workspaces:write" in body["detail"]
 
 
-def test_without_a_token(api: Any, place: None) -> None:
+def test_missing_token_is_401(api: Any, free_node: None) -> None:
     response = api(None).post("workspaces", BODY)
 
     problem(response, 401, "not_authenticated")
@@ -108,10 +110,10 @@ def test_without_a_token(api: Any, place: None) -> None:
 
 
 @pytest.mark.parametrize(("said", "loses"), [(True, False), (False, True), (None, False)])
-def test_the_users_word_on_checkpoints_is_kept(
-    api: Any, bob: Any, place: None, said: Any, loses: bool
+def test_checkpointed_overrides_the_template_default(
+    api: Any, bob: Any, free_node: None, said: Any, loses: bool
 ) -> None:
-    """Without it a notebook that computes on no accelerator is taken to go on from its files."""
+    """By default a notebook without accelerator counts as resumable from its files."""
     made = api(bob).post("workspaces", {**BODY, "checkpointed": said})
     assert made.status_code == 201
     assert (made.json()["checkpointed"], made.json()["loses_work"]) == (said, loses)
@@ -122,7 +124,7 @@ def test_impossible_request_creates_nothing(api: Any, bob: Any, team: Any, catal
     assert Workspace.objects.count() == 0
 
 
-def test_a_repeated_request_with_a_key_creates_nothing(api: Any, bob: Any, place: None) -> None:
+def test_replay_with_an_idempotency_key_creates_nothing(api: Any, bob: Any, free_node: None) -> None:
     first = api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
     again = api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
 
@@ -134,13 +136,13 @@ def test_a_repeated_request_with_a_key_creates_nothing(api: Any, bob: Any, place
 
 
 @pytest.mark.parametrize("key", ["two words", "x" * 121])
-def test_any_text_is_a_key(api: Any, bob: Any, place: None, key: str) -> None:
+def test_any_text_is_a_valid_idempotency_key(api: Any, bob: Any, free_node: None, key: str) -> None:
     first, again = (api(bob).post("workspaces", BODY, **{"Idempotency-Key": key}) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.json()["id"] == first.json()["id"]
 
 
-def test_an_empty_key_is_ignored(api: Any, bob: Any, place: None) -> None:
+def test_empty_idempotency_key_is_ignored(api: Any, bob: Any, free_node: None) -> None:
     body = {**BODY, "name": ""}
     first, again = (api(bob).post("workspaces", body, **{"Idempotency-Key": ""}) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201)
@@ -150,8 +152,10 @@ def test_an_empty_key_is_ignored(api: Any, bob: Any, place: None) -> None:
 
 @pytest.mark.parametrize("name", ["trial", ""])
 @pytest.mark.django_db(transaction=True)
-def test_many_at_once_with_one_key_make_exactly_one(bob: Any, place: None, name: str) -> None:
-    """Threads with connections of their own, as web workers have."""
+def test_simultaneous_requests_at_once_with_one_key_create_one_workspace(
+    bob: Any, free_node: None, name: str
+) -> None:
+    """Threads with their own connections, as web workers have."""
     _, secret = make_token(bob)
     together = threading.Barrier(6)
     answers: list[Any] = []
@@ -180,7 +184,7 @@ def test_many_at_once_with_one_key_make_exactly_one(bob: Any, place: None, name:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_at_once_without_a_name_each_get_their_own(bob: Any, place: None) -> None:
+def test_requests_at_once_without_a_name_get_distinct_names(bob: Any, free_node: None) -> None:
     _, secret = make_token(bob)
     together = threading.Barrier(4)
     answers: list[Any] = []

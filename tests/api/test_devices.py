@@ -1,4 +1,4 @@
-"""Nodes and devices over REST: what is said of them, cordons of single devices, drains."""
+"""Nodes and devices over REST: properties, cordons and drains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def states(program: Any) -> dict[str, str]:
-    """What each device says of itself; asking for those in a state gives the same."""
+    """The state of each device; the filter by state must agree."""
     said = {row["uuid"]: row["state"] for row in program.get("devices").json()["results"]}
     for state in DeviceState:
         found = {row["uuid"] for row in program.get(f"devices?state={state}").json()["results"]}
@@ -32,7 +32,7 @@ def states(program: Any) -> dict[str, str]:
     return said
 
 
-def test_all_that_is_known_of_a_device_and_its_node(api: Any, bob: Any, olga: Any, catalog: Any) -> None:
+def test_device_and_node_show_all_reported_properties(api: Any, bob: Any, olga: Any, catalog: Any) -> None:
     gpu = DeviceInfo(
         uuid="GPU-0",
         index=3,
@@ -86,12 +86,12 @@ def test_all_that_is_known_of_a_device_and_its_node(api: Any, bob: Any, olga: An
     assert (node["facts"], node["cordon_reason"]) == ({"cpu": {"model": "EPYC"}}, "")
 
 
-def test_each_state_in_one_word(api: Any, bob: Any, olga: Any, make: Any, pool: Pool) -> None:
+def test_device_states(api: Any, bob: Any, olga: Any, make: Any, pool: Pool) -> None:
     make(bob, "sim-h100-x4")
     held = list(Device.objects.filter(allocated__active=True).order_by("index"))
     free = list(Device.objects.exclude(pk__in=[device.pk for device in held]).order_by("index"))
     now_s = int(time.time())
-    # Idle for long, idle just now, and idle as was measured long ago.
+    # Idle for long, idle recently, and idle by an old measurement.
     for device, since, newest in (
         (held[0], 3600, 30),
         (held[1], 300, 30),
@@ -111,12 +111,12 @@ def test_each_state_in_one_word(api: Any, bob: Any, olga: Any, make: Any, pool: 
     assert states(api(bob))[free[3].uuid] == "offline"
     Node.objects.update(cordoned=True)
     assert set(states(api(bob)).values()) == {"cordoned", "failed", "offline"}
-    # The last known states stay.
+    # The last known states are kept.
     Node.objects.update(online=False)
     assert set(states(api(bob)).values()) == {"cordoned", "failed", "offline"}
 
 
-def test_a_split_gpu_is_held_as_its_instances_are_and_these_follow_its_troubles(
+def test_partitioned_gpu_is_in_use_with_its_instances_and_they_fail_with_it(
     api: Any, bob: Any, olga: Any, make: Any, catalog: Any
 ) -> None:
     gpu = DeviceInfo(uuid="GPU-0", index=0, model="H100", memory_mib=81_559, mig_mode=True)
@@ -140,7 +140,7 @@ def test_a_split_gpu_is_held_as_its_instances_are_and_these_follow_its_troubles(
     assert set(states(api(bob)).values()) == {"failed"}
 
 
-def test_an_operator_cordons_a_device_and_puts_it_back(api: Any, olga: Any, bob: Any, pool: Pool) -> None:
+def test_operator_cordons_and_uncordons_a_device(api: Any, olga: Any, bob: Any, pool: Pool) -> None:
     device = Device.objects.order_by("pk").first()
     assert device is not None
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_an_operator_cordons_a_device_and_puts_it_back(api: Any, olga: Any, bob:
     assert (answer["state"], answer["cordon_cause"]) == ("free", "")
 
 
-def test_an_operators_cordon_keeps_what_a_check_says_brings_it_back(api: Any, olga: Any, pool: Pool) -> None:
+def test_operator_cordon_keeps_the_recovery_action_of_a_failed_check(api: Any, olga: Any, pool: Pool) -> None:
     device = Device.objects.order_by("pk")[0]
     cordons.cordon_device(
         actor=olga, device_id=device.pk, reason="ECC", cause=CordonCause.CHECK, recovery="reset"
@@ -166,7 +166,7 @@ def test_an_operators_cordon_keeps_what_a_check_says_brings_it_back(api: Any, ol
 
 
 @pytest.mark.parametrize("what", ["node", "device"])
-def test_drains_say_how_far_they_are(api: Any, olga: Any, bob: Any, make: Any, pool: Pool, what: str) -> None:
+def test_drains_show_progress(api: Any, olga: Any, bob: Any, make: Any, pool: Pool, what: str) -> None:
     workspace = make(bob, "sim-h100-x1")
     held = AllocatedDevice.objects.get()
     target = held.device if what == "device" else held.device.node
@@ -203,7 +203,7 @@ def test_permissions_for_devices(api: Any, bob: Any, olga: Any, pool: Pool, path
     assert not Node.objects.filter(cordoned=True).exists()
 
 
-def test_as_many_queries_for_many_devices_in_all_states(
+def test_query_count_is_constant_for_devices_in_all_states(
     api: Any, bob: Any, catalog: Any, tmp_path: Any, make: Any, django_assert_max_num_queries: Any
 ) -> None:
     simulated_pool(str(tmp_path / "many"), nodes=13, gpus=8)

@@ -1,4 +1,4 @@
-"""What is edited over REST says which version it is, and takes `If-Match`."""
+"""Editable resources return a version and accept `If-Match`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDS_AN_ACCOUNT = {"deleteUser", "deleteServiceAccount"}
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind is made and changed: `make` returns who edits it and its path below /api/v1/."""
+    """A kind of resource: `make` creates it and returns its editor and path below /api/v1/."""
 
     make: Callable[[Any], str]
     method: str
@@ -207,7 +207,7 @@ def test_second_of_two_editors_gets_a_conflict(api: Any, people: dict[str, User]
         assert kind.end(program, path, second["ETag"]).status_code in (200, 204)
 
 
-def test_without_a_version_the_last_one_wins(api: Any, people: dict[str, User], kind: Kind) -> None:
+def test_last_write_wins_without_a_version(api: Any, people: dict[str, User], kind: Kind) -> None:
     program = api(people[kind.actor])
     path = kind.make(program)
     assert program.send(kind.method, path, kind.first).status_code == 200
@@ -237,9 +237,7 @@ def test_missing_permission_is_reported_before_a_conflict(api: Any, people: dict
     problem(api(people["bob"]).put(path, {"quota": 0}, **{"If-Match": '"x"'}), 403, "not_allowed")
 
 
-def test_a_title_that_is_hidden_cannot_be_guessed_at_by_the_version(
-    api: Any, people: dict[str, User], charlie: User
-) -> None:
+def test_version_does_not_reveal_a_hidden_title(api: Any, people: dict[str, User], charlie: User) -> None:
     path = KINDS["reservation"].make(api(people["alice"]))
     api(people["petra"]).post(f"{path}/approve")
     answer = api(charlie).get(path)
@@ -261,7 +259,7 @@ def _takes_versions(operation: dict[str, Any]) -> bool:
     return "If-Match" in named and "412" in operation["responses"]
 
 
-def test_everything_that_is_read_and_edited_takes_a_version() -> None:
+def test_all_editable_resources_accept_if_match() -> None:
     operations = _operations()
     edits = {name: found for name, found in operations.items() if found[0] in EDITS}
     assert edits

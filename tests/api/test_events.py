@@ -40,7 +40,7 @@ def happen(workspace: Workspace, message: str) -> int:
 async def follow(
     workspace: Workspace, user: Any = None, *, path: str = "events/stream", **headers: str
 ) -> Any:
-    """The answer to a request with a new token of the user's."""
+    """The response to a request with a new token of the user."""
     if user is not None:
         _, secret = await sync_to_async(make_token)(user)
         headers["Authorization"] = f"Bearer {secret}"
@@ -59,7 +59,7 @@ def ids_and_messages(chunks: list[bytes]) -> list[tuple[int, str]]:
     return found
 
 
-def test_the_list_is_oldest_first(api: Any, bob: Any, charlie: Any, one: Workspace) -> None:
+def test_list_is_oldest_first(api: Any, bob: Any, charlie: Any, one: Workspace) -> None:
     page = api(bob).get(f"workspaces/{one.pk}/events?page_size=2").json()
 
     assert [row["message"] for row in page["results"]] == ["event 0", "event 1"]
@@ -92,7 +92,7 @@ async def test_stream_sends_past_and_new_events(bob: Any, one: Workspace, hints:
     await content.aclose()
 
 
-async def test_it_goes_on_where_it_was_left(bob: Any, one: Workspace, hints: Hints) -> None:
+async def test_stream_resumes_after_last_event_id(bob: Any, one: Workspace, hints: Hints) -> None:
     events = await sync_to_async(lambda: list(one.events.order_by("pk")))()
     response = await follow(one, bob, **{"Last-Event-ID": str(events[1].pk)})
     content = aiter(response)
@@ -111,7 +111,7 @@ async def test_more_than_one_batch_arrives_at_once(
     await content.aclose()
 
 
-async def test_it_ends_with_the_workspace(bob: Any, one: Workspace, hints: Hints) -> None:
+async def test_stream_ends_when_the_workspace_is_deleted(bob: Any, one: Workspace, hints: Hints) -> None:
     response = await follow(one, bob)
     content = aiter(response)
     await take(content, b"event 2")
@@ -132,7 +132,7 @@ async def test_it_ends_with_the_workspace(bob: Any, one: Workspace, hints: Hints
     assert again.status_code == 204
 
 
-async def test_it_ends_with_the_right_to_see_it(alice: Any, one: Workspace, hints: Hints) -> None:
+async def test_stream_ends_when_the_user_loses_access(alice: Any, one: Workspace, hints: Hints) -> None:
     response = await follow(one, alice)
     content = aiter(response)
     await take(content, b"event 2")
@@ -143,7 +143,7 @@ async def test_it_ends_with_the_right_to_see_it(alice: Any, one: Workspace, hint
         assert [chunk async for chunk in content] == []
 
 
-async def test_it_ends_with_the_token(bob: Any, one: Workspace, hints: Hints) -> None:
+async def test_stream_ends_when_the_token_is_revoked(bob: Any, one: Workspace, hints: Hints) -> None:
     token, secret = await sync_to_async(make_token)(bob)
     response = await follow(one, Authorization=f"Bearer {secret}")
     content = aiter(response)
@@ -160,7 +160,7 @@ async def test_it_ends_with_the_token(bob: Any, one: Workspace, hints: Hints) ->
         assert [chunk async for chunk in content] == []
 
 
-async def test_a_session_may_look_too(bob: Any, one: Workspace, hints: Hints) -> None:
+async def test_session_can_open_the_stream(bob: Any, one: Workspace, hints: Hints) -> None:
     client = AsyncClient()
     await client.aforce_login(bob, backend="django.contrib.auth.backends.ModelBackend")
     response = await client.get(
@@ -179,7 +179,7 @@ async def test_a_session_may_look_too(bob: Any, one: Workspace, hints: Hints) ->
         (None, "", 401, "not_authenticated"),
     ],
 )
-def test_permission_to_follow(
+def test_permissions(
     request: pytest.FixtureRequest,
     api: Any,
     one: Workspace,
@@ -194,6 +194,6 @@ def test_permission_to_follow(
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "9" * 30])
-def test_an_id_that_is_none(api: Any, bob: Any, one: Workspace, number: str) -> None:
+def test_invalid_last_event_id_is_400(api: Any, bob: Any, one: Workspace, number: str) -> None:
     response = api(bob).get(f"workspaces/{one.pk}/events/stream", **{"Last-Event-ID": number})
     problem(response, 400, "invalid")

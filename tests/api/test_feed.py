@@ -1,4 +1,4 @@
-"""GET /api/v1/events and /api/v1/events/stream: everything that one may know of."""
+"""GET /api/v1/events and /api/v1/events/stream: all events visible to the user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def happen(kind: AuditKind, **about: Any) -> int:
 
 @pytest.fixture
 def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
-    """One event of each audience, and one that has no type."""
+    """One event per audience, and one without a type."""
     other = TeamFactory(slug="other")
     mine = WorkspaceFactory(owner=bob, team=team, name="mine")
     hers = WorkspaceFactory(owner=alice, team=team, name="hers")
@@ -57,10 +57,8 @@ def happened(alice: Any, bob: Any, team: Any, pool: Any) -> dict[str, int]:
     }
 
 
-def test_the_gateway_process_sends_the_addresses_of_the_portal(
-    happened: dict[str, int], team: Any, settings: Any
-) -> None:
-    """It serves the stream, and has no other paths."""
+def test_gateway_process_sends_portal_urls(happened: dict[str, int], team: Any, settings: Any) -> None:
+    """The gateway process serves the stream and has no other URLs."""
     number = str(uuid.uuid4())
     happen(
         AuditKind.QUOTA_SET,
@@ -85,7 +83,7 @@ def test_the_gateway_process_sends_the_addresses_of_the_portal(
         assert name == f"api:{subject.replace('_', '-')}-detail"
 
 
-def told(api: Any, user: Any, happened: dict[str, int], query: str = "") -> list[str]:
+def listed_events(api: Any, user: Any, happened: dict[str, int], query: str = "") -> list[str]:
     names = {number: name for name, number in happened.items()}
     answer = api(user).get(f"events{query}")
     assert answer.status_code == 200, answer.content
@@ -100,20 +98,20 @@ def test_events_are_limited_to_what_the_reader_may_see(
     vic = UserFactory(username="vic")
     Membership.objects.create(user=vic, team=team, role=Role.VIEWER)
 
-    assert told(api, charlie, happened) == []
-    assert told(api, bob, happened) == ["mine"]
-    assert told(api, alice, happened) == ["mine", "hers", "quota"]
-    assert told(api, vic, happened) == ["mine", "hers", "quota"]
-    assert told(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
+    assert listed_events(api, charlie, happened) == []
+    assert listed_events(api, bob, happened) == ["mine"]
+    assert listed_events(api, alice, happened) == ["mine", "hers", "quota"]
+    assert listed_events(api, vic, happened) == ["mine", "hers", "quota"]
+    assert listed_events(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
     everything = ["mine", "hers", "quota", "elsewhere", "device", "account"]
-    assert told(api, ada, happened) == everything
+    assert listed_events(api, ada, happened) == everything
     names = {number: name for name, number in happened.items()}
     rows = api(una, "events:read").get("events").json()["results"]
     assert [names[row["id"]] for row in rows] == everything
     problem(api(alice, "workspaces:read").get("events"), 403, "permission_denied")
 
 
-def test_an_event_says_what_a_webhook_is_sent(api: Any, bob: Any, happened: dict[str, int]) -> None:
+def test_event_has_the_payload_of_a_webhook(api: Any, bob: Any, happened: dict[str, int]) -> None:
     (row,) = api(bob, "events:read").get("events").json()["results"]
     assert (row["id"], row["type"]) == (happened["mine"], "workspace.started")
     assert row["data"]["workspace"]["name"] == "mine"
@@ -122,15 +120,19 @@ def test_an_event_says_what_a_webhook_is_sent(api: Any, bob: Any, happened: dict
     assert row["data"]["actor"] == "Berth"
 
 
-def test_reading_on_and_narrowing(api: Any, olga: Any, happened: dict[str, int]) -> None:
-    assert told(api, olga, happened, f"?after={happened['hers']}") == ["quota", "elsewhere", "device"]
-    assert told(api, olga, happened, f"?after={happened['account']}") == []
-    assert told(api, olga, happened, "?type=workspace.started&type=device.state_changed") == [
+def test_pages_and_filters(api: Any, olga: Any, happened: dict[str, int]) -> None:
+    assert listed_events(api, olga, happened, f"?after={happened['hers']}") == [
+        "quota",
+        "elsewhere",
+        "device",
+    ]
+    assert listed_events(api, olga, happened, f"?after={happened['account']}") == []
+    assert listed_events(api, olga, happened, "?type=workspace.started&type=device.state_changed") == [
         "mine",
         "device",
     ]
-    assert told(api, olga, happened, "?team=other") == ["elsewhere"]
-    assert told(api, olga, happened, "?sort=-id&page_size=2") == ["device", "elsewhere"]
+    assert listed_events(api, olga, happened, "?team=other") == ["elsewhere"]
+    assert listed_events(api, olga, happened, "?sort=-id&page_size=2") == ["device", "elsewhere"]
     page = api(olga).get("events?page_size=3").json()
     assert [row["id"] for row in api(olga).get(page["next"]).json()["results"]] == [
         happened["elsewhere"],
@@ -140,7 +142,7 @@ def test_reading_on_and_narrowing(api: Any, olga: Any, happened: dict[str, int])
         problem(api(olga).get(f"events?{wrong}"), 400, "invalid")
 
 
-def test_a_page_costs_as_many_queries_whatever_it_holds(api: Any, olga: Any, team: Any, bob: Any) -> None:
+def test_query_count_is_constant(api: Any, olga: Any, team: Any, bob: Any) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as ran:
             assert api(olga).get("events?page_size=200").status_code == 200
@@ -159,18 +161,18 @@ def test_a_page_costs_as_many_queries_whatever_it_holds(api: Any, olga: Any, tea
 def test_events_after_an_open_gap_are_held_back(
     api: Any, olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As on PostgreSQL, while whoever took the number of "hers" has not committed it.
+    # As on PostgreSQL, while the transaction of "hers" is open.
     late = Event.objects.get(pk=happened["hers"])
     late.delete()
     monkeypatch.setattr(feed, "_settle", lambda cursor: False)
     monkeypatch.setattr(selectors, "_frontier", feed.Position(last_id=happened["mine"] - 1))
-    assert told(api, olga, happened) == ["mine"]
+    assert listed_events(api, olga, happened) == ["mine"]
     late.pk, late._state.adding = happened["hers"], True
     late.save()
-    assert told(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
+    assert listed_events(api, olga, happened) == ["mine", "hers", "quota", "elsewhere", "device"]
 
 
-def test_an_entry_that_is_committed_late_is_not_passed_over(happened: dict[str, int]) -> None:
+def test_entry_committed_late_is_not_skipped(happened: dict[str, int]) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("writers follow each other on SQLite: no entry appears before another")
     assert selectors.last_complete_id() == happened["account"]
@@ -197,10 +199,10 @@ def test_an_entry_that_is_committed_late_is_not_passed_over(happened: dict[str, 
 
 def test_permanent_gap_does_not_delay_events(api: Any, olga: Any, happened: dict[str, int]) -> None:
     Event.objects.filter(pk=happened["hers"]).delete()
-    assert told(api, olga, happened) == ["mine", "quota", "elsewhere", "device"]
+    assert listed_events(api, olga, happened) == ["mine", "quota", "elsewhere", "device"]
 
 
-def test_a_log_that_is_not_the_one_from_before(olga: Any, happened: dict[str, int]) -> None:
+def test_last_complete_id_follows_a_shortened_log(olga: Any, happened: dict[str, int]) -> None:
     assert selectors.last_complete_id() == happened["account"]
     Event.objects.filter(pk__gt=happened["untyped"]).delete()
     assert selectors.last_complete_id() == happened["untyped"]
@@ -208,7 +210,7 @@ def test_a_log_that_is_not_the_one_from_before(olga: Any, happened: dict[str, in
     assert selectors.last_complete_id() == 0
 
 
-def test_many_entries_are_passed_over_in_strides(
+def test_long_logs_are_searched_in_strides(
     olga: Any, happened: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "STRIDE", 2)
@@ -232,7 +234,7 @@ def messages(chunks: list[bytes]) -> list[tuple[str, int]]:
     return found
 
 
-async def test_a_stream_begins_with_what_comes_next(bob: Any, happened: dict[str, int], hints: Hints) -> None:
+async def test_stream_starts_with_the_next_event(bob: Any, happened: dict[str, int], hints: Hints) -> None:
     response = await follow(bob)
     assert (response.status_code, response["Content-Type"]) == (200, "text/event-stream")
     content = aiter(response)
@@ -247,7 +249,7 @@ async def test_a_stream_begins_with_what_comes_next(bob: Any, happened: dict[str
     await content.aclose()
 
 
-async def test_a_stream_goes_on_where_it_was_left(olga: Any, happened: dict[str, int], hints: Hints) -> None:
+async def test_stream_resumes_after_last_event_id(olga: Any, happened: dict[str, int], hints: Hints) -> None:
     response = await follow(olga, "?type=quota.changed", **{"Last-Event-ID": "0"})
     content = aiter(response)
     found = messages(await take(content, f"id: {happened['elsewhere']}\n".encode()))
@@ -278,7 +280,7 @@ async def test_revoked_right_ends_events(
 
 
 @pytest.mark.parametrize("query", ["?type=no.such", "?workspace=x", "?after=3"])
-def test_a_stream_refuses_what_it_does_not_understand(api: Any, bob: Any, query: str) -> None:
+def test_invalid_stream_parameters_are_400(api: Any, bob: Any, query: str) -> None:
     problem(api(bob).get(f"events/stream{query}", Accept="text/event-stream"), 400, "invalid")
     problem(
         api(bob).get("events/stream", **{"Accept": "text/event-stream", "Last-Event-ID": "x"}),

@@ -1,4 +1,4 @@
-"""What goes on after the answer says where to look, and when again; who asks too often, when to come back."""
+"""Location and Retry-After of running operations, and rate limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_running_operation_names_its_url_and_delay() -> None:
                 assert set(taken["headers"]) == (expected or {"Location", "Retry-After"}), operation
 
 
-def test_a_workspace_that_ends_is_found_where_the_answer_says(api: Any, alice: Any, team: Any) -> None:
+def test_stop_returns_the_url_of_the_workspace_and_a_delay(api: Any, alice: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=alice, team=team, state="stopped")
     answer = api(alice).post(f"workspaces/{workspace.pk}/stop")
     assert answer.status_code == 202
@@ -33,12 +33,12 @@ def test_a_workspace_that_ends_is_found_where_the_answer_says(api: Any, alice: A
     assert api(alice).get(answer["Location"]).json()["id"] == str(workspace.pk)
 
 
-def test_which_berth_answers(api: Any, alice: Any) -> None:
+def test_version_is_shown_to_signed_in_users(api: Any, alice: Any) -> None:
     assert api(alice, "pools:read").get("version").json() == {"version": VERSION, "api": "v1"}
     problem(api(None).get("version"), 401, "not_authenticated")
 
 
-def test_the_limit_to_requests_is_said(api: Any, alice: Any, settings: Any, monkeypatch: Any) -> None:
+def test_responses_show_the_rate_limit(api: Any, alice: Any, settings: Any, monkeypatch: Any) -> None:
     settings.BERTH_REQUESTS_PER_MINUTE = 7
     settings.BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS = 5
     assert api(alice).get("me")["RateLimit-Policy"] == '"user";q=7;w=60'

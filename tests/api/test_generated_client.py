@@ -1,4 +1,4 @@
-"""A client generated from the document for programs, used against a portal that listens."""
+"""A client generated from the OpenAPI document, used against a running portal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STREAMS = {"follow_events"}
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name of the package. A warning of the generator is an operation or a field that is left out."""
+    """The name of the package. A generator warning means a skipped operation or field, so it fails."""
     folder = tmp_path_factory.mktemp("client")
     done = subprocess.run(
         [
@@ -43,7 +43,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         text=True,
         timeout=240,
         cwd=folder,
-        # It has ruff put what it writes in order, which stands beside this Python.
+        # The generator formats with ruff, which is installed beside this Python.
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,7 +69,9 @@ def model(generated: str, name: str, fields: dict[str, Any]) -> Any:
     return getattr(importlib.import_module(f"{generated}.models"), name).from_dict(fields)
 
 
-def test_a_workspace_from_wish_to_end(generated: str, as_user: Any, bob: Any, team: Any, pool: Any) -> None:
+def test_client_creates_follows_and_deletes_a_workspace(
+    generated: str, as_user: Any, bob: Any, team: Any, pool: Any
+) -> None:
     client = as_user(bob)
     wish = {"template": "jupyterlab", "flavor": "sim-h100-x4", "team": "vision", "name": "by-client"}
     body = model(generated, "WorkspaceCreateRequest", wish)
@@ -88,7 +90,7 @@ def test_a_workspace_from_wish_to_end(generated: str, as_user: Any, bob: Any, te
     assert response.status_code in (202, 204)
 
 
-def test_a_refusal_is_a_problem_with_codes(
+def test_refusal_is_a_problem_with_codes(
     generated: str, as_user: Any, bob: Any, team: Any, pool: Any
 ) -> None:
     client = as_user(bob)
@@ -101,8 +103,8 @@ def test_a_refusal_is_a_problem_with_codes(
     assert "flavor" in refused.parsed.errors.to_dict()
 
 
-def test_every_list_is_understood(generated: str, as_user: Any, team: Any, pool: Any) -> None:
-    """All that can be read without naming something, as an administrator."""
+def test_client_parses_every_list(generated: str, as_user: Any, team: Any, pool: Any) -> None:
+    """Every list without path parameters, as an administrator."""
     ada = UserFactory(username="ada", is_superuser=True)
     client = as_user(ada)
     begin = timezone.now() + timedelta(days=30)

@@ -1,4 +1,4 @@
-"""Lengths of time in the catalog and of a pool's checks: hours, under names that end in `_hours`."""
+"""Durations of the catalog and of a pool's checks: hours, in fields that end in `_hours`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def lifetimes(answer: Any) -> tuple[int | None, int | None]:
 
 
 @pytest.mark.parametrize(("path", "made"), [("flavors", SMALL), ("templates", SHELL)])
-def test_lifetimes_are_written_and_read(
+def test_lifetimes_in_hours_round_trip(
     api: Any, olga: Any, bob: Any, path: str, made: dict[str, Any]
 ) -> None:
     operator, where = api(olga), f"{path}/{made['slug']}"
     limits = {"default_lifetime_hours": 8, "max_lifetime_hours": 72}
     assert lifetimes(operator.post(path, made | limits)) == (8, 72)
-    # An omitted field stays, null is a value, and 0 another one.
+    # An omitted field is unchanged; null and 0 are distinct values.
     assert lifetimes(operator.send("PATCH", where, {"max_lifetime_hours": 0})) == (8, 0)
     assert lifetimes(operator.send("PATCH", where, {"name": "Other"})) == (8, 0)
     assert lifetimes(operator.send("PATCH", where, {"default_lifetime_hours": None})) == (None, 0)
@@ -88,7 +88,7 @@ def test_check_intervals_of_a_pool(api: Any, olga: Any, bob: Any, pool: Any) -> 
     for wrong in (None, -1, 10_000):
         refused = problem(operator.put(CHECKS, {"check_every_hours": wrong}), 400, "invalid")
         assert list(refused["errors"]) == ["check_every_hours"]
-    # The settings as they were read change nothing.
+    # Sending the settings back unchanged changes nothing.
     assert operator.put(CHECKS, changed.json())["ETag"] == changed["ETag"]
     assert api(bob).get(CHECKS).json() == changed.json()
 

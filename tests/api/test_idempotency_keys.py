@@ -1,4 +1,4 @@
-"""Repeating a request with its key changes nothing again, and a key that would do nothing is ignored."""
+"""Idempotency keys: replays, scope, expiry, and operations that ignore them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(team: Team, olga: Any) -> None:
     ledger.set_ledger(actor=olga, team=team, quota=10**9)
 
 
-def test_credit_comes_once(api: Any, olga: Any, opened: None) -> None:
+def test_credit_is_granted_once(api: Any, olga: Any, opened: None) -> None:
     operator = api(olga)
     first = operator.post(CREDITS, CREDIT, **KEY)
     again = operator.post(f"{CREDITS}/", CREDIT, **KEY)
@@ -52,13 +52,13 @@ def test_another_request_with_the_key_is_refused(api: Any, olga: Any, opened: No
     assert LedgerAccount.objects.get().credit == 3_600_000
 
 
-def test_a_key_is_its_users_and_its_addresses(api: Any, olga: Any, petra: Any, opened: None) -> None:
+def test_key_is_scoped_to_user_and_path(api: Any, olga: Any, petra: Any, opened: None) -> None:
     assert api(olga).post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
     assert api(petra).post(CREDITS, CREDIT, **KEY).json()["credit"] == 7_200_000
     assert api(olga).post("teams", {"name": "Speech", "slug": "speech"}, **KEY).status_code == 201
 
 
-def test_a_refusal_is_not_kept(api: Any, olga: Any, team: Team) -> None:
+def test_refusals_are_not_stored(api: Any, olga: Any, team: Team) -> None:
     operator = api(olga)
     problem(operator.post(CREDITS, CREDIT, **KEY), 404, "not_found")
     ledger.set_ledger(actor=olga, team=team, quota=10**9)
@@ -80,7 +80,7 @@ def test_failure_midway_leaves_no_work_and_no_answer(
     assert api(olga).post(CREDITS, CREDIT, **KEY).json()["credit"] == 3_600_000
 
 
-def test_a_created_row_keeps_its_location(api: Any, ada: Any) -> None:
+def test_replay_repeats_the_location_header(api: Any, ada: Any) -> None:
     body = {"username": "nora", "email": "nora@example.org"}
     first, again = (api(ada).post("users", body, **KEY) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201)
@@ -88,7 +88,7 @@ def test_a_created_row_keeps_its_location(api: Any, ada: Any) -> None:
     assert again.get("Location") == first.get("Location")
 
 
-def test_a_secret_that_is_shown_once_is_shown_again_and_lies_sealed(api: Any, bob: Any) -> None:
+def test_replay_shows_a_secret_again_and_stores_it_encrypted(api: Any, bob: Any) -> None:
     body = {"name": "ci", "scopes": ["workspaces:read"]}
     program = api(bob, "tokens:write", "workspaces:read")
     first, again = (program.post("tokens", body, **KEY) for _ in range(2))
@@ -109,7 +109,7 @@ def test_undecryptable_value_is_refused(api: Any, olga: Any, opened: None) -> No
     problem(api(olga).post(CREDITS, CREDIT, **KEY), 409, "idempotency_key_reused")
 
 
-def test_answers_are_forgotten_after_a_day(api: Any, olga: Any, opened: None) -> None:
+def test_stored_responses_expire_after_a_day(api: Any, olga: Any, opened: None) -> None:
     api(olga).post(CREDITS, CREDIT, **KEY)
     housekeeping.clean_up()
     assert IdempotencyRecord.objects.exists()
@@ -130,7 +130,7 @@ def test_answers_are_forgotten_after_a_day(api: Any, olga: Any, opened: None) ->
     ],
 )
 @pytest.mark.parametrize("key", ["k-1", "two words"])
-def test_a_key_that_would_do_nothing_is_ignored(
+def test_key_is_ignored_where_it_has_no_effect(
     api: Any, olga: Any, team: Team, method: str, path: str, key: str
 ) -> None:
     plain = api(olga).send(method, path, {})
@@ -140,7 +140,7 @@ def test_a_key_that_would_do_nothing_is_ignored(
 
 
 @pytest.mark.parametrize("key", ["two words", "x" * 121, "x" * 4000, "naïve", '"8e03978e-40d5"', "\t|x|"])
-def test_any_text_is_a_key(api: Any, olga: Any, opened: None, key: str) -> None:
+def test_any_text_is_a_valid_key(api: Any, olga: Any, opened: None, key: str) -> None:
     first, again = (api(olga).post(CREDITS, CREDIT, **{"Idempotency-Key": key}) for _ in range(2))
     assert (first.status_code, again.status_code, again[REPLAYED]) == (200, 200, "true")
     assert IGNORED not in first
@@ -151,7 +151,7 @@ def test_any_text_is_a_key(api: Any, olga: Any, opened: None, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "  "])
-def test_an_empty_key_is_ignored_and_the_answer_says_so(api: Any, olga: Any, opened: None, key: str) -> None:
+def test_empty_key_is_ignored_and_reported(api: Any, olga: Any, opened: None, key: str) -> None:
     for number in (1, 2):
         answer = api(olga).post(CREDITS, CREDIT, **{"Idempotency-Key": key})
         assert (answer.status_code, answer[IGNORED]) == (200, "empty")
@@ -160,7 +160,7 @@ def test_an_empty_key_is_ignored_and_the_answer_says_so(api: Any, olga: Any, ope
 
 
 @pytest.mark.django_db(transaction=True)
-def test_at_the_same_moment_it_is_done_once(olga: Any, opened: None) -> None:
+def test_requests_at_the_same_moment_take_effect_once(olga: Any, opened: None) -> None:
     _, secret = make_token(olga)
     together = threading.Barrier(5)
     answers: list[Any] = []

@@ -36,7 +36,7 @@ def test_rows_are_limited_to_the_reader(
     problem(api(bob, "catalog:read").get("workspaces"), 403, "permission_denied")
 
 
-def test_deleted_ones_only_when_asked_for(api: Any, bob: Any) -> None:
+def test_deleted_workspaces_are_listed_on_request(api: Any, bob: Any) -> None:
     WorkspaceFactory(owner=bob, name="here")
     WorkspaceFactory(owner=bob, name="gone", state=State.TERMINATED)
 
@@ -45,7 +45,7 @@ def test_deleted_ones_only_when_asked_for(api: Any, bob: Any) -> None:
     assert names(api(bob).get("workspaces?state=terminated&state=pending")) == ["gone", "here"]
 
 
-def test_when_they_were_created_and_in_which_order(api: Any, bob: Any) -> None:
+def test_creation_time_filters_and_sorting(api: Any, bob: Any) -> None:
     rows = [WorkspaceFactory(owner=bob, name=name) for name in ("b", "c", "a")]
     for day, row in enumerate(rows, start=1):
         Workspace.objects.filter(pk=row.pk).update(created_at=datetime(2026, 3, day, tzinfo=UTC))
@@ -74,11 +74,11 @@ def test_when_they_were_created_and_in_which_order(api: Any, bob: Any) -> None:
         ("workspaces?state=stopped&state=", "state"),
     ],
 )
-def test_a_filter_that_says_nothing_is_refused(api: Any, bob: Any, path: str, name: str) -> None:
+def test_empty_filter_is_refused(api: Any, bob: Any, path: str, name: str) -> None:
     assert list(problem(api(bob).get(path), 400, "invalid")["errors"]) == [name]
 
 
-def test_a_state_that_there_is_not(api: Any, bob: Any) -> None:
+def test_unknown_state_is_refused(api: Any, bob: Any) -> None:
     assert "state" in problem(api(bob).get("workspaces?state=asleep"), 400, "invalid")["errors"]
 
 
@@ -89,7 +89,7 @@ def test_a_forged_cursor_is_refused_or_harmless(api: Any, bob: Any, position: st
         assert api(bob).get(f"{path}?cursor={cursor}").status_code in (200, 400), path
 
 
-def test_pages_follow_each_other_while_rows_come(api: Any, bob: Any) -> None:
+def test_pages_stay_consistent_while_rows_are_added(api: Any, bob: Any) -> None:
     for n in range(5):
         WorkspaceFactory(owner=bob, name=f"w{n}")
     program = api(bob)

@@ -1,4 +1,4 @@
-"""A list says what a workspace's own address says, at a known cost."""
+"""Rows of the workspace list equal the detail, at a constant number of queries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 @pytest.fixture
 def one_of_each(team: Any, pool: Any, bob: Any) -> None:
-    """A workspace in each state; one holds devices and is asked to leave, one waits."""
+    """A workspace in each state; one holds devices and is preempted, one waits."""
     flavor = FlavorFactory(pool=pool)
     for number, state in enumerate(State):
         WorkspaceFactory(name=f"w{number}", owner=bob, team=team, state=state, pool=pool, flavor=flavor)
@@ -59,7 +59,7 @@ def one_of_each(team: Any, pool: Any, bob: Any) -> None:
             AllocatedDevice.objects.create(allocation=allocation, device=device)
 
 
-def test_a_row_is_what_the_workspace_says_of_itself(api: Any, olga: Any, one_of_each: None) -> None:
+def test_row_equals_the_workspace_detail(api: Any, olga: Any, one_of_each: None) -> None:
     client = api(olga)
     states = "&".join(f"state={state.value}" for state in State)
     rows = client.get(f"workspaces?{states}").json()["results"]
@@ -67,7 +67,7 @@ def test_a_row_is_what_the_workspace_says_of_itself(api: Any, olga: Any, one_of_
     for row in rows:
         own = client.get(f"workspaces/{row['id']}").json()
         for stage in (*row["stages"], *own["stages"]):
-            # How long the present one has been taking.
+            # The duration of the current stage.
             stage["seconds"] = None
         assert row == own
     [busy] = [row for row in rows if row["devices"]]
@@ -124,7 +124,7 @@ def test_cached_row_is_never_older_than_the_database(
     client = api(olga)
     path = "workspaces?state=running"
     [before] = client.get(path).json()["results"]
-    # Kept by now: the same row is made of the same objects.
+    # Cached now: an equal row consists of the same objects.
     key = UUID(before["id"])
     assert workspace_rows.read([key])[0] is workspace_rows.read([key])[0]
     CHANGES[field](Workspace.objects.get(state=State.RUNNING))
@@ -181,7 +181,7 @@ def written(value: Any) -> bytes:
     return found
 
 
-def test_fields_show_what_django_rest_framework_shows(olga: Any, one_of_each: None) -> None:
+def test_fields_match_django_rest_framework(olga: Any, one_of_each: None) -> None:
     keys = selectors.rows_for(olga).values_list("pk", flat=True)
     for row in workspace_rows.read(list(keys)):
         shown = WorkspaceSerializer(row).data
@@ -194,7 +194,7 @@ def test_fields_show_what_django_rest_framework_shows(olga: Any, one_of_each: No
             assert written(shown[name]) == written(by_field), name
 
 
-def test_a_token_is_written_out_as_its_fields_say(alice: Any, api: Any) -> None:
+def test_token_representation_matches_its_fields(alice: Any, api: Any) -> None:
     api(alice)
     token = ApiToken.objects.get()
     by_fields = serializers.ModelSerializer.to_representation(TokenSerializer(), token)
@@ -206,8 +206,8 @@ def page(user: Any) -> Any:
     return found.values(*workspace_rows.KEYS)[:21]
 
 
-def test_an_operators_page_reads_no_more_rows_than_it_shows(olga: Any) -> None:
-    """Whatever the number of rows: the index has the order of the list, so nothing is sorted."""
+def test_operator_page_reads_only_the_rows_it_shows(olga: Any) -> None:
+    """The index has the order of the list, so nothing is sorted."""
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL plans by what its tables hold")
     plan = page(olga).explain()
@@ -215,15 +215,13 @@ def test_an_operators_page_reads_no_more_rows_than_it_shows(olga: Any) -> None:
     assert "TEMP B-TREE" not in plan
 
 
-def test_a_users_page_reads_that_users_rows_only(bob: Any) -> None:
+def test_user_page_reads_only_the_users_rows(bob: Any) -> None:
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL plans by what its tables hold")
     assert "SCAN workspaces_workspace" not in page(bob).explain().replace("USING INDEX", "")
 
 
-def test_ten_times_the_rows_are_the_same_queries(
-    api: Any, olga: Any, team: Any, django_assert_num_queries: Any
-) -> None:
+def test_query_count_is_constant(api: Any, olga: Any, team: Any, django_assert_num_queries: Any) -> None:
     client = api(olga)
     flavor = FlavorFactory()
     costs = []
@@ -238,7 +236,7 @@ def test_ten_times_the_rows_are_the_same_queries(
     assert costs[0] == costs[1]
 
 
-def test_a_reason_is_put_into_words_once_for_all_that_wait_for_it(
+def test_equal_reasons_are_formatted_once_per_list(
     api: Any, olga: Any, team: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = [Reason(AdmissionCode.LOOKED_AT_AGAIN), Reason(AdmissionCode.NO_NODE_REPORTED)]

@@ -1,4 +1,4 @@
-"""Lists in pages: rows of equal values, and rows that come, go and change in between."""
+"""Pagination with equal values and with rows that change between pages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_order_identifies_a_row(view: Any) -> None:
 
 
 def _walk(program: Any, url: str | None, between: Any = lambda: None) -> list[str]:
-    """The ids of all pages; a list without an end fails."""
+    """The ids of all pages; fails if the list does not end."""
     found: list[str] = []
     for _number in range(100):
         page = program.get(url).json()
@@ -69,7 +69,7 @@ def _walk(program: Any, url: str | None, between: Any = lambda: None) -> list[st
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_rows_that_go_in_between_hide_no_others(api: Any, bob: Any, sort: str) -> None:
+def test_deleted_rows_do_not_hide_rows_of_later_pages(api: Any, bob: Any, sort: str) -> None:
     rows = [WorkspaceFactory(owner=bob, name="same") for _number in range(12)]
     Workspace.objects.update(created_at=rows[0].created_at)
     order = sorted((row.pk for row in rows), reverse=sort.startswith("-"))
@@ -95,7 +95,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from(("delete", "add", "rename")), st.in
     moments=st.lists(st.integers(0, 1), min_size=12, max_size=12),
     changes=CHANGES,
 )
-def test_whatever_changes_in_between_other_rows_come_once(
+def test_unchanged_rows_are_listed_once_whatever_changes_between_pages(
     api: Any,
     bob: Any,
     sort: str,
@@ -136,7 +136,7 @@ def test_whatever_changes_in_between_other_rows_come_once(
         ]
 
 
-def test_a_cursor_belongs_to_its_order(api: Any, bob: Any) -> None:
+def test_cursor_of_another_sort_order_is_refused(api: Any, bob: Any) -> None:
     for _number in range(3):
         WorkspaceFactory(owner=bob)
     cursor = api(bob).get("workspaces?sort=name&page_size=1").json()["next"].split("cursor=")[1].split("&")[0]
@@ -144,7 +144,7 @@ def test_a_cursor_belongs_to_its_order(api: Any, bob: Any) -> None:
     assert body["reason"]["code"] == "cursor_invalid"
 
 
-def test_an_empty_page_leads_back(api: Any, bob: Any) -> None:
+def test_empty_page_links_back(api: Any, bob: Any) -> None:
     rows = [WorkspaceFactory(owner=bob, name=f"w{number}") for number in range(4)]
     program = api(bob)
     first = program.get("workspaces?sort=name&page_size=2").json()

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the answer is a problem document (RFC 9457)."""
+"""Every error is a problem document (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ pytestmark = pytest.mark.django_db
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_an_unknown_path(path: str, method: str) -> None:
+def test_unknown_path_is_404(path: str, method: str) -> None:
     problem(Client(enforce_csrf_checks=True).generic(method, path), 404, "not_found")
 
 
-def test_an_unknown_method(api: Any, bob: Any) -> None:
+def test_unknown_method_is_405(api: Any, bob: Any) -> None:
     response = api(bob).put("workspaces", {})
     problem(response, 405, "method_not_allowed")
     assert "POST" in response["Allow"]
 
 
-def test_another_media_type(api: Any, bob: Any) -> None:
+def test_another_media_type_is_415(api: Any, bob: Any) -> None:
     response = api(bob).client.post(V1 + "workspaces", {"name": "x"})
     problem(response, 415, "unsupported_media_type")
 
 
-def test_another_answer_than_we_have(api: Any, bob: Any) -> None:
+def test_another_accept_type_is_406(api: Any, bob: Any) -> None:
     problem(api(bob).get("workspaces", Accept="text/html"), 406, "not_acceptable")
 
 
@@ -47,7 +47,7 @@ def test_another_answer_than_we_have(api: Any, bob: Any) -> None:
     "body",
     ["{", "NaN", "\xff", "[1]", '"text"', "null", '{"name": "\\ud800"}', '{"\\ud800": 1}', '{"a\\u0000": 1}'],
 )
-def test_a_body_that_is_not_ours(api: Any, bob: Any, body: str) -> None:
+def test_malformed_body_is_400(api: Any, bob: Any, body: str) -> None:
     response = api(bob).client.post(
         V1 + "workspaces", body.encode("latin-1"), content_type="application/json"
     )
@@ -56,7 +56,7 @@ def test_a_body_that_is_not_ours(api: Any, bob: Any, body: str) -> None:
     assert response.json()["status"] == 400
 
 
-def test_a_body_that_is_too_large(api: Any, bob: Any, settings: Any) -> None:
+def test_body_above_the_limit_is_413(api: Any, bob: Any, settings: Any) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
     problem(api(bob).post("workspaces", {"name": "x" * 200}), 413, "too_large")
 
@@ -74,7 +74,7 @@ class _Nested(serializers.Serializer[Any]):
         raise serializers.ValidationError("Not together.")
 
 
-def test_errors_are_fields_and_sentences_however_deep() -> None:
+def test_nested_errors_are_flattened_to_fields_and_sentences() -> None:
     def errors_of(body: Any) -> Any:
         serializer = _Nested(data=body)
         assert not serializer.is_valid()
@@ -90,7 +90,7 @@ def test_errors_are_fields_and_sentences_however_deep() -> None:
     assert errors_of({"git": {"claim": "x"}, "rules": [], "argv": []}) == {"": ["Not together."]}
 
 
-def test_a_fault_of_our_own_says_nothing_of_its_insides(
+def test_internal_error_reveals_no_details(
     api: Any, bob: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(actor: Any) -> Any:
@@ -107,7 +107,7 @@ def test_a_fault_of_our_own_says_nothing_of_its_insides(
     assert "GET /api/v1/workspaces failed" in caplog.text
 
 
-def test_a_fault_of_our_own_reaches_monitors(api: Any, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_reaches_monitoring(api: Any, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(actor: Any) -> Any:
         raise RuntimeError("broken")
 
@@ -116,7 +116,7 @@ def test_a_fault_of_our_own_reaches_monitors(api: Any, bob: Any, monkeypatch: py
         api(bob).get("workspaces")
 
 
-def test_a_session_writes_only_with_the_csrf_token(bob: Any) -> None:
+def test_session_writes_need_a_csrf_token(bob: Any) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(bob, backend="django.contrib.auth.backends.ModelBackend")
 
@@ -126,13 +126,13 @@ def test_a_session_writes_only_with_the_csrf_token(bob: Any) -> None:
 
 
 @pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Bearer x", "Bearer berth_x", "bearer berth_\xe4"])
-def test_a_bad_token(header: str) -> None:
+def test_invalid_token_is_401(header: str) -> None:
     response = Client(headers={"Authorization": header}).get(V1 + "me")
     problem(response, 401, "authentication_failed")
     assert response["WWW-Authenticate"] == 'Bearer realm="Berth"'
 
 
-def test_a_token_in_the_url_is_not_looked_at(bob: Any) -> None:
+def test_token_in_the_url_is_ignored(bob: Any) -> None:
     _, secret = make_token(bob)
     problem(Client().get(f"{V1}me?token={secret}"), 401, "not_authenticated")
 
@@ -157,7 +157,7 @@ def test_a_token_in_the_url_is_not_looked_at(bob: Any) -> None:
         ),
     ],
 )
-def test_a_team_in_a_body_that_is_not_there_is_a_mistake_of_its_field(
+def test_unknown_team_in_a_body_is_a_field_error(
     api: Any, olga: Any, petra: Any, catalog: Any, path: str, body: dict[str, Any]
 ) -> None:
     actor = petra if path == "booking-permissions" else olga
@@ -171,7 +171,7 @@ def test_a_team_in_a_body_that_is_not_there_is_a_mistake_of_its_field(
     ("POST", "workspaces", {"secrets": [7], "template": "jupyterlab", "flavor": "cpu-small"}),
     ("POST", "workspaces", {"checkpointed": "yes", "template": "jupyterlab", "flavor": "cpu-small"}),
 ])  # fmt: skip
-def test_a_number_is_no_text_and_no_boolean(
+def test_numbers_are_not_accepted_as_text_or_boolean(
     api: Any, bob: Any, team: Any, method: str, path: str, body: Any
 ) -> None:
     wrong = next(iter({"name", "secret", "secrets", "checkpointed"} & body.keys()))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def one(bob: Any, team: Any) -> Workspace:
+def workspace(bob: Any, team: Any) -> Workspace:
     return WorkspaceFactory(
         owner=bob,
         team=team,
@@ -25,15 +25,15 @@ def one(bob: Any, team: Any) -> Workspace:
     )
 
 
-def test_permissions(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, one: Workspace) -> None:
+def test_permissions(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, workspace: Workspace) -> None:
     for user in (alice, bob, olga):
-        assert api(user).get(f"workspaces/{one.pk}").json()["id"] == str(one.pk)
-    problem(api(charlie).get(f"workspaces/{one.pk}"), 404, "not_found")
-    problem(api(None).get(f"workspaces/{one.pk}"), 401, "not_authenticated")
+        assert api(user).get(f"workspaces/{workspace.pk}").json()["id"] == str(workspace.pk)
+    problem(api(charlie).get(f"workspaces/{workspace.pk}"), 404, "not_found")
+    problem(api(None).get(f"workspaces/{workspace.pk}"), 401, "not_authenticated")
 
 
-def test_why_it_waits(api: Any, bob: Any, one: Workspace) -> None:
-    body = api(bob).get(f"workspaces/{one.pk}/").json()
+def test_queued_workspace_shows_its_reason(api: Any, bob: Any, workspace: Workspace) -> None:
+    body = api(bob).get(f"workspaces/{workspace.pk}/").json()
     assert body["error"] == {"code": "queued", "message": "Waits."}
     waiting = body["stages"][1]
     assert (waiting["key"], waiting["label"], waiting["state"]) == ("admitted", "Admitted", "current")
@@ -41,29 +41,31 @@ def test_why_it_waits(api: Any, bob: Any, one: Workspace) -> None:
     assert waiting["seconds"] >= 0
 
 
-def test_missing_objects(api: Any, bob: Any) -> None:
+def test_missing_workspace_is_404(api: Any, bob: Any) -> None:
     assert problem(api(bob).get(f"workspaces/{uuid.uuid4()}"), 404, "not_found")["next_action"]
 
 
-def test_nothing_is_sent_again_while_nothing_changes(api: Any, bob: Any, one: Workspace) -> None:
+def test_unchanged_workspace_is_304(api: Any, bob: Any, workspace: Workspace) -> None:
     program = api(bob)
-    tag = program.get(f"workspaces/{one.pk}")["ETag"]
+    tag = program.get(f"workspaces/{workspace.pk}")["ETag"]
 
-    same = program.get(f"workspaces/{one.pk}", **{"If-None-Match": f'"other", {tag}'})
+    same = program.get(f"workspaces/{workspace.pk}", **{"If-None-Match": f'"other", {tag}'})
     assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag)
 
-    WorkspaceStatus.objects.filter(pk=one.pk).update(activity={"kernels": 1})
-    measured = program.get(f"workspaces/{one.pk}", **{"If-None-Match": tag})
+    WorkspaceStatus.objects.filter(pk=workspace.pk).update(activity={"kernels": 1})
+    measured = program.get(f"workspaces/{workspace.pk}", **{"If-None-Match": tag})
     assert measured.status_code == 200
     assert measured["ETag"] != tag
     assert measured["ETag"].partition(".")[0] == tag.partition(".")[0]
 
-    Workspace.objects.filter(pk=one.pk).update(state="stopped")
-    assert program.get(f"workspaces/{one.pk}")["ETag"].partition(".")[0] != tag.partition(".")[0]
+    Workspace.objects.filter(pk=workspace.pk).update(state="stopped")
+    assert program.get(f"workspaces/{workspace.pk}")["ETag"].partition(".")[0] != tag.partition(".")[0]
 
 
-def test_any_version_and_head_are_compared_as_one_tag_is(api: Any, bob: Any, one: Workspace) -> None:
-    program, path = api(bob), f"workspaces/{one.pk}"
+def test_wildcard_etag_and_head_are_compared_like_a_single_tag(
+    api: Any, bob: Any, workspace: Workspace
+) -> None:
+    program, path = api(bob), f"workspaces/{workspace.pk}"
     tag = program.get(path)["ETag"]
 
     for etag in ("*", tag, tag.removeprefix("W/")):

@@ -1,4 +1,4 @@
-"""What all resources do alike; what each does by itself is in its room's own tests."""
+"""Common checks of all resources; their own behavior is tested in their rooms."""
 
 from __future__ import annotations
 
@@ -671,6 +671,8 @@ class TestDelegations(DetailCase):
     ("moment", "status"),
     [("0398-06-07T23:12:07.8+22:24", 200), ("0001-01-01T00:00:00+10:00", 400), ("2026-01-01T00:00Z", 200)],
 )
-def test_a_time_with_any_offset_is_taken_or_refused(api: Any, bob: Any, moment: str, status: int) -> None:
+def test_time_offsets_are_accepted_or_refused_without_error(
+    api: Any, bob: Any, moment: str, status: int
+) -> None:
     answer = api(bob).get(f"reservations?{urlencode({'starts_before': moment})}")
     assert answer.status_code == status, answer.content

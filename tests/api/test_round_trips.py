@@ -1,4 +1,4 @@
-"""Read, modify, write: a PUT or PATCH takes the whole of what GET returns, for every kind."""
+"""Read, modify, write: PUT and PATCH accept the full representation of GET, for every kind."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ MADE: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def _still(shown: dict[str, Any]) -> dict[str, Any]:
-    """What is read, without durations that go on."""
+    """The representation without running durations."""
     return {name: value for name, value in shown.items() if name != "stages"}
 
 
 def _edits() -> dict[str, set[str]]:
-    """The methods that edit, by path of the OpenAPI document."""
+    """The editing methods, by path of the OpenAPI document."""
     paths = document()["paths"]
     return {path: found for path, methods in paths.items() if (found := methods.keys() & set(EDITS))}
 
@@ -93,7 +93,7 @@ def people(alice: User, bob: User, olga: User, petra: User, team: Any, pool: Any
 
 @pytest.fixture(params=sorted(MADE))
 def made(request: pytest.FixtureRequest, api: Any, people: Any, monkeypatch: Any) -> tuple[Any, str, str]:
-    """A program that edits, the path, and the method."""
+    """A client that may edit, the path, and the method."""
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     actor, make = MADE[request.param]
     program = api(people[actor])
@@ -113,7 +113,7 @@ def test_round_trip_changes_nothing(made: tuple[Any, str, str]) -> None:
 
 
 def test_outdated_version_is_refused(made: tuple[Any, str, str]) -> None:
-    """Read-only fields of an older version are no mistake of the client."""
+    """Outdated read-only fields are not a client error."""
     program, path, method = made
     read = program.get(path)
     older = {name: _older(name, value) for name, value in read.json().items()}
@@ -126,7 +126,7 @@ def _older(name: str, value: Any) -> Any:
     return value - 1 if name in ("version", "spent") else value
 
 
-def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]) -> None:
+def test_changed_read_only_field_is_a_field_error(made: tuple[Any, str, str]) -> None:
     program, path, method = made
     read = program.get(path).json()
     name = next((name for name in ("id", "slug", "team", "resource", "username", "name") if name in read), "")
@@ -139,17 +139,17 @@ def test_a_changed_read_only_field_is_refused_by_name(made: tuple[Any, str, str]
     assert _still(program.get(path).json()) == _still(read)
 
 
-def test_every_kind_of_the_document_is_tried(api: Any, people: Any, monkeypatch: Any) -> None:
+def test_all_editable_resources_are_covered(api: Any, people: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(sending, "inspect_url", lambda url: SendOutcome(ok=True, service="Slack"))
     tried = {_template_of(make(api(people[actor]))) for actor, make in MADE.values()}
     assert tried == _edits().keys()
 
 
-def test_a_part_of_what_is_read_changes_nothing_else(api: Any, people: Any) -> None:
+def test_partial_body_changes_only_its_fields(api: Any, people: Any) -> None:
     program = api(people["olga"])
     program.put("ledgers/vision", {"quota": 3600, "period": "day"})
     read = program.get("ledgers/vision").json()
-    # Only a whole document may have an older value of what changes by itself.
+    # Only a full representation may have outdated read-only values.
     assert program.put("ledgers/vision", {**read, "spent": 5, "quota": 7200}).json()["quota"] == 7200
     refused = problem(program.put("ledgers/vision", {"quota": 1, "spent": 5}), 400, "invalid")
     assert refused["errors"] == {
@@ -160,7 +160,7 @@ def test_a_part_of_what_is_read_changes_nothing_else(api: Any, people: Any) -> N
     assert "Unknown field" in refused["errors"]["nonsense"][0]
 
 
-def test_a_secret_takes_its_whole_representation_with_a_value(api: Any, people: Any) -> None:
+def test_secret_accepts_its_full_representation_with_a_value(api: Any, people: Any) -> None:
     program = api(people["bob"])
     path = _secret("me/secrets/KEY")(program)
     read = program.get(path).json()
@@ -183,7 +183,7 @@ def test_missing_edit_permission_reveals_nothing(api: Any, people: Any) -> None:
     )
 
 
-def test_an_unknown_field_of_a_put_that_creates_is_named(api: Any, olga: User) -> None:
+def test_unknown_field_of_a_creating_put_is_a_field_error(api: Any, olga: User) -> None:
     body = {"ends_at": "2036-12-01T18:00:00Z", "reason": "Switch", "by": 1}
     refused = api(olga).send("PUT", "maintenance", body)
     assert problem(refused, 400, "invalid")["errors"].keys() == {"by"}

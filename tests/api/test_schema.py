@@ -1,4 +1,4 @@
-"""The OpenAPI document: current, complete and valid. `test_conformance.py` says whether it is true."""
+"""The OpenAPI document is current, complete and valid. `test_conformance.py` compares it with responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERATIONS = [
 
 
 @pytest.mark.slow("generates the whole document")
-def test_the_committed_document_is_current(tmp_path: Path) -> None:
+def test_committed_document_is_current(tmp_path: Path) -> None:
     fresh = tmp_path / "openapi.yaml"
     call_command("spectacular", "--validate", "--fail-on-warn", "--file", str(fresh))
     assert fresh.read_text() == COMMITTED.read_text(), (
@@ -36,13 +36,13 @@ def test_the_committed_document_is_current(tmp_path: Path) -> None:
     )
 
 
-def test_it_is_openapi_3_1_and_says_how_to_sign_in() -> None:
+def test_document_is_openapi_3_1_with_security_schemes() -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     assert set(DOCUMENT["components"]["securitySchemes"]) == {"token", "session"}
 
 
-def test_it_is_valid_openapi_3_1() -> None:
-    """By the meta-schema, and every default by the schema that it stands in."""
+def test_document_is_valid_openapi_3_1() -> None:
+    """By the meta-schema; each default by its own schema."""
     found = [
         f"{list(error.absolute_path)}: {error.message}"
         for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()
@@ -50,7 +50,7 @@ def test_it_is_valid_openapi_3_1() -> None:
     assert found == []
 
 
-def test_nothing_is_written_as_in_openapi_3_0() -> None:
+def test_no_openapi_3_0_syntax() -> None:
     text = COMMITTED.read_text()
     assert "nullable: true" not in text
     assert "api.example.org" not in text
@@ -58,13 +58,13 @@ def test_nothing_is_written_as_in_openapi_3_0() -> None:
     assert page["properties"]["next"]["type"] == ["string", "null"]
 
 
-def test_no_parameter_is_offered_that_is_refused() -> None:
+def test_documented_parameters_are_accepted() -> None:
     for path, method, operation in OPERATIONS:
         names = {each["name"] for each in operation.get("parameters", []) if each["in"] == "query"}
         assert "format" not in names, (path, method)
 
 
-def test_views_name_their_operations_and_no_others() -> None:
+def test_views_name_exactly_their_operations() -> None:
     routed: dict[Any, set[str]] = {}
     for pattern in api.v1:
         view: Any = pattern.callback
@@ -80,7 +80,7 @@ def test_views_name_their_operations_and_no_others() -> None:
 def test_operations_have_unique_names_and_one_tag() -> None:
     names = [operation["operationId"] for _path, _method, operation in OPERATIONS]
     assert sorted(names) == sorted(set(names))
-    # What a generator of clients makes methods of: a verb and its object, also in snake_case.
+    # Client generators create methods from them: a verb and its object.
     assert [name for name in names if not re.fullmatch(r"[a-z]+(?:[A-Z][a-z]+)+", name)] == []
     assert all(len(operation["tags"]) == 1 for _path, _method, operation in OPERATIONS)
     assert {operation["tags"][0] for _path, _method, operation in OPERATIONS} == set(TAGS)
@@ -93,7 +93,7 @@ NO_VERBS = {"close", "end", "refuse", "remove", "withdraw"}
 
 
 def test_each_verb_has_one_meaning() -> None:
-    """By the table in docs/api.md: the method, or the end of the path, says the verb."""
+    """As in the table of docs/api.md: method or last path segment."""
     wrong = []
     for path, lower, operation in OPERATIONS:
         method, name, last = lower.upper(), operation["operationId"], path.rpartition("/")[2]
@@ -104,7 +104,7 @@ def test_each_verb_has_one_meaning() -> None:
     assert wrong == []
 
 
-def test_parameters_schemas_and_fields_have_meanings() -> None:
+def test_parameters_schemas_and_fields_have_descriptions() -> None:
     untold = [
         f"{operation['operationId']}: {each['name']}"
         for _path, _method, operation in OPERATIONS
@@ -119,8 +119,8 @@ def test_parameters_schemas_and_fields_have_meanings() -> None:
     assert untold == [], "Write a help_text for the field, or a docstring for the serializer"
 
 
-def test_examples_are_what_their_schemas_allow() -> None:
-    """Also by format and pattern: people copy them."""
+def test_examples_match_their_schemas() -> None:
+    """Including format and pattern, as users copy examples."""
     shown = [
         (f"{schema}.{name}", field, example)
         for schema, definition in DOCUMENT["components"]["schemas"].items()
@@ -146,7 +146,7 @@ def test_bodies_show_an_example() -> None:
         for content in operation.get("requestBody", {}).get("content", {}).values():
             name = content["schema"].get("$ref", "").rpartition("/")[2]
             fields = DOCUMENT["components"]["schemas"].get(name, {}).get("properties", {})
-            # One of few values, or true and false, needs none.
+            # Enumerations and booleans need no example.
             open_ones = [each for each in fields.values() if "type" in each and each["type"] != "boolean"]
             if open_ones and "examples" not in content and not any("examples" in one for one in open_ones):
                 without.append(operation["operationId"])
@@ -186,13 +186,13 @@ def test_each_operation_is_documented(path: str, method: str, operation: dict[st
     if method in ("post", "put") and "requestBody" in operation:
         assert "400" in operation["responses"]
         assert "415" in operation["responses"]
-    # A resource is a name: every one can be set, and taking away what is not set is success.
+    # Every name can be set, and deleting an unset one succeeds.
     if "{" in path and not path.endswith("{resource}"):
         assert "404" in operation["responses"]
 
 
 @pytest.mark.django_db
-def test_it_is_served_with_and_without_a_slash(client: Any) -> None:
+def test_document_is_served_with_and_without_a_slash(client: Any) -> None:
     for path in ("/api/v1/schema", "/api/v1/schema/"):
         response = client.get(path)
         assert response.status_code == 200
@@ -205,7 +205,7 @@ def test_it_is_served_with_and_without_a_slash(client: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_its_documentation_needs_no_inline_code_and_no_other_host(client: Any) -> None:
+def test_documentation_page_has_no_inline_code_and_no_external_hosts(client: Any) -> None:
     page = client.get("/api/v1/docs/")
 
     assert page.status_code == 200

@@ -1,4 +1,4 @@
-"""Requests with a token take a short way through the middleware: what they are answered is the same."""
+"""Requests with a token skip most middleware and get the same responses."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.factories import WorkspaceFactory, make_token
 
 pytestmark = pytest.mark.django_db
 SHORT = "portal.common.token_requests.TokenRequestMiddleware"
-# What differs from one answer to the next.
+# Headers that differ between responses.
 MOVING = {"X-Request-Id"}
 
 
 @pytest.fixture
 def ways(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, Any]]:
-    """The same request by the short way and by all the middleware, each with a client of its own."""
+    """The same request by the short path and through all middleware, with separate clients."""
 
     def ask(
         method: str, path: str, *, body: str = "", cookies: Any = None, **headers: str
@@ -54,12 +54,12 @@ def seen(answer: Any) -> tuple[int, dict[str, str], Any]:
     body = answer.json() if answer.content and "json" in answer["Content-Type"] else answer.content
     if isinstance(body, dict):
         body.pop("request_id", None)
-        # How long the present stage has been taking.
+        # The duration of the current stage.
         for row in (*body.get("results", ()), body):
             for stage in row.get("stages", ()):
                 stage["seconds"] = None
         headers.pop("Content-Length", None)
-    # Its directives come in any order.
+    # Directives may have any order.
     return answer.status_code, {**headers, "policy": sorted(policy.split("; "))}, body
 
 
@@ -84,7 +84,7 @@ def seen(answer: Any) -> tuple[int, dict[str, str], Any]:
         ("POST", "/api/v1/token-exchange", "", 400),
     ],
 )
-def test_both_ways_answer_the_same(
+def test_both_middleware_paths_give_the_same_response(
     ways: Any, alice: Any, team: Any, method: str, path: str, body: str, status: int
 ) -> None:
     rows = [WorkspaceFactory(name=f"w{n}", owner=alice, team=team, state=State.STOPPED) for n in range(3)]
@@ -95,13 +95,13 @@ def test_both_ways_answer_the_same(
 
 
 @pytest.mark.parametrize("header", ["Bearer", "bearer berth_nonsense", "Bearer  berth_", "BEARER x y"])
-def test_a_bad_token_is_refused_alike(ways: Any, header: str) -> None:
+def test_invalid_token_gets_the_same_response(ways: Any, header: str) -> None:
     short, full = ways("GET", "/api/v1/me", Authorization=header)
     assert short.status_code == 401
     assert seen(short) == seen(full)
 
 
-def test_another_host_is_refused_alike(ways: Any, alice: Any) -> None:
+def test_another_host_gets_the_same_response(ways: Any, alice: Any) -> None:
     short, full = ways(
         "GET", "/api/v1/me", Authorization=f"Bearer {make_token(alice)[1]}", Host="elsewhere.example"
     )
@@ -118,7 +118,7 @@ def test_unchanged_values_are_not_resent(ways: Any, alice: Any, team: Any) -> No
     assert seen(short) == seen(full)
 
 
-def test_a_fault_of_the_portal_is_answered_alike(
+def test_internal_error_gets_the_same_response(
     ways: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_user: Any) -> None:
@@ -130,14 +130,14 @@ def test_a_fault_of_the_portal_is_answered_alike(
     assert seen(short) == seen(full)
 
 
-def test_a_session_does_not_come_along_with_a_header(as_user: Any, alice: Any, bob: Any) -> None:
-    """Who can make a browser send any `Authorization` gets no session past the protection of forms."""
+def test_authorization_header_disables_the_session(as_user: Any, alice: Any, bob: Any) -> None:
+    """An attacker who can add `Authorization` must not bypass CSRF protection with a session."""
     browser = as_user(alice)
     browser.handler.enforce_csrf_checks = True
     for header in ("Bearer", "Bearer berth_nonsense", "bearer x"):
         refused = browser.post("/api/v1/tokens", "{}", "application/json", headers={"Authorization": header})
         assert refused.status_code == 401
-    # A header of another kind is none: the session counts, with its protection.
+    # Another scheme is ignored: the session counts, with CSRF protection.
     refused = browser.post("/api/v1/tokens", "{}", "application/json", headers={"Authorization": "Basic x"})
     assert refused.status_code == 403
     answered = browser.get("/api/v1/me", headers={"Authorization": f"Bearer {make_token(bob)[1]}"})
@@ -145,7 +145,7 @@ def test_a_session_does_not_come_along_with_a_header(as_user: Any, alice: Any, b
     assert not ApiToken.objects.filter(owner=alice).exists()
 
 
-def test_the_views_that_are_taken_ask_for_tokens_first() -> None:
+def test_short_path_covers_only_views_that_check_tokens_first() -> None:
     assert ApiView.authentication_classes[0] is TokenAuthentication
     taken = {
         path: token_requests._takes_tokens(get_resolver().resolve(path).func)
@@ -171,5 +171,5 @@ def test_the_views_that_are_taken_ask_for_tokens_first() -> None:
         ("Bearer berth_x y", "berth_x y"),
     ],
 )
-def test_the_token_in_a_header(header: str, secret: str | None) -> None:
+def test_token_header_formats(header: str, secret: str | None) -> None:
     assert bearer_token(header) == secret

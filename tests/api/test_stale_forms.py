@@ -1,4 +1,4 @@
-"""Of two people with the same form open, the second is told, and nothing of the first's is overwritten."""
+"""Two users with the same form open: the second save is refused."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ CHANGED = "after you opened it"
 
 @dataclass(frozen=True)
 class Form:
-    """A page with the form of one of `KINDS`. `of` names a field that it has, `sends` what is typed.
+    """A page with the form of one of `KINDS`.
 
-    Without `made` it is made by the first of the two, while the second has the form open.
+    `of` names a field of the form and `sends` the typed values. Without `made`, the first user creates the
+    object while the second has the form open.
     """
 
     kind: str
@@ -91,7 +92,7 @@ def test_second_writer_gets_a_conflict(
     assert CHANGED in answer.content.decode(), answer.redirect_chain
     assert program.get(path)["ETag"] == before["ETag"]
 
-    # Whoever looks again may do it.
+    # After a reload the change is possible.
     action, sent = filled(browser.get(page).content.decode(), form.of)
     browser.post(action or page, {**sent, **form.sends}, follow=True)
     again = program.get(path)

@@ -43,7 +43,7 @@ def test_stop_start_and_delete(api: Any, bob: Any, running: Workspace, settle: A
     assert program.get(path).json()["state"] == "terminated"
 
 
-def test_repeating_is_success(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
+def test_repeated_actions_succeed(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
     program, path = api(bob), f"workspaces/{running.pk}"
 
     assert program.post(f"{path}/start").status_code == 202
@@ -81,7 +81,7 @@ def test_permissions(
         assert api(user).send(method, path).status_code == 202
 
 
-def test_only_as_it_was_seen(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
+def test_outdated_etag_is_refused(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
     program, path = api(bob), f"workspaces/{running.pk}"
     tag = program.get(path)["ETag"]
     WorkspaceStatus.objects.filter(pk=running.pk).update(activity={"kernels": 2})
@@ -97,16 +97,14 @@ def test_only_as_it_was_seen(api: Any, bob: Any, running: Workspace, settle: Any
 
 
 @pytest.mark.parametrize("if_match", ["not a tag", '"other"', 'W/"other.1", "another"'])
-def test_a_tag_that_names_nothing_present_is_refused(
-    api: Any, bob: Any, running: Workspace, if_match: str
-) -> None:
+def test_unmatched_etag_is_refused(api: Any, bob: Any, running: Workspace, if_match: str) -> None:
     path = f"workspaces/{running.pk}"
     body = problem(api(bob).post(f"{path}/stop", **{"If-Match": if_match}), 412, "precondition_failed")
     assert (body["state"], body["reason"]["code"]) == ("running", "version_changed")
     assert api(bob).get(path).json()["state"] == "running"
 
 
-def test_one_tag_of_several_is_enough(api: Any, bob: Any, running: Workspace) -> None:
+def test_one_matching_etag_of_several_is_enough(api: Any, bob: Any, running: Workspace) -> None:
     path = f"workspaces/{running.pk}"
     tags = f'"other", {api(bob).get(path)["ETag"]}'
     assert api(bob).post(f"{path}/stop", **{"If-Match": tags}).status_code == 202

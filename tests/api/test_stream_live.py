@@ -1,4 +1,4 @@
-"""The event stream on real parts: uvicorn, Redis, and a client that comes and goes."""
+"""The event stream with uvicorn and Redis, and clients that connect and disconnect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hinted(redis: redis_py.Redis, redis_url: str, settings: Any) -> Iterator[red
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams look by themselves less often than any client of these tests waits: what comes was hinted."""
+    """Streams poll less often than any client of these tests waits, so events arrive by hint."""
     hints = live.hints
 
     def rarely(channel: str, **more: Any) -> Any:
@@ -58,7 +58,7 @@ def session_cookie(browser: Any) -> dict[str, str]:
     return {"Cookie": "; ".join(f"{name}={morsel.value}" for name, morsel in browser.cookies.items())}
 
 
-def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
+def test_event_arrives_at_once_and_a_closed_client_is_unsubscribed(
     server: str,
     hinted: redis_py.Redis,
     unhurried: None,
@@ -72,7 +72,7 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
         lines = response.iter_lines()
         assert next(lines) == "retry: 2000"
         eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
-        # Both looks, before and after the subscription, are over.
+        # Both polls, before and after the subscription, are done.
         assert list(islice(lines, 5)).count(": still here") == 2
 
         services.record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message="now", workspace=one)
@@ -82,7 +82,7 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
 
 
 @pytest.mark.thorough("200 streams")
-def test_many_streams_hold_no_threads_and_one_connection_to_redis(
+def test_streams_use_no_threads_and_share_one_redis_connection(
     server: str,
     hinted: redis_py.Redis,
     bob: Any,
@@ -108,7 +108,7 @@ def test_many_streams_hold_no_threads_and_one_connection_to_redis(
     eventually(lambda: hub_connections(hinted) == 0 or None)
 
 
-def test_a_page_and_a_program_share_the_connection(
+def test_page_and_program_share_the_connection(
     server: str, hinted: redis_py.Redis, bob: Any, one: Workspace, as_user: Any
 ) -> None:
     page = session_cookie(as_user(bob))
@@ -121,7 +121,7 @@ def test_a_page_and_a_program_share_the_connection(
         assert {first.status_code, second.status_code, third.status_code} == {200}
         eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
         assert hub_connections(hinted) == 1
-        # Once at first, once when Redis has confirmed the channel.
+        # Once at the start, once when Redis has confirmed the channel.
         for response in (first, second):
             lines = response.iter_lines()
             assert list(islice(lines, 8)).count("event: changed") == 2
@@ -130,7 +130,7 @@ def test_a_page_and_a_program_share_the_connection(
             assert next(line for line in lines if line) == "event: changed"
 
 
-def test_a_user_has_a_limit_of_streams(
+def test_streams_per_user_are_limited(
     server: str,
     hinted: redis_py.Redis,
     alice: Any,

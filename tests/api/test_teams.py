@@ -30,7 +30,7 @@ def test_me(api: Any, bob: Any, team: Any, as_user: Any) -> None:
     problem(api(None).get("me"), 401, "not_authenticated")
 
 
-def test_each_sees_their_teams(api: Any, bob: Any, charlie: Any, olga: Any, team: Any) -> None:
+def test_users_see_their_own_teams(api: Any, bob: Any, charlie: Any, olga: Any, team: Any) -> None:
     rows = api(bob).get("teams").json()["results"]
 
     assert [(row["slug"], row["role"], row["member_count"]) for row in rows] == [("vision", "member", 2)]
@@ -43,9 +43,7 @@ def test_each_sees_their_teams(api: Any, bob: Any, charlie: Any, olga: Any, team
 
 
 @pytest.mark.parametrize("count", [1, 50])
-def test_as_many_queries_for_fifty_as_for_one(
-    api: Any, bob: Any, count: int, django_assert_max_num_queries: Any
-) -> None:
+def test_query_count_is_constant(api: Any, bob: Any, count: int, django_assert_max_num_queries: Any) -> None:
     for _ in range(count):
         MembershipFactory(team=TeamFactory(), user=bob)
     program = api(bob)
@@ -54,7 +52,7 @@ def test_as_many_queries_for_fifty_as_for_one(
         assert len(program.get("teams").json()["results"]) == count
 
 
-def test_only_an_operator_makes_teams(api: Any, olga: Any, alice: Any) -> None:
+def test_only_operators_create_teams(api: Any, olga: Any, alice: Any) -> None:
     made = api(olga).post("teams", {"slug": "audio", "name": "Audio", "owner": "alice"})
 
     assert made.status_code == 201
@@ -111,7 +109,7 @@ def test_a_team_without_homes_is_deleted_at_once(api: Any, olga: Any, alice: Any
     assert operator.post("teams", {"slug": "typo"}).status_code == 201
 
 
-def test_a_team_with_homes_is_deleted_once_they_are_gone(
+def test_team_with_homes_is_deleted_after_its_homes(
     api: Any, olga: Any, bob: Any, team: Any, local_pool: Any
 ) -> None:
     operator = api(olga)

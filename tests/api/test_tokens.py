@@ -32,7 +32,7 @@ def test_the_secret_is_shown_once(api: Any, bob: Any) -> None:
     assert (one["name"], one["prefix"]) == ("ci", body["secret"][: len(one["prefix"])])
 
 
-def test_a_revoked_one_is_refused_at_once(api: Any, bob: Any) -> None:
+def test_revoked_token_is_refused_at_once(api: Any, bob: Any) -> None:
     body = api(bob).post("tokens", {"name": "ci"}).json()
     program = Api(Client(headers={"Authorization": f"Bearer {body['secret']}"}))
     assert program.get("me").status_code == 200
@@ -44,7 +44,7 @@ def test_a_revoked_one_is_refused_at_once(api: Any, bob: Any) -> None:
 
 
 def test_tokens_of_others_are_hidden(api: Any, bob: Any, alice: Any, charlie: Any) -> None:
-    """An operator may; `tests/permissions` and `tests/service_accounts` say what."""
+    """Operators see them: `tests/permissions`, `tests/service_accounts`."""
     token, _ = make_token(bob)
 
     for user in (alice, charlie):
@@ -53,7 +53,7 @@ def test_tokens_of_others_are_hidden(api: Any, bob: Any, alice: Any, charlie: An
         problem(api(user).post(f"tokens/{token.pk}/revoke"), 404, "not_found")
 
 
-def test_a_token_makes_no_wider_one(api: Any, bob: Any) -> None:
+def test_token_cannot_create_a_broader_token(api: Any, bob: Any) -> None:
     narrow = api(bob, "tokens:write", "workspaces:read")
 
     for scopes in (["all"], ["tokens:write", "teams:write"]):
@@ -62,7 +62,7 @@ def test_a_token_makes_no_wider_one(api: Any, bob: Any) -> None:
     assert narrow.post("tokens", {"name": "y"}).json()["scopes"] == ["tokens:write", "workspaces:read"]
 
 
-def test_a_token_makes_none_that_lives_longer(bob: Any) -> None:
+def test_token_cannot_create_a_longer_lived_token(bob: Any) -> None:
     now = timezone.now()
     _, secret = make_token(bob, expires_at=now + timedelta(days=2))
     program = Api(Client(headers={"Authorization": f"Bearer {secret}"}))
@@ -85,13 +85,13 @@ def test_a_token_makes_none_that_lives_longer(bob: Any) -> None:
         ({"name": "x", "expires_at": "soon"}, "expires_at"),
     ],
 )
-def test_mistakes_name_the_field(api: Any, bob: Any, body: Any, field: str) -> None:
+def test_invalid_input_is_a_field_error(api: Any, bob: Any, body: Any, field: str) -> None:
     program = api(bob)
     assert field in problem(program.post("tokens", body), 400, "invalid")["errors"]
     assert ApiToken.objects.count() == 1
 
 
-def test_an_expired_one_and_one_of_a_user_who_left(bob: Any) -> None:
+def test_expired_token_and_token_of_an_inactive_user_are_refused(bob: Any) -> None:
     token, secret = make_token(bob)
     program = Api(Client(headers={"Authorization": f"Bearer {secret}"}))
     ApiToken.objects.filter(pk=token.pk).update(expires_at=timezone.now())

@@ -1,4 +1,4 @@
-"""People and the audit log over REST. Who may is in `tests/permissions`, what is done in `tests/accounts`."""
+"""Users and the audit log over REST. Permissions are in `tests/permissions`, services in `tests/accounts`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TestAuditEntries(ListCase):
         services.set_member(actor=SYSTEM, team=made, username="bob", role="owner")
 
 
-def test_the_contract(api: Any, ada: Any, team: Any) -> None:
+def test_user_is_invited_over_rest_and_read_back(api: Any, ada: Any, team: Any) -> None:
     body = {"username": "gina", "email": "g@example.org", "teams": [{"team": "vision", "role": "member"}]}
     made = api(ada).post("users", {**body, "roles": []})
     assert made.status_code == 201
@@ -76,7 +76,7 @@ def test_the_contract(api: Any, ada: Any, team: Any) -> None:
     assert not {"invite_url", "password"} & set(read)
 
 
-def test_changes_keep_what_they_do_not_name(api: Any, ada: Any, team: Any, bob: Any) -> None:
+def test_omitted_fields_are_unchanged(api: Any, ada: Any, team: Any, bob: Any) -> None:
     changed = api(ada).send("PATCH", "users/bob", {"roles": ["approver"]}).json()
     assert (changed["roles"], changed["email"]) == (["approver"], "bob@example.org")
     assert changed["teams"] == [{"team": "vision", "role": "member"}]
@@ -90,7 +90,7 @@ def test_changes_keep_what_they_do_not_name(api: Any, ada: Any, team: Any, bob: 
     )
 
 
-def test_deactivated_and_given_back(api: Any, ada: Any, bob: Any, team: Any) -> None:
+def test_deactivate_and_reactivate(api: Any, ada: Any, bob: Any, team: Any) -> None:
     for _ in range(2):
         row = api(ada).post("users/bob/deactivate", {"note": "left"}).json()
         assert (row["state"], bool(row["deactivated_at"])) == ("deactivated", True)
@@ -103,7 +103,9 @@ def test_deactivated_and_given_back(api: Any, ada: Any, bob: Any, team: Any) -> 
     assert api(ada).post("users/bob/sessions/revoke", {"tokens": True}).json() == {"revoked": 0}
 
 
-def test_workspaces_keep_an_account_from_being_deleted(api: Any, ada: Any, bob: Any, team: Any) -> None:
+def test_account_with_workspaces_is_not_deleted_without_a_choice(
+    api: Any, ada: Any, bob: Any, team: Any
+) -> None:
     WorkspaceFactory(owner=bob, team=team, name="paper", state="stopped")
     assert "paper" in problem(api(ada).delete("users/bob"), 409, "has_workspaces")["detail"]
     problem(api(ada).delete("users/bob?workspaces=keep"), 400, "invalid")
@@ -111,7 +113,7 @@ def test_workspaces_keep_an_account_from_being_deleted(api: Any, ada: Any, bob: 
     problem(api(ada).get("users/bob"), 404, "not_found")
 
 
-def test_sign_ins_say_from_where(api: Any, ada: Any, bob: Any) -> None:
+def test_sign_ins_show_address_and_browser(api: Any, ada: Any, bob: Any) -> None:
     browser = Client(REMOTE_ADDR="203.0.113.7", headers={"User-Agent": "Test/1", "X-Request-Id": "request-1"})
     browser.post("/sign-in/", {"username": "bob", "password": "wrong"})
     browser.post("/sign-in/", {"username": "bob", "password": PASSWORD})
@@ -138,22 +140,22 @@ def test_unknown_typed_usernames_are_not_stored(api: Any, ada: Any) -> None:
     assert "my-secret-password" not in str(list(Event.objects.values()))
 
 
-def test_a_lock_out_is_an_entry_of_its_own(api: Any, ada: Any, bob: Any, settings: Any) -> None:
+def test_lock_out_has_its_own_audit_entry(api: Any, ada: Any, bob: Any, settings: Any) -> None:
     for _ in range(settings.AXES_FAILURE_LIMIT + 3):
         Client(REMOTE_ADDR="203.0.113.7").post("/sign-in/", {"username": "bob", "password": "x"})
     rows = api(ada).get("audit-entries?action=session.").json()["results"]
-    # One entry and one notice for a lock, however many try on.
+    # One entry and one notice per lock-out, regardless of further attempts.
     assert rows[0]["action"] == "session.locked_out"
     assert {row["action"] for row in rows[1:]} == {"session.sign_in_failed"}
     assert len(rows) == settings.AXES_FAILURE_LIMIT
     (notice,) = api(bob).get("notifications").json()["results"]
     assert "from 203.0.113.7" in notice["body"]
-    # Whom another person has locked out signs in from elsewhere.
+    # A user locked out by an attacker can sign in from another address.
     at_home = Client(REMOTE_ADDR="198.51.100.1")
     assert at_home.post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 302
 
 
-def test_an_entry_names_the_token_that_was_used(api: Any, ada: Any) -> None:
+def test_audit_entry_names_the_token(api: Any, ada: Any) -> None:
     program = api(ada)
     before = timezone.now().isoformat().replace("+00:00", "Z")
     program.post("users", {"username": "gina"})

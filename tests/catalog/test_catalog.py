@@ -1,4 +1,4 @@
-"""The starting catalog, and flavors that follow the accelerators found."""
+"""The starting catalog, and flavors created for discovered accelerators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def slugs(pool=None) -> list[str]:
     return sorted(Flavor.objects.filter(pool=pool).values_list("slug", flat=True))
 
 
-def test_the_starting_catalog_is_valid_and_has_the_promised_slugs(catalog):
+def test_starting_catalog_is_valid_and_has_the_documented_slugs(catalog):
     assert {"jupyterlab", "marimo", "terminal", "vscode", "rstudio"} <= set(
         Template.objects.values_list("slug", flat=True)
     )
@@ -30,7 +30,7 @@ def test_the_starting_catalog_is_valid_and_has_the_promised_slugs(catalog):
         assert template.install_hint
         assert template.argv
         assert all(isinstance(argument, str) for argument in template.argv)
-        # A secret in an argument would stand in the list of processes.
+        # A secret in an argument would be visible in the process list.
         assert not any("{token}" in argument for argument in template.argv)
 
 
@@ -45,25 +45,25 @@ def test_the_starting_catalog_is_valid_and_has_the_promised_slugs(catalog):
         ("accelerated", "never", False, False),
     ],
 )
-def test_work_is_lost_as_the_template_says_unless_the_flavor_does(on_template, on_flavor, cpu, gpu):
+def test_work_lost_of_the_flavor_overrides_the_template(on_template, on_flavor, cpu, gpu):
     template = Template(work_lost=on_template)
     assert template.loses_work_on(Flavor(work_lost=on_flavor)) is cpu
     assert template.loses_work_on(Flavor(work_lost=on_flavor, accelerator_count=1)) is gpu
 
 
-def test_notebooks_lose_what_computes_and_unknown_programs_lose_all(catalog):
+def test_default_work_lost_of_notebooks_and_unknown_programs(catalog):
     assert set(Template.objects.values_list("work_lost", flat=True)) == {"accelerated"}
     assert Template(slug="batch").loses_work_on(Flavor())
 
 
-def test_doing_it_twice_adds_nothing_and_keeps_changes(catalog):
+def test_creating_the_starting_catalog_twice_keeps_changes(catalog):
     Flavor.objects.filter(slug="cpu-small").update(cpu_milli=700)
     services.ensure_starting_catalog()
     assert Flavor.objects.get(slug="cpu-small").cpu_milli == 700
     assert Template.objects.filter(slug="jupyterlab").count() == 1
 
 
-def test_every_flavor_is_a_request_that_the_node_plane_understands(catalog, tmp_path):
+def test_every_flavor_is_a_valid_resource_request(catalog, tmp_path):
     simulated_pool(str(tmp_path / "sim"))
     FlavorFactory(accelerator_count=1, accelerator_milli=250, nodes=2, disk_mib=5)
     for flavor in Flavor.objects.all():
@@ -74,13 +74,13 @@ def test_every_flavor_is_a_request_that_the_node_plane_understands(catalog, tmp_
 
 
 @pytest.mark.parametrize("within", list(Within))
-def test_a_flavor_says_what_its_accelerators_share(within):
+def test_flavor_requests_the_topology_of_accelerators(within):
     flavor = FlavorFactory(accelerator_count=4, accelerator_model="H100", within=within.value)
     flavor.full_clean()
     assert messages.load(flavor.as_request(), ResourceRequest).accelerators.within is within
 
 
-def test_instances_of_a_gpu_share_nothing_but_their_node(db):
+def test_mig_flavor_cannot_request_a_topology(db):
     flavor = FlavorFactory.build(accelerator_count=2, mig_profile="1g.10gb", within="numa")
     with pytest.raises(ValidationError, match="cannot have a bond"):
         flavor.full_clean()
@@ -96,7 +96,7 @@ def test_flavors_follow_the_devices_of_one_node(catalog, gpus, counts):
     ]
 
 
-def test_cpu_and_memory_are_in_proportion_and_fit_together(catalog):
+def test_flavors_get_proportional_cpu_and_memory(catalog):
     local_pool_with(node_info(gpus=4, cpu_milli=64_000, memory_mib=262_144))
     one = Flavor.objects.get(slug="nvidia-h100-80gb-hbm3-x1")
     four = Flavor.objects.get(slug="nvidia-h100-80gb-hbm3-x4")
@@ -106,14 +106,14 @@ def test_cpu_and_memory_are_in_proportion_and_fit_together(catalog):
     assert four.cpu_milli <= 64_000
 
 
-def test_a_simulated_pools_flavors_are_bound_to_it(catalog, tmp_path):
+def test_flavors_of_a_simulated_pool_are_bound_to_it(catalog, tmp_path):
     pool = simulated_pool(str(tmp_path / "sim"))
     assert slugs(pool) == ["sim-cpu", "sim-h100-x1", "sim-h100-x2", "sim-h100-x4"]
     assert slugs() == ["cpu-large", "cpu-small"]
     assert all(flavor.simulated for flavor in Flavor.objects.filter(pool=pool))
 
 
-def test_a_model_with_a_long_or_strange_name_gets_a_slug(catalog):
+def test_long_or_non_ascii_model_names_get_a_slug(catalog):
     local_pool_with(node_info(gpus=1, model="Ünïcode™ accelerator " + "x" * 50))
     local_pool_with(node_info("other", gpus=1, model="™™™"), slug="second")
     for flavor in Flavor.objects.exclude(accelerator_count=0):
@@ -121,7 +121,7 @@ def test_a_model_with_a_long_or_strange_name_gets_a_slug(catalog):
     assert Flavor.objects.exclude(accelerator_count=0).count() == 2
 
 
-def test_a_changed_flavor_is_kept_at_the_next_inventory(catalog):
+def test_changed_flavor_is_kept_at_the_next_inventory(catalog):
     pool = local_pool_with(node_info(gpus=1))
     Flavor.objects.filter(accelerator_count=1).update(enabled=False, name="Ours")
     services.ensure_accelerator_flavors(pool)
@@ -130,7 +130,7 @@ def test_a_changed_flavor_is_kept_at_the_next_inventory(catalog):
 
 
 @pytest.mark.parametrize("kind", ["template", "flavor"])
-def test_missing_name_is_reported_with_the_existing_ones(catalog, bob, kind):
+def test_unknown_slug_is_reported_with_the_existing_slugs(catalog, bob, kind):
     find = getattr(selectors, f"{kind}_by_slug")
     with pytest.raises(InvalidInput) as refused:
         find(bob, "nope")
@@ -148,7 +148,7 @@ def test_disabled_entries_are_not_offered(catalog, bob, team):
         selectors.template_by_slug(bob, "marimo")
 
 
-def test_flavors_come_in_two_queries(catalog, tmp_path, django_assert_num_queries):
+def test_flavors_are_read_in_two_queries(catalog, tmp_path, django_assert_num_queries):
     simulated_pool(str(tmp_path / "sim"))
     with django_assert_num_queries(2):
         assert any(flavor.simulated for flavor in selectors.all_flavors())

@@ -1,4 +1,4 @@
-"""Templates and flavors that people make, change, restore and delete; and what attackers try with them."""
+"""Templates and flavors: creation, changes, versions, deletion, and attacks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def codes(refused: Any, field: str) -> list[str]:
     return [getattr(each, "code", each) for each in refused.value.extra["errors"].get(field, [])]
 
 
-# --- who makes and sees what ------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
 def test_operator_creates_an_entry_for_all_teams(olga, bob, charlie, team):
@@ -66,7 +66,7 @@ def test_operator_creates_an_entry_for_all_teams(olga, bob, charlie, team):
     assert (event.actor, event.data["template"]) == (olga, "shell")
 
 
-def test_an_owner_makes_one_for_the_own_team(alice, bob, charlie, olga, team):
+def test_owner_creates_a_template_for_the_team(alice, bob, charlie, olga, team):
     made = make(alice, team)
     assert (made.slug, made.team) == ("vision_shell", team)
     assert selectors.template_by_slug(bob, "vision_shell") == made
@@ -81,7 +81,7 @@ def test_an_owner_makes_one_for_the_own_team(alice, bob, charlie, olga, team):
         selectors.template_by_slug(charlie, "vision_shell")
 
 
-def test_only_owners_and_operators_make_templates_and_only_operators_flavors(alice, bob, charlie, team):
+def test_only_owners_and_operators_create_templates_and_only_operators_flavors(alice, bob, charlie, team):
     for actor in (bob, charlie):
         with pytest.raises(NotAllowed):
             make(actor, team)
@@ -97,19 +97,19 @@ def test_equal_names_in_two_teams_stay_separate(alice, charlie, team):
     robots = Team.objects.get(slug="robots")
     assert make(alice, team).slug == "vision_shell"
     assert make(charlie, robots).slug == "robots_shell"
-    # Whatever somebody calls it, it is within the own team's names.
+    # Slugs always have the prefix of the own team.
     assert make(charlie, robots, slug="vision_shell2".replace("_", "-")).slug == "robots_vision-shell2"
     with pytest.raises(InvalidInput):
         make(charlie, robots, slug="vision_shell")
 
 
-def test_the_sites_names_are_never_those_of_a_team(olga, team):
+def test_site_slugs_never_use_the_prefix_of_a_team(olga, team):
     with pytest.raises(InvalidInput) as refused:
         make(olga, slug="vision_shell")
     assert codes(refused, "slug") == [CatalogCode.SLUG_OF_OTHER_TEAM]
 
 
-def test_a_name_is_taken_once_and_free_after_the_end(olga):
+def test_slug_is_unique_and_reusable_after_deletion(olga):
     made = make(olga)
     with pytest.raises(StateConflict) as refused:
         make(olga)
@@ -161,7 +161,7 @@ def test_lost_access_prevents_a_restart(olga, bob, team, catalog):
         services.start(actor=bob, workspace_id=stopped.pk)
 
 
-def test_an_owner_who_is_none_any_more_keeps_nothing(alice, team, olga):
+def test_former_owner_cannot_change_templates(alice, team, olga):
     made = make(alice, team)
     Membership.objects.filter(user=alice).update(role=Role.MEMBER)
     for act in (
@@ -173,7 +173,7 @@ def test_an_owner_who_is_none_any_more_keeps_nothing(alice, team, olga):
             act()
 
 
-# --- what a template may hold -----------------------------------------------------------------------
+# --- allowed values of a template -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_an_owner_who_is_none_any_more_keeps_nothing(alice, team, olga):
         ("env", {"A": 1}, CatalogCode.ENV_INVALID),
         ("env", {f"A{n}": "" for n in range(200)}, CatalogCode.ENV_INVALID),
         ("env", {"A": "x" * 9000}, CatalogCode.TOO_LARGE),
-        # What would show more devices, load code into the agent's children, or pose as another workspace.
+        # Variables that expose devices, load code into child processes, or impersonate workspaces.
         ("env", {"NVIDIA_VISIBLE_DEVICES": "all"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"CUDA_VISIBLE_DEVICES": "0,1"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"cuda_visible_devices": "0"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"LD_PRELOAD": "/tmp/evil.so"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"BERTH_WORKSPACE": "ws-of-somebody"}, CatalogCode.ENV_NAME_RESERVED),
         ("env", {"HOME": "/"}, CatalogCode.ENV_NAME_RESERVED),
-        # What would lead to another host with the ticket in hand.
+        # Paths that would lead to another host with the ticket.
         ("open_path", "//evil.example", CatalogCode.PATH_INVALID),
         ("open_path", "/\\evil.example", CatalogCode.PATH_INVALID),
         ("open_path", ".evil.example/", CatalogCode.PATH_INVALID),
@@ -251,7 +251,7 @@ def test_owner_cannot_share_an_entry_with_all_teams(alice, team):
         assert refused.value.reason.code == CatalogCode.FIELD_FIXED
 
 
-def test_an_owner_cannot_touch_the_sites_nor_another_teams(alice, charlie, team, olga):
+def test_owner_cannot_change_templates_of_the_site_or_another_team(alice, charlie, team, olga):
     site, other = make(olga), make(charlie, Team.objects.get(slug="robots"))
     for entry in (site, other):
         for act in (
@@ -308,13 +308,13 @@ def test_likely_secrets_are_flagged(olga):
         ({"successor": "nonesuch"}, "successor"),
     ],
 )
-def test_a_flavor_makes_sense(olga, given, field):
+def test_inconsistent_flavor_is_refused(olga, given, field):
     with pytest.raises(InvalidInput) as refused:
         size(olga, **given)
     assert field in refused.value.extra["errors"]
 
 
-def test_several_models_will_do(olga):
+def test_flavor_can_accept_several_models(olga):
     made = size(olga, accelerator_count=2, accelerator_models=["H100", "A100"], accelerator_memory_mib=40_000)
     accelerators = made.as_request()["accelerators"]
     assert (accelerators["models"], accelerators["model"], accelerators["memory_mib"]) == (
@@ -327,7 +327,7 @@ def test_several_models_will_do(olga):
 # --- changes, versions, deletion --------------------------------------------------------------------
 
 
-def test_a_change_is_kept_and_can_be_taken_back(olga, ada):
+def test_changes_are_versioned_and_can_be_restored(olga, ada):
     made = make(olga)
     changed = entries.change(
         actor=ada, entry=made, values={"name": "Better", "argv": ["zsh", "{port}", "{token}"]}
@@ -357,7 +357,7 @@ def test_existing_entry_becomes_the_first_version(olga, catalog):
     assert rows[1].data["description"] == "Notebooks, terminals and files in the browser."
 
 
-def test_nothing_is_written_where_nothing_changes(olga):
+def test_unchanged_values_create_no_version(olga):
     made = make(olga)
     tag = etags.etag_of(made)
     same = entries.change(actor=olga, entry=made, values={"name": made.name, "teams": None})
@@ -366,7 +366,7 @@ def test_nothing_is_written_where_nothing_changes(olga):
     assert Event.objects.filter(kind="template.changed").count() == 0
 
 
-def test_a_change_that_was_not_seen_is_not_overwritten(olga, ada):
+def test_outdated_version_is_refused(olga, ada):
     made = make(olga)
     seen = frozenset({etags.version_of(made)})
     entries.change(actor=ada, entry=made, values={"name": "Hers"}, expected=seen)
@@ -377,7 +377,7 @@ def test_a_change_that_was_not_seen_is_not_overwritten(olga, ada):
         entries.delete(actor=olga, entry=made, expected=seen)
 
 
-def test_used_entry_is_not_deleted_and_names_its_users(olga, bob, team):
+def test_entry_in_use_is_not_deleted_and_its_users_are_named(olga, bob, team):
     template, flavor = make(olga), size(olga)
     workspace = WorkspaceFactory(
         owner=bob, team=team, template=template, flavor=flavor, name="bobs", state=State.STOPPED
@@ -392,12 +392,12 @@ def test_used_entry_is_not_deleted_and_names_its_users(olga, bob, team):
     for entry in (template, flavor):
         entries.delete(actor=olga, entry=entry)
         assert not type(entry).objects.filter(pk=entry.pk, deleted_at=None).exists()
-    # What was made of them still names them.
+    # Existing workspaces still refer to them.
     workspace.refresh_from_db()
     assert (workspace.template.slug, workspace.flavor.slug) == ("shell", "tiny")
 
 
-def test_a_deleted_entry_of_the_starting_catalog_does_not_come_back(olga, catalog):
+def test_deleted_entry_of_the_starting_catalog_is_not_recreated(olga, catalog):
     for model, slug in ((Template, "marimo"), (Flavor, "cpu-large")):
         entries.delete(actor=olga, entry=model.objects.get(slug=slug))
     ensure_starting_catalog()
@@ -405,7 +405,7 @@ def test_a_deleted_entry_of_the_starting_catalog_does_not_come_back(olga, catalo
     assert not Flavor.objects.filter(slug="cpu-large", deleted_at=None).exists()
 
 
-def test_a_deleted_flavor_of_found_accelerators_does_not_come_back(olga, catalog):
+def test_deleted_accelerator_flavor_is_not_recreated(olga, catalog):
     pool = local_pool_with(node_info(gpus=1))
     flavor = Flavor.objects.get(accelerator_count=1)
     entries.delete(actor=olga, entry=flavor)
@@ -413,7 +413,7 @@ def test_a_deleted_flavor_of_found_accelerators_does_not_come_back(olga, catalog
     assert not Flavor.objects.filter(slug=flavor.slug, deleted_at=None).exists()
 
 
-def test_a_successor_is_proposed_and_never_goes_in_a_circle(olga, alice, charlie, team):
+def test_successor_is_proposed_and_never_forms_a_cycle(olga, alice, charlie, team):
     old, new = make(olga, slug="old"), make(olga, slug="new")
     old = entries.change(actor=olga, entry=old, values={"deprecated": True, "successor": "new"})
     assert selectors.deprecation_of(old).code == CatalogCode.ENTRY_HAS_SUCCESSOR
@@ -422,7 +422,7 @@ def test_a_successor_is_proposed_and_never_goes_in_a_circle(olga, alice, charlie
     assert refused.value.reason.code == CatalogCode.SUCCESSOR_CIRCLE
     with pytest.raises(InvalidInput):
         entries.change(actor=olga, entry=new, values={"successor": "new"})
-    # A successor that others do not see would tell them of it.
+    # A hidden successor must not be revealed.
     make(charlie, Team.objects.get(slug="robots"))
     mine = make(alice, team)
     for entry, actor in ((mine, alice), (new, olga)):
@@ -434,10 +434,10 @@ def test_a_successor_is_proposed_and_never_goes_in_a_circle(olga, alice, charlie
     assert selectors.deprecation_of(old).code == CatalogCode.ENTRY_DEPRECATED
 
 
-# --- what runs --------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
-def test_a_change_does_not_reach_a_start_that_is_under_way(olga, bob, team):
+def test_change_does_not_affect_a_start_in_progress(olga, bob, team):
     template = make(olga)
     started = WorkspaceFactory(
         owner=bob, team=team, template=template, state=State.PROVISIONING, placed_at=timezone.now(),
@@ -452,7 +452,7 @@ def test_a_change_does_not_reach_a_start_that_is_under_way(olga, bob, team):
     assert dispatch.spec_of(started).app.argv[0] == "zsh"
 
 
-def test_the_startup_script_runs_first_and_its_failure_is_the_starts(olga, tmp_path):
+def test_startup_script_runs_first_and_its_failure_fails_the_start(olga, tmp_path):
     made = make(olga, argv=["/bin/echo", "main", "{port}"], startup=f"touch {tmp_path}/first")
     done = subprocess.run(made.command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "main {port}\n")
@@ -460,13 +460,13 @@ def test_the_startup_script_runs_first_and_its_failure_is_the_starts(olga, tmp_p
     broken = make(olga, slug="broken", argv=["/bin/echo", "main", "{port}"], startup="exit 7")
     done = subprocess.run(broken.command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, "")
-    # Quotes and signs of the arguments mean nothing to the shell.
+    # The shell does not interpret quotes in arguments.
     odd = make(olga, slug="odd", argv=["/bin/echo", "$(id); '\"", "{port}"], startup=":")
     done = subprocess.run(odd.command, capture_output=True, text=True, check=False)
     assert done.stdout == "$(id); '\" {port}\n"
 
 
-def test_a_thousand_of_each_take_no_more_queries(olga, bob, team, django_assert_max_num_queries):
+def test_query_count_is_constant_for_1000_entries(olga, bob, team, django_assert_max_num_queries):
     Template.objects.bulk_create(TemplateFactory.build(slug=f"t{n}") for n in range(1000))
     Flavor.objects.bulk_create(FlavorFactory.build(slug=f"f{n}") for n in range(1000))
     with django_assert_max_num_queries(3):

@@ -1,4 +1,4 @@
-"""The environment of a template: its form, cards, page and versions, and what previews make of it."""
+"""Environments of templates: form, cards, page, versions and previews."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def labels(page: Any) -> dict[str, str]:
     return dict(form_of(page).fields["environment"].choices)
 
 
-def test_the_form_says_what_is_ready_what_is_built_and_where_a_driver_is_too_old(as_user, olga, sent):
+def test_form_shows_ready_building_and_driver_incompatible_environments(as_user, olga, sent):
     pool = local_pool_with(node_info(gpus=1, cuda_version="12.4"))
     made = environment(name="Torch")
     assert built(only(sent), cuda="13.2")
@@ -52,7 +52,7 @@ def test_the_form_says_what_is_ready_what_is_built_and_where_a_driver_is_too_old
     assert shown[""] == "Software of the node"
 
 
-def test_an_operator_sets_it_and_its_versions_and_page_name_it(as_user, olga, local_pool, sent):
+def test_operator_sets_the_environment_and_page_and_versions_show_it(as_user, olga, local_pool, sent):
     ready(sent, name="Vision tools")
     template = TemplateFactory(
         slug="plots", name="Plots", program="jupyter-lab", argv=["jupyter-lab", "{port}"]
@@ -69,7 +69,7 @@ def test_an_operator_sets_it_and_its_versions_and_page_name_it(as_user, olga, lo
     assert "<ins>Vision tools</ins>" in page
     listed = browser.get("/catalog/templates/").content.decode()
     assert "Vision tools · ready" in listed
-    # As it stands it stays, and it can be taken away.
+    # The environment can be kept and removed.
     template.refresh_from_db()
     form = form_of(browser.get("/catalog/templates/plots/edit/"))
     assert form["environment"].value() == "vision-tools"
@@ -93,7 +93,7 @@ def test_missing_program_in_the_environment_is_a_warning(as_user, olga, local_po
     assert "“Vision tools” has no jupyter-lab, which Notes needs." in page
 
 
-def test_another_teams_environment_is_not_offered_and_not_taken(as_user, local_pool, team, alice, sent):
+def test_environment_of_another_team_is_hidden_and_refused(as_user, local_pool, team, alice, sent):
     other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner")
     ready(sent, name="Hidden", team=other.team, actor=other.user)
     browser = as_user(alice)
@@ -108,7 +108,7 @@ def test_another_teams_environment_is_not_offered_and_not_taken(as_user, local_p
     assert not Template.objects.filter(name="Shell").exists()
 
 
-def test_a_team_owner_chooses_the_teams_own(as_user, local_pool, team, alice, sent):
+def test_team_owner_can_choose_an_environment_of_the_team(as_user, local_pool, team, alice, sent):
     ready(sent, name="Ours", team=team, actor=alice)
     given = as_typed(
         Template(argv=[], env={}), slug="shell", name="Shell", program="bash", argv="bash\n{port}",
@@ -118,7 +118,7 @@ def test_a_team_owner_chooses_the_teams_own(as_user, local_pool, team, alice, se
     assert Template.objects.get(name="Shell").environment.slug == "ours"
 
 
-def test_a_preview_counts_the_cuda_that_its_environment_brings(olga, team, sent):
+def test_preview_respects_the_cuda_version_of_the_environment(olga, team, sent):
     local_pool_with(node_info(gpus=1, cpu_milli=8000, memory_mib=32_768, cuda_version="12.4"))
     environment(name="Torch")
     assert built(only(sent), cuda="13.2", lock=LOCK.replace("numpy", "torch"))
@@ -133,7 +133,7 @@ def test_a_preview_counts_the_cuda_that_its_environment_brings(olga, team, sent)
     assert preview(olga, flavor, template).fits.nodes_ever == 0
 
 
-def test_the_card_and_the_workspaces_page_name_it(as_user, local_pool, team, bob, sent):
+def test_card_and_workspace_page_show_the_environment(as_user, local_pool, team, bob, sent):
     made = ready(sent, name="Vision tools")
     template = TemplateFactory(
         slug="plots", name="Plots", program="jupyter-lab", argv=["jupyter-lab", "{port}"]

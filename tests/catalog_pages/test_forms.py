@@ -1,4 +1,4 @@
-"""Forms of templates and flavors: few fields in view, sections, presets, and checks during input."""
+"""Forms of templates and flavors: sections, presets and live checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW = {"template": "/catalog/templates/new/", "flavor": "/catalog/flavors/new/"}
 
 
 def check(client: Any, url: str, fields: dict[str, Any], changed: str) -> str:
-    """The answer to a change of a field, as htmx asks for it."""
+    """The response to a changed field, requested as by htmx."""
     headers = {"HX-Request": "true", "HX-Target": "form-preview", "HX-Trigger-Name": changed}
     page = client.post(url, fields, headers=headers)
     assert page.status_code == 200
@@ -26,12 +26,12 @@ def check(client: Any, url: str, fields: dict[str, Any], changed: str) -> str:
 
 
 def problems_in(html: str) -> set[str]:
-    """The fields with problems in such an answer."""
+    """The fields with errors in this response."""
     return set(re.findall(r'id="id_(\w+?)_error" hx-swap-oob="innerHTML"><span class="problem"', html))
 
 
 @pytest.mark.parametrize("kind", ["template", "flavor"])
-def test_a_new_form_shows_five_fields_and_every_other_in_one_closed_section(kind):
+def test_new_form_shows_five_fields_and_hides_the_rest_in_one_section(kind):
     form = {"template": TemplateForm, "flavor": FlavorForm}[kind](
         initial=initial_values(sections.new_document(kind))
     )
@@ -53,7 +53,7 @@ def test_preset_template_can_be_created_unchanged(as_user, olga, preset):
     assert (created.argv, created.ready_path) == (preset.document["argv"], preset.document["ready_path"])
 
 
-def test_a_section_with_an_error_opens_and_its_field_has_the_focus(as_user, olga):
+def test_section_with_an_error_opens_with_its_field_focused(as_user, olga):
     html = as_user(olga).get(f"{NEW['template']}?preset=jupyterlab").content.decode()
     assert "4 set: Readiness path /api, Start path /lab, App sign-in Authorization: Bearer …, …" in html
     _, fields = filled(html, "argv")
@@ -67,10 +67,10 @@ def test_a_section_with_an_error_opens_and_its_field_has_the_focus(as_user, olga
     assert filled(html, "argv")[1]["description"] == ["Kept"]
 
 
-def test_a_check_reports_what_the_form_and_its_rules_refuse(as_user, olga):
+def test_live_check_reports_errors_of_the_form_and_the_service(as_user, olga):
     client = as_user(olga)
     fields = filled(client.get(NEW["template"]).content.decode(), "argv")[1]
-    # Fields that the user has not come to yet are not reported.
+    # Fields not reached yet are not reported.
     html = check(client, NEW["template"], fields | {"open_path": "//evil", "name": "Mine"}, "open_path")
     assert problems_in(html) == set()
     assert problems_in(check(client, NEW["template"], fields, "name")) == {"name"}
@@ -87,7 +87,7 @@ def test_a_check_reports_what_the_form_and_its_rules_refuse(as_user, olga):
     assert not Template.objects.exists()
 
 
-def test_a_check_of_a_flavor_says_where_it_starts_and_what_is_set(as_user, olga, bob):
+def test_live_check_of_a_flavor_shows_where_it_starts(as_user, olga, bob):
     local_pool_with(node_info(gpus=2))
     fields = filled(as_user(olga).get(NEW["flavor"]).content.decode(), "cpu_milli")[1]
     fields |= {"name": "Pair", "slug": "pair", "accelerator_count": "2", "accelerator_models": "H100"}

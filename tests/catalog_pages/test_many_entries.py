@@ -1,4 +1,4 @@
-"""Thousands of entries: whatever place one has, it can be chosen, and pages ask no more often for it."""
+"""Choice fields and query counts with thousands of entries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST = f"tools-{MANY - 1:04}"
 
 
 def environments(count: int = MANY, *, ready: bool = True, team: Team | None = None) -> list[Environment]:
-    """Environments with one version each, written at once."""
+    """Create environments with one version each, in bulk."""
     now = timezone.now()
     made = Environment.objects.bulk_create(
         Environment(slug=f"tools-{n:04}", name=f"Tools {n:04}", updated_at=now, team=team)
@@ -62,7 +62,7 @@ def flavors(count: int = MANY) -> None:
 
 
 def written(page: Any, ident: str) -> str:
-    """The text field with this id, which is completed."""
+    """The completed text field with this id."""
     text = page.content.decode()
     found = next(part for part in text.split("<input ") if f'id="{ident}"' in part.partition(">")[0])
     field = found.partition(">")[0]
@@ -104,7 +104,7 @@ def test_any_of_two_thousand_entries_can_be_the_successor(kind, as_user, olga):
     assert refused.status_code == 400
 
 
-def test_a_template_names_any_of_two_thousand_environments(as_user, olga):
+def test_any_of_two_thousand_environments_can_be_set_on_a_template(as_user, olga):
     environments()
     template = TemplateFactory(slug="plots", program="jupyter-lab", argv=["jupyter-lab", "{port}"])
     browser = as_user(olga)
@@ -120,7 +120,7 @@ def test_a_template_names_any_of_two_thousand_environments(as_user, olga):
     assert template.environment.slug == LAST
 
 
-def test_a_template_is_made_of_the_last_environment_and_of_the_last_template(as_user, olga):
+def test_template_can_be_created_from_the_last_of_many_entries(as_user, olga):
     environments()
     templates()
     Template.objects.filter(slug=f"t{MANY - 1}").update(program="jupyter-lab")
@@ -132,7 +132,7 @@ def test_a_template_is_made_of_the_last_environment_and_of_the_last_template(as_
     assert page.context["form"]["program"].value() == "jupyter-lab"
 
 
-def test_a_workspace_starts_in_the_last_environment(as_user, bob, team, local_pool):
+def test_workspace_can_use_the_last_of_many_environments(as_user, bob, team, local_pool):
     environments()
     TemplateFactory(slug="plots", name="Plots", program="jupyter-lab", argv=["jupyter-lab", "{port}"])
     FlavorFactory(slug="small", cpu_milli=100, memory_mib=128)
@@ -181,7 +181,7 @@ def test_completion_hides_invisible_entries(as_user, charlie, bob, team):
     assert b"vision" not in as_user(charlie).get("/catalog/completions/teams/").content
 
 
-def test_teams_beyond_a_list_are_written_too(as_user, olga, team):
+def test_teams_beyond_the_list_limit_are_typed(as_user, olga, team):
     Team.objects.bulk_create(Team(slug=f"team-{n:04}", name=f"Team {n:04}") for n in range(MANY))
     browser = as_user(olga)
     page = browser.get("/catalog/templates/new/?team=team-1999")
@@ -191,16 +191,14 @@ def test_teams_beyond_a_list_are_written_too(as_user, olga, team):
     assert "team-1999" in written(browser.get(f"/catalog/flavors/{flavor.slug}/?team=team-1999"), "team")
 
 
-def test_few_are_a_list_to_choose_from(as_user, olga):
+def test_few_entries_are_shown_as_a_select(as_user, olga):
     environments(20)
     page = as_user(olga).get("/environments/tools-0001/edit/").content.decode()
     assert '<select name="successor"' in page
     assert '<select name="environment"' in as_user(olga).get("/catalog/templates/new/").content.decode()
 
 
-def test_the_form_of_a_workspace_asks_no_more_for_five_hundred_that_are_not_ready(
-    as_user, bob, team, local_pool
-):
+def test_workspace_form_query_count_is_constant_with_500_unready_environments(as_user, bob, team, local_pool):
     browser = as_user(bob)
 
     def asked() -> int:

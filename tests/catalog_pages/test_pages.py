@@ -1,4 +1,4 @@
-"""Pages that keep the catalog: forms, previews, versions, deletion, and what attackers write into them."""
+"""Pages of the catalog: forms, previews, versions, deletion, and hostile input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 
 def sent(form: Any, **changed: Any) -> dict[str, Any]:
-    """What a browser sends of a form as it stands."""
+    """The fields that a browser sends for an unchanged form."""
     data = {}
     for bound in form:
         value = bound.value()
@@ -58,7 +58,7 @@ def test_unchanged_form_changes_nothing(as_user, olga, catalog, slug):
     assert documents.document_of(entry) == before
 
 
-def test_an_operator_makes_a_flavor_and_sees_where_it_fits(as_user, olga, catalog):
+def test_operator_creates_a_flavor_and_sees_where_it_fits(as_user, olga, catalog):
     local_pool_with(node_info(gpus=2, cpu_milli=8000, memory_mib=32_768, provides=(PROVIDES_SHARES,)))
     blank = Flavor(cpu_milli=1000, memory_mib=2048)
     given = as_typed(
@@ -75,7 +75,7 @@ def test_an_operator_makes_a_flavor_and_sees_where_it_fits(as_user, olga, catalo
     assert "0.5 GPU-hours" in page
 
 
-def test_an_owner_is_led_to_the_own_teams_form(as_user, alice, bob, team):
+def test_owner_is_redirected_to_the_form_of_the_team(as_user, alice, bob, team):
     away = as_user(alice).get("/catalog/templates/new/")
     assert away["Location"] == "/catalog/templates/new/?team=vision"
     page = as_user(alice).get(away["Location"]).content.decode()
@@ -86,7 +86,7 @@ def test_an_owner_is_led_to_the_own_teams_form(as_user, alice, bob, team):
     given = as_typed(
         Template(argv=[], env={}), slug="shell", name="Shell", program="bash", argv="bash\n{port}"
     )
-    # What the form does not have is not taken from who sends it all the same.
+    # Fields outside the form are ignored.
     given |= {"service_workers": "on", "audience": "all"}
     done = as_user(alice).post("/catalog/templates/new/?team=vision", given)
     assert done["Location"] == "/catalog/templates/vision_shell/"
@@ -122,7 +122,7 @@ def test_concurrent_change_names_the_editor(as_user, olga, ada, catalog):
         ("name", EVIL * 3),
     ],
 )
-def test_wrong_input_is_marked_and_kept(as_user, olga, field, value):
+def test_invalid_input_is_marked_and_kept(as_user, olga, field, value):
     given = as_typed(
         Template(argv=[], env={}), slug="shell", name="Shell", program="bash", argv="bash\n{port}"
     )
@@ -159,7 +159,7 @@ def test_hostile_text_is_escaped(as_user, alice, bob, team, catalog):
     assert "<script>alert" not in html
 
 
-def test_a_member_sees_no_command_and_no_versions(as_user, alice, bob, charlie, team):
+def test_members_see_neither_command_nor_versions(as_user, alice, bob, charlie, team):
     given = {
         "slug": "t",
         "name": "T",
@@ -180,14 +180,14 @@ def test_a_member_sees_no_command_and_no_versions(as_user, alice, bob, charlie, 
     assert as_user(charlie).get("/catalog/templates/new/?team=robots&of=vision_t").status_code == 404
 
 
-def test_a_member_of_two_teams_does_not_copy_what_only_a_keeper_reads(as_user, alice, charlie, team):
+def test_member_cannot_copy_a_template_without_edit_permission(as_user, alice, charlie, team):
     given = {"slug": "t", "name": "T", "program": "bash", "argv": ["bash", "{port}", "--inner"]}
     entries.create(actor=alice, model=Template, values=given, team=team)
     MembershipFactory(team=team, user=charlie)
     assert as_user(charlie).get("/catalog/templates/new/?team=robots&of=vision_t").status_code == 403
 
 
-def test_deletion_says_who_uses_it(as_user, olga, bob, team, catalog):
+def test_delete_page_lists_users_of_the_entry(as_user, olga, bob, team, catalog):
     WorkspaceFactory(owner=bob, team=team, template=Template.objects.get(slug="marimo"), name="bobs")
     page = as_user(olga).get("/catalog/templates/marimo/delete/").content.decode()
     assert "bobs of bob" in page
@@ -198,7 +198,7 @@ def test_deletion_says_who_uses_it(as_user, olga, bob, team, catalog):
     assert not Template.objects.filter(slug="vscode", deleted_at=None).exists()
 
 
-def test_a_version_is_restored_after_a_question(as_user, olga, catalog):
+def test_version_is_restored_after_confirmation(as_user, olga, catalog):
     entry = Template.objects.get(slug="marimo")
     entries.change(actor=olga, entry=entry, values={"description": "Ours"})
     page = as_user(olga).get("/catalog/templates/marimo/versions/1/restore/").content.decode()
@@ -212,7 +212,7 @@ def test_a_version_is_restored_after_a_question(as_user, olga, catalog):
 # --- previews ---------------------------------------------------------------------------------------
 
 
-def test_a_preview_says_on_how_many_nodes_it_starts(olga, team, catalog):
+def test_preview_shows_the_number_of_nodes_that_fit(olga, team, catalog):
     local_pool_with(*(node_info(f"node-{n}") for n in range(3)))
     found = preview(olga, Flavor.objects.get(slug="cpu-small"), Template.objects.get(slug="jupyterlab"), team)
     assert found.sentence == "For Vision: starts now, on 3 nodes."
@@ -220,7 +220,7 @@ def test_a_preview_says_on_how_many_nodes_it_starts(olga, team, catalog):
     assert (fit.nodes_now, fit.nodes_ever, fit.starts_now) == (3, 3, 24)
 
 
-def test_a_preview_counts_devices_with_room_now_and_ever(olga, alice, team, catalog, as_user, api_of):
+def test_preview_counts_devices_that_fit_now_and_when_empty(olga, alice, team, catalog, as_user, api_of):
     guards = {"provides": (PROVIDES_SHARES,)}
     pool = local_pool_with(node_info("one", gpus=2, **guards), node_info("two", gpus=4, **guards))
     local_pool_with(node_info("none"), slug="without")
@@ -250,7 +250,7 @@ def test_a_preview_counts_devices_with_room_now_and_ever(olga, alice, team, cata
     assert [(row["devices_now"], row["devices_ever"]) for row in answer["pools"]] == [(5, 6), (0, 0)]
 
 
-def test_a_preview_leaves_the_state_as_it_was(olga, team, catalog):
+def test_preview_does_not_change_the_snapshot(olga, team, catalog):
     local_pool_with(node_info(cpu_milli=4000))
     flavor, template = Flavor.objects.get(slug="cpu-small"), Template.objects.get(slug="jupyterlab")
     first, second = (fits.fit_flavor(flavor, template) for _ in range(2))
@@ -275,7 +275,7 @@ def test_team_without_access_is_refused(olga, team, charlie, catalog):
     assert "is not available to team Vision" in found.sentence
 
 
-def test_a_draft_is_previewed_by_who_may_make_it(api_of, olga, bob, team, catalog):
+def test_draft_preview_needs_permission_to_create_the_entry(api_of, olga, bob, team, catalog):
     local_pool_with(node_info())
     draft = {"slug": "x", "name": "X", "resources": {"cpu_milli": 100, "memory_mib": 128}}
     body = {"team": "vision", "template": "jupyterlab", "flavor_draft": draft}
@@ -296,11 +296,11 @@ def api_of(with_token):
     return ask
 
 
-# --- many -------------------------------------------------------------------------------------------
+# --- many entries ---------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough("a thousand entries")
-def test_a_thousand_of_each_page_well(as_user, olga, bob, team, catalog, django_assert_max_num_queries):
+def test_lists_of_1000_entries_are_paged(as_user, olga, bob, team, catalog, django_assert_max_num_queries):
     local_pool_with(node_info())
     Template.objects.bulk_create(
         TemplateFactory.build(slug=f"t{n:04}", name=f"T {n:04}") for n in range(1000)
@@ -323,7 +323,7 @@ def test_a_thousand_of_each_page_well(as_user, olga, bob, team, catalog, django_
     assert 'value="f0777" checked' in html
 
 
-def test_a_startup_script_has_the_line_ends_of_a_shell(as_user, olga, catalog):
+def test_startup_script_gets_unix_line_ends(as_user, olga, catalog):
     local_pool_with(node_info())
     source = Template.objects.get(slug="jupyterlab")
     typed = as_typed(None, source) | {"slug": "mine", "startup": "echo a > a.txt\r\necho b > b.txt\r\n"}
@@ -331,11 +331,11 @@ def test_a_startup_script_has_the_line_ends_of_a_shell(as_user, olga, catalog):
     assert Template.objects.get(slug="mine").startup == "echo a > a.txt\necho b > b.txt\n"
 
 
-def test_the_form_names_the_folders_that_nodes_show(as_user, olga, alice, team, catalog):
+def test_form_lists_the_folders_that_nodes_offer(as_user, olga, alice, team, catalog):
     assert "No node provides folders yet." in as_user(olga).get("/catalog/templates/new/").content.decode()
     shown = ("rdma", "mount:imagenet", "mount:scratch")
     local_pool_with(node_info("reads", provides=shown), node_info("writes", provides=("mount:scratch:rw",)))
     page = as_user(olga).get("/catalog/templates/new/").content.decode()
     assert "Nodes provide imagenet, scratch:rw." in page
-    # A team's own template names none.
+    # A team's own template names no folders.
     assert "imagenet" not in as_user(alice).get("/catalog/templates/new/?team=vision").content.decode()

@@ -1,4 +1,4 @@
-"""Whose notices go where, what is shown and hidden, and what becomes of a channel that fails."""
+"""Notice channels: recipients, visibility and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_TEAM = {"name": "Our Slack", "url": SLACK, "kinds": ["workspace.failed", "quo
 
 @pytest.fixture
 def process(monkeypatch):
-    """In place of the process that sends (`test_sender` has it): what it was given, and what it says."""
+    """Replaces the sending process (see `test_sender`): records jobs and returns `outcome`."""
 
     class Process:
         jobs: list[sending.Job]
@@ -63,7 +63,7 @@ def due_now() -> None:
     Channel.objects.update(not_before=None)
 
 
-def test_a_notice_goes_to_those_of_its_readers_channels_that_want_it(alice, bob, process):
+def test_notice_is_sent_to_subscribed_channels_of_its_recipients(alice, bob, process):
     services.create(actor=alice, team=None, **OWN)
     services.create(actor=alice, team=None, **{**OWN, "kinds": ["reservations"]})
     services.create(actor=bob, team=None, **OWN)
@@ -94,7 +94,7 @@ def test_every_kind_of_notice_has_a_subject():
         assert subject_of(kind) in SUBJECTS
 
 
-def test_a_team_hears_of_what_happens_in_it(team, alice, bob, charlie, process):
+def test_team_channel_gets_events_of_the_team(team, alice, bob, charlie, process):
     services.create(actor=alice, team=team, **OF_TEAM)
     outbox.read_log()
     workspace = WorkspaceFactory(owner=bob, team=team, name="paper")
@@ -111,7 +111,7 @@ def test_a_team_hears_of_what_happens_in_it(team, alice, bob, charlie, process):
     assert job.body == f"Berth ends it: no image\nhttp://localhost:8000/workspaces/{workspace.pk}/"
 
 
-def test_many_become_one(alice, process):
+def test_many_notices_are_combined_into_one_message(alice, process):
     services.create(actor=alice, team=None, **OWN)
     for number in range(20):
         notify([alice], "workspace.ready", f"paper-{number} is ready")
@@ -136,7 +136,7 @@ def test_failures_are_retried_and_abandoned(alice, process):
     assert len(process.jobs) == outbox.MAX_ATTEMPTS
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing(alice, process, monkeypatch):
+def test_killed_worker_loses_no_message(alice, process, monkeypatch):
     services.create(actor=alice, team=None, **OWN)
     notify([alice], "workspace.ready", "paper is ready")
 
@@ -153,7 +153,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(alice, process, monkeypatch
     assert Message.objects.get().state == MessageState.SENT
 
 
-def test_repeated_failures_disable_it_and_notify_its_owner(alice, process):
+def test_repeated_failures_disable_the_channel_and_notify_its_owner(alice, process):
     channel = services.create(actor=alice, team=None, **{**OWN, "kinds": ["workspaces", "account"]})
     process.outcome = SendOutcome(ok=False, error="connection")
     for number in range(outbox.MAX_FAILURES):
@@ -181,13 +181,13 @@ def test_deactivated_user_gets_nothing(alice, process):
     assert process.jobs == []
 
 
-def test_an_account_that_goes_takes_its_channels_with_it(alice, bob, ada, process):
+def test_deleting_an_account_deletes_its_channels(alice, bob, ada, process):
     services.create(actor=bob, team=None, **OWN)
     users.delete(actor=ada, user=bob, delete_workspaces=True)
     assert not Channel.objects.exists()
 
 
-def test_one_worker_at_a_time(alice, process):
+def test_message_is_sent_by_one_worker_at_a_time(alice, process):
     services.create(actor=alice, team=None, **OWN)
     outbox.read_log()
     notify([alice], "workspace.ready", "paper is ready")
@@ -197,10 +197,10 @@ def test_one_worker_at_a_time(alice, process):
     assert outbox.run() == 1
 
 
-# --- who, and what is hidden --------------------------------------------------------------------
+# --- permissions and visibility -------------------------------------------------------------------
 
 
-def test_the_url_is_kept_encrypted_and_never_shown_or_logged(alice, team, process, as_user, api, caplog):
+def test_url_is_stored_encrypted_and_never_shown_or_logged(alice, team, process, as_user, api, caplog):
     caplog.set_level(logging.DEBUG)
     own = services.create(actor=alice, team=None, **OWN)
     of_team = services.create(actor=alice, team=team, **OF_TEAM)
@@ -231,7 +231,9 @@ def test_personal_channels_are_hidden_from_others(alice, bob, olga, ada, process
         problem(api(actor).send("DELETE", f"notice-channels/{own.pk}"), 404, "not_found")
 
 
-def test_members_and_outsiders_do_not_listen_to_a_team(alice, bob, charlie, olga, team, process, api):
+def test_members_and_outsiders_cannot_create_or_see_team_channels(
+    alice, bob, charlie, olga, team, process, api
+):
     for actor in (bob, charlie):
         with pytest.raises(NotAllowed):
             services.create(actor=actor, team=team, **OF_TEAM)
@@ -257,7 +259,7 @@ def test_members_and_outsiders_do_not_listen_to_a_team(alice, bob, charlie, olga
         ({"url": "x" * 1001}, "url", ChannelCode.URL_NONE),
     ],
 )
-def test_refusals(alice, process, change, field, code):
+def test_invalid_input_is_a_field_error(alice, process, change, field, code):
     with pytest.raises(InvalidInput) as refused:
         services.create(actor=alice, team=None, **{**OWN, **change})
     assert [each.code for each in refused.value.extra["errors"][field]] == [code]
@@ -279,14 +281,14 @@ def test_url_errors_are_reported(alice, process, monkeypatch, error, code):
     assert refused.value.extra["errors"]["url"][0].code is code
 
 
-def test_as_many_as_there_may_be(alice, process, monkeypatch):
+def test_channels_are_limited(alice, process, monkeypatch):
     monkeypatch.setattr(services, "MAX_CHANNELS", 1)
     services.create(actor=alice, team=None, **OWN)
     with pytest.raises(StateConflict):
         services.create(actor=alice, team=None, **OWN)
 
 
-def test_a_test_shows_the_real_answer(alice, process, api):
+def test_test_message_shows_the_response(alice, process, api):
     process.outcome = SendOutcome(ok=False, status=404, answer="no_team")
     program = api(alice)
     made = program.post("notice-channels", OWN)
@@ -303,7 +305,7 @@ def test_a_test_shows_the_real_answer(alice, process, api):
     assert program.send("DELETE", path).status_code == 204
 
 
-def test_pages_make_change_and_delete(alice, team, process, as_user):
+def test_channels_are_created_changed_and_deleted_on_pages(alice, team, process, as_user):
     browser = as_user(alice)
     made = browser.post("/account/channels/", {"name": "My Slack", "url": SLACK, "types": ["workspaces"]})
     channel = Channel.objects.get()

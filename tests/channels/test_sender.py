@@ -1,4 +1,4 @@
-"""The process that sends: what it lets through, and each way in which a URL could mean harm."""
+"""The process that sends messages, and hostile URLs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMAS = ["json", "slack", "mmost", "workflows", "file", "syslog", "rsyslog", "
 
 @pytest.fixture(autouse=True)
 def _all_services(settings):
-    """Also those that the site does not allow by itself: the process has to hold without the list."""
+    """Allow every service: the process must be safe without the site's list."""
     settings.BERTH_CHANNEL_SCHEMAS = SCHEMAS
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8", "::1/128"]
     sending.LIMIT_S, before = 120.0, sending.LIMIT_S
@@ -29,7 +29,7 @@ def sent(*urls: str) -> list[sending.SendOutcome]:
     return [outcomes[number] for number in range(len(urls))]
 
 
-def test_good_bad_silent_and_absent_beside_each_other():
+def test_outcomes_of_working_failing_silent_and_absent_receivers_are_separate():
     with receiver() as there:
 
         def answer(received, handler) -> None:
@@ -45,13 +45,13 @@ def test_good_bad_silent_and_absent_beside_each_other():
         )
         assert b"Body" in there.requests[0].body
     assert (good.ok, good.status) == (True, 200)
-    # What the service says is shown, without what was secret in the URL.
+    # The service's response is shown, without secrets of the URL.
     assert (bad.ok, bad.status, bad.answer) == (False, 403, "who is …?")
     assert (silent.ok, silent.error) == (False, "timeout")
     assert (absent.ok, absent.error) == (False, "connection")
 
 
-def test_internal_addresses_are_not_reached_by_any_name(settings):
+def test_internal_addresses_are_refused_in_every_notation(settings):
     settings.BERTH_OUTGOING_ALLOW = []
     with receiver() as there:
         port = there.port
@@ -64,8 +64,8 @@ def test_internal_addresses_are_not_reached_by_any_name(settings):
     assert [outcome.ok for outcome in outcomes] == [False] * 6
 
 
-def test_a_redirect_into_the_site_is_not_followed_there(settings):
-    """The receiver may be reached, the other may not: the connection is refused, whoever asks for it."""
+def test_redirect_to_an_internal_address_is_refused(settings):
+    """The receiver is allowed and the target is not."""
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.1/32"]
     with receiver() as there:
         there.answer = status(302, Location=f"http://127.0.0.2:{there.port}/admin")
@@ -74,8 +74,8 @@ def test_a_redirect_into_the_site_is_not_followed_there(settings):
     assert (outcome.ok, outcome.error) == (False, "refused_address")
 
 
-def test_a_template_is_no_way_to_read_a_file(tmp_path):
-    """Past the check of parameters, the process itself opens no file."""
+def test_template_parameter_cannot_read_secret_files(tmp_path):
+    """The process opens no file even if the parameter check is bypassed."""
     secret = tmp_path / "secret.json"
     secret.write_text('{"text": "very secret"}')
     url = f"workflows://127.0.0.1:1/abcdefgh/abcdefgh?template={secret}"
@@ -118,7 +118,7 @@ attempt("allowed", lambda: socket.socket().connect(("127.0.0.1", 1)))
 """
 
 
-def test_process_limits_hold_below_every_library(tmp_path):
+def test_sandbox_limits_apply_below_all_libraries(tmp_path):
     from django.conf import settings
 
     secret = tmp_path / "secret"
@@ -132,7 +132,7 @@ def test_process_limits_hold_below_every_library(tmp_path):
         check=True,
     )
     said = dict(line.split() for line in ran.stdout.splitlines())
-    assert said.pop("allowed") == "ConnectionRefusedError"  # it was tried: nobody listens
+    assert said.pop("allowed") == "ConnectionRefusedError"  # tried: nothing listens
     address = {"unix", "udp", "name", "internal", "connect_ex", "thread"}
     assert {name for name, error in said.items() if error == "AddressRefusedError"} == address
     assert {name for name, error in said.items() if error == "ForbiddenOperation"} == set(said) - address
@@ -148,14 +148,14 @@ def test_process_limits_hold_below_every_library(tmp_path):
         "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ file:///x",
     ],
 )  # fmt: skip
-def test_by_itself_the_site_allows_none_of_these(settings, url):
+def test_unsafe_services_are_disabled_by_default(settings, url):
     from portal import settings as defaults
 
     settings.BERTH_CHANNEL_SCHEMAS = defaults.BERTH_CHANNEL_SCHEMAS
     assert sender.parse_service(url, frozenset(settings.BERTH_CHANNEL_SCHEMAS))[0] is None
 
 
-def test_looking_at_urls_names_the_service_and_connects_to_nothing():
+def test_url_inspection_names_the_service_without_connecting():
     with receiver() as there:
         found = sending.inspect_url(
             "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"

@@ -1,4 +1,4 @@
-"""The command line against a portal that really listens: the test's database behind uvicorn."""
+"""The command line against a portal that listens: uvicorn on the test database."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def server(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     from portal.common.events import live
 
-    # There is no Redis: streams look at the database, and need not wait long in between.
+    # Without Redis, streams poll the database, with short pauses here.
     monkeypatch.setattr(live, "POLL_S", 0.05)
-    # Threads of the server end without a word; they must not leave connections open.
+    # Server threads must not leave connections open.
     monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 0)
     # The portal logs to standard error, which is the command's own here.
     logging.disable()
@@ -74,7 +74,7 @@ class Ran:
 def berth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., Ran]:
-    """Run `berth …` in a home folder of its own."""
+    """Run `berth …` with its own home folder."""
     from portal.cli.main import main
 
     for name in ("BERTH_URL", "BERTH_TOKEN", "XDG_CONFIG_HOME"):
@@ -105,7 +105,7 @@ def as_bob(
 
 @pytest.fixture
 def workers(as_bob: Any, sent: Any) -> Iterator[None]:
-    """Both planes at work in the background."""
+    """Run both planes in the background."""
     from django.db import connection
     from django.utils import timezone
 

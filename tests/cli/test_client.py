@@ -1,4 +1,4 @@
-"""What the client makes of answers, and how it reaches a workspace"""
+"""Error handling of the client, and connections to workspaces."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ def problem(status: int, **members: Any) -> httpx.Response:
         (httpx.Response(404, text="nginx"), Unreachable, "answered 404"),
     ],
 )
-def test_answers(response: httpx.Response, error: type[CliError], words: str) -> None:
+def test_error_responses_raise_the_matching_exception(
+    response: httpx.Response, error: type[CliError], words: str
+) -> None:
     with client(lambda request: response) as portal, pytest.raises(error) as caught:
         portal.users.me()
     assert words in caught.value.message
     assert caught.value.next_action or error is RequestRejected
 
 
-def test_a_refusal_carries_what_programs_need() -> None:
+def test_rejection_has_status_code_and_request_id() -> None:
     with (
         client(lambda request: problem(409, request_id="r-1")) as portal,
         pytest.raises(RequestRejected) as caught,
@@ -65,7 +67,7 @@ def test_a_refusal_carries_what_programs_need() -> None:
         (httpx.RemoteProtocolError("closed"), "failed: closed"),
     ],
 )
-def test_no_answer(raised: Exception, words: str) -> None:
+def test_connection_errors_raise_unreachable(raised: Exception, words: str) -> None:
     def fail(request: httpx.Request) -> httpx.Response:
         raise raised
 
@@ -73,7 +75,7 @@ def test_no_answer(raised: Exception, words: str) -> None:
         portal.users.me()
 
 
-def test_a_certificate_that_is_not_trusted() -> None:
+def test_untrusted_certificate_is_reported() -> None:
     def fail(request: httpx.Request) -> httpx.Response:
         error = httpx.ConnectError("certificate verify failed")
         error.__cause__ = ssl.SSLCertVerificationError("self-signed certificate")
@@ -85,7 +87,9 @@ def test_a_certificate_that_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize(("lost", "retries", "sent"), [(0, 1, 1), (1, 1, 2), (2, 1, 2), (1, 0, 1)])
-def test_a_lost_answer_is_asked_for_again_with_the_same_key(lost: int, retries: int, sent: int) -> None:
+def test_request_is_retried_with_the_same_key_after_a_lost_response(
+    lost: int, retries: int, sent: int
+) -> None:
     keys: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -100,7 +104,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(lost: int, retries: 
     assert len(keys) == sent and len(set(keys)) == 1 and keys[0]
 
 
-def test_a_refusal_is_not_retried() -> None:
+def test_rejection_is_not_retried() -> None:
     keys: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -112,7 +116,7 @@ def test_a_refusal_is_not_retried() -> None:
     assert keys == ["mine"]
 
 
-def test_pages_are_followed_at_our_own_address() -> None:
+def test_next_links_are_followed_on_the_configured_host() -> None:
     seen: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -129,7 +133,7 @@ def test_pages_are_followed_at_our_own_address() -> None:
     ]
 
 
-def test_a_workspace_below_localhost_is_reached_by_its_host_header() -> None:
+def test_localhost_workspace_is_reached_by_its_host_header() -> None:
     origin = "http://ws-0f.localhost:8000"
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -148,7 +152,7 @@ def test_a_workspace_below_localhost_is_reached_by_its_host_header() -> None:
         assert inside.headers["Authorization"] == "Bearer berth_x"
 
 
-def test_an_id_cannot_lead_elsewhere() -> None:
+def test_id_cannot_change_the_request_path() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"path": request.url.raw_path.decode()})
 
@@ -156,7 +160,7 @@ def test_an_id_cannot_lead_elsewhere() -> None:
         assert portal.workspaces.get("../teams?x")["path"] == "/api/v1/workspaces/..%2Fteams%3Fx"
 
 
-def test_neither_django_nor_the_client_is_loaded_for_the_help() -> None:
+def test_help_loads_neither_django_nor_httpx() -> None:
     look = (
         "import sys, portal.cli.main as cli; cli.parser(); early = set(sys.modules);"
         "import portal.cli.commands;"

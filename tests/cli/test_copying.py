@@ -1,4 +1,4 @@
-"""`berth cp -r`: folders there and back, over the process that serves a home's files on a node."""
+"""`berth cp -r`: folders in both directions, with the process that serves home files on a node."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ unpacks = pytest.mark.skipif(
 )
 
 
-class Cut(httpx.BaseTransport):
-    """The way to the node, which is cut in the middle of a transfer: of `puts` files the last comes half."""
+class BrokenConnection(httpx.BaseTransport):
+    """A connection to the node that breaks during a transfer, after half of file number `puts`."""
 
     puts = 0
     get_bytes = 0
@@ -45,15 +45,15 @@ class Cut(httpx.BaseTransport):
         self.way = way
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if request.method == "PUT" and Cut.puts:
-            Cut.puts -= 1
-            if not Cut.puts:
+        if request.method == "PUT" and BrokenConnection.puts:
+            BrokenConnection.puts -= 1
+            if not BrokenConnection.puts:
                 raise httpx.WriteError("cut off", request=request)
-        if request.method == "GET" and Cut.forged:
-            return httpx.Response(200, content=Cut.forged)
+        if request.method == "GET" and BrokenConnection.forged:
+            return httpx.Response(200, content=BrokenConnection.forged)
         answer = self.way.handle_request(request)
-        if request.method == "GET" and Cut.get_bytes:
-            return httpx.Response(200, stream=_Half(answer, Cut.get_bytes))
+        if request.method == "GET" and BrokenConnection.get_bytes:
+            return httpx.Response(200, stream=_Half(answer, BrokenConnection.get_bytes))
         return answer
 
 
@@ -107,15 +107,15 @@ def home(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     plain = Transport.transfer
 
     def over(transport: Transport, *given: Any, **more: Any) -> AbstractContextManager[httpx.Response]:
-        transport._transport = Cut(httpx.HTTPTransport(uds=str(folder / "app")))
+        transport._transport = BrokenConnection(httpx.HTTPTransport(uds=str(folder / "app")))
         return plain(transport, *given, **more)
 
     monkeypatch.setattr(services, "_ask", ask)
     monkeypatch.setattr(services, "_transfer", transfer)
     monkeypatch.setattr(Transport, "transfer", over)
-    monkeypatch.setattr(Cut, "puts", 0)
-    monkeypatch.setattr(Cut, "get_bytes", 0)
-    monkeypatch.setattr(Cut, "forged", b"")
+    monkeypatch.setattr(BrokenConnection, "puts", 0)
+    monkeypatch.setattr(BrokenConnection, "get_bytes", 0)
+    monkeypatch.setattr(BrokenConnection, "forged", b"")
     yield root
     process.kill()
     process.wait()
@@ -126,7 +126,7 @@ def home(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder here with a project in it: files, an empty folder, odd names, links out of it."""
+    """A local project folder: files, an empty folder, unusual names, symlinks that lead out of it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project/data/empty").mkdir(parents=True)
     (tmp_path / "project/run.sh").write_bytes(b"#!/bin/sh\n")
@@ -139,8 +139,8 @@ def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(folder: Path) -> dict[str, bytes | None]:
-    """All below a folder, folders as None."""
+def tree_of(folder: Path) -> dict[str, bytes | None]:
+    """All entries below a folder; None for folders."""
     return {
         str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -149,23 +149,23 @@ def told(folder: Path) -> dict[str, bytes | None]:
 
 
 @unpacks
-def test_a_folder_there_and_back(as_bob: Any, home: Path, here: Path) -> None:
+def test_folder_is_copied_in_both_directions(as_bob: Any, home: Path, here: Path) -> None:
     done = as_bob("cp", "-r", "project", "mine:", "--json")
     assert done.code == 0, done.err
     left_out = ["project/pipe", "project/secret", "project/up"]
     assert done.json == {
         "from": ["project"], "to": "", "files": 4, "size_bytes": 20, "left_out": left_out,
     }  # fmt: skip
-    assert told(home / "project") == told(here / "project")
+    assert tree_of(home / "project") == tree_of(here / "project")
     assert not any(path.is_symlink() for path in home.rglob("*"))
-    # Links in the home are not fetched, wherever they lead.
+    # Symlinks in the home are not fetched.
     (home / "project/out").symlink_to("/etc")
     (home / "project/in").symlink_to("data")
     (home / "project/run.sh").chmod(0o4755)
     done = as_bob("cp", "-r", "mine:project", "back", "--json")
     assert done.code == 0, done.err
     assert (done.json["files"], done.json["left_out"]) == (4, ["in", "out"])
-    assert told(here / "back") == told(here / "project")
+    assert tree_of(here / "back") == tree_of(here / "project")
     assert not any(path.is_symlink() for path in (here / "back").rglob("*"))
     assert (here / "back/run.sh").stat().st_mode & 0o7777 == 0o755
     quiet = as_bob("cp", "-r", "mine:project", "again", "--quiet")
@@ -174,21 +174,21 @@ def test_a_folder_there_and_back(as_bob: Any, home: Path, here: Path) -> None:
 
 
 @unpacks
-def test_where_it_goes_is_as_with_cp(as_bob: Any, home: Path, here: Path) -> None:
+def test_destination_rules_match_cp(as_bob: Any, home: Path, here: Path) -> None:
     (home / "data").mkdir()
     assert as_bob("cp", "-r", "project/data", "mine:data").code == 0
     assert as_bob("cp", "-r", "project/data", "mine:new").out.startswith("mine:new: 2 files, ")
     assert as_bob("cp", "-r", "project/data/.", "mine:data").code == 0
-    assert told(home / "new") == told(home / "data/data") == told(here / "project/data")
+    assert tree_of(home / "new") == tree_of(home / "data/data") == tree_of(here / "project/data")
     assert (home / "data/100%").read_bytes() == b"all"
     assert as_bob("cp", "-r", "project/data", "mine:no/such").code == 5
     assert as_bob("cp", "-r", "project/data", "project/run.sh", "mine:none").code == 2
     assert as_bob("cp", "-r", "project/run.sh", "mine:data").code == 0
     assert (home / "data/run.sh").exists()
-    # The whole home, and a file, which has nothing to recurse into.
+    # The whole home, and a single file.
     (here / "got").mkdir()
     assert as_bob("cp", "-r", "mine:", "got").code == 0
-    assert told(here / "got/home") == told(home)
+    assert tree_of(here / "got/home") == tree_of(home)
     assert as_bob("cp", "-r", "mine:data/run.sh", "got").code == 0
     assert (here / "got/run.sh").exists()
     assert as_bob("cp", "-r", "--as", "tar", "mine:data", "got").code == 2
@@ -206,7 +206,7 @@ def test_existing_files_are_replaced_only_with_force(as_bob: Any, home: Path, he
     assert refused.code == 2 and "--force" in refused.err
     assert not (home / "project/data").exists()
     assert as_bob("cp", "-r", "-f", "project", "mine:").code == 0
-    assert told(home / "project") == {**told(here / "project"), "kept": b"kept"}
+    assert tree_of(home / "project") == {**tree_of(here / "project"), "kept": b"kept"}
 
     (here / "got/project").mkdir(parents=True)
     (here / "got/project/run.sh").write_text("newer")
@@ -214,11 +214,11 @@ def test_existing_files_are_replaced_only_with_force(as_bob: Any, home: Path, he
     assert as_bob("cp", "-r", "mine:project", "got").code == 2
     assert (here / "got/project/run.sh").read_text() == "newer"
     assert as_bob("cp", "-r", "-f", "mine:project", "got").code == 0
-    assert told(here / "got/project") == {**told(home / "project"), "mine": b"mine"}
+    assert tree_of(here / "got/project") == {**tree_of(home / "project"), "mine": b"mine"}
 
 
 @unpacks
-def test_files_and_folders_do_not_take_each_others_place(as_bob: Any, home: Path, here: Path) -> None:
+def test_files_never_replace_folders_nor_folders_files(as_bob: Any, home: Path, here: Path) -> None:
     (home / "project").write_text("a file")
     for force in ((), ("-f",)):
         refused = as_bob("cp", "-r", "project", "mine:", *force)
@@ -228,48 +228,48 @@ def test_files_and_folders_do_not_take_each_others_place(as_bob: Any, home: Path
     refused = as_bob("cp", "-r", "-f", "project", "mine:")
     assert refused.code == 2 and "a folder" in refused.err
     assert list((home / "project").iterdir()) == [home / "project/run.sh"]
-    # Nor here; and no link here is followed.
-    before = told(here)
+    # Nor locally; and no local symlink is followed.
+    before = tree_of(here)
     assert as_bob("cp", "-r", "-f", "mine:project", "project/run.sh").code == 2
     assert as_bob("cp", "-r", "-f", "mine:project", ".").code == 2
     (here / "got").mkdir()
     (here / "got/project").symlink_to(here / "project")
     assert as_bob("cp", "-r", "-f", "mine:project", "got").code == 2
-    assert {name: data for name, data in told(here).items() if name != "got"} == before
+    assert {name: data for name, data in tree_of(here).items() if name != "got"} == before
 
 
-def test_cut_off_on_the_way_there(
+def test_interrupted_upload_reports_progress_and_can_be_repeated(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cut, "puts", 3)
+    monkeypatch.setattr(BrokenConnection, "puts", 3)
     done = as_bob("cp", "-r", "project", "mine:")
     assert done.code == 4 and "2 of 4 files were uploaded and stay." in done.err
-    assert len([data for data in told(home / "project").values() if data is not None]) == 2
+    assert len([data for data in tree_of(home / "project").values() if data is not None]) == 2
     assert as_bob("cp", "-r", "-f", "project", "mine:").code == 0
-    assert told(home / "project") == told(here / "project")
+    assert tree_of(home / "project") == tree_of(here / "project")
 
 
 @unpacks
-def test_cut_off_on_the_way_back(
+def test_interrupted_download_leaves_no_partial_files(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "much").mkdir()
     for name in "abc":
         (home / "much" / name).write_bytes(os.urandom(100_000))
-    monkeypatch.setattr(Cut, "get_bytes", 150_000)
+    monkeypatch.setattr(BrokenConnection, "get_bytes", 150_000)
     before = sorted(here.iterdir())
     done = as_bob("cp", "-r", "mine:much", "got")
     assert done.code == 4, done
     assert sorted(here.iterdir()) == before
-    # Also behind the archive's last name: it may be that something is missing.
-    monkeypatch.setattr(Cut, "get_bytes", 305_000)
+    # Also after the archive's last entry: something may be missing.
+    monkeypatch.setattr(BrokenConnection, "get_bytes", 305_000)
     assert as_bob("cp", "-r", "mine:much", "got").code == 4
     assert sorted(here.iterdir()) == before
 
 
 @unpacks
 @pytest.mark.parametrize("name", ["t/../../evil", "t//evil", "t/a/../../../evil"])
-def test_a_node_that_lies_writes_nowhere_else(
+def test_malicious_archive_cannot_write_outside_the_target(
     as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (home / "t").mkdir()
@@ -282,10 +282,10 @@ def test_a_node_that_lies_writes_nowhere_else(
             archive.addfile(entry)
         archive.addfile(tarfile.TarInfo("t/special-2/through"))
         archive.addfile(tarfile.TarInfo(name))
-    monkeypatch.setattr(Cut, "forged", made.getvalue())
+    monkeypatch.setattr(BrokenConnection, "forged", made.getvalue())
     monkeypatch.chdir(here / "in")
     done = as_bob("cp", "-r", "mine:t", "got")
-    # An absolute name becomes one of the folder's own.
+    # An absolute name becomes relative to the folder.
     assert done.code == (0 if "//" in name else 1), done
     assert not list(here.glob("evil")) and not (here / "in/evil").exists() and not Path("/evil").exists()
     assert {path.name for path in (here / "in").iterdir()} <= {"got"}
@@ -293,13 +293,15 @@ def test_a_node_that_lies_writes_nowhere_else(
 
 
 @unpacks
-def test_unreadable_files(as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_reported(
+    as_bob: Any, home: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert as_bob("cp", "-r", "nothing", "mine:").code == 2
     monkeypatch.setattr("portal.cli.copying.os.access", lambda path, _: Path(path).name != "100%")
     refused = as_bob("cp", "-r", "project", "mine:")
     assert refused.code == 2 and "project/data/100% cannot be read" in refused.err
     assert list(home.iterdir()) == []
-    # What the node cannot read is named, and the rest is there.
+    # Unreadable files are named, and the rest is copied.
     deep = home / "deep" / "/".join("d" * 201)
     deep.mkdir(parents=True)
     (home / "deep/file").write_text("x")

@@ -1,4 +1,4 @@
-"""`berth environments`: lists, and builds that it waits for, with the line that went wrong."""
+"""`berth environments`: lists and awaited builds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.factories import MembershipFactory, make_token
 
 @pytest.fixture
 def as_olga(as_bob: Any, local_pool: Any, olga: Any, sent: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`berth …` signed in as an operator, on a portal with a node that builds."""
+    """`berth …` signed in as an operator, on a portal with a building node."""
     monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
     return as_bob
 
 
 @pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What happens each time the command waits: one after the other. Only waiting takes time."""
+def at_each_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Actions to run at each wait of the command, one after the other."""
     passed_s = [0.0]
 
     def happens(*steps: Callable[[], Any]) -> None:
@@ -41,7 +41,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return happens
 
 
-def test_a_file_is_built_and_waited_for(as_olga, sent, between, tmp_path):
+def test_build_from_a_file_is_awaited(as_olga, sent, at_each_wait, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy>=2\n")
     taken: list[Any] = []
@@ -50,7 +50,7 @@ def test_a_file_is_built_and_waited_for(as_olga, sent, between, tmp_path):
         taken.append(only(sent))
         assert progress(taken[0], "installing", done=3, total=9)
 
-    between(begins, lambda: built(taken[0]))
+    at_each_wait(begins, lambda: built(taken[0]))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
     assert (ran.code, ran.out) == (0, "tools: version 1 is ready, 300 MiB.\n"), ran.err
     assert "Installing 3 of 9 on node-1, 68 %" in ran.err
@@ -61,7 +61,7 @@ def test_a_file_is_built_and_waited_for(as_olga, sent, between, tmp_path):
     assert as_olga("environments", "--json").json[0]["slug"] == "tools"
 
 
-def test_a_workspace_is_made_with_the_one_that_is_named(as_olga, sent, olga, team):
+def test_up_uses_the_named_environment(as_olga, sent, olga, team):
     MembershipFactory(user=olga, team=team)
     ready(sent, name="Tools", slug="tools")
     asked = ("--template", "jupyterlab", "--flavor", "cpu-small", "--environment", "tools")
@@ -78,7 +78,7 @@ def test_a_workspace_is_made_with_the_one_that_is_named(as_olga, sent, olga, tea
     assert Workspace.objects.count() == 1
 
 
-def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, between, tmp_path):
+def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, at_each_wait, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\npandsa\n")
 
@@ -87,40 +87,40 @@ def test_failed_build_prints_the_line_and_an_exit_code(as_olga, sent, between, t
         progress(command, log="Resolving\nno pandsa in the index\x1b[31m\nThat is all\n")
         failed(command, "resolution_failed", failed_line=FailedLine(2, "no pandsa in the index"))
 
-    between(fails)
+    at_each_wait(fails)
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait")
     assert ran.code == 1
     assert f"{file}, line 2" in ran.err
     assert "  | no pandsa in the index    <-- failed here" in ran.err
     assert "That is all" not in ran.err
-    # Mended, it is the next version.
+    # The corrected list is the next version.
     file.write_text("numpy\npandas\n")
-    between(lambda: built(only(sent)))
+    at_each_wait(lambda: built(only(sent)))
     assert (
         as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--json").json["number"] == 2
     )
     assert EnvironmentVersion.objects.count() == 2
 
 
-def test_retried_build_is_awaited_until_the_timeout(as_olga, sent, between, tmp_path):
+def test_retried_build_is_awaited_until_the_timeout(as_olga, sent, at_each_wait, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("numpy\n")
-    between(lambda: failed(only(sent), "index_unreachable"), lambda: None)
-    # The third look is one too many.
+    at_each_wait(lambda: failed(only(sent), "index_unreachable"), lambda: None)
+    # The timeout ends at the third poll.
     time_s = str(round(environments.POLL_INTERVAL_S * 1.5))
     ran = as_olga("environments", "build", "tools", "--from", str(file), "--wait", "--timeout", time_s)
     assert ran.code == 6
     assert "cannot reach the package index: It went wrong. Retrying." in ran.err
 
 
-def test_a_list_of_powershell_is_read(as_olga, tmp_path):
+def test_requirements_file_of_powershell_is_read(as_olga, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_bytes("numpy==1.26.4\r\n".encode("utf-16"))
     assert as_olga("environments", "build", "tools", "--from", str(file)).code == 0
     assert EnvironmentVersion.objects.get(environment__slug="tools").source == "numpy==1.26.4\n"
 
 
-def test_refusals(as_olga, tmp_path, bob, monkeypatch):
+def test_invalid_arguments_and_files_are_refused(as_olga, tmp_path, bob, monkeypatch):
     file = tmp_path / "requirements.txt"
     file.write_text("-e git+https://example.org/x\n")
     assert as_olga("environments", "build", "tools", "--from", str(tmp_path / "none.txt")).code == 2

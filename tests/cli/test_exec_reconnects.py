@@ -1,4 +1,4 @@
-"""`berth exec` goes on after a lost connection, as after a restart of the portal."""
+"""`berth exec` continues after a lost connection, for example a restart of the portal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Script = Callable[[ServerConnection, str], None]
 
 
 class Jupyter:
-    """Answers the connections of one command by a script each: what a kernel sends until the line drops."""
+    """Replays a script per connection: what a kernel sends until the connection drops."""
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = list(scripts)
@@ -111,7 +111,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         jupyter.close()
 
 
-def test_it_goes_on_where_it_was(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_continues_after_reconnecting(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     jupyter = Jupyter(says("one "), ends)
     assert run(jupyter, Unreachable("The portal restarts."), "running") == 7
     assert capsys.readouterr().out == "one two"
@@ -125,21 +125,21 @@ def test_an_expired_token_is_exit_code_3(run: Any) -> None:
 
 
 @pytest.mark.parametrize(("state", "status"), [("stopped", 200), ("running", 404)])
-def test_a_command_that_is_gone_is_said(run: Any, state: str, status: int) -> None:
+def test_missing_kernel_is_reported(run: Any, state: str, status: int) -> None:
     jupyter = Jupyter(says("one "))
     jupyter.status = status
     with pytest.raises(Unreachable, match="connection to the command was lost"):
         run(jupyter, state)
 
 
-def test_an_end_that_was_missed_is_said(run: Any) -> None:
+def test_missed_exit_code_is_reported(run: Any) -> None:
     jupyter = Jupyter(says("one "), waits)
     jupyter.kernel["execution_state"] = "idle"
     with pytest.raises(Unreachable, match="exit code is unknown"):
         run(jupyter, "running")
 
 
-def test_a_first_connection_that_fails_is_not_repeated(run: Any) -> None:
+def test_failed_first_connection_is_not_retried(run: Any) -> None:
     jupyter = Jupyter()
     jupyter.websocket = lambda _: WebSocketTarget("ws://127.0.0.1:1/", "127.0.0.1", 1, {})  # type: ignore[method-assign]
     with pytest.raises(Unreachable):

@@ -1,4 +1,4 @@
-"""`berth files …`: what is asked of the portal, and what becomes of files here."""
+"""`berth files …`: requests to the portal, and local files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.factories import WorkspaceFactory
 
 @pytest.fixture
 def node(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Bob's workspace, and the files of his home by path."""
+    """Bob's workspace; returns the files of his home by path."""
     WorkspaceFactory(owner=bob, team=team, name="mine")
     held: dict[str, Any] = {"a": b"ay"}
 
@@ -45,7 +45,7 @@ def node(bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     return held
 
 
-def test_from_sending_to_deleting(
+def test_files_are_uploaded_listed_and_deleted(
     as_bob: Any, node: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ def test_interrupted_upload_leaves_no_file(as_bob: Any, node: dict[str, Any], tm
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_copying_there_and_back(
+def test_files_are_copied_in_both_directions(
     as_bob: Any, node: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

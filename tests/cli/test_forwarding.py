@@ -1,6 +1,6 @@
-"""`berth port-forward` against what stands for a workspace: an origin that speaks the extension's protocol.
+"""`berth port-forward` against a fake workspace origin that speaks the extension's protocol.
 
-The extension is tried in `tests/provisioning/local/test_port_forward.py`, both together in `tests/e2e`.
+The extension is tested in `tests/provisioning/local/test_port_forward.py`, both together in `tests/e2e`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT_S = 20
 
 
 class Origin:
-    """A workspace's origin. `status` is what it answers to the question whether it forwards."""
+    """A fake workspace origin. `status` is its response to the question whether it forwards."""
 
     status = 200
 
@@ -75,7 +75,7 @@ class Origin:
 
 @pytest.fixture
 def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Origin]:
-    """That of bob's workspace `job`, which runs."""
+    """The origin of bob's running workspace `job`."""
     WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.RUNNING)
     found = Origin()
     monkeypatch.setattr(Transport, "connect", lambda self, _: Connection(found.url, self._token))
@@ -86,7 +86,7 @@ def origin(bob: Any, team: Any, pool: Any, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int], None]], None]]:
-    """Has something done with the local port as soon as the command listens; interrupts it after that."""
+    """Run code with the local port once the command listens, then interrupt the command."""
     ports: queue.Queue[int] = queue.Queue()
     say, watch, threads = forwarding._announce_port, forwarding.PortForwarder.watch, []
     watching, over = threading.Event(), threading.Event()
@@ -106,7 +106,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
 
     monkeypatch.setattr(forwarding, "_announce_port", said)
     monkeypatch.setattr(forwarding.PortForwarder, "watch", watched)
-    # Where these tests run in the background of a shell, it is ignored.
+    # A shell's background jobs ignore SIGINT by default.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def begin(work: Callable[[int], None], *, interrupt: bool = True) -> None:
@@ -119,7 +119,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
                 failures.append(error)
             finally:
                 connection.close()
-                # Again where one is lost: Python swallows an interrupt that comes in a destructor.
+                # Repeated, as Python drops an interrupt inside a destructor.
                 until = time.monotonic() + LIMIT_S
                 while (interrupt or failures) and watching.is_set() and time.monotonic() < until:
                     os.kill(os.getpid(), signal.SIGINT)
@@ -136,15 +136,15 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[i
     assert not failures, failures
 
 
-def exchanged(port: int, data: bytes) -> bytes:
-    """What is answered on a local port to `data` and its end."""
+def exchange(port: int, data: bytes) -> bytes:
+    """The response of a local port to `data` followed by end of file."""
     with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
         line.sendall(data)
         line.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: line.recv(65536), b""))
 
 
-def ended(line: socket.socket) -> bool:
+def is_closed(line: socket.socket) -> bool:
     try:
         return line.recv(1) == b""
     except ConnectionResetError:
@@ -156,7 +156,7 @@ def test_bytes_pass_both_ways_until_interrupt(as_bob: Any, origin: Origin, meanw
 
     def work(port: int) -> None:
         used.append(port)
-        assert exchanged(port, b"x" * 3_000_000) == b"3000000 bytes"
+        assert exchange(port, b"x" * 3_000_000) == b"3000000 bytes"
         lines = [socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) for _ in range(40)]
         for size, line in enumerate(lines):
             line.sendall(b"y" * size)
@@ -167,14 +167,14 @@ def test_bytes_pass_both_ways_until_interrupt(as_bob: Any, origin: Origin, meanw
         # On no other address of this machine.
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.2", port), timeout=LIMIT_S)
-        # One that is left open ends with the command.
+        # An open connection ends with the command.
         used.append(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
 
     meanwhile(work)
     ran = as_bob("port-forward", "job", f"0:{COUNTS}", f"0:{ECHOES}", "--json")
     port, line = used
     with line:
-        assert ended(line)
+        assert is_closed(line)
     assert ran.code == 130, ran
     said = [json.loads(line) for line in ran.out.splitlines()]
     assert said[0] == {"address": "127.0.0.1", "local_port": port, "port": COUNTS}
@@ -189,14 +189,14 @@ def test_failed_connection_ends_with_an_error(
 ) -> None:
     def work(port: int) -> None:
         assert port == unused_port
-        assert exchanged(port, b"x") == b""
+        assert exchange(port, b"x") == b""
 
     meanwhile(work)
     ran = as_bob("port-forward", "job", f"{unused_port}:{NOBODY}")
     assert ran.code == 130
     assert ran.out == f"127.0.0.1:{unused_port} forwards to port {NOBODY} of job.\n"
     assert ran.err == f"Nothing listens on port {NOBODY} of job.\nInterrupted.\n"
-    meanwhile(lambda port: exchanged(port, b"x") and None)
+    meanwhile(lambda port: exchange(port, b"x") and None)
     ran = as_bob("port-forward", "job", f"0:{CLOSED}")
     assert ran.code == 130 and "(403)" in ran.err
 
@@ -206,13 +206,15 @@ def unused_port() -> int:
     return consecutive_ports(1)
 
 
-def test_it_ends_with_the_workspace_and_with_the_token(as_bob: Any, origin: Origin, meanwhile: Any) -> None:
+def test_forwarding_ends_when_the_workspace_stops_or_the_token_is_revoked(
+    as_bob: Any, origin: Origin, meanwhile: Any
+) -> None:
     def stop(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as line:
             line.sendall(b"x")
             assert line.recv(1) == b"x"
             Workspace.objects.update(state=State.STOPPED)
-            assert ended(line)
+            assert is_closed(line)
 
     meanwhile(stop, interrupt=False)
     ran = as_bob("port-forward", "job", f"0:{ECHOES}")

@@ -1,4 +1,4 @@
-"""`berth gpu check`: here, where there is no GPU, and through the portal."""
+"""`berth gpu check`: locally without a GPU, and through the portal."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ without_driver = pytest.mark.skipif(has_library(), reason="this machine has an N
 
 
 @without_driver
-def test_without_a_driver_it_names_the_library_and_the_fix(berth: Any) -> None:
+def test_check_without_a_driver_names_the_library_and_the_fix(berth: Any) -> None:
     ran = berth("gpu", "check")
     assert ran.code == 4
     assert "libnvidia-ml.so.1" in ran.err and "install the NVIDIA driver" in ran.err
 
 
 @without_driver
-def test_so_does_the_check_of_one_device(berth: Any) -> None:
+def test_device_check_without_a_driver_names_the_library_and_the_fix(berth: Any) -> None:
     ran = berth("gpu", "check", "--uuid", "GPU-1", "--json")
     assert ran.code == 4
     assert ran.json["unavailable"]["library"] == "libnvidia-ml.so.1" and ran.json["unavailable"]["fix"]
@@ -39,7 +39,7 @@ def test_so_does_the_check_of_one_device(berth: Any) -> None:
     "wrong", [("--uuid", "1"), ("--level", "deep"), ("--uuid", "GPU-1", "--device", "GPU-1"), ("--what",),
      ("--with", "node-2"), ("--node", "node-1", "--with", "node-2", "--uuid", "GPU-1")],
 )  # fmt: skip
-def test_wrong_usage_is_no_verdict(berth: Any, wrong: tuple[str, ...]) -> None:
+def test_invalid_usage_exits_with_64(berth: Any, wrong: tuple[str, ...]) -> None:
     assert berth("gpu", "check", *wrong).code == 64
 
 
@@ -56,7 +56,7 @@ def as_olga(
 @pytest.mark.parametrize(
     ("wrong", "code", "word"), [((), 0, "PASS"), (("slow_memory",), 1, "DEGRADED"), (("xid79",), 2, "FAIL")]
 )
-def test_through_the_portal_the_verdict_is_the_exit_code(
+def test_verdict_of_a_check_through_the_portal_is_the_exit_code(
     as_olga: Any, sent: Broker, wrong: tuple[str, ...], code: int, word: str
 ) -> None:
     uuid = Device.objects.get().uuid
@@ -80,7 +80,7 @@ def test_through_the_portal_the_verdict_is_the_exit_code(
     assert ("recovery: " in ran.out) is (code > 0)
 
 
-def test_the_link_of_two_nodes_has_the_verdict_of_both(
+def test_link_check_has_one_verdict_for_both_nodes(
     berth: Any,
     server: str,
     olga: Any,
@@ -89,7 +89,7 @@ def test_the_link_of_two_nodes_has_the_verdict_of_both(
     sent: Broker,
     settings: Any,
 ) -> None:
-    """The other end is waited for, too, and what it has seen counts."""
+    """The command also waits for the other end."""
     settings.BERTH_NODES_ADDRESS = "192.0.2.11"
     pool = checked_pool(*(node_info(f"node-{each}", gpus=1, provides=("rdma",)) for each in (1, 2)))
     Pool.objects.update(config={**pool.config, "node": "node-1"})
@@ -121,16 +121,16 @@ def test_the_link_of_two_nodes_has_the_verdict_of_both(
     )
 
 
-def test_a_node_that_is_not_there(as_olga: Any) -> None:
+def test_unknown_node_is_reported(as_olga: Any) -> None:
     ran = as_olga("gpu", "check", "--node", "node-1", "--with", "nowhere")
     assert ran.code == 69 and "No node is named 'nowhere'." in ran.err
 
 
-def test_a_device_that_is_not_there(as_olga: Any) -> None:
+def test_unknown_device_is_reported(as_olga: Any) -> None:
     ran = as_olga("gpu", "check", "--device", "GPU-none")
     assert ran.code == 69 and "Device not found." in ran.err
 
 
-def test_the_portals_answer_may_take_too_long(as_olga: Any, sent: Broker) -> None:
+def test_check_continues_after_the_timeout(as_olga: Any, sent: Broker) -> None:
     ran = as_olga("gpu", "check", "--device", Device.objects.get().uuid, "--timeout", "1")
     assert ran.code == 75 and "The check continues" in ran.err

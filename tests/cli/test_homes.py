@@ -14,7 +14,7 @@ from tests.factories import UserFactory, local_pool_with, make_token, node_info
 
 @pytest.fixture
 def as_operator(as_bob, olga, team, monkeypatch):
-    """`berth …` signed in as an operator; three homes lie on gpu-a."""
+    """`berth …` signed in as an operator; gpu-a has three homes."""
     pool = local_pool_with(node_info("gpu-a"), node_info("gpu-b"))
     node = Node.objects.get(name="gpu-a")
     for number in range(3):
@@ -37,7 +37,7 @@ def test_homes_on_the_node_and_their_targets(as_operator):
     assert not HomeEvacuation.objects.exists()
 
 
-def test_it_waits_and_goes_on_with_what_is_under_way(as_operator, monkeypatch):
+def test_move_waits_and_resumes_a_running_evacuation(as_operator, monkeypatch):
     begun = as_operator("homes", "move", "gpu-a", "--to", "gpu-b", "--yes", "--no-wait")
     assert (begun.code, begun.out) == (0, "0 moved from gpu-a to gpu-b, 3 left\n")
 
@@ -52,7 +52,7 @@ def test_it_waits_and_goes_on_with_what_is_under_way(as_operator, monkeypatch):
     assert HomeEvacuation.objects.count() == 1
 
 
-def test_some_stayed_is_an_error_of_the_command(as_operator, monkeypatch):
+def test_partial_move_exits_with_an_error(as_operator, monkeypatch):
     def cancel(_s: float) -> None:
         HomeEvacuation.objects.update(state="cancelled", ended_at=timezone.now())
 
@@ -63,7 +63,7 @@ def test_some_stayed_is_an_error_of_the_command(as_operator, monkeypatch):
 
 @pytest.fixture
 def archived(as_bob, bob, team):
-    """Bob's home, which is in an archive alone."""
+    """Bob's home, which exists only in an archive."""
     pool = local_pool_with(node_info("gpu-a"))
     node, now = Node.objects.get(name="gpu-a"), timezone.now()
     place = HomePlace.objects.create(owner=bob, team=team, pool=pool, node=node, since=now)
@@ -92,7 +92,7 @@ def test_homes_are_listed_kept_and_restored(archived, monkeypatch):
     assert archived("homes", "restore", "vision").code == 5
 
 
-def test_a_restore_that_fails_is_an_error_of_the_command(archived, monkeypatch):
+def test_failed_restore_exits_with_an_error(archived, monkeypatch):
     assert "being restored, 0 of 0 MiB" in archived("homes", "restore", "vision", "--no-wait").out
 
     def failed(_s: float) -> None:

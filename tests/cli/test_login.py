@@ -1,4 +1,4 @@
-"""berth login, and which address and token are used"""
+"""berth login: address and token selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path / ".config" / "berth" / "config.json"
 
 
-def test_the_token_is_kept_for_its_user_alone(berth: Any, server: str, bob: Any, tmp_path: Path) -> None:
+def test_token_file_is_private(berth: Any, server: str, bob: Any, tmp_path: Path) -> None:
     _, secret = make_token(bob)
 
     ran = berth("login", server, "--token", secret)
@@ -28,7 +28,7 @@ def test_the_token_is_kept_for_its_user_alone(berth: Any, server: str, bob: Any,
     assert berth("ls").code == 0
 
 
-def test_the_token_from_standard_input(
+def test_token_is_read_from_standard_input(
     berth: Any, server: str, bob: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(make_token(bob)[1] + "\n"))
@@ -39,7 +39,7 @@ def test_the_token_from_standard_input(
 
 
 @pytest.mark.parametrize("token", ["berth_wrong", "two words", "", "bärth"])
-def test_a_bad_token_is_not_kept(
+def test_invalid_token_is_not_stored(
     berth: Any, server: str, tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(token + "\n"))
@@ -52,17 +52,17 @@ def test_a_bad_token_is_not_kept(
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://x:y", "http://x/?a=b"])
-def test_invalid_addresses(berth: Any, url: str) -> None:
+def test_invalid_addresses_are_refused(berth: Any, url: str) -> None:
     ran = berth("login", url, "--token", "berth_x")
     assert (ran.code, "not the address of a portal" in ran.err) == (2, True)
 
 
-def test_without_a_token(berth: Any) -> None:
+def test_missing_token_is_reported(berth: Any) -> None:
     ran = berth("ls")
     assert (ran.code, "berth login" in ran.err) == (3, True)
 
 
-def test_a_stored_token_goes_to_no_other_portal(
+def test_stored_token_is_never_sent_to_another_portal(
     berth: Any, server: str, bob: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     berth("login", server, "--token", make_token(bob)[1])
@@ -74,7 +74,7 @@ def test_a_stored_token_goes_to_no_other_portal(
     assert berth("ls").code == 0
 
 
-def test_a_file_that_is_broken(berth: Any, tmp_path: Path) -> None:
+def test_invalid_credentials_file_is_reported(berth: Any, tmp_path: Path) -> None:
     stored(tmp_path).parent.mkdir(parents=True)
     stored(tmp_path).write_text("{")
     ran = berth("ls")

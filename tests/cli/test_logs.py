@@ -1,4 +1,4 @@
-"""berth logs -f: by the portal's stream, on a log that a node has in files"""
+"""berth logs -f: the portal's stream of a log in files on a node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.factories import WorkspaceFactory
 
 
 class Program:
-    """What a workspace's program has written, and what happens at each look of the portal."""
+    """The output of a workspace, and what happens at each poll of the portal."""
 
     def __init__(self, folder: WorkspaceDir, workspace: Workspace) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ def program(
     return made
 
 
-def test_each_line_is_said_once_until_it_stops(as_bob: Any, program: Program) -> None:
+def test_followed_lines_are_printed_once_until_the_workspace_stops(as_bob: Any, program: Program) -> None:
     program.write("".join(f"old {n}\n" for n in range(5)))
     program.looks = [
         lambda: None,
@@ -74,11 +74,11 @@ def test_each_line_is_said_once_until_it_stops(as_bob: Any, program: Program) ->
     ]
     ran = as_bob("logs", "mine", "--follow", "--tail", "2")
     assert (ran.code, ran.out) == (0, "old 3\nold 4\nthree\nhalf\nfour\nno end\n"), ran.err
-    # Asked for from where it was, never for all again.
+    # Requests resume at the last position.
     assert program.asked[:3] == [None, 30, 36]
 
 
-def test_json_has_a_line_for_each(as_bob: Any, program: Program) -> None:
+def test_json_output_has_one_object_per_line(as_bob: Any, program: Program) -> None:
     program.write("one\ntwo\n")
     program.looks = [lambda: program.end(State.STOPPED)]
     ran = as_bob("logs", "mine", "-f", "--json")
@@ -86,7 +86,7 @@ def test_json_has_a_line_for_each(as_bob: Any, program: Program) -> None:
     assert rows == [{"line": "one"}, {"line": "two"}, {"state": "stopped"}]
 
 
-def test_a_connection_that_is_lost_loses_and_repeats_nothing(
+def test_lost_connection_neither_skips_nor_repeats_lines(
     as_bob: Any, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("portal.cli.logs.RETRY_S", 0.01)
@@ -111,7 +111,7 @@ def test_a_connection_that_is_lost_loses_and_repeats_nothing(
     assert "It broke. Retrying …" in ran.err
 
 
-def test_the_last_words_of_what_fails_are_said(as_bob: Any, program: Program) -> None:
+def test_last_lines_of_a_failed_workspace_are_printed(as_bob: Any, program: Program) -> None:
     program.write("one\ntwo\n")
     program.looks = [lambda: None, lambda: program.end(State.FAILED, kept="one\ntwo\nKilled")]
     ran = as_bob("logs", "mine", "-f")
@@ -142,7 +142,7 @@ def test_complete_log_is_not_requested_again(as_bob: Any, program: Program) -> N
     assert program.asked == [None]
 
 
-def test_an_interrupt_ends_it(as_bob: Any, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_exits_with_130(as_bob: Any, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Iterator[Any]:
         raise KeyboardInterrupt
         yield
@@ -161,5 +161,5 @@ def test_an_interrupt_ends_it(as_bob: Any, program: Program, monkeypatch: pytest
         (["x", "a"], ["a", "a", "b"], ["a", "b"]),
     ],
 )
-def test_fresh_lines_follow_the_printed_ones(seen: Any, now: Any, fresh: Any) -> None:
+def test_new_lines_follow_the_printed_ones(seen: Any, now: Any, fresh: Any) -> None:
     assert fresh_lines(seen, now) == fresh

@@ -1,4 +1,4 @@
-"""`berth` itself, and the commands that only look."""
+"""`berth` itself, and read-only commands."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.factories import WorkspaceFactory, create_workspace
 H100 = ("--template", "jupyterlab", "--flavor", "sim-h100-x1")
 
 
-def test_alone_it_says_what_it_can_with_examples(berth):
+def test_berth_without_arguments_prints_help_with_examples(berth):
     ran = berth()
     assert (ran.code, ran.err) == (0, "")
     assert "berth up --flavor" in ran.out and "environments" in ran.out
 
 
-def test_its_version(berth):
+def test_version(berth):
     ran = berth("--version")
     assert ran.code == 0
     name, number = ran.out.split()
@@ -44,7 +44,7 @@ def test_whoami(as_bob, team):
     assert as_bob("whoami", "--json").json["username"] == "bob"
 
 
-def test_a_stored_token_is_forgotten(berth, tmp_path):
+def test_logout_deletes_the_stored_token(berth, tmp_path):
     assert berth("logout").out == "No stored token.\n"
     stored = tmp_path / ".config" / "berth" / "config.json"
     stored.parent.mkdir(parents=True)
@@ -56,14 +56,14 @@ def test_a_stored_token_is_forgotten(berth, tmp_path):
     assert berth("logout", "--json").json == {"forgotten": False}
 
 
-def test_the_catalog(as_bob):
+def test_templates_and_flavors_are_listed(as_bob):
     templates = [line.split()[0] for line in as_bob("templates").out.splitlines()]
     assert templates[0] == "TEMPLATE" and len(templates) == len(as_bob("templates", "--json").json) + 1
     flavors = as_bob("flavors").out
     assert "sim-h100-x1" in flavors and "1 × Simulated H100" in flavors and "(simulated)" in flavors
 
 
-def test_one_workspace(as_bob, bob, team):
+def test_show_prints_one_workspace(as_bob, bob, team):
     made = WorkspaceFactory(owner=bob, team=team, name="trial")
     ran = as_bob("show", "trial")
     assert ran.code == 0, ran.err

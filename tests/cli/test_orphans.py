@@ -21,7 +21,7 @@ class Keyboard(io.StringIO):
 
 @pytest.fixture
 def as_operator(as_bob, olga, team, monkeypatch):
-    """`berth …` signed in as an operator; somebody's home, a folder and what has gone are known of."""
+    """`berth …` signed in as an operator; a home, a folder and a removed item are known."""
     pool = local_pool_with(node_info("gpu-a"))
     now = timezone.now()
     for kind, name, size, state, hours in (
@@ -55,7 +55,7 @@ def test_list_shows_age_size_and_next_step(as_operator, team):
     assert as_operator("orphans", "--node", "gpu-x").err == "No orphans.\n"
 
 
-def test_a_folder_goes_after_a_question(as_operator, sent, monkeypatch):
+def test_folder_is_deleted_after_confirmation(as_operator, sent, monkeypatch):
     asked = as_operator("orphans", "rm", "ws-rest")
     assert asked.code == 2 and "--yes" in asked.err and states()["ws-rest"] == "found"
     row = Orphan.objects.get(name="ws-rest")
@@ -71,7 +71,7 @@ def test_a_folder_goes_after_a_question(as_operator, sent, monkeypatch):
     assert (waited.code, waited.out) == (1, "It is in use.\n")
 
 
-def test_a_home_goes_only_when_its_name_is_typed(as_operator, team, sent, monkeypatch):
+def test_home_is_deleted_only_after_its_name_is_typed(as_operator, team, sent, monkeypatch):
     name = f"{team.slug}/ghost"
     unasked = as_operator("orphans", "rm", name, "--yes")
     assert unasked.code == 2 and f"--confirm {name}" in unasked.err
@@ -90,7 +90,7 @@ def test_missing_orphan_and_missing_permission(as_operator, bob, monkeypatch):
     assert as_operator("orphans").code == 1
 
 
-def test_one_is_named_and_no_other_is_meant():
+def test_ambiguous_orphan_name_is_refused():
     rows = [{"id": f"{number}abc-x", "name": "lab/ghost", "state": "found"} for number in range(2)]
     with pytest.raises(UsageError, match="Several"):
         cli._find_orphan(rows, "lab/ghost")

@@ -1,4 +1,4 @@
-"""What pipelines need: up --reuse, --idempotency-key and --clean-up, stop and rm --wait"""
+"""Options for pipelines: up --reuse, --idempotency-key and --clean-up, stop and rm --wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UP = ("up", "--flavor", "sim-cpu", "--name", "job")
 GOING = (State.TERMINATING, State.TERMINATED)
 
 
-def test_reuse_takes_what_is_there(as_bob: Any, workers: None) -> None:
+def test_reuse_uses_the_existing_workspace(as_bob: Any, workers: None) -> None:
     first = as_bob(*UP, "--reuse", "--wait", "--json")
     assert first.code == 0, first.err
     again = as_bob(*UP, "--reuse", "--wait", "--json")
@@ -44,7 +44,7 @@ def test_reuse_takes_what_is_there(as_bob: Any, workers: None) -> None:
     assert as_bob("rm", "job", "--yes", "--ignore-missing").code == 0
 
 
-def test_reuse_takes_no_other_one(as_bob: Any) -> None:
+def test_reuse_refuses_a_different_flavor(as_bob: Any) -> None:
     assert as_bob(*UP).code == 0
     ran = as_bob("up", "--flavor", "sim-h100-x1", "--name", "job", "--reuse")
     assert ran.code == 2 and "with flavor sim-cpu" in ran.err
@@ -52,7 +52,7 @@ def test_reuse_takes_no_other_one(as_bob: Any) -> None:
     assert Workspace.objects.count() == 1
 
 
-def test_a_key_of_the_pipelines_makes_one(as_bob: Any) -> None:
+def test_idempotency_key_creates_one_workspace(as_bob: Any) -> None:
     first, second = (as_bob(*UP, "--idempotency-key", "job-7", "--json").json["id"] for _ in range(2))
     assert first == second
     assert Workspace.objects.count() == 1
@@ -65,7 +65,7 @@ def petra(team: Any) -> Any:
 
 
 def decided(decide: Any) -> threading.Thread:
-    """Decide on the request for which the command waits, as soon as there is one."""
+    """Decide the request that the command waits for, once it exists."""
 
     def run() -> None:
         try:
@@ -81,7 +81,7 @@ def decided(decide: Any) -> threading.Thread:
 ASKING = ("up", "--flavor", "sim-h100-x1", "--name", "job", "--ask", "A paper")
 
 
-def test_an_approval_is_requested_and_waited_for(as_bob: Any, workers: None, petra: Any) -> None:
+def test_approval_is_requested_and_awaited(as_bob: Any, workers: None, petra: Any) -> None:
     thread = decided(lambda pk: requests.approve(actor=petra, request_id=pk))
     ran = as_bob(*ASKING, "--ask-hours", "8", "--wait", "--timeout", "60", "--idempotency-key", "7", "--json")
     thread.join(20)
@@ -93,14 +93,14 @@ def test_an_approval_is_requested_and_waited_for(as_bob: Any, workers: None, pet
     assert again.json["id"] == ran.json["id"] and Workspace.objects.count() == 1
 
 
-def test_a_denial_is_reported(as_bob: Any, workers: None, petra: Any) -> None:
+def test_denial_is_reported(as_bob: Any, workers: None, petra: Any) -> None:
     thread = decided(lambda pk: requests.deny(actor=petra, request_id=pk, note="Not this week"))
     ran = as_bob(*ASKING, "--wait", "--timeout", "60")
     thread.join(20)
     assert ran.code == 7 and "petra denied the request: Not this week" in ran.err
 
 
-def test_without_waiting_the_workspace_is_there_at_once(as_bob: Any, petra: Any) -> None:
+def test_up_without_wait_returns_at_once_while_approval_is_pending(as_bob: Any, petra: Any) -> None:
     ran = as_bob(*ASKING)
     assert ran.code == 0 and "job is pending (simulated), waiting for approval" in ran.err
     late = as_bob(*ASKING, "--reuse", "--wait", "--timeout", "1")
@@ -108,7 +108,9 @@ def test_without_waiting_the_workspace_is_there_at_once(as_bob: Any, petra: Any)
     assert as_bob("up", "--flavor", "sim-h100-x1", "--ask-hours", "2").code == 2
 
 
-def test_a_stopped_one_is_requested_too(as_bob: Any, bob: Any, team: Any, pool: Any, petra: Any) -> None:
+def test_approval_is_requested_for_a_stopped_workspace(
+    as_bob: Any, bob: Any, team: Any, pool: Any, petra: Any
+) -> None:
     flavor = selectors.all_flavors().get(slug="sim-h100-x1")
     resources = flavor.as_request()
     WorkspaceFactory(
@@ -120,13 +122,13 @@ def test_a_stopped_one_is_requested_too(as_bob: Any, bob: Any, team: Any, pool: 
     assert request.workspace is None
 
 
-def test_a_request_that_comes_too_late_is_cancelled(as_bob: Any, petra: Any) -> None:
+def test_request_is_cancelled_after_the_timeout(as_bob: Any, petra: Any) -> None:
     assert as_bob(*ASKING, "--wait", "--timeout", "1", "--clean-up").code == 6
     assert QuotaRequest.objects.get().state == "cancelled"
     assert Workspace.objects.get().state in GOING
 
 
-def test_waiting_for_the_end_has_an_end(as_bob: Any, bob: Any, team: Any, pool: Any) -> None:
+def test_stop_wait_has_a_timeout(as_bob: Any, bob: Any, team: Any, pool: Any) -> None:
     WorkspaceFactory(owner=bob, team=team, pool=pool, name="job", state=State.STOPPING)
     ran = as_bob("stop", "job", "--wait", "--timeout", "1")
     assert ran.code == 6 and "It is still stopping" in ran.err
@@ -147,7 +149,7 @@ def test_reused_workspace_is_kept_after_a_timeout(as_bob: Any) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_pipeline_that_is_cancelled_leaves_nothing(as_bob: Any, number: Any, code: int) -> None:
+def test_cancelled_pipeline_leaves_no_workspace(as_bob: Any, number: Any, code: int) -> None:
     def cancel() -> None:
         try:
             eventually(Workspace.objects.first)
@@ -180,7 +182,7 @@ def test_workspace_created_before_a_cancel_is_found(as_bob: Any, monkeypatch: py
     assert Workspace.objects.get().state in GOING
 
 
-def test_a_clean_up_that_cannot_be_done_says_so(as_bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_clean_up_prints_the_command_to_repeat(as_bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise Unreachable("It is away.")
 
@@ -191,7 +193,7 @@ def test_a_clean_up_that_cannot_be_done_says_so(as_bob: Any, monkeypatch: pytest
     assert f"Run `berth rm {Workspace.objects.get().pk} --yes`." in ran.err
 
 
-def test_exec_needs_a_command_and_something_that_runs(as_bob: Any) -> None:
+def test_exec_needs_a_command_and_a_running_workspace(as_bob: Any) -> None:
     assert as_bob(*UP).code == 0
     assert as_bob("exec", "job").code == 2
     assert as_bob("exec", "job", "--").code == 2
@@ -204,13 +206,13 @@ def test_exec_needs_a_command_and_something_that_runs(as_bob: Any) -> None:
     [
         (302, 302, 3, "workspaces:connect"),
         (403, 403, 3, "workspaces:connect"),
-        # An app behind an open door that refuses what it does not know, as marimo does.
+        # An app that answers unknown paths with an error, as marimo does.
         (401, 200, 1, "has no Jupyter"),
         (404, 404, 1, "has no Jupyter"),
         (201, 200, 1, "Jupyter"),
     ],
 )
-def test_exec_where_no_kernel_can_be_had(
+def test_exec_without_kernel_support_is_reported(
     as_bob: Any,
     bob: Any,
     team: Any,

@@ -23,7 +23,7 @@ from tests.reports.test_gpu_use import hold, measured
 
 @pytest.fixture
 def proposal(bob, team):
-    """To move bob's workspace, which does not run any more as it did then."""
+    """A proposal to move bob's workspace, which no longer runs as it did."""
     workspace, now = WorkspaceFactory(owner=bob, team=team, name="train"), timezone.now()
     places = [{"nodes": [{"node": node, "devices": [], "repartitions": []}]} for node in ("gpu-07", "gpu-08")]
     move = {"workspace": str(workspace.pk), "generation": 7, "pool": str(workspace.pk)}
@@ -47,7 +47,7 @@ def test_proposals_are_listed_and_one_is_applied(as_bob, olga, proposal, monkeyp
     assert row.startswith(str(proposal.pk)[:8]) and "train gpu-07 → gpu-08" in row
     (read,) = as_bob("rebalancing", "--json").json
     assert read["id"] == str(proposal.pk)
-    # It asks, and what does not work out any more is refused by the portal.
+    # It asks for confirmation; the portal refuses outdated proposals.
     asked = as_bob("rebalancing", "apply", str(proposal.pk)[:8])
     assert asked.code == 2 and "--yes" in asked.err
     refused = as_bob("rebalancing", "apply", str(proposal.pk)[:8], "--yes")
@@ -70,7 +70,7 @@ def test_applied_moves_are_printed(as_bob, olga, proposal, monkeypatch):
     assert (proposal.state, proposal.decided_by) == ("applied", "olga")
 
 
-def test_members_see_how_much_of_their_gpus_they_use(as_bob, bob, team, monkeypatch):
+def test_members_see_their_gpu_efficiency(as_bob, bob, team, monkeypatch):
     assert as_bob("efficiency").err == "You have no running workspaces.\n"
     dan = MembershipFactory(team=team, user__username="dan").user
     pool = local_pool_with(node_info(gpus=1))
@@ -89,7 +89,7 @@ def test_members_see_how_much_of_their_gpus_they_use(as_bob, bob, team, monkeypa
     head, *rows, hint = found.out.splitlines()
     assert head.split() == ["WORKSPACE", "TEAM", "GPU", "TIME", "USED", "MEASURED"]
     shown = {row.split()[0]: row.split()[2:] for row in rows}
-    # How much of the present hour has gone is not measured yet.
+    # The current hour is not measured yet.
     assert shown["idle"][:2] == ["0", "%"] and shown["plain"] == ["-", "-"] and len(shown) == 2
     assert hint.startswith("idle: ")
     (one,) = as_bob("efficiency", "idle", "--json").json

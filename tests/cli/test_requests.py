@@ -27,7 +27,7 @@ from tests.factories import UserFactory, WorkspaceFactory, make_token
 H100 = "gpu:simulated-h100"
 
 
-def test_waiting_workspaces(as_bob: Any, pool: Any) -> None:
+def test_queue_lists_waiting_workspaces(as_bob: Any, pool: Any) -> None:
     assert as_bob("queue").err == "Nothing waits.\n"
     gpus = sum(node.devices.count() for node in pool.nodes.all())
     for _ in range(gpus // 4):
@@ -40,7 +40,7 @@ def test_waiting_workspaces(as_bob: Any, pool: Any) -> None:
     assert [each["name"] for each in as_bob("queue", "--json").json] == ["late"]
 
 
-def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_created_and_decided(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_quota(actor=SYSTEM, team=team, resource=H100, quota=1000)
     ran = as_bob("requests", "ask", "--resource", H100, "--amount", "2", "--note", "A paper", "--hours", "48")
     assert ran.code == 0, ran.err
@@ -56,7 +56,7 @@ def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyP
         H100,
         "2",
     ]
-    # Who asks does not decide.
+    # The requester cannot decide.
     assert as_bob("requests", "approve", short).code in (1, 5)
 
     approver: User = UserFactory(username="app", is_approver=True)
@@ -71,7 +71,7 @@ def test_asking_and_deciding(as_bob: Any, team: Any, monkeypatch: pytest.MonkeyP
     assert as_bob("requests", "--all", "--json").json[0]["state"] == "approved"
 
 
-def test_taking_it_back(as_bob: Any, team: Any) -> None:
+def test_request_can_be_cancelled(as_bob: Any, team: Any) -> None:
     limits.set_quota(actor=SYSTEM, team=team, resource="workspaces", quota=1)
     asked = ("requests", "ask", "--resource", "workspaces", "--amount", "3", "--note", "More")
     made = as_bob(*asked, "--json").json
@@ -82,7 +82,7 @@ def test_taking_it_back(as_bob: Any, team: Any) -> None:
     assert as_bob("requests", "ask", *asked[2:5], "-1", "--note", "x").code == 2
 
 
-def test_amounts_are_in_what_people_count() -> None:
+def test_amounts_are_converted_to_base_units() -> None:
     assert [base_units(1.5, name) for name in ("gpu:h100", "cpu_milli", "memory_mib", "workspaces")] == [
         1500,
         1500,
@@ -92,7 +92,7 @@ def test_amounts_are_in_what_people_count() -> None:
     assert base_units(2, "gpu_hours") == 7_200_000
 
 
-def test_events(as_bob: Any, bob: Any, team: Any) -> None:
+def test_events_are_listed_and_followed(as_bob: Any, bob: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
     for number in range(3):
         record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message=f"did {number}", workspace=workspace)
@@ -106,7 +106,7 @@ def test_events(as_bob: Any, bob: Any, team: Any) -> None:
     )
 
 
-def test_events_of_everything(as_bob: Any, bob: Any, team: Any) -> None:
+def test_events_of_all_workspaces_are_listed(as_bob: Any, bob: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
     for kind in (AuditKind.WORKSPACE_READY, AuditKind.WORKSPACE_LAUNCHED, AuditKind.WORKSPACE_STOPPED):
         record(actor=SYSTEM, kind=kind, message="did it", workspace=workspace, cause={"code": "idle"})
@@ -123,7 +123,7 @@ def test_events_of_everything(as_bob: Any, bob: Any, team: Any) -> None:
     assert as_bob("events", "mine", "--type", "workspace.started").code == 2
 
 
-def test_following_everything(server: str, bob: Any, team: Any) -> None:
+def test_events_of_all_workspaces_are_followed(server: str, bob: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
     before = record(actor=SYSTEM, kind=AuditKind.WORKSPACE_READY, message="did it", workspace=workspace)
     with BerthClient(server, make_token(bob)[1]) as client:
@@ -135,7 +135,7 @@ def test_following_everything(server: str, bob: Any, team: Any) -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """What bash offers for the last of these words."""
+    """The completions that bash offers for the last word."""
     lines = (
         "source /dev/stdin",
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))',
@@ -154,7 +154,7 @@ def completed(*words: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_bash_completes() -> None:
+def test_bash_completion() -> None:
     assert completed("req") == ["requests"]
     assert completed("requests", "a") == ["ask", "approve"]
     assert completed("up", "--team", "vision", "--cl") == ["--clean-up"]
@@ -165,7 +165,7 @@ def test_bash_completes() -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_all_commands(berth: Any, shell: str) -> None:
+def test_zsh_and_fish_completion_have_all_commands(berth: Any, shell: str) -> None:
     ran = berth("completion", shell)
     assert ran.code == 0
     for word in ("requests", "archives", "completion", "ignore-missing"):
@@ -175,7 +175,7 @@ def test_other_shells_get_all_commands(berth: Any, shell: str) -> None:
     assert berth("completion", "tcsh").code == 2
 
 
-def test_quiet_says_results_and_errors_only(as_bob: Any) -> None:
+def test_quiet_prints_only_results_and_errors(as_bob: Any) -> None:
     assert as_bob("up", "--flavor", "sim-cpu").err != ""
     ran = as_bob("up", "--flavor", "sim-cpu", "--quiet")
     assert (ran.code, ran.err) == (0, "") and ran.out.startswith("http")

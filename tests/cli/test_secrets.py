@@ -1,4 +1,4 @@
-"""`berth secret …`: values come on standard input and are printed nowhere."""
+"""`berth secret …`: values are read from standard input and never printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def feed(monkeypatch, data: bytes) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def test_from_saving_to_deleting(as_bob, monkeypatch):
+def test_secret_is_saved_listed_and_deleted(as_bob, monkeypatch):
     feed(monkeypatch, f"{VALUE}\n".encode())
     ran = as_bob("secret", "set", "API_KEY", "--description", "For W&B", "--everywhere")
     assert (ran.code, ran.out) == (0, "Secret API_KEY saved.\n"), ran.err
@@ -33,7 +33,7 @@ def test_from_saving_to_deleting(as_bob, monkeypatch):
     assert as_bob("secret", "rm", "API_KEY", "--yes").code == 5
 
 
-def test_refusals(as_bob, monkeypatch):
+def test_invalid_secrets_are_refused(as_bob, monkeypatch):
     for data in (b"", b"\n", b"\xff\xfe"):
         feed(monkeypatch, data)
         assert as_bob("secret", "set", "API_KEY").code == 2
@@ -46,7 +46,7 @@ def test_refusals(as_bob, monkeypatch):
     assert not Secret.objects.exists()
 
 
-def test_a_place_in_vault(as_bob, monkeypatch, settings):
+def test_vault_path_of_a_secret(as_bob, monkeypatch, settings):
     settings.BERTH_VAULT_ADDR = "https://vault.example.org"
     ran = as_bob("secret", "set", "API_KEY", "--vault", "berth/users/bob/wandb#api_key")
     assert (ran.code, ran.out) == (0, "Secret API_KEY saved.\n"), ran.err

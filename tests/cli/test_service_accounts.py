@@ -17,7 +17,7 @@ SA = "service-account"
 
 @pytest.fixture
 def as_alice(as_bob, alice, monkeypatch):
-    """`berth …` signed in as the owner of vision; bob, a member, is there, too."""
+    """`berth …` signed in as the owner of vision; bob is a member."""
     monkeypatch.setenv("BERTH_TOKEN", make_token(alice)[1])
     return as_bob
 
@@ -29,7 +29,7 @@ def ci(as_alice) -> User:
     return User.objects.get(username="svc-ci")
 
 
-def test_from_its_making_to_its_end(as_alice, ci):
+def test_account_is_created_deactivated_and_reactivated(as_alice, ci):
     assert ci.owning_team.slug == "vision"
     listed = as_alice(SA, "ls").out.splitlines()
     assert listed[1].split() == ["svc-ci", "vision", "active", "0", "-", "Nightly", "training"]
@@ -40,7 +40,7 @@ def test_from_its_making_to_its_end(as_alice, ci):
     assert as_alice(SA, "ls", "--json").json[0]["state"] == "active"
 
 
-def test_a_token_from_its_issue_to_its_end(as_alice, ci, monkeypatch):
+def test_token_is_issued_rotated_and_revoked(as_alice, ci, monkeypatch):
     issued = as_alice(SA, "issue", "ci", "nightly", "--days", "30", "--scope", "workspaces:read")
     secret = issued.out.strip()
     assert issued.code == 0 and secret.startswith("berth_") and issued.out.count("\n") == 1
@@ -65,7 +65,7 @@ def test_a_token_from_its_issue_to_its_end(as_alice, ci, monkeypatch):
     assert token.revoked_at is not None
     assert as_alice(SA, "revoke", "ci", token.prefix, "-y").code == 5
 
-    # What was issued works, and does what its scopes say.
+    # The token works within its scopes.
     monkeypatch.setenv("BERTH_TOKEN", rotated.out.strip())
     assert as_alice("ls").code == 0
     assert as_alice("up").code == 1
@@ -89,7 +89,7 @@ def test_json_of_every_command(as_alice, ci):
 ISSUER = "https://token.actions.githubusercontent.com"
 
 
-def test_a_trust_rule_from_its_making_to_its_end(as_alice, ci, settings):
+def test_trust_rule_is_created_and_deleted(as_alice, ci, settings):
     settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [ISSUER]
     trust = (SA, "trust", "ci", "deploy", "--issuer", ISSUER, "--scope", "workspaces:read", "--minutes", "30")
     conditions = ("--condition", "repository_id = 123456", "--condition", "ref~refs/heads/*=x")
@@ -117,12 +117,12 @@ def test_a_trust_rule_from_its_making_to_its_end(as_alice, ci, settings):
 
 
 @pytest.mark.parametrize("text", ["", "ref", "= main", "ref =", "~"])
-def test_a_condition_has_a_claim_and_a_value(as_alice, ci, text):
+def test_condition_needs_a_claim_and_a_value(as_alice, ci, text):
     ran = as_alice(SA, "trust", "ci", "x", "--issuer", ISSUER, "--scope", "gpus:read", "--condition", text)
     assert ran.code == 2 and "is not a condition" in ran.err
 
 
-def test_a_token_of_a_person_is_not_reached_through_an_account(as_alice, ci, bob, alice):
+def test_token_of_a_user_cannot_be_revoked_through_an_account(as_alice, ci, bob, alice):
     for person in (alice, bob):
         theirs, _ = make_token(person, name="mine")
         for named in (str(theirs.pk), theirs.prefix, "mine"):
@@ -132,7 +132,7 @@ def test_a_token_of_a_person_is_not_reached_through_an_account(as_alice, ci, bob
         assert theirs.revoked_at is None
 
 
-def test_a_member_changes_nothing(as_alice, ci, bob, monkeypatch):
+def test_members_cannot_change_accounts(as_alice, ci, bob, monkeypatch):
     token, _ = make_token(ci, name="nightly")
     monkeypatch.setenv("BERTH_TOKEN", make_token(bob)[1])
     assert as_alice(SA, "ls").out.splitlines()[1].startswith("svc-ci")
@@ -149,7 +149,7 @@ def test_a_member_changes_nothing(as_alice, ci, bob, monkeypatch):
     assert ApiToken.objects.filter(owner=ci, revoked_at=None).count() == 1
 
 
-def test_which_team_is_asked_where_there_is_a_choice(as_alice, ci, alice, monkeypatch):
+def test_team_is_required_with_several_teams(as_alice, ci, alice, monkeypatch):
     MembershipFactory(user=alice, team=TeamFactory(slug="audio"), role="owner")
     unclear = as_alice(SA, "create", "x")
     assert unclear.code == 2 and "--team" in unclear.err
@@ -163,7 +163,7 @@ def test_which_team_is_asked_where_there_is_a_choice(as_alice, ci, alice, monkey
 @pytest.mark.parametrize(
     "given", [("--days", "0"), ("--days", "-1"), ("--days", "x"), ("--scope",), ("--overlap-hours", "2")]
 )
-def test_wrong_usage(as_alice, ci, given):
+def test_invalid_arguments_exit_with_2(as_alice, ci, given):
     assert as_alice(SA, "issue", "ci", "x", *given).code == 2
 
 

@@ -44,7 +44,7 @@ def test_export_prints_the_file(capsys):
 
 
 @pytest.mark.parametrize(("steps", "code"), [([], 0), ([CHANGE], 2)])
-def test_plan_says_by_its_exit_code_whether_anything_differs(tmp_path, capsys, steps, code):
+def test_plan_exit_code_shows_whether_anything_differs(tmp_path, capsys, steps, code):
     file = tmp_path / "site.yaml"
     file.write_text("berth: 1\n")
     portal = Portal(steps)
@@ -63,6 +63,6 @@ def test_apply_sends_the_file(tmp_path, capsys):
     assert "~ flavors small" in capsys.readouterr().out
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file_is_reported(tmp_path):
     with pytest.raises(CliError):
         run(Portal([]), "plan", "-f", str(tmp_path / "none.yaml"))

@@ -14,7 +14,7 @@ from tests.factories import UserFactory, make_token
 
 @pytest.fixture
 def as_olga(as_bob, monkeypatch):
-    """`berth …` signed in as an operator; bob is there, too."""
+    """`berth …` signed in as an operator; bob exists."""
     olga = UserFactory(username="olga", is_operator=True)
     monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
     return as_bob
@@ -49,7 +49,7 @@ def test_from_creation_to_deletion(as_olga):
     assert as_olga("teams", "create", "audio").code == 0
 
 
-def test_home_folders_have_to_be_confirmed(as_olga, bob, team, local_pool, monkeypatch):
+def test_deleting_home_folders_needs_confirmation(as_olga, bob, team, local_pool, monkeypatch):
     node = local_pool.nodes.get()
     HomePlace.objects.create(owner=bob, team=team, pool=local_pool, node=node, since=timezone.now())
     as_olga("teams", "archive", "vision", "--yes")
@@ -72,7 +72,7 @@ def test_home_folders_have_to_be_confirmed(as_olga, bob, team, local_pool, monke
     }
 
 
-def test_members_list_but_do_not_manage(as_bob):
+def test_members_list_but_cannot_manage_teams(as_bob):
     assert as_bob("teams", "list").out.splitlines()[1].split() == [
         "vision",
         "Vision",

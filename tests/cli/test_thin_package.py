@@ -1,4 +1,4 @@
-"""berth-cli: the command alone, in an environment that has neither Django nor anything else of the portal"""
+"""berth-cli: the command alone, in an environment without Django and without the portal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEEDED = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built in a copy, so that nothing is left in the checkout."""
+    """Built from a copy, so that the checkout stays clean."""
     copy = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("portal/cli", "packages/berth-cli"):
@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty environment with the wheel, and of all packages of these tests only what it needs."""
+    """An environment with the wheel and only its dependencies."""
     environment = tmp_path_factory.mktemp("installed")
     site = with_wheel_alone(environment, wheel)
     for name in NEEDED:
@@ -70,7 +70,7 @@ def ran(installed: Path, *command: str, **variables: str) -> subprocess.Complete
     )  # fmt: skip
 
 
-def test_it_holds_the_command_line_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_only_the_command_line(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == {str(path.relative_to(ROOT)) for path in (ROOT / "portal" / "cli").rglob("*.py")}
     assert license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
@@ -82,7 +82,7 @@ def test_dependencies_are_a_subset_of_the_portals() -> None:
     assert set(thin) <= set(whole) and len(thin) == 2
 
 
-def test_it_runs_without_the_portal(installed: Path) -> None:
+def test_command_runs_without_the_portal(installed: Path) -> None:
     assert ran(installed, "berth", "--version").stdout == f"berth {version()}\n"
     every = "import importlib, pkgutil, portal.cli as cli\n"
     every += "for each in pkgutil.walk_packages(cli.__path__, 'portal.cli.'):\n"

@@ -14,7 +14,7 @@ from tests.factories import WorkspaceFactory
 pytestmark = pytest.mark.django_db
 
 
-def test_users_see_mean_maximum_and_limit_of_what_was_measured(as_bob, bob, team, local_pool):
+def test_usage_shows_mean_maximum_and_limit_of_measured_values(as_bob, bob, team, local_pool):
     workspace = WorkspaceFactory(owner=bob, team=team, name="train", pool=local_pool, state="running")
     unmeasured = as_bob("usage", "train")
     assert (unmeasured.code, unmeasured.out) == (0, "") and "Not measured" in unmeasured.err

@@ -10,7 +10,7 @@ from tests.factories import UserFactory, make_token
 
 @pytest.fixture
 def as_ada(as_bob, monkeypatch):
-    """`berth …` signed in as an administrator; bob is there, too."""
+    """`berth …` signed in as an administrator; bob exists."""
     ada = UserFactory(username="ada", is_superuser=True)
     monkeypatch.setenv("BERTH_TOKEN", make_token(ada)[1])
     return as_bob
@@ -41,7 +41,7 @@ def test_from_invitation_to_deletion(as_ada):
     assert as_ada("user", "reactivate", "gina").code == 5
 
 
-def test_a_viewer_and_an_auditor(as_ada):
+def test_viewer_and_auditor_roles_can_be_set(as_ada):
     assert as_ada("user", "invite", "vic", "--team", "vision", "--viewer").code == 0
     assert User.objects.get(username="vic").memberships.get().role == "viewer"
     assert as_ada("user", "invite", "una", "--role", "auditor").code == 0
@@ -50,7 +50,7 @@ def test_a_viewer_and_an_auditor(as_ada):
     assert both.code != 0 and "cannot have another portal role" in both.err
 
 
-def test_it_is_for_administrators(as_bob):
+def test_user_commands_need_an_administrator(as_bob):
     ran = as_bob("user", "ls")
     assert ran.code == 1 and "Only administrators" in ran.err
 

@@ -33,7 +33,7 @@ def test_up_prints_the_address(as_bob: Any) -> None:
     assert (workspace.template.slug, workspace.team.slug) == ("jupyterlab", "vision")
 
 
-def test_up_tells_place_and_time_of_what_queues(as_bob: Any, bob: Any, pool: Any) -> None:
+def test_up_prints_queue_position_and_expected_start(as_bob: Any, bob: Any, pool: Any) -> None:
     gpus = sum(node.devices.count() for node in pool.nodes.all())
     for _ in range(gpus // 4):
         assert as_bob("up", "--flavor", "sim-h100-x4", "--hours", "1.5").code == 0
@@ -45,7 +45,7 @@ def test_up_tells_place_and_time_of_what_queues(as_bob: Any, bob: Any, pool: Any
     assert refused.code == 1 and "exceeds the limit of 14 d" in refused.err
 
 
-def test_up_says_that_the_work_is_checkpointed(as_bob: Any) -> None:
+def test_up_sets_checkpointed(as_bob: Any) -> None:
     assert as_bob(*UP, "--checkpointed").code == 0
     assert as_bob(*UP).code == 0
     said, unsaid = Workspace.objects.order_by("created_at")
@@ -53,7 +53,7 @@ def test_up_says_that_the_work_is_checkpointed(as_bob: Any) -> None:
     assert unsaid.checkpointed is None
 
 
-def test_up_waits_until_it_is_ready(as_bob: Any, workers: None) -> None:
+def test_up_wait_returns_when_the_workspace_runs(as_bob: Any, workers: None) -> None:
     ran = as_bob(*UP, "--wait", "--json")
 
     assert ran.code == 0, ran.err
@@ -61,18 +61,18 @@ def test_up_waits_until_it_is_ready(as_bob: Any, workers: None) -> None:
     assert ran.json["state"] == "running"
 
 
-def test_up_tells_each_step(as_bob: Any, workers: None) -> None:
+def test_up_wait_prints_progress(as_bob: Any, workers: None) -> None:
     ran = as_bob(*UP, "--wait")
 
     assert ran.code == 0, ran.err
     assert ran.err.splitlines()[-1] == "jupyterlab is running (simulated)"
 
 
-def test_up_says_why_it_failed(as_bob: Any) -> None:
+def test_up_wait_prints_the_reason_of_a_failure(as_bob: Any) -> None:
     def fail() -> None:
         try:
             workspace = eventually(Workspace.objects.filter(state=State.PROVISIONING).first)
-            # Nobody may see it failed without the reason.
+            # State and reason must become visible together.
             with transaction.atomic():
                 Workspace.objects.update(state=State.FAILED, state_since=timezone.now())
                 WorkspaceStatus.objects.update(reason=driver_reason("broken", "It broke.").as_json())
@@ -105,7 +105,7 @@ def test_ls(as_bob: Any, bob: Any, alice: Any, team: Any) -> None:
     assert [row["name"] for row in as_bob("ls", "--state", "stopped", "--json").json] == ["mine"]
 
 
-def test_a_list_longer_than_a_page(as_bob: Any, bob: Any, team: Any) -> None:
+def test_ls_lists_more_than_one_page(as_bob: Any, bob: Any, team: Any) -> None:
     for _ in range(60):
         WorkspaceFactory(owner=bob, team=team)
     assert len(as_bob("ls", "--json").json) == 60
@@ -131,7 +131,7 @@ def test_missing_workspace_is_an_error(as_bob: Any, name: str) -> None:
     assert (ran.code, "→" in ran.err) == (5, True)
 
 
-def test_one_name_in_two_teams(as_bob: Any, bob: Any, team: Any) -> None:
+def test_equal_names_in_two_teams_need_an_id(as_bob: Any, bob: Any, team: Any) -> None:
     audio = TeamFactory(slug="audio")
     MembershipFactory(team=audio, user=bob)
     for where in (team, audio):
@@ -166,7 +166,7 @@ def test_gpus_are_released_and_attached(as_bob: Any, pool: Any, workers: None) -
     assert refused.code == 1 and "has no GPUs to release" in refused.err
 
 
-def test_it_is_resized(as_bob: Any, pool: Any, workers: None) -> None:
+def test_resize_changes_the_flavor(as_bob: Any, pool: Any, workers: None) -> None:
     assert as_bob("up", "--flavor", "sim-h100-x1", "--name", "train", "--wait").code == 0
     assert as_bob("resize", "train", "--flavor", "sim-h100-x2").out.startswith("train is ")
     workspace = Workspace.objects.get()
@@ -175,7 +175,7 @@ def test_it_is_resized(as_bob: Any, pool: Any, workers: None) -> None:
     assert refused.code != 0 and "no-such" in refused.err
 
 
-def test_rm_asks(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_asks_for_confirmation(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     WorkspaceFactory(owner=bob, team=team, name="mine")
 
     class Terminal(io.StringIO):
@@ -194,7 +194,7 @@ def test_rm_asks(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPat
     assert Workspace.objects.get().state == State.TERMINATED
 
 
-def test_rm_without_a_question(as_bob: Any, bob: Any, team: Any) -> None:
+def test_rm_yes_needs_no_confirmation(as_bob: Any, bob: Any, team: Any) -> None:
     WorkspaceFactory(owner=bob, team=team, name="mine")
     assert as_bob("rm", "mine", "--yes", "--json").json["deleted"] is True
 
@@ -227,11 +227,11 @@ def test_packages(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["open"], ["up", "--timeout", "x"]])
-def test_wrong_usage(berth: Any, arguments: list[str]) -> None:
+def test_invalid_arguments_exit_with_2(berth: Any, arguments: list[str]) -> None:
     assert berth(*arguments).code == 2
 
 
-def test_help_says_the_exit_codes(berth: Any) -> None:
+def test_help_lists_the_exit_codes(berth: Any) -> None:
     ran = berth("--help")
     assert (ran.code, "exit codes" in ran.out) == (0, True)
 

@@ -1,4 +1,4 @@
-"""The pages about OWASP ASVS are whole: each requirement once, each named test there, and the sums right."""
+"""The pages about OWASP ASVS: every requirement once, existing tests, correct sums."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def requirements() -> list[str]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of each line about requirements; the first holds their numbers."""
+    """The cells of each row about requirements; the first cell has their numbers."""
     return [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
@@ -38,7 +38,7 @@ def section(title: str) -> str:
 
 
 def states() -> dict[str, list[str]]:
-    """The requirements in each state, in the order of the columns of the summary."""
+    """The requirements by state, in the column order of the summary."""
     return {
         "holds": [number for row in rows(EVIDENCE) for number in row[0].split(", ")],
         "partly": [row[0] for row in rows(section("Requirements that hold partly"))],
@@ -62,26 +62,26 @@ def names_in(path: str) -> frozenset[str]:
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def test_each_requirement_is_there_once():
+def test_each_requirement_is_listed_once():
     expected = requirements()
     assert len(expected) == 253
     stated = [each for state in states().values() for each in state]
     assert sorted(stated) == sorted(expected)
 
 
-def test_evidence_names_a_test_or_what_was_read():
+def test_evidence_names_a_test_or_a_review():
     for number, requirement, evidence in rows(EVIDENCE):
         assert requirement, number
         assert TEST.search(evidence) or re.search(r"\bread\b", evidence), f"{number} names no test"
 
 
-def test_a_gap_says_what_is_missing():
+def test_gaps_state_what_is_missing():
     for title in ("Requirements that do not hold", "Requirements that hold partly"):
         for number, requirement, holds, missing in rows(section(title)):
             assert requirement and holds and missing, number
 
 
-def test_each_named_test_is_there():
+def test_each_named_test_exists():
     named = TEST.findall(EVIDENCE + GAPS)
     assert len(named) > 100
     missing = [
@@ -90,13 +90,13 @@ def test_each_named_test_is_there():
     assert not missing
 
 
-def test_each_named_file_is_there():
+def test_each_named_file_exists():
     named = r"`((?:portal|docs|static|templates|requirements)/[\w/.-]+\.\w+)`"
     for path in re.findall(named, EVIDENCE + GAPS):
         assert (ROOT / path).exists(), path
 
 
-def test_the_sums_are_right():
+def test_sums_are_correct():
     counted = Counter((number.split(".")[0], state) for state, each in states().items() for number in each)
     summary = {
         cells[0].split(" ")[0]: [int(cell) for cell in cells[1:]]

@@ -1,4 +1,4 @@
-"""Which constraint an `IntegrityError` is about, as the database of the test words it."""
+"""Constraint names of an `IntegrityError`, by database."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def raised_by(act: Callable[[], Any]) -> IntegrityError:
     return raised.value
 
 
-def test_a_constraint_on_columns(team: Team, bob: User) -> None:
+def test_unique_constraint_on_columns(team: Team, bob: User) -> None:
     error = raised_by(lambda: Membership.objects.create(team=team, user=bob))
     assert violates(error, Membership, "membership_unique")
     assert not violates(error, User, "username", "user_email_unique")
 
 
-def test_a_constraint_with_a_condition() -> None:
+def test_unique_constraint_with_a_condition() -> None:
     for subject in ("one", "two"):
         IdentityLink.objects.create(user=UserFactory(), provider="corp", subject=subject, how="created")
     error = raised_by(lambda: IdentityLink.objects.update(subject="one"))
@@ -77,14 +77,14 @@ def test_a_constraint_with_a_condition() -> None:
     assert not violates(error, IdentityLink, "identity_expected_unique", "identity_user_unique")
 
 
-def test_a_constraint_on_an_expression() -> None:
+def test_unique_constraint_on_an_expression() -> None:
     UserFactory(email="nora@example.org")
     error = raised_by(lambda: UserFactory(email="Nora@example.org"))
     assert violates(error, User, "user_email_unique")
     assert not violates(error, User, "username")
 
 
-def test_a_field_that_is_unique_and_a_primary_key(bob: User) -> None:
+def test_unique_field_and_primary_key(bob: User) -> None:
     now = timezone.now()
     FailureWindow.objects.create(key="a", began_at=now, count=1)
     error = raised_by(lambda: FailureWindow.objects.create(key="a", began_at=now, count=1))
@@ -94,7 +94,7 @@ def test_a_field_that_is_unique_and_a_primary_key(bob: User) -> None:
     assert violates(error, ScimUser, "user")
 
 
-def test_other_faults_are_none_of_them(bob: User) -> None:
+def test_other_integrity_errors_do_not_match(bob: User) -> None:
     both = {"is_auditor": True, "is_operator": True}
     check = raised_by(lambda: User.objects.filter(pk=bob.pk).update(**both))
     empty = raised_by(lambda: User.objects.filter(pk=bob.pk).update(date_joined=None))
@@ -102,15 +102,15 @@ def test_other_faults_are_none_of_them(bob: User) -> None:
         assert not any(violates(error, model, *names) for model, names in USED.items())
 
 
-def test_a_name_that_is_none_is_a_mistake() -> None:
+def test_unknown_constraint_name_raises() -> None:
     with pytest.raises(FieldDoesNotExist):
         violates(IntegrityError(), User, "membership_unique")
     with pytest.raises(ValueError, match=r"User\.first_name is not unique"):
         violates(IntegrityError(), User, "first_name")
 
 
-def test_the_database_knows_every_name_that_is_asked_for() -> None:
-    """PostgreSQL names constraints of unique fields by itself."""
+def test_all_used_constraint_names_exist_in_the_database() -> None:
+    """PostgreSQL names constraints of unique fields itself."""
     for model, names in USED.items():
         violates(IntegrityError(), model, *names)
         if connection.vendor != "postgresql":
@@ -126,8 +126,8 @@ def test_the_database_knows_every_name_that_is_asked_for() -> None:
         assert expected <= known
 
 
-def test_no_integrity_error_is_taken_for_another() -> None:
-    """Whatever catches one looks at its constraint, or only tries again."""
+def test_each_caught_integrity_error_is_checked_by_constraint() -> None:
+    """Code that catches one checks its constraint or retries."""
     retries = {"people/identity/services.py:sign_in"}
     unseen = set()
     for path in PORTAL.rglob("*.py"):
@@ -143,7 +143,7 @@ def test_no_integrity_error_is_taken_for_another() -> None:
     assert unseen == retries
 
 
-def test_a_fault_of_a_workspace_is_no_taken_name(
+def test_unrelated_integrity_error_is_not_reported_as_name_taken(
     make: Any, alice: User, local_pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(alice, name="same")

@@ -1,4 +1,4 @@
-"""What README and docs/ say of the code, and where they lead, is there."""
+"""References in README and docs/ exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def anchors(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document):
+def test_links_have_existing_targets(document):
     broken = []
     for link in LINK.findall(CODE.sub("", document.read_text())):
         if re.match(r"[a-z]+:", link):
@@ -41,7 +41,7 @@ def test_each_family_of_rest_is_described():
     assert {each for each in found if f"`{each}" not in text} == set()
 
 
-def test_each_room_is_named():
+def test_each_room_is_documented():
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0][
         "layers"
     ]

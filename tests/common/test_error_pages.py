@@ -1,4 +1,4 @@
-"""Error pages: in the frame of the portal for who is signed in, bare where the database may be the cause."""
+"""Error pages: with menu for signed-in users, without it where the database may have failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def body_of(response: Any, status: int) -> str:
     return str(response.content.decode())
 
 
-def test_signed_in_people_keep_the_menu(as_user, charlie, team):
+def test_error_pages_of_signed_in_users_have_the_menu(as_user, charlie, team):
     client = as_user(charlie)
     for path, status, code in (("/no-such-page/", 404, "not_found"), ("/users/", 403, "reason-codes/#")):
         html = body_of(client.get(path, headers={"X-Request-ID": "abc"}), status)
@@ -33,7 +33,7 @@ def test_signed_in_people_keep_the_menu(as_user, charlie, team):
     assert MENU not in body_of(Client().get("/no-such-page/"), 404)
 
 
-def test_pages_that_must_work_without_a_database_stay_bare(as_user, bob):
+def test_error_pages_without_a_database_have_no_menu(as_user, bob):
     client = as_user(bob)
     down = "portal.web.home.views.home.presenters.cards"
     with patch(down, side_effect=Unavailable(Reason(CommonCode.STORAGE_BUSY))):
@@ -48,7 +48,7 @@ def test_pages_that_must_work_without_a_database_stay_bare(as_user, bob):
     assert MENU not in html and "throttled" in html
 
 
-def test_a_long_reason_shows_its_first_sentence_and_the_rest_on_demand(as_user, bob):
+def test_long_reason_shows_its_first_sentence_and_the_rest_on_demand(as_user, bob):
     long = "The node refused. " + "It said more. " * 30
     with (
         patch(

@@ -1,4 +1,4 @@
-"""Versions of rows: what `If-Match` and a form's hidden field say, and who is told that it has changed."""
+"""Row versions in `If-Match` and in hidden form fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sent(**extra: str) -> frozenset[str]:
     return etags.expected_versions(RequestFactory().patch("/", **extra))  # type: ignore[arg-type]
 
 
-def test_a_version_changes_with_the_row_and_with_what_is_named() -> None:
+def test_version_changes_with_the_row_and_extra_values() -> None:
     row = Row()
     assert etags.version_of(row) == etags.version_of(Row())
     others = {
@@ -43,14 +43,14 @@ def test_no_precondition_accepts_any(header: str) -> None:
 
 
 @pytest.mark.parametrize("form", ['"{}"', 'W/"{}"', '"other", W/"{}"'])
-def test_a_tag_of_this_version_holds(form: str) -> None:
+def test_matching_etag_is_accepted(form: str) -> None:
     row = Row()
     found = sent(HTTP_IF_MATCH=form.format(etags.version_of(row)))
     etags.require_expected(found, row, name="a", by="ada")
 
 
 @pytest.mark.parametrize("header", ['"0123456789abcdef"', "no tag at all", '""'])
-def test_another_version_is_refused_and_says_who_changed_it(header: str) -> None:
+def test_another_version_is_refused_and_names_the_editor(header: str) -> None:
     with pytest.raises(PreconditionFailed) as refused:
         etags.require_expected(sent(HTTP_IF_MATCH=header), Row(), name="Data science", by="ada")
     assert refused.value.status == 412
@@ -59,7 +59,7 @@ def test_another_version_is_refused_and_says_who_changed_it(header: str) -> None
     assert refused.value.reason.params["by"] == "ada"
 
 
-def test_a_form_carries_its_version_in_a_field() -> None:
+def test_form_sends_its_version_in_a_hidden_field() -> None:
     row = Row()
     request = RequestFactory().post("/", {"version": etags.version_of(row)})
     assert etags.expected_versions(request) == {etags.version_of(row)}

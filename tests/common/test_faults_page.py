@@ -1,4 +1,4 @@
-"""The page of faults: each line says how it was shown, and every test that it names is there."""
+"""The page of GPU faults names its evidence, and every named test exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.split("|")[1].strip()[:40])
-def test_each_fault_says_how_it_was_shown(line: str) -> None:
+def test_each_fault_names_its_evidence(line: str) -> None:
     shown = line.rstrip("| ").rpartition("|")[2]
     named = NAME.findall(shown)
     for path, function in named:

@@ -1,4 +1,4 @@
-"""Amounts and what is typed: one separator, one decimal of GiB, singular and plural."""
+"""Formatting and parsing of amounts and times."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from portal.common.formatting import (
         ("gpu_hours", -5_400_000, "-1.5 GPU-hours"),
     ],
 )
-def test_amounts_with_the_name_of_the_resource(resource: str, amount: int, words: str) -> None:
+def test_amounts_with_resource_name(resource: str, amount: int, words: str) -> None:
     assert format_resource_amount(resource, amount) == words
 
 
-def test_amounts_without_it() -> None:
+def test_amounts_without_resource_name() -> None:
     assert format_amount("gpu:h100", 1500) == "1.5"
     assert format_amount("gpu_hours", 43_200_000) == "12 h"
     assert format_amount("disk_mib", 0) == "0 GiB"
@@ -74,7 +74,7 @@ def test_invalid_amount_is_refused(text: str) -> None:
         parse_input(text, 1000)
 
 
-def test_a_time_of_another_day_has_its_date() -> None:
+def test_time_of_another_day_includes_the_date() -> None:
     now = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
     assert format_clock(now.replace(hour=16, minute=40), now) == "16:40 UTC"
     assert format_clock(now.replace(day=3), now) == "3 Nov 09:00 UTC"

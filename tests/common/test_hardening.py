@@ -1,4 +1,4 @@
-"""What every answer carries and what is logged of refusals, whoever asks."""
+"""Security headers, cookies, caching and logs of every response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PATHS = (
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_answer_has_its_headers(as_user, alice, path):
+def test_every_response_has_security_headers(as_user, alice, path):
     for client in (as_user(alice), Client()):
         answered = client.get(path)
         assert answered["X-Content-Type-Options"] == "nosniff"
@@ -56,24 +56,24 @@ def test_every_answer_has_its_headers(as_user, alice, path):
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.startswith("/static/")])
-def test_nothing_of_a_person_stays_in_a_cache(as_user, alice, path):
+def test_personal_pages_are_not_cached(as_user, alice, path):
     assert "no-store" in as_user(alice).get(path)["Cache-Control"]
 
 
-def test_a_view_that_says_how_long_it_may_be_kept_is_heard(rf: RequestFactory):
+def test_cache_control_of_a_view_is_kept(rf: RequestFactory):
     kept = NoStoreMiddleware(lambda _request: HttpResponse(headers={"Cache-Control": "max-age=60"}))(
         rf.get("/")
     )
     assert kept["Cache-Control"] == "max-age=60"
 
 
-def test_assets_are_kept(client):
+def test_assets_are_cached(client):
     answered = client.get("/static/berth/berth.css")
     answered.close()
     assert "no-store" not in answered["Cache-Control"]
 
 
-def test_over_https_the_name_and_all_below_it_stay_with_it(client, settings):
+def test_hsts_includes_subdomains(client, settings):
     settings.SECURE_HSTS_SECONDS = 31_536_000
     request = RequestFactory().get("/", secure=True)
     answered = SecurityMiddleware(lambda _request: HttpResponse())(request)
@@ -81,7 +81,7 @@ def test_over_https_the_name_and_all_below_it_stay_with_it(client, settings):
 
 
 @pytest.mark.thorough("asks every address; `make test` has each method in the permission matrix")
-def test_no_address_answers_trace(as_user, alice, catalog):
+def test_trace_is_refused_everywhere(as_user, alice, catalog):
     client = as_user(alice)
     some = "0" * 8 + "-0000-0000-0000-" + "0" * 12
     for route, _pattern in patterns(get_resolver().url_patterns):
@@ -103,20 +103,20 @@ def test_no_address_answers_trace(as_user, alice, catalog):
     "path",
     ["/static/", "/static/berth/", "/static/../manage.py", "/.git/config", "/docs/adr/../../manage.py"],
 )
-def test_nothing_is_listed_and_nothing_beside_the_assets_is_served(as_user, alice, path):
+def test_no_directory_listing_and_no_files_beside_the_assets(as_user, alice, path):
     assert as_user(alice).get(path).status_code == 404
 
 
-def test_every_page_has_the_way_out(as_user, alice, team, pool):
+def test_every_page_has_a_sign_out_form(as_user, alice, team, pool):
     for path in ("/", "/account/", "/gpus/", "/queue/", f"/teams/{team.slug}/"):
         assert 'action="/sign-out/"' in as_user(alice).get(path).content.decode(), path
 
 
-# --- what is not in the source --------------------------------------------------------------------
+# --- the source -----------------------------------------------------------------------------------
 
 
 SOURCES = [path for folder in ("portal", "provisioning") for path in (ROOT / folder).rglob("*.py")]
-# A workspace's own program, in the sandbox of whoever it belongs to.
+# A workspace's own program, in its user's sandbox.
 OWN_PROGRAMS = ROOT / "provisioning" / "agent" / "apps"
 BARRED_CALLS = {
     "eval",
@@ -127,7 +127,7 @@ BARRED_CALLS = {
     "pickle.loads",
     "marshal.loads",
 }
-# What reads or writes YAML, as plain values alone.
+# Modules that read or write YAML.
 YAML = {
     ROOT / "portal" / "catalog" / "environments" / "conda.py",
     ROOT / "portal" / "catalog" / "initial_catalog.py",
@@ -138,9 +138,9 @@ PLAIN_YAML = {
     *("safe_load", "safe_dump", "dump", "SafeLoader", "SafeDumper", "parse", "compose"),
     *("Node", "ScalarNode", "SequenceNode", "MappingNode", "YAMLError", "MarkedYAMLError"),
 }
-# The product's own documents, whose HTML is made by a parser that takes none from them.
+# The product's documents, whose parser passes no HTML through.
 DOCUMENTS = ROOT / "portal" / "web" / "documents" / "rendering.py"
-# SAML alone is XML, and says how it is read.
+# Only SAML is XML; its module configures the parser.
 XML = ROOT / "portal" / "people" / "identity" / "saml.py"
 BARRED_IMPORTS = {"pickle", "marshal", "shelve", "xml", "lxml", "defusedxml", "yaml"}
 
@@ -190,8 +190,8 @@ def test_no_input_becomes_code_markup_or_a_command_line():
     assert not found
 
 
-def test_yaml_is_read_as_plain_values():
-    """No tag makes an object: of the library nothing is used that could, and no other loader is given."""
+def test_yaml_is_loaded_without_python_objects():
+    """Only safe functions of the library are used, and no other loader is passed."""
     for path in YAML:
         tree = ast.parse(path.read_text())
         used = {
@@ -219,7 +219,7 @@ def test_yaml_is_read_as_plain_values():
                 assert bases == ["yaml.SafeDumper"], path
 
 
-def test_templates_and_scripts_show_text_as_text():
+def test_templates_and_scripts_escape_text():
     for path in (ROOT / "templates").rglob("*.html"):
         text = path.read_text()
         assert not re.search(r"\|\s*(safe|safeseq)\b|autoescape\s+off", text), path
@@ -229,7 +229,7 @@ def test_templates_and_scripts_show_text_as_text():
         text = path.read_text()
         barred = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|postMessage"
         assert not re.search(barred, text), path
-        # What was typed when a session ended, without secrets: docs/security.md#sessions.
+        # Input at the end of a session, without secrets: docs/security.md#sessions.
         stores = (
             "localStorage|indexedDB" if path.name == "drafts.js" else "localStorage|sessionStorage|indexedDB"
         )
@@ -240,7 +240,7 @@ def test_templates_and_scripts_show_text_as_text():
 # --- cookies --------------------------------------------------------------------------------------
 
 
-def test_each_cookie_is_for_its_purpose_alone(alice, settings):
+def test_cookie_attributes(alice, settings):
     browser = Client()
     set_by = [
         browser.post("/theme/", {"theme": "dark"}),
@@ -253,12 +253,12 @@ def test_each_cookie_is_for_its_purpose_alone(alice, settings):
     for name, cookie in cookies.items():
         assert name == "berth" or name.startswith("berth-"), name
         assert (cookie["samesite"], cookie["domain"], cookie["path"]) == ("Lax", "", "/"), name
-        # The theme is what a script of ours writes.
+        # The theme is written by a script.
         assert bool(cookie["httponly"]) == (name != "berth-theme"), name
 
 
-def test_over_https_no_workspace_can_plant_a_cookie_of_the_portals():
-    """Names are fixed when the settings are read, so they are read once more as they are over https."""
+def test_workspaces_cannot_set_portal_cookies_over_https():
+    """Cookie names are fixed when settings load, so the settings are loaded again for https."""
     code = (
         "import django; django.setup()\n"
         "from django.conf import settings as s\n"
@@ -278,7 +278,7 @@ def test_over_https_no_workspace_can_plant_a_cookie_of_the_portals():
     assert flags == "True True 31536000"
 
 
-def test_a_message_that_was_tampered_with_is_none(rf: RequestFactory):
+def test_tampered_message_cookie_is_ignored(rf: RequestFactory):
     request = rf.get("/")
     request.COOKIES[PortalCookieStorage.cookie_name] = (
         'forged:[["__json_message",0,25,"Send me your password"]]'
@@ -312,7 +312,7 @@ def test_refusals_are_logged(as_user, with_token, alice, bob, caplog):
     assert all(one["request_id"] for one in found)
 
 
-def test_a_link_that_signs_in_is_in_no_log(ada, caplog):
+def test_sign_in_links_are_not_logged(ada, caplog):
     link = users.invite(actor=ada, username="gina").url
     browser = Client(enforce_csrf_checks=True)
     assert browser.post("/" + link.split("/", 3)[3], {"password": "x"}).status_code == 403
@@ -320,7 +320,7 @@ def test_a_link_that_signs_in_is_in_no_log(ada, caplog):
     assert link.rstrip("/").rsplit("/", 1)[1] not in caplog.text
 
 
-def test_user_input_cannot_add_lines():
+def test_user_input_cannot_add_log_lines():
     record = logging.makeLogRecord(
         {"msg": 'name\n{"event": "signed in"}\r\x1b[2Jx', "levelno": logging.WARNING}
     )

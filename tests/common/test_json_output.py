@@ -1,4 +1,4 @@
-"""JSON of the REST API is what DRF would have written."""
+"""The JSON renderer's output equals that of DRF."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ AT = dt.datetime(2026, 11, 23, 1, 2, 3, 40, tzinfo=dt.UTC)
         123456789.123,
     ],
 )
-def test_it_is_written_as_drf_writes_it(value: Any) -> None:
+def test_output_equals_drf_output(value: Any) -> None:
     assert JsonRenderer().render(value) == JSONRenderer().render(value)
 
 
 @pytest.mark.parametrize("value", [1e16, 1.5e300, 1e-7, 5e-324, Decimal("1.50")])
-def test_other_numbers_are_the_same(value: Any) -> None:
+def test_subclasses_of_numbers_equal_drf_output(value: Any) -> None:
     assert json.loads(JsonRenderer().render([value])) == [value]
 
 
-def test_no_number_is_null() -> None:
+def test_nan_and_infinity_are_null() -> None:
     assert JsonRenderer().render([math.nan, math.inf]) == b"[null,null]"
 
 
-def test_indented_where_that_is_asked_for() -> None:
+def test_indented_output_equals_drf_output() -> None:
     asked = "application/json; indent=4"
     assert JsonRenderer().render({"a": 1}, asked) == JSONRenderer().render({"a": 1}, asked)
 

@@ -1,4 +1,4 @@
-"""What Berth takes from others is named with its version, as docs/security.md says."""
+"""Third-party libraries are listed with version, as docs/security.md says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PINNED = re.compile(
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
-def test_every_package_has_its_version_and_hash(lock: Path) -> None:
+def test_every_package_is_pinned_by_version_and_hash(lock: Path) -> None:
     text = "\n".join(
         line for line in lock.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")
     )

@@ -17,5 +17,5 @@ assert gc.get_threshold() == usual and gc.get_freeze_count() >= 1000
 """
 
 
-def test_collections_are_rare_until_what_stays_is_loaded() -> None:
+def test_garbage_collection_is_rare_during_startup() -> None:
     subprocess.run([sys.executable, "-c", CODE], check=True)

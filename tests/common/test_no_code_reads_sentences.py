@@ -1,8 +1,8 @@
-"""Codes decide; sentences are only shown: no code compares, splits or searches what is written for people.
+"""Code never compares, splits or searches text for people; it uses codes.
 
-The check reads the source, of templates too. It knows a sentence by the name that it goes under (`message`,
-`summary`, …, as a variable, an attribute or a key) and by the functions that make one, and follows it through
-assignments inside one function. Emptiness may be asked for, and a comparison with a code is one of codes.
+The check parses Python and templates. It recognizes text by name (`message`, `summary`, …, as a variable, an
+attribute or a key) and by the functions that create it, and follows assignments within one function. Checks
+for emptiness and comparisons with codes are allowed.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ SIGN = re.compile(rf"\b(?:{_NAMES}|text|{'|'.join(sorted(MAKERS))})(?![^\W_])")
 
 
 class Reader(ast.NodeVisitor):
-    """Collects the expressions of one module that read a sentence.
+    """Collects expressions of one module that read text for people.
 
-    Only statements with a line of `signs` are read, unless a variable is a sentence: others cannot read one.
+    Statements are visited only if one of their lines contains `signs` or a variable holds such text.
     """
 
     def __init__(self, signs: list[int]) -> None:
@@ -146,7 +146,7 @@ class Reader(ast.NodeVisitor):
             self.aliases.discard(name)
 
     def sentence(self, node: ast.AST) -> bool:
-        """Whether an expression is a sentence, or one that was only shortened or wrapped."""
+        """Whether an expression is text for people, possibly shortened or wrapped."""
         match node:
             case ast.Name(id=name):
                 return name in self.aliases or (name in SENTENCES and name not in self.mappings)
@@ -205,7 +205,7 @@ class Reader(ast.NodeVisitor):
 
 
 def _harmless(node: ast.AST) -> bool:
-    """Nothing, emptiness, or a code: a member of an enumeration."""
+    """Whether a comparison is with nothing, an empty value or a member of an enumeration."""
     match node:
         case ast.Constant(value=None | "" | 0):
             return True
@@ -217,7 +217,7 @@ def _harmless(node: ast.AST) -> bool:
 
 
 def readings(source: str) -> list[tuple[int, str]]:
-    """Line and source of each expression that reads a sentence."""
+    """Line and source of each expression that reads text for people."""
     signs = [number for number, line in enumerate(source.split("\n"), 1) if SIGN.search(line)]
     if not signs:
         return []
@@ -241,11 +241,11 @@ CUTS = re.compile(rf"\b(?:{_NAMES})\s*\|\s*(?:cut|slice|first|last|wordcount)\b"
 
 
 def read_by_template(source: str) -> list[str]:
-    """The places at which a template compares or cuts a sentence."""
+    """The positions where a template compares or cuts text for people."""
     return [found.group() for pattern in (COMPARES, CUTS) for found in pattern.finditer(source)]
 
 
-def test_no_template_reads_sentences() -> None:
+def test_no_template_compares_sentences() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {code}"
         for path in sorted((ROOT / "templates").rglob("*"))
@@ -267,11 +267,11 @@ def test_no_template_reads_sentences() -> None:
         ("{{ workspace.note|default:'–' }}", 0),
     ],
 )
-def test_it_finds_what_templates_read(source: str, count: int) -> None:
+def test_check_finds_templates_that_compare_sentences(source: str, count: int) -> None:
     assert len(read_by_template(source)) == count
 
 
-def test_no_code_reads_sentences() -> None:
+def test_no_code_compares_sentences() -> None:
     found = [(name, line, code) for name, source in sources() for line, code in readings(source)]
     unexcused = [f"{name}:{line}: {code}" for name, line, code in found if (name, code) not in EXCEPTIONS]
     assert unexcused == []
@@ -311,7 +311,7 @@ def test_no_code_reads_sentences() -> None:
         "if (run.verdict, run.summary) == (last.verdict, last.summary): pass",
     ],
 )
-def test_it_finds_every_kind_of_reading(source: str) -> None:
+def test_check_finds_code_that_compares_sentences(source: str) -> None:
     assert len(readings(source)) == 1
 
 

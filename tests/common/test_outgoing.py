@@ -1,4 +1,4 @@
-"""Which addresses may be reached, what a URL may be, what is kept encrypted, what signs."""
+"""Outgoing requests: allowed addresses, valid URLs, encrypted secrets and signatures."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_internal_addresses_are_refused(text):
 
 
 @pytest.mark.parametrize("text", PUBLIC)
-def test_public_addresses_may_be_reached_but_not_without_tls(text):
+def test_public_addresses_are_allowed_with_tls_only(text):
     AddressPolicy().check(ipaddress.ip_address(text))
     with pytest.raises(AddressRefused) as refused:
         AddressPolicy().check(ipaddress.ip_address(text), plain=True)
     assert refused.value.refusal is Refusal.PLAIN
 
 
-def test_networks_that_the_site_names():
+def test_allowed_networks_of_the_site():
     policy = AddressPolicy.parse(["10.1.0.0/16", "fd00::/8"])
     for text in ("10.1.2.3", "::ffff:10.1.2.3", "fd12::1"):
         policy.check(ipaddress.ip_address(text), plain=True)
@@ -59,14 +59,14 @@ def test_one_internal_address_among_several_refuses_all(monkeypatch):
         addresses.resolve("example.org", 443, AddressPolicy(), timeout_s=5)
 
 
-def test_a_name_that_leads_nowhere_is_refused_as_an_internal_one_is():
+def test_unresolvable_name_is_refused_like_an_internal_one():
     with pytest.raises(AddressRefused) as refused:
         addresses.resolve("nonesuch.invalid", 443, AddressPolicy(), timeout_s=20)
     assert refused.value.refusal is Refusal.INTERNAL
 
 
 @pytest.mark.parametrize("host", ["127.1", "0x7f000001", "2130706433", "017700000001", "[::1]", "localhost"])
-def test_other_ways_to_write_loopback(host):
+def test_other_notations_of_loopback_are_refused(host):
     url = f"https://{host}:9/"
     with pytest.raises(client.NoAnswer) as refused:
         client.post(url, b"", {}, timeout_s=10)
@@ -101,8 +101,8 @@ def test_valid_urls(url, problem):
     assert found == problem or (problem is client.UrlProblem.NO_URL and found is not None)
 
 
-def test_a_receiver_that_speaks_plain_http_where_tls_is_expected(settings):
-    """No handshake, and so no message. Certificates are in `test_outgoing_tls`."""
+def test_plain_http_receiver_is_refused_where_tls_is_expected(settings):
+    """Certificates are tested in `test_outgoing_tls`."""
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8"]
     with receiver() as there, pytest.raises(client.NoAnswer) as failed:
         client.post(there.url.replace("http:", "https:"), b"secret", {}, timeout_s=10)
@@ -110,7 +110,7 @@ def test_a_receiver_that_speaks_plain_http_where_tls_is_expected(settings):
     assert there.requests == []
 
 
-def test_the_sites_own_settings_may_name_any_address():
+def test_site_settings_may_use_any_address():
     with receiver() as there:
         assert client.post(there.url, b"x", {}, timeout_s=10, guarded=False).status == 200
         with pytest.raises(client.NoAnswer):
@@ -139,8 +139,8 @@ def test_sealed_value_opens_only_with_its_purpose_and_key(settings):
 # --- signatures ---------------------------------------------------------------------------------
 
 
-def test_the_vector_of_the_specification():
-    """Of the reference implementations of Standard Webhooks."""
+def test_signature_matches_the_vector_of_the_specification():
+    """From the reference implementations of Standard Webhooks."""
     found = signatures.signed_headers(
         b'{"test": 2432232314}',
         message_id="msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -154,7 +154,7 @@ def test_the_vector_of_the_specification():
     }
 
 
-def test_secrets_are_long_and_differ():
+def test_secrets_are_long_and_unique():
     first, second = signatures.new_secret(), signatures.new_secret()
     assert first != second
     assert first.startswith("whsec_")

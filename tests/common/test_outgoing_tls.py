@@ -1,4 +1,4 @@
-"""Certificates of receivers: of an authority that is believed, and for the name that was asked."""
+"""Certificates of receivers: trusted authority and matching name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def certificate(folder: Path, name: x509.GeneralName) -> Path:
-    """A file with a key and a certificate for `name` that vouches for itself."""
+    """A file with key and self-signed certificate for `name`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "receiver")])
     now = dt.datetime.now(dt.UTC)
@@ -56,7 +56,7 @@ def certificate(folder: Path, name: x509.GeneralName) -> Path:
 
 @pytest.fixture(params=["own", "another"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path, list[bytes], bool]]:
-    """A receiver over TLS: its URL, its certificate, what it got, whether the certificate is for its name."""
+    """A TLS receiver: its URL, certificate, requests, and whether the certificate matches its name."""
     fits = request.param == "own"
     name = x509.IPAddress(ipaddress.ip_address("127.0.0.1")) if fits else x509.DNSName("other.example.org")
     path = certificate(tmp_path, name)
@@ -65,7 +65,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    # What a client refuses in the handshake is no fault of the server's.
+    # A handshake refused by the client is no server error.
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Errors: each has a code, a request id and one next action, as a page and as a problem."""
+"""Errors have a code, a request id and one next action, on pages and as problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def page(as_user, alice):
     return as_user(alice)
 
 
-def test_a_page_that_is_not_there(page):
+def test_missing_object_is_a_404_page_with_request_id(page):
     answered = page.get(f"/workspaces/{uuid.uuid4()}/")
     assert answered.status_code == 404
     text = answered.content.decode()
@@ -29,13 +29,13 @@ def test_a_page_that_is_not_there(page):
     assert "Workspace not found" in text
 
 
-def test_a_given_request_id_is_kept_when_it_is_a_plain_one(page):
+def test_plain_request_ids_are_kept_and_others_replaced(page):
     assert page.get("/", headers={"X-Request-Id": "abcdef-123"})["X-Request-Id"] == "abcdef-123"
     for bad in ("short", "x" * 65, "<script>alert(1)</script>", "a b c d e f g"):
         assert page.get("/", headers={"X-Request-Id": bad})["X-Request-Id"] != bad
 
 
-def test_pages_allow_no_code_and_no_frame_from_elsewhere(page):
+def test_csp_allows_no_foreign_code_or_frames(page):
     answered = page.get("/")
     policy = answered["Content-Security-Policy"]
     assert "unsafe" not in policy
@@ -50,7 +50,7 @@ def test_pages_allow_no_code_and_no_frame_from_elsewhere(page):
 
 @pytest.mark.parametrize("path", ["/", "/workspaces/new/", "/teams/", "/pools/", "/account/tokens/"])
 @pytest.mark.parametrize("query", ["q=%00", "q=%ED%A0%80", "page=-1", "page=x", "state=%00", "template=%00"])
-def test_strange_questions_are_no_error_of_ours(page, pool, team, path, query):
+def test_arbitrary_query_parameters_cause_no_server_error(page, pool, team, path, query):
     assert page.get(f"{path}?{query}").status_code in {200, 302, 400, 404}
 
 
@@ -72,15 +72,15 @@ def test_strange_questions_are_no_error_of_ours(page, pool, team, path, query):
         ("/account/", {"old_password": "a\x00"}),
     ],
 )
-def test_strange_answers_are_no_error_of_ours(page, pool, team, path, data):
+def test_arbitrary_form_data_causes_no_server_error(page, pool, team, path, data):
     assert page.post(path, data).status_code in {200, 302, 400, 404, 409}
 
 
-def test_the_systems_own_checks_pass():
+def test_system_checks_pass():
     assert run_checks() == []
 
 
-def test_an_installation_without_secrets_is_refused(settings):
+def test_missing_secrets_stop_the_start(settings):
     settings.SECRET_KEY = "insecure-" + "x" * 60
     settings.BERTH_GATEWAY_SECRET = ""
     found = {message.id for message in run_checks(include_deployment_checks=True)}
@@ -91,7 +91,7 @@ def test_an_installation_without_secrets_is_refused(settings):
     ("given", "kept"),
     [("", ""), ("plain ☃", "plain ☃"), ("a\x00b", "ab"), ("\ud800x", "?x"), ("\x1b[0m\r\n", "\x1b[0m\r\n")],
 )
-def test_texts_that_every_database_takes(given, kept):
+def test_nul_characters_are_removed(given, kept):
     assert strip_nul(given) == kept
     assert strip_nul_json({given: [given, 1, None, {"x": given}]}) == {kept: [kept, 1, None, {"x": kept}]}
 
@@ -101,7 +101,7 @@ def test_models_and_migrations_agree(settings):
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 
 
-def test_a_host_that_is_none_is_a_problem_for_programs_and_a_page_for_people(client: Client) -> None:
+def test_invalid_host_is_a_problem_over_rest_and_a_page_in_browsers(client: Client) -> None:
     answer = client.get("/api/v1/version", headers={"Host": "?%+"})
     assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
     assert answer.json()["code"] == "bad_request"

@@ -1,4 +1,4 @@
-"""A port answers with what is connected to it, and says so where nothing is."""
+"""Ports return the connected implementation, and raise without one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def doorkeeper(monkeypatch) -> Port[Doorkeeper]:
     return Port[Doorkeeper]("Doorkeeper")
 
 
-def test_a_port_answers_with_its_implementation(doorkeeper):
+def test_port_returns_its_implementation(doorkeeper):
     doorkeeper.connect(Strict())
     ports.require_connected()
     assert doorkeeper().admits("alice") is False
 
 
-def test_a_port_without_an_implementation_is_named(doorkeeper):
+def test_unconnected_port_is_named_in_the_error(doorkeeper):
     with pytest.raises(ImproperlyConfigured, match="Doorkeeper"):
         doorkeeper()
     with pytest.raises(ImproperlyConfigured, match="connected to: Doorkeeper"):

@@ -1,4 +1,4 @@
-"""Queries whose SQL is kept say what the same queries say without."""
+"""Prepared queries return the rows of the equal Django queries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def of_users(keys: Any) -> Any:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_rows_are_those_of_the_query(count: int) -> None:
+def test_prepared_rows_equal_the_query(count: int) -> None:
     keys = [UserFactory().pk for _ in range(count)]
     UserFactory()
     prepared = PreparedRows(of_users, lambda: User._meta.pk)
@@ -28,7 +28,7 @@ def test_rows_are_those_of_the_query(count: int) -> None:
         assert [tuple(row) for row in prepared.rows(keys)] == list(of_users(keys))
 
 
-def test_the_sql_is_made_once_for_a_number_of_values(django_assert_num_queries: Any) -> None:
+def test_sql_is_compiled_once_per_number_of_values(django_assert_num_queries: Any) -> None:
     made = []
     prepared = PreparedRows(lambda keys: made.append(len(keys)) or of_users(keys), lambda: User._meta.pk)
     keys = [UserFactory().pk for _ in range(2)]
@@ -43,7 +43,7 @@ def test_no_values_run_no_query(django_assert_num_queries: Any) -> None:
         assert PreparedRows(of_users, lambda: User._meta.pk).rows([]) == []
 
 
-def test_json_comes_as_text_where_that_is_asked_for(alice: Any, team: Any) -> None:
+def test_json_is_returned_as_text_on_request(alice: Any, team: Any) -> None:
     workspace = WorkspaceFactory(owner=alice, team=team)
 
     def resources(keys: Any) -> Any:
@@ -55,7 +55,7 @@ def test_json_comes_as_text_where_that_is_asked_for(alice: Any, team: Any) -> No
     assert read == workspace.resources
 
 
-def test_a_query_with_other_parameters_is_refused() -> None:
+def test_query_with_other_parameters_is_refused() -> None:
     prepared = PreparedRows(lambda keys: of_users(keys).filter(username="x"), lambda: User._meta.pk)
     with pytest.raises(ValueError, match="parameters"):
         prepared.rows([UserFactory().pk])

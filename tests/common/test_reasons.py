@@ -1,4 +1,4 @@
-"""Every code has a text, and every text is a sentence made of what the code is raised with."""
+"""Every code has a text in full sentences with the parameters of the code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLAUSES = (PlacementCode, WaitBasis, PreemptionCode, AdmissionCode)
 
 
 def formats(code: StrEnum) -> list[str]:
-    """The formats of a code's text, each form of a plural for itself."""
+    """The formats of a code's text, each plural form separately."""
     found = []
     text = text_of(code)
     for pattern in (text.message, text.next_action):
@@ -56,7 +56,7 @@ def formats(code: StrEnum) -> list[str]:
     return [each for each in found if each]
 
 
-def test_every_code_has_a_text_of_whole_sentences() -> None:
+def test_every_code_has_a_text_in_full_sentences() -> None:
     for code in CODES:
         name, patterns = f"{type(code).__name__}.{code.name}", formats(code)
         assert patterns, f"{name} has no text"
@@ -81,8 +81,8 @@ def test_every_code_of_the_portal_is_registered_by_its_value() -> None:
     )
 
 
-def test_a_code_is_in_a_room_that_uses_it() -> None:
-    """A code is used in its room; a code of `portal.common` there, or in two other rooms."""
+def test_codes_belong_to_a_room_that_uses_them() -> None:
+    """A code is used in its room; a code of `portal.common` there or in at least two other rooms."""
     rooms: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path, tree in sources():
         if path.stem == "wording" or path.parent.name == "wording":
@@ -93,7 +93,7 @@ def test_a_code_is_in_a_room_that_uses_it() -> None:
     misplaced = []
     for code in CODES:
         if isinstance(code, Rule):
-            continue  # the values of one decision: some are for the engine alone
+            continue  # the values of one decision: some are used by the engine only
         users = rooms[type(code).__name__, code.name]
         room = ".".join(type(code).__module__.split(".")[:2])
         used_there = any(f"{user}.".startswith(f"{room}.") for user in users)
@@ -127,7 +127,7 @@ def sources() -> list[tuple[Path, ast.Module]]:
 
 
 def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
-    """Each `Reason(Code.MEMBER, {"literal": …})` of the portal: where, class, member, names of params."""
+    """Each `Reason(Code.MEMBER, {"literal": …})` of the portal: place, class, member, parameter names."""
     for path, tree in sources():
         for node in ast.walk(tree):
             if not (
@@ -144,8 +144,8 @@ def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", owner.id, node.args[0].attr, names
 
 
-def test_a_text_names_only_what_its_code_is_raised_with() -> None:
-    """Where params are written out at the call; what `prepare` adds to them is made of these."""
+def test_texts_use_only_parameters_of_their_code() -> None:
+    """For literal params at the call; `prepare` derives its additions from them."""
     by_name = {each.__name__: each for each in registry.enumerations}
     made: dict[str, int] = defaultdict(int)
     wrong = []
@@ -165,7 +165,7 @@ def test_a_text_names_only_what_its_code_is_raised_with() -> None:
     assert made["WorkspaceCode"] > 10
 
 
-def test_states_read_as_their_labels() -> None:
+def test_state_words_match_the_labels() -> None:
     assert {state.value: state.label.lower() for state in State} == {
         state: str(word) for state, word in STATE_WORDS.items()
     }
@@ -196,11 +196,11 @@ def test_states_read_as_their_labels() -> None:
          "100 % of the disk is %(used)s."),
     ],
 )  # fmt: skip
-def test_sentences(code: StrEnum, params: dict[str, object], sentence: str) -> None:
+def test_messages_of_reasons(code: StrEnum, params: dict[str, object], sentence: str) -> None:
     assert message_of(Reason(code, params)) == sentence
 
 
-def test_a_reason_survives_a_row() -> None:
+def test_reason_round_trips_through_a_row() -> None:
     reason = Reason(WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"]})
     kept = Reason.from_json(reason.as_json())
     assert kept == reason
@@ -209,7 +209,7 @@ def test_a_reason_survives_a_row() -> None:
         Reason.from_json({"code": "of another version"})
 
 
-def test_a_problem_has_sentences_for_people_and_a_reason_for_programs() -> None:
+def test_problem_has_message_and_reason() -> None:
     known = {"known": ["all"]}
     error = InvalidInput(
         Reason(AccountCode.NO_SCOPES, known),
@@ -223,10 +223,10 @@ def test_a_problem_has_sentences_for_people_and_a_reason_for_programs() -> None:
     assert response.data["reason"] == {"code": "no_scopes", "params": {"known": ["all"]}}
 
 
-def test_a_second_thread_that_asks_while_texts_are_gathered_gets_its_own(
+def test_concurrent_first_lookups_of_texts_succeed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first requests of a process come in several threads."""
+    """The first requests of a process run in several threads."""
     real = wording.import_module
     asked: list[object] = []
 

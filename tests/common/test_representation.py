@@ -1,4 +1,4 @@
-"""Rows are represented by the fields of their serializer, read once for each class."""
+"""Rows are represented by their serializer's fields, which are inspected once per class."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def thing(**more: Any) -> Any:
     return SimpleNamespace(**values | more)
 
 
-def test_fields_show_their_source_in_their_order() -> None:
+def test_fields_are_represented_in_order_from_their_source() -> None:
     shown = ThingSerializer(thing(hours=timedelta(hours=2))).data
     assert list(shown) == [
         *("id", "value", "at", "ended_at", "team", "tags", "hours", "double", "first", "parts", "age"),
@@ -77,16 +77,16 @@ def test_fields_show_their_source_in_their_order() -> None:
     assert (shown["first"], shown["parts"]) == (None, [])
 
 
-def test_a_time_of_another_zone_is_shown_in_utc() -> None:
+def test_times_are_shown_in_utc() -> None:
     east = AT.astimezone(timezone(timedelta(hours=2)))
     assert ThingSerializer(thing(made=SimpleNamespace(at=east))).data["at"] == "2026-11-21T10:30:15.250000Z"
 
 
-def test_a_source_behind_a_row_is_shown_where_there_is_one() -> None:
+def test_dotted_source_is_followed_if_present() -> None:
     assert ThingSerializer(thing(team=SimpleNamespace(slug="vision"))).data["team"] == "vision"
 
 
-def test_nested_rows_share_what_was_computed_once_and_live_fields_are_shown_too() -> None:
+def test_nested_rows_share_cached_values_and_show_live_fields() -> None:
     said.clear()
     reason = {"code": "full"}
     part = SimpleNamespace(name="p", reason=reason)
@@ -98,7 +98,7 @@ def test_nested_rows_share_what_was_computed_once_and_live_fields_are_shown_too(
     assert [row["age"] for row in shown] == [1, 1]
 
 
-def test_lasting_values_are_those_that_follow_from_the_row_alone() -> None:
+def test_cacheable_fields_exclude_time_dependent_values() -> None:
     serializer = ThingSerializer()
     kept, shown = serializer.cacheable_fields(thing()), serializer.to_representation(thing())
     assert list(kept) == list(shown)

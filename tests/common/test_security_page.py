@@ -1,4 +1,4 @@
-"""The pages about security: each section names the tests of what it says, and every test named is there."""
+"""The pages about security name existing tests in each section."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SECTIONS = dict(
 
 
 @pytest.mark.parametrize("title", SECTIONS)
-def test_each_section_names_the_tests_of_what_it_says(title: str) -> None:
+def test_each_section_names_its_tests(title: str) -> None:
     assert NAME.search(SECTIONS[title]) or re.search(r"`tests/\w+`", SECTIONS[title])
 
 
 @pytest.mark.parametrize("title", SECTIONS)
-def test_each_test_that_is_named_is_there(title: str) -> None:
-    """One without a folder is in the folder of the one before, as the page is read."""
+def test_each_named_test_exists(title: str) -> None:
+    """A name without a folder refers to the folder of the previous name."""
     folder = ""
     for name, function in NAME.findall(SECTIONS[title]):
         if "/" in name:

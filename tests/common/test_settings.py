@@ -1,4 +1,4 @@
-"""Errors in settings: each stops the start and names the variable"""
+"""Errors in settings stop the start and name the variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.settings import checks, parsing
 @pytest.mark.parametrize(
     ("value", "first", "last"), [("", 2000, 2009), ("3000-3001", 3000, 3001), ("3000", 3000, 3000)]
 )
-def test_a_range_of_ports(monkeypatch: pytest.MonkeyPatch, value: str, first: int, last: int) -> None:
+def test_port_range_is_parsed(monkeypatch: pytest.MonkeyPatch, value: str, first: int, last: int) -> None:
     monkeypatch.delenv("BERTH_X", raising=False)
     if value:
         monkeypatch.setenv("BERTH_X", value)
@@ -23,7 +23,7 @@ def test_a_range_of_ports(monkeypatch: pytest.MonkeyPatch, value: str, first: in
 
 
 @pytest.mark.parametrize("value", ["x", "3000-", "-3000", "3001-3000", "80-90", "65535-65536"])
-def test_a_wrong_range_of_ports(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_invalid_port_range_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("BERTH_X", value)
     with pytest.raises(ImproperlyConfigured, match="BERTH_X"):
         parsing.ports("BERTH_X", "2000-2009")
@@ -33,19 +33,21 @@ def test_a_wrong_range_of_ports(monkeypatch: pytest.MonkeyPatch, value: str) -> 
     ("value", "expected"),
     [("", {}), ("gpu=4", {"gpu": 4}), ("gpu=4, gpu_hours=500,", {"gpu": 4, "gpu_hours": 500})],
 )
-def test_amounts_by_resource(monkeypatch: pytest.MonkeyPatch, value: str, expected: dict[str, int]) -> None:
+def test_amounts_by_resource_are_parsed(
+    monkeypatch: pytest.MonkeyPatch, value: str, expected: dict[str, int]
+) -> None:
     monkeypatch.setenv("BERTH_X", value)
     assert parsing.amounts("BERTH_X") == expected
 
 
 @pytest.mark.parametrize("value", ["gpu", "gpu=", "gpu=many", "gpu=1=2", "gpu=4;gpu_hours=500"])
-def test_wrong_amounts(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_invalid_amounts_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("BERTH_X", value)
     with pytest.raises(ImproperlyConfigured, match="BERTH_X"):
         parsing.amounts("BERTH_X")
 
 
-def test_a_secret_comes_from_the_environment_or_a_file(
+def test_secret_is_read_from_the_environment_or_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))
@@ -58,7 +60,7 @@ def test_a_secret_comes_from_the_environment_or_a_file(
     assert parsing.secret("BERTH_X", "x") == "from the environment"
 
 
-def test_a_secret_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unreadable_secret_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))
     monkeypatch.delenv("BERTH_X", raising=False)
     (tmp_path / "secrets" / "x").mkdir(parents=True)
@@ -97,7 +99,7 @@ def test_a_secret_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path:
         (checks.check_audit_webhook, ("log.example", "whsec_x"), {}, False),
     ],
 )
-def test_checks(
+def test_setting_checks(
     check: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], is_valid: bool
 ) -> None:
     if is_valid:

@@ -1,4 +1,4 @@
-"""What `manage.py check` says of settings that would be unsafe."""
+"""`manage.py check` reports unsafe settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portal.common import system_checks
         ("http://notlocalhost", False, True),
     ],
 )
-def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, warned):
+def test_plain_http_on_a_public_url_is_a_warning(settings, url, https, warned):
     settings.BERTH_PUBLIC_URL, settings.HTTPS = url, https
     assert [message.id for message in system_checks.check_plain_http()] == ["common.W001"] * warned
 
@@ -26,13 +26,13 @@ def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, wa
 @pytest.mark.parametrize(
     ("several", "limit_mib", "warned"), [(True, 0, True), (True, 51200, False), (False, 0, False)]
 )
-def test_homes_without_a_limit_are_warned_of_with_several_users(settings, several, limit_mib, warned):
+def test_unlimited_homes_with_several_users_are_a_warning(settings, several, limit_mib, warned):
     settings.BERTH_MULTIUSER, settings.BERTH_HOME_LIMIT_MIB = several, limit_mib
     found = system_checks.check_home_limits()
     assert [message.id for message in found] == ["common.W003"] * warned
 
 
 @pytest.mark.parametrize(("policy", "known"), [("off", True), ("on", True), ("request", False), ("", False)])
-def test_a_policy_that_there_is_not_is_an_error(settings, policy, known):
+def test_unknown_deletion_policy_is_an_error(settings, policy, known):
     settings.BERTH_ACCOUNT_DELETION = policy
     assert [each.id for each in system_checks.account_deletion_is_known()] == ["common.E003"] * (not known)

@@ -1,4 +1,4 @@
-"""The two planes of Celery agree: every message that one sends, the other has a task for."""
+"""Both Celery planes agree: each sent message has a task on the other side."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_entry_of_the_schedule_is_a_task():
         assert entry["schedule"] > 0
 
 
-def test_tasks_have_names_of_their_own_plane():
+def test_task_names_have_the_prefix_of_their_plane():
     for app in (control, node):
         for name, task in app.tasks.items():
             if not name.startswith("celery."):
@@ -66,10 +66,10 @@ def test_both_planes_are_safe_against_lost_workers():
 
 
 @pytest.mark.django_db
-def test_every_message_that_is_sent_fits_the_task_that_takes_it(
+def test_every_sent_message_matches_the_signature_of_its_task(
     make, alice, pool, local_pool, sent, clock, monkeypatch
 ):
-    """A whole life, with everything that either plane sends on the way."""
+    """A full lifecycle with all messages of both planes."""
     monkeypatch.setattr("redis.Redis.from_url", _no_redis)
     workspace = make(alice, "sim-cpu")
     sent_tasks = set()
@@ -121,7 +121,7 @@ def run_until_ready_of(workspace, sent) -> None:
 
 
 def _checked(sent) -> list:
-    """Messages to the real node are only checked: no local driver runs in this test."""
+    """Check messages to the real node without running a local driver."""
     for message in sent:
         if message.queue == "node.node-1":
             inspect.signature(node.tasks[message.task].run).bind(**message.kwargs)
@@ -143,7 +143,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_values_survive_the_way_through_json(value):
+def test_values_round_trip_through_json(value):
     assert messages.load(json.loads(json.dumps(messages.dump(value))), type(value)) == value
 
 
@@ -157,7 +157,7 @@ def test_values_survive_the_way_through_json(value):
         (None, Result, "Result"),
     ],
 )
-def test_a_message_that_is_none_is_refused_with_the_field(data, kind, words):
+def test_invalid_message_is_refused_with_its_field(data, kind, words):
     with pytest.raises(ValueError, match=words):
         messages.load(data, kind)
 

@@ -1,4 +1,4 @@
-"""What people read can be translated: Django's own tool finds it, and has nothing to complain about."""
+"""Django's tools find all user texts without warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], str]:
-    """`makemessages` over a copy of the sources, since it writes beside the templates that it reads."""
+    """`makemessages` over a copy of the sources, as it writes next to the templates."""
     copy = tmp_path_factory.mktemp("messages")
     for folder in ("portal", "templates"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))

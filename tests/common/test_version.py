@@ -1,4 +1,4 @@
-"""One version everywhere: the package, what nodes and portal tell each other, and the changelog."""
+"""Package, planes and changelog have one version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request waits for, and refusals about limits, in sentences: made of codes and numbers alone."""
+"""Messages about waiting and limits, built from codes and numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_evidence_shows_holders_ends_and_idle_amount() -> None:
     )
 
 
-def test_the_first_node_and_how_many_more() -> None:
+def test_message_names_the_first_node_and_counts_the_rest() -> None:
     node = Reason(PlacementCode.NODE_CORDONED, {}).as_json()
     params = {"node": "n1", "node_reason": node, "more_nodes": 1}
     assert message_of(Reason(AdmissionCode.NO_NODE_LARGE_ENOUGH, params)) == (
@@ -44,7 +44,7 @@ def test_the_first_node_and_how_many_more() -> None:
     assert message_of(Reason(Rule.PLACEMENT, nothing)) == "Waiting for capacity: there are no nodes."
 
 
-def test_why_a_reservation_does_not_fit_and_what_would() -> None:
+def test_message_of_a_refused_reservation_names_the_next_start() -> None:
     at = datetime(2026, 11, 22, 14, tzinfo=UTC)
     params = {
         "resource": H100, "capacity": 4000, "booked": 3000, "left": 1000, "wanted": 2000,

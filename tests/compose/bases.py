@@ -1,7 +1,7 @@
-"""The images that Berth's own are made of: as they are here, pulled, or stand-ins from Debian's packages.
+"""Base images of Berth's own: present, pulled, or replaced by Debian packages.
 
-A stand-in has the name of the real one and is used as that is: Debian's Python, PostgreSQL and redis-cli, and
-the Valkey of the portal's own environment, below the same paths.
+A replacement has the name and paths of the real image. It uses Debian's Python, PostgreSQL and redis-cli, and
+the Valkey of the portal's environment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RUN ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli
 
 
 def required() -> list[str]:
-    """The images that the Dockerfile begins with and that compose.yaml names, in this order."""
+    """The base images of the Dockerfile and of compose.yaml, in this order."""
     begins = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"].values()
     named = [service["image"] for service in services if "build" not in service]
@@ -66,7 +66,7 @@ def required() -> list[str]:
 
 
 def prepare(engine: Engine, folder: Path) -> dict[str, str]:
-    """Have them all; what each is. Only an engine that was here before pulls."""
+    """Make all images available; return the origin of each. Only an engine that ran before pulls."""
     found: dict[str, str] = {}
     for tag in required():
         if engine.has_image(tag):
@@ -104,7 +104,7 @@ def stand_in(engine: Engine, folder: Path, tag: str) -> str:
 
 
 def python(engine: Engine, folder: Path, tag: str) -> str:
-    """Debian's own Python, of the release and of the version that the image's name says."""
+    """Debian's Python in the release and version of the image name."""
     named = re.fullmatch(r"python:(\d+\.\d+)-slim-(\w+)", tag)
     assert named, f"{tag} names no version and no release"
     version, release = named.groups()
@@ -128,11 +128,11 @@ def python(engine: Engine, folder: Path, tag: str) -> str:
 
 
 def debian(root: Path, release: str) -> None:
-    """The files of a Debian that finds packages as this machine does."""
+    """The files of a Debian with this machine's package sources."""
     argv = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root)]
     log = root.with_suffix(".log")
     with log.open("w") as file:
-        # What it mounts ends with it.
+        # Its mounts end with it.
         done = subprocess.run(
             ["unshare", "--mount", "--propagation", "private", *argv],
             stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=DEBIAN_S,

@@ -1,8 +1,7 @@
-"""A Docker engine for a test: the one that runs here, or one that is started for it and leaves nothing.
+"""A Docker engine for tests: the running one, or a private one that leaves nothing behind.
 
-The second has its files, its socket and its control groups to itself. Its mounts are in a namespace of its
-own, which ends with it, and it neither writes rules of a firewall nor makes a bridge: containers are on the
-host's network.
+The private engine has its own files, socket and control groups. Its mounts are in its own mount namespace. It
+writes no firewall rules and creates no bridge: containers use the host's network.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How to speak to it; `own` where it was started for the test."""
+    """How to reach the engine; `own` if it was started for the test."""
 
     compose: Sequence[str]
     own: bool
@@ -39,7 +38,7 @@ class Engine:
     def run(
         self, *argv: str, limit_s: float = 120, check: bool = True, said: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program that speaks to this engine. What it says goes to the file `said` as well."""
+        """Run a program against this engine. Its output is also written to the file `said`."""
         done = subprocess.run(
             argv,
             env={**os.environ, **self.variables},
@@ -73,7 +72,7 @@ class Engine:
 
 
 def compose_program() -> list[str]:
-    """Compose of version 2 or later: Docker's plugin, or the program that BERTH_TEST_COMPOSE names."""
+    """Compose of version 2 or later: Docker's plugin, or the program in BERTH_TEST_COMPOSE."""
     named = os.environ.get(PROGRAM)
     tried = [[named]] if named else [["docker", "compose"], ["docker-compose"]]
     for argv in tried:
@@ -99,7 +98,7 @@ def answers(variables: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def engine() -> Iterator[Engine]:
-    """The engine that runs here, else one of the test's own; skips with the reason where neither can be."""
+    """The running engine, else a private one; skips with the reason if neither is possible."""
     if os.geteuid() != 0:
         pytest.skip("only root may kill the services of containers and start an engine")
     if shutil.which("docker") is None:
@@ -122,17 +121,17 @@ def engine() -> Iterator[Engine]:
 
 @contextlib.contextmanager
 def own_engine() -> Iterator[tuple[Path, str]]:
-    """An engine with all that is its own below one folder: its socket, and its control groups' parent.
+    """A private engine below one folder, with its socket and the parent of its control groups.
 
-    At its end the machine has the mounts and the rules of firewalls that it had.
+    Afterwards, mounts and firewall rules of the machine are as before.
     """
     before = traces()
-    # Short, as paths of sockets have to be.
+    # Socket paths must be short.
     folder = Path(tempfile.mkdtemp(prefix="berth-docker-"))
     socket, parent = folder / "docker.sock", f"/{folder.name}"
     argv = [
         "unshare", "--mount", "--propagation", "private",
-        # Ends in order where the test is killed.
+        # Ends in order if the test is killed.
         "setpriv", "--pdeathsig", "TERM",
         "dockerd", "--host", f"unix://{socket}", "--cgroup-parent", parent,
         "--data-root", f"{folder}/data", "--exec-root", f"{folder}/run", "--pidfile", f"{folder}/pid",
@@ -141,7 +140,7 @@ def own_engine() -> Iterator[tuple[Path, str]]:
     ]  # fmt: skip
     try:
         with (folder / "log").open("w") as log:
-            # A Ctrl-C ends the test, which ends this in order.
+            # Ctrl-C ends the test, which stops the engine.
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -149,7 +148,7 @@ def own_engine() -> Iterator[tuple[Path, str]]:
             deadline = time.monotonic() + START_S
             while not answers({"DOCKER_HOST": f"unix://{socket}"}):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    # What a machine forbids is no fault of compose.yaml's.
+                    # Restrictions of the machine are no error of compose.yaml.
                     pytest.skip(
                         f"no Docker engine could be started here: {(folder / 'log').read_text()[-2000:]}"
                     )
@@ -168,7 +167,7 @@ def own_engine() -> Iterator[tuple[Path, str]]:
 
 
 def end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End it in order, then whatever names its folder on its command line."""
+    """Stop the engine, then kill every process that names its folder."""
     process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
@@ -184,7 +183,7 @@ def end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def below(folder: Path) -> list[int]:
-    """Processes that name the folder on their command line, or whose control group is the engine's."""
+    """Processes that name the folder on their command line or are in the engine's control group."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -195,7 +194,7 @@ def below(folder: Path) -> list[int]:
 
 
 def remove_groups(parent: str) -> None:
-    """The empty control groups that are left of it."""
+    """Remove the engine's empty control groups."""
     for top in (GROUPS, *(path for path in GROUPS.iterdir() if path.is_dir())):
         group = top / parent.lstrip("/")
         for each in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
@@ -205,7 +204,7 @@ def remove_groups(parent: str) -> None:
 
 
 def traces() -> dict[str, list[str]]:
-    """What engines leave on a machine: mounts, rules of firewalls, network devices."""
+    """What engines leave on a machine: mounts, firewall rules, network devices."""
     found = {"mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if "docker" in line]}
     for name, argv in {
         "rules of iptables": ["iptables-save"],

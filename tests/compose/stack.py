@@ -1,4 +1,4 @@
-"""compose.yaml on an engine, as an administrator has it, with a name and ports of its own."""
+"""compose.yaml on an engine, with its own project name and ports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIGRATIONS = "portal/*/migrations/[0-9]*.py"
 
 
 class Stack:
-    """Compose with compose.yaml, of one image at a time."""
+    """Compose with compose.yaml, with one image at a time."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine, self.folder = engine, folder
@@ -58,7 +58,7 @@ class Stack:
         return f"{self.name}:{version}"
 
     def use(self, version: str, tree: Path = ROOT) -> None:
-        """compose.yaml with this image, made of that tree, and with these ports in place of its own."""
+        """Use compose.yaml of that tree with this image and these ports."""
         text = re.sub(
             r"\b800([1-8])\b",
             lambda port: str(self.first + int(port[1])),
@@ -98,7 +98,7 @@ class Stack:
         return self.compose("exec", "-T", *given, "web", "python", "manage.py", *argv).strip()
 
     def applied(self) -> set[str]:
-        """The migrations that have run, of those that the image in use knows."""
+        """The applied migrations that the current image knows."""
         app, found = "", set()
         for line in self.manage("showmigrations").splitlines():
             if not line.startswith(" "):
@@ -108,7 +108,7 @@ class Stack:
         return found
 
     def remove(self) -> None:
-        """Its containers, its volumes and its images, whatever stands in the way."""
+        """Remove containers, volumes and images, ignoring errors."""
         if not self._file.exists():
             return
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "20", limit_s=300)
@@ -116,7 +116,7 @@ class Stack:
             self.engine.docker("image", "rm", "--force", tag)
 
     def left(self) -> list[str]:
-        """What the engine has of it: containers, volumes, networks, images."""
+        """Remaining containers, volumes, networks and images."""
         label = f"label=com.docker.compose.project={self.name}"
         listed = (("ps", "-a"), ("volume", "ls"), ("network", "ls"))
         found = [self.engine.docker(*what, "-q", "--filter", label).split() for what in listed]
@@ -129,12 +129,12 @@ class Stack:
     # -- what can be seen of it ----------------------------------------------------------------
 
     def services(self) -> set[str]:
-        """All that compose.yaml has without a profile."""
+        """All services of compose.yaml without a profile."""
         services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
         return {name for name, service in services.items() if "profiles" not in service}
 
     def containers(self) -> dict[str, dict[str, Any]]:
-        """What the engine says of each service's container."""
+        """The engine's status of each service's container."""
         ids = self.engine.docker(
             "ps", "-aq", "--filter", f"label=com.docker.compose.project={self.name}"
         ).split()
@@ -142,7 +142,7 @@ class Stack:
         return {row["Config"]["Labels"]["com.docker.compose.service"]: row for row in found}
 
     def unhealthy(self) -> dict[str, str]:
-        """The services that are not as they should be, and how they are."""
+        """The services that are not healthy, with their status."""
         found, wrong = self.containers(), {}
         for name in sorted(self.services()):
             state = found[name]["State"] if name in found else {"Status": "not there"}
@@ -162,7 +162,7 @@ class Stack:
         )
 
     def answers(self) -> bool:
-        """Whether the portal shows where one signs in."""
+        """Whether the portal shows the sign-in page."""
         try:
             page = httpx.get(
                 f"http://127.0.0.1:{self.port}/",
@@ -181,7 +181,7 @@ class Stack:
         return f"http://ws-{workspace_id.replace('-', '')}.localhost:{self.port}"
 
     def contents(self, workspace_id: str, token: str, name: str) -> str:
-        """A file of a workspace's home, by its own Jupyter."""
+        """A file of a workspace's home, read through its Jupyter."""
         with httpx.Client(transport=LoopbackTransport(), timeout=20) as client:
             answer = client.get(
                 f"{self.origin(workspace_id)}/api/contents/{name}",
@@ -196,11 +196,11 @@ class Stack:
     # -- how it is made ------------------------------------------------------------------------
 
     def _deploy_env(self) -> str:
-        """deploy.env.example, filled in as its first line says."""
+        """deploy.env.example, completed as its first line says."""
         given = {
             "BERTH_PUBLIC_URL": self.url,
             "BERTH_DOMAIN": "localhost",
-            # Several people are not for a container.
+            # A container cannot have several system users.
             "BERTH_MULTIUSER": "0",
             "BERTH_TRUSTED_PROXIES": "",
             "BERTH_PORT": str(self.port),
@@ -224,7 +224,7 @@ class Stack:
 
 
 def version_before() -> str | None:
-    """The commit to upgrade from: what `BEFORE` names, else the newest release; None before the first."""
+    """The commit to upgrade from: `BEFORE`, else the newest release; None before the first release."""
     named = os.environ.get(BEFORE) or git("tag", "--list", "v*", "--sort=-version:refname").partition("\n")[0]
     return git("rev-parse", "--verify", f"{named}^{{commit}}") if named else None
 

@@ -1,7 +1,7 @@
 """The image and compose.yaml on a real engine, step by step: `make test-compose`, as root.
 
-The steps are in order and each goes on where the one before ended: the first that fails ends the run. No file
-here is named as pytest's are, so that nothing but that command finds them.
+Each step continues the previous one; the first failure ends the run. File names here do not match pytest's
+pattern, so that only that command collects them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ TEAM, FLAVOR = "vision", "cpu-small"
 
 
 def say(*words: Any) -> None:
-    """Into the report: versions and times, for docs/containers.md."""
+    """Add to the report: versions and durations, for docs/containers.md."""
     print("\n   ", *words, flush=True)
 
 
 class Clock:
-    """How long a step takes, said at its end."""
+    """Report the duration of a step."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -53,7 +53,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Engine]:
-    # Whoever ends the test by a signal finds nothing left, either.
+    # Signals also leave nothing behind.
     had = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with engine() as found:
         say(found.version())
@@ -65,7 +65,7 @@ def docker() -> Iterator[Engine]:
 def berth(
     docker: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Stack]:
-    """The stack; whatever happened, nothing of it is left."""
+    """The stack; removed completely afterwards."""
     folder = tmp_path_factory.mktemp("compose")
     found = Stack(docker, folder)
     had = {tag for tag in bases.required() if docker.has_image(tag)}
@@ -90,12 +90,12 @@ def berth(
 
 @pytest.fixture(scope="module")
 def kept() -> dict[str, Any]:
-    """What one step tells the next ones."""
+    """Values passed between steps."""
     return {}
 
 
 def arrive(browser: Browser, berth: Stack, workspace_id: str, user: str, shots: str) -> Person:
-    """Somebody who has signed in with a password and opened a workspace."""
+    """Sign in with a password and open a workspace; return the page."""
     person = Person(browser, berth, user, shots, **DESKTOP)
     person.sign_in()
     person.page.goto(berth.url + f"/workspaces/{workspace_id}/")
@@ -104,14 +104,14 @@ def arrive(browser: Browser, berth: Stack, workspace_id: str, user: str, shots: 
 
 
 def started(api: Api, *, team: str, name: str) -> str:
-    """A JupyterLab that runs; its id."""
+    """Start a JupyterLab; return its id once it runs."""
     made = api.create("jupyterlab", FLAVOR, team=team, name=name)
     api.wait(made["id"], "running", limit_s=START_S)
     return str(made["id"])
 
 
 def until_ended(api: Api, workspace_id: str) -> dict[str, Any]:
-    """The workspace, once it is said to run no more and has been cleared up."""
+    """The workspace, once it is reported as stopped and cleaned up."""
 
     def look() -> dict[str, Any] | None:
         found: dict[str, Any] = api.workspace(workspace_id)
@@ -146,7 +146,7 @@ def test_every_service_is_up_and_healthy(berth: Stack) -> None:
     assert berth.answers(), "the front door shows no sign-in"
 
 
-def test_a_notebook_runs_a_cell_in_a_browser(berth: Stack, browser: Browser, kept: dict[str, Any]) -> None:
+def test_notebook_runs_a_cell_in_a_browser(berth: Stack, browser: Browser, kept: dict[str, Any]) -> None:
     berth.tokens["admin"] = berth.manage("create_token", "admin")
     api = berth.api("admin")
     with Clock("JupyterLab, from creation to running"):
@@ -164,7 +164,7 @@ def test_a_notebook_runs_a_cell_in_a_browser(berth: Stack, browser: Browser, kep
     api.close()
 
 
-def test_services_are_killed_and_the_workspace_runs_on(berth: Stack, kept: dict[str, Any]) -> None:
+def test_workspace_keeps_running_while_services_are_killed(berth: Stack, kept: dict[str, Any]) -> None:
     token, workspace_id = berth.tokens["admin"], kept["id"]
     kernel = kernel_of(berth, token, workspace_id)
     run(berth, token, workspace_id, kernel, "kept = 6 * 7; open('note.txt', 'w').write('from a cell')")
@@ -181,14 +181,12 @@ def test_services_are_killed_and_the_workspace_runs_on(berth: Stack, kept: dict[
     assert after["node"]["State"]["StartedAt"] == before["node"]["State"]["StartedAt"]
     api = berth.api("admin")
     assert api.workspace(workspace_id)["state"] == "running"
-    # The same kernel, with what it had in memory.
+    # The same kernel, with its variables.
     assert run(berth, token, workspace_id, kernel, "print(kept)") == "42\n"
     api.close()
 
 
-def test_a_restart_of_the_node_ends_the_workspace_and_keeps_its_files(
-    berth: Stack, kept: dict[str, Any]
-) -> None:
+def test_node_restart_stops_the_workspace_and_keeps_its_files(berth: Stack, kept: dict[str, Any]) -> None:
     token, api = berth.tokens["admin"], berth.api("admin")
     berth.compose("restart", "node", limit_s=180)
     with Clock("restart of the node, until its workspace is said to have ended"):
@@ -203,13 +201,13 @@ def test_a_restart_of_the_node_ends_the_workspace_and_keeps_its_files(
     api.close()
 
 
-def test_nothing_is_left_of_it(berth: Stack) -> None:
+def test_removed_stack_leaves_nothing(berth: Stack) -> None:
     assert berth.left(), "what is asked here finds nothing of a stack that runs"
     berth.remove()
     assert not berth.left(), berth.left()
 
 
-def test_the_version_before_runs_and_has_data(berth: Stack, tmp_path: Path, kept: dict[str, Any]) -> None:
+def test_previous_version_runs_with_data(berth: Stack, tmp_path: Path, kept: dict[str, Any]) -> None:
     commit = stack.version_before()
     if commit is None:
         pytest.skip(f"there is no release to upgrade from; {stack.BEFORE} can name a commit")
@@ -238,7 +236,7 @@ def test_the_version_before_runs_and_has_data(berth: Stack, tmp_path: Path, kept
     ada.close()
 
 
-def test_todays_image_in_its_place_keeps_everything(
+def test_current_image_keeps_data_of_the_previous_version(
     berth: Stack, browser: Browser, kept: dict[str, Any]
 ) -> None:
     if "new" not in kept:

@@ -1,4 +1,4 @@
-"""An instance that is there to be hurt; and both planes inside the test, with the real local driver."""
+"""An instance to kill processes of; and both planes in the test, with the real local driver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.sweeps import sweep
 
 @pytest.fixture(scope="module")
 def fleet(shared_berth: Berth) -> Iterator[Fleet]:
-    """Four small workspaces, two of them running, and a JupyterLab where its environment is here."""
+    """Four small workspaces, two of them running, and a JupyterLab if its environment is installed."""
     fleet = Fleet(shared_berth, bystander="jupyterlab" if instance.notebook_environment() else "files")
     try:
         yield fleet
@@ -46,7 +46,7 @@ def fleet(shared_berth: Berth) -> Iterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def _broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    """The test's own broker, for the tests marked `engine` here too."""
+    """The test's own broker, also for tests marked `engine`."""
     from portal.celery import app as control_app
     from portal.common.events import live
     from provisioning.node.worker import app as node_app
@@ -59,7 +59,7 @@ def _broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 class Planes:
-    """Both planes in this process: real rows, real processes of workspaces, messages by hand."""
+    """Both planes in this process: real rows, real workspace processes, messages delivered by hand."""
 
     def __init__(self, sent: Broker, home: Path, owner: User, make: Callable[..., Workspace]) -> None:
         from provisioning.drivers.local.driver import LocalDriver
@@ -71,7 +71,7 @@ class Planes:
         return self._make(self.owner, flavor, template="files", **fields)
 
     def pretend_a_gpu(self, *, held_by: User) -> None:
-        """The node has one GPU, which somebody has: rows alone, since no machine of the tests has any."""
+        """Give the node one GPU, held by a user: rows only, as test machines have none."""
         pool = Pool.objects.get()
         seen = driver_for(config_of(pool)).inventory()
         devices = (DeviceInfo(uuid="GPU-1", index=0, model="NVIDIA H100 80GB HBM3", memory_mib=81_559),)
@@ -88,14 +88,14 @@ class Planes:
         return str(workspace.state)
 
     def lose_the_lease(self, workspace: Workspace) -> None:
-        """As if the time for which the command under way may take had passed."""
+        """Expire the lease of the running command."""
         past = timezone.now() - timedelta(seconds=1)
         Workspace.objects.filter(pk=workspace.pk).update(lease_expires_at=past, next_reconcile_at=past)
 
     def until(
         self, workspace: Workspace, state: str, deliver: Callable[[Message], None] | None = None
     ) -> None:
-        """Let both planes work until the workspace is in `state`. Waiting times are left out."""
+        """Run both planes until the workspace is in `state`, skipping waiting times."""
         deadline = time.monotonic() + 30
         while self.state(workspace) != state:
             assert time.monotonic() < deadline, f"{state} was not reached; it is {workspace.state}"
@@ -111,7 +111,7 @@ class Planes:
         return [(one.pid, one.generation) for one in found if one.is_agent]
 
     def check(self) -> None:
-        """Capacity is held by exactly those that may be running, and nothing runs beside them."""
+        """Only workspaces that may run hold capacity, and no other processes run."""
         holding = set(Workspace.objects.filter(state__in=HOLDING).values_list("pk", flat=True))
         held = list(Allocation.objects.filter(released_at=None).values_list("workspace", flat=True))
         assert sorted(held, key=str) == sorted(holding, key=str)
@@ -119,7 +119,7 @@ class Planes:
         assert {found.workspace for found in processes.scan(self.marker)} <= names
 
     def close(self) -> None:
-        """Nothing of a failed test stays behind."""
+        """Remove everything that a failed test left behind."""
         deadline = time.monotonic() + 10
         while (left := processes.scan(self.marker)) and time.monotonic() < deadline:
             processes.kill(left)
@@ -140,7 +140,7 @@ def planes(
 ) -> Iterator[Planes]:
     from tests.populate import add_catalog
 
-    # Nobody answers there: what the agents say is not needed here.
+    # Nothing answers there; agent messages are not needed here.
     settings.BERTH_AGENT_URL = "http://127.0.0.1:1"
     monkeypatch.setenv("BERTH_NODE_NAME", "node-1")
     home = tmp_path / "home"

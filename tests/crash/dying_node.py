@@ -1,7 +1,7 @@
-"""A node worker that is killed in the middle: `python -m tests.crash.dying_node PLACE`, command on stdin.
+"""A node worker killed mid-task: `python -m tests.crash.dying_node PLACE`, command on stdin.
 
-It runs the task as the worker would, and gets SIGKILL as soon as PLACE, a function by its dotted name,
-is called. What it would send to the control plane is lost with it.
+It runs the task as the worker does and receives SIGKILL when PLACE, a dotted function name, is called. Its
+messages to the control plane are lost.
 """
 
 from __future__ import annotations

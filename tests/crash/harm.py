@@ -1,4 +1,4 @@
-"""Workspaces under way, processes to kill, and what must hold again afterwards."""
+"""Workspaces in transition, processes to kill, and invariants that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REST = {"running": "running", "stopped": "stopped", "deleted": "terminated"}
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process that lives; 0 where it does not."""
+    """The parent of a live process, else 0."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -34,13 +34,13 @@ def parent_of(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that `pid` has started and that live."""
+    """The live child processes of `pid`."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return [one for one in pids if parent_of(one) == pid]
 
 
 def kill(pids: Iterable[int]) -> int:
-    """SIGKILL to each; how many were there to receive it."""
+    """Send SIGKILL to each; return how many existed."""
     hit = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -50,7 +50,7 @@ def kill(pids: Iterable[int]) -> int:
 
 
 class Watch:
-    """Looks at /proc all the time: a workspace with two agents at once has been started twice."""
+    """Polls /proc for workspaces with two agents at once, which were started twice."""
 
     def __init__(self, berth: Berth) -> None:
         self.doubles: set[str] = set()
@@ -62,7 +62,7 @@ class Watch:
     def _look(self) -> None:
         while not self._ended.wait(0.2):
             found = [one for one in self._berth.owned() if one.is_agent]
-            # An agent that starts its app is two for a moment: the child has not become the app yet.
+            # While an agent starts its app, there are two: the child has not called exec yet.
             pids = {one.pid for one in found}
             agents = [one for one in found if parent_of(one.pid) not in {0, *pids}]
             many = [name for name, count in Counter(agent.workspace for agent in agents).items() if count > 1]
@@ -76,7 +76,7 @@ class Watch:
 
 
 class Fleet:
-    """Workspaces of ada, and what she wants of each."""
+    """Ada's workspaces, and the desired state of each."""
 
     def __init__(self, berth: Berth, *, bystander: str) -> None:
         self.berth = berth
@@ -103,7 +103,7 @@ class Fleet:
     # -- wishes ---------------------------------------------------------------------------------
 
     def create(self, name: str, *, template: str = "files", flavor: str = "tiny") -> str:
-        """A new workspace that is wanted running. The request is repeated until it is answered."""
+        """Create a workspace with desired state running. Repeats the request until it is answered."""
         body = {"team": "lab", "template": template, "flavor": flavor, "name": name}
         created = self._insist("POST", "workspaces", body, key=f"{name}-{time.monotonic_ns()}")
         workspace_id = str(UUID(created.json()["id"]))
@@ -111,7 +111,7 @@ class Fleet:
         return workspace_id
 
     def want(self, workspace_id: str, desired: str) -> None:
-        """Ask until it has been accepted, whatever is away at the moment."""
+        """Request until accepted, whatever is unreachable."""
         verb = {"running": "start", "stopped": "stop"}.get(desired)
         if verb:
             self._insist("POST", f"workspaces/{workspace_id}/{verb}")
@@ -120,7 +120,7 @@ class Fleet:
         self.desired_state[workspace_id] = desired
 
     def want_all(self, wishes: dict[str, str]) -> None:
-        """All at the same time."""
+        """Request all at the same time."""
         with ThreadPoolExecutor(len(wishes)) as pool:
             for done in [pool.submit(self.want, *wish) for wish in wishes.items()]:
                 done.result()
@@ -137,7 +137,7 @@ class Fleet:
                 last = repr(error)
                 return None
             last = f"{answer.status_code} {answer.text}"
-            # 409: it has to come to rest first.
+            # 409: its current transition must end first.
             assert answer.is_success or answer.status_code in {409, 500, 502, 503, 504}, last
             return answer if answer.is_success else None
 
@@ -151,7 +151,7 @@ class Fleet:
         return [(found.pid, found.generation) for found in self.berth.owned(name) if found.is_agent]
 
     def problems(self) -> list[str]:
-        """All that is not as it must be when everything has come to rest."""
+        """Violations of what must hold once everything has settled."""
         found = [
             f"service {name} is {row['state']}"
             for name, row in self.berth.services().items()
@@ -193,7 +193,7 @@ class Fleet:
         return found
 
     def recovered(self, *, since: float | None = None) -> float:
-        """Wait until nothing is wrong, at most `RECOVERY_LIMIT_S` from `since`; how long it took."""
+        """Wait until there are no problems, at most `RECOVERY_LIMIT_S` from `since`; return the seconds."""
         began = since if since is not None else time.monotonic()
         left_s = RECOVERY_LIMIT_S - (time.monotonic() - began)
         eventually(lambda: not self.problems(), limit_s=left_s, what=lambda: "\n".join(self.problems()))

@@ -1,4 +1,4 @@
-"""Messages that come twice, and messages that come when their time is over."""
+"""Messages delivered twice or after their expiry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
 
 @pytest.mark.django_db
-def test_a_whole_life_with_every_message_delivered_twice(planes: Planes) -> None:
+def test_lifecycle_with_every_message_delivered_twice(planes: Planes) -> None:
     kept: list[Message] = []
 
     def twice(message: Message) -> None:
@@ -41,7 +41,7 @@ def test_a_whole_life_with_every_message_delivered_twice(planes: Planes) -> None
     assert [generation for _, generation in planes.agents(workspace)] == [2]
     planes.check()
 
-    # Everything of both lives once more, the stops of the first among it: the second runs on.
+    # All messages of both runs again, including stops of the first: the second keeps running.
     before = planes.agents(workspace)
     for message in list(kept):
         planes.sent.deliver(message)
@@ -66,7 +66,7 @@ def test_a_whole_life_with_every_message_delivered_twice(planes: Planes) -> None
 
 
 class Postman:
-    """Puts commands into the node's queue by hand, as the control plane does."""
+    """Puts commands into the node's queue, as the control plane does."""
 
     def __init__(self, fleet: Fleet) -> None:
         berth = fleet.berth
@@ -78,7 +78,7 @@ class Postman:
         self._queue = node_queue(berth.instance.node_name)
 
     def deliver(self, command: dict[str, object], *, times: int) -> None:
-        """Send the command so many times and wait until the workers have dealt with all of them."""
+        """Send the command several times and wait until workers have handled all copies."""
         sent = [
             self._app.send_task("node.execute", kwargs={"command": command}, queue=self._queue).id
             for _ in range(times)
@@ -117,8 +117,8 @@ print(json.dumps(messages.dump(Command(
 
 @pytest.mark.thorough("half a minute; `make test` delivers every message twice")
 @pytest.mark.xdist_group("e2e")
-def test_a_start_command_again_while_it_runs_and_after_it_has_been_deleted(fleet: Fleet) -> None:
-    """On real workers: no lease, no expiry stands in the way here, only the driver's own memory."""
+def test_start_command_redelivered_while_running_and_after_deletion_has_no_effect(fleet: Fleet) -> None:
+    """On real workers, without lease or expiry: only the driver detects the repetition."""
     workspace_id = fleet.create("captured")
     fleet.recovered()
     command = json.loads(

@@ -1,4 +1,4 @@
-"""Every process of an instance is killed in turn, while workspaces start and stop."""
+"""Each process of an instance is killed in turn while workspaces start and stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(name: str) -> Callable[[Fleet], None]:
 
 
 def pool_of(name: str) -> Callable[[Fleet], None]:
-    """The processes in which a worker runs its tasks; the worker itself lives on and makes new ones."""
+    """The processes that run a worker's tasks; the worker survives and replaces them."""
 
     def strike(fleet: Fleet) -> None:
         assert kill(children_of(fleet.berth.services()[name]["pid"])) >= 1
@@ -33,7 +33,7 @@ def pool_of(name: str) -> Callable[[Fleet], None]:
 
 
 def supervisor(fleet: Fleet) -> None:
-    """All at once, as a crash of the machine but for the workspaces; then the next start."""
+    """Kill everything but workspaces, as in a crash, and start again."""
     before = {row["pid"] for row in fleet.berth.services().values()}
     fleet.berth.kill_supervisor()
     fleet.berth.start()
@@ -41,14 +41,14 @@ def supervisor(fleet: Fleet) -> None:
 
 
 def stop_and_start_services(fleet: Fleet) -> None:
-    """In good order, as for an upgrade; workspaces go on meanwhile."""
+    """Stop and start in order, as for an upgrade; workspaces keep running."""
     fleet.berth.down_keeping_workspaces()
     assert fleet.agents_of(fleet.bystander) == fleet.untouched
     fleet.berth.start()
 
 
 def forget_everything(fleet: Fleet) -> None:
-    """Redis answers and knows nothing any more: no message, no view, no session."""
+    """Redis answers without any data: no messages, views or sessions."""
     url = fleet.berth.instance.redis_url("control", fleet.berth.secret("redis_control"))
     with redis.Redis.from_url(url) as client:
         client.flushall()
@@ -76,19 +76,19 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
     "victim",
     quick_of(VICTIMS, ("control", "node"), "every process in turn; `make test` kills two"),
 )
-def test_every_workspace_comes_to_be_as_wanted(
+def test_workspaces_reach_their_desired_state_after_each_process_is_killed(
     fleet: Fleet, victim: str, record_property: Callable[[str, object], None]
 ) -> None:
     runs = [member for member in fleet.members if fleet.desired_state[member] == "running"]
     rests = [member for member in fleet.members if fleet.desired_state[member] == "stopped"]
     assert len(runs) == len(rests) == 2
-    # Under way at the moment of the blow: a stop, a start, and one that is quite new.
+    # In transition at the kill: a stop, a start, and a new workspace.
     fleet.want_all({runs[0]: "stopped", rests[0]: "running"})
     new = fleet.create("new")
     hit = threading.Event()
 
     def ask_meanwhile() -> None:
-        """What is asked for while the victim is away."""
+        """Send requests while the victim is down."""
         hit.wait()
         fleet.want_all({runs[1]: "stopped", rests[1]: "running", new: "deleted"})
 
@@ -101,13 +101,13 @@ def test_every_workspace_comes_to_be_as_wanted(
         hit.set()
         asking.join()
     record_property("recovery_s", round(fleet.recovered(since=at), 1))
-    # Whoever was not meant noticed nothing: the same processes, the same generation.
+    # The bystander is unaffected: same processes, same generation.
     assert fleet.agents_of(fleet.bystander) == fleet.untouched
     assert fleet.watch.doubles == set()
 
 
-def test_a_killed_workspace_is_said_to_have_failed_and_can_be_tried_again(fleet: Fleet) -> None:
-    """The other way round: the services live, the workspace's own processes die."""
+def test_killed_workspace_is_failed_and_can_be_retried(fleet: Fleet) -> None:
+    """The services live and the workspace's own processes die."""
     workspace_id = next(member for member in fleet.members if fleet.desired_state[member] == "running")
     (agent,) = fleet.agents_of(workspace_id)
     kill([agent[0]])

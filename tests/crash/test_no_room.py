@@ -1,4 +1,4 @@
-"""A disk without a byte or an inode left: people sign in and stop what they have; later all goes on."""
+"""A disk without free bytes or inodes: users can sign in and stop workspaces; later all recovers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 class Disk:
-    """A small file system of the test's own."""
+    """A small file system for the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,13 +37,13 @@ class Disk:
             pytest.skip("no file system can be mounted here")
 
     def fill(self, what: str) -> None:
-        """Leave no byte, or no inode: it shrinks to what is used."""
+        """Leave no free byte, or no free inode."""
         found = os.statvfs(self.folder)
         used = {
             "bytes": f"size={(found.f_blocks - found.f_bfree) * found.f_frsize}",
             "inodes": f"nr_inodes={found.f_files - found.f_ffree}",
         }[what]
-        # Something may have been written or deleted meanwhile.
+        # Other processes may write or delete meanwhile.
         eventually(lambda: self._remount(used), limit_s=20, what="the disk is full")
         self._use_up(what)
 
@@ -97,7 +97,7 @@ def has_reserve(berth: Berth) -> bool:
 
 
 @pytest.mark.parametrize("what", ["bytes", "inodes"])
-def test_people_sign_in_and_stop_what_they_have(berth: Berth, disk: Disk, what: str) -> None:
+def test_users_can_sign_in_and_stop_workspaces_on_a_full_disk(berth: Berth, disk: Disk, what: str) -> None:
     ada = berth.api("ada")
     made = ada.create("files", "tiny")["id"]
     ada.wait(made, "running")
@@ -126,15 +126,15 @@ def test_people_sign_in_and_stop_what_they_have(berth: Berth, disk: Disk, what: 
     ada.close()
 
 
-def test_workers_go_on_after_redis_has_refused_every_write(berth: Berth) -> None:
-    """As it does for a moment when its disk is full, also to a worker that waits for its next message."""
+def test_workers_recover_after_redis_refused_writes(berth: Berth) -> None:
+    """As Redis does with a full disk, also to a worker that waits for a message."""
     url = berth.instance.redis_url("control", berth.secret("redis_control"))
     before = {name: berth.services()[name]["pid"] for name in ("control", "node")}
     with redis_client.client(url) as client:
         client.config_set("min-replicas-to-write", 1)
         with pytest.raises(ResponseError, match="NOREPLICAS"):
             client.set("berth:test", 1)
-        time.sleep(3)  # each worker asks again once a second
+        time.sleep(3)  # each worker retries once a second
         client.config_set("min-replicas-to-write", 0)
     ada = berth.api("ada")
     made = ada.create("files", "tiny")["id"]
@@ -142,5 +142,5 @@ def test_workers_go_on_after_redis_has_refused_every_write(berth: Berth) -> None
     ada.act(made, "delete")
     ada.wait(made, "terminated")
     ada.close()
-    # The same processes: none has given up.
+    # The same processes: none has exited.
     assert {name: berth.services()[name]["pid"] for name in before} == before

@@ -1,4 +1,4 @@
-"""A node worker killed at each moment of a command: before the driver, inside it, before its answer."""
+"""A node worker killed at each stage of a command: before, in and after the driver."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STARTED_BY_THEN = {"while it is launched", "before the answer"}
 
 
 def dies_at(place: str, message: Message) -> None:
-    """Give the command to a worker that is killed at `place`."""
+    """Pass the command to a worker that is killed at `place`."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.dying_node", place],
         cwd=ROOT,
@@ -63,11 +63,11 @@ def command_of(planes: Planes) -> Message:
 
 
 @pytest.mark.parametrize("moment", quick_of(START, ("while it is launched",), EACH))
-def test_killed_while_starting(planes: Planes, moment: str) -> None:
+def test_worker_killed_while_starting(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     dies_at(START[moment], command_of(planes))
     launched = agents_soon(planes, workspace) if moment in STARTED_BY_THEN else []
-    # Nothing is sent again while the command may still be under way.
+    # Commands are not sent again before their lease ends.
     sweep()
     assert planes.state(workspace) == "provisioning"
     assert not planes.sent.of("node.execute")
@@ -81,7 +81,7 @@ def test_killed_while_starting(planes: Planes, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", quick_of(START, (), EACH))
-def test_killed_while_starting_without_its_gpus(planes: Planes, bob: User, moment: str) -> None:
+def test_worker_killed_while_starting_without_gpus(planes: Planes, bob: User, moment: str) -> None:
     planes.pretend_a_gpu(held_by=bob)
     workspace = planes.make("one-gpu", start_without_gpu=True)
     assert workspace.gpu_awaited
@@ -94,12 +94,12 @@ def test_killed_while_starting_without_its_gpus(planes: Planes, bob: User, momen
 
 
 def agents_soon(planes: Planes, workspace: Workspace) -> list[tuple[int, int]]:
-    """The agent that the killed worker has launched: it lives on without the worker."""
+    """The agent launched by the killed worker, which it survives."""
     return eventually(lambda: planes.agents(workspace) or None, limit_s=10, what="an agent")
 
 
 @pytest.mark.parametrize("moment", quick_of(STOP, ("before the answer",), EACH))
-def test_killed_while_stopping(planes: Planes, moment: str) -> None:
+def test_worker_killed_while_stopping(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     planes.until(workspace, "running")
     planes.sent.clear()
@@ -113,7 +113,7 @@ def test_killed_while_stopping(planes: Planes, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", quick_of(DELETE, ("before the folder is removed",), EACH))
-def test_killed_while_deleting(planes: Planes, moment: str) -> None:
+def test_worker_killed_while_deleting(planes: Planes, moment: str) -> None:
     workspace = planes.make()
     planes.until(workspace, "running")
     services.stop(actor=planes.owner, workspace_id=workspace.pk)
@@ -127,8 +127,8 @@ def test_killed_while_deleting(planes: Planes, moment: str) -> None:
     planes.check()
 
 
-def test_launched_but_unwanted_workspace_is_ended(planes: Planes) -> None:
-    """Its worker died with the answer, and the person has changed their mind meanwhile."""
+def test_launched_workspace_that_is_no_longer_wanted_is_stopped(planes: Planes) -> None:
+    """Its worker died before its result, and the user stopped it."""
     workspace = planes.make()
     dies_at(START["before the answer"], command_of(planes))
     assert agents_soon(planes, workspace)

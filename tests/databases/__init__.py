@@ -1,1 +1,1 @@
-"""Django's database backends for tests that are rolled back: what waits for a commit runs when it would."""
+"""Django database backends for tests in a transaction: `on_commit` callbacks run when they would."""

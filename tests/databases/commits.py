@@ -1,4 +1,4 @@
-"""When a commit is due in a test that runs inside a transaction of its own."""
+"""`on_commit` callbacks in tests that run inside a transaction."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 
 
 class CommitsInTests:
-    """Runs `on_commit` callbacks as soon as only the test's own transaction is left around them.
+    """Runs `on_commit` callbacks as soon as only the test's own transaction is open.
 
-    Goes before Django's `DatabaseWrapper`. A test marked `django_db` runs inside a transaction that is
-    rolled back, so the outermost transaction of a service is a savepoint. Releasing that savepoint is
-    what the commit is in production. Without a test's transaction around it nothing is different.
+    Goes before Django's `DatabaseWrapper`. A test marked `django_db` runs inside a transaction that is rolled
+    back, so a service's outermost transaction is a savepoint. Its release corresponds to the commit in
+    production. Without a test transaction nothing changes.
     """
 
     atomic_blocks: list[Any]
@@ -30,7 +30,7 @@ class CommitsInTests:
         self._run_due()
 
     def _run_due(self) -> None:
-        """As Django's `run_and_clear_commit_hooks`, which refuses inside of any transaction."""
+        """Like Django's `run_and_clear_commit_hooks`, which refuses to run inside a transaction."""
         blocks = self.atomic_blocks
         if not blocks or self.needs_rollback or not all(block._from_testcase for block in blocks):
             return

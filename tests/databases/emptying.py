@@ -1,7 +1,7 @@
-"""How the database is emptied after a test that commits.
+"""Faster emptying of the database after a test that commits.
 
-Django truncates every table, and then creates its content types and permissions again: up to a second on
-PostgreSQL for tables of which nearly all are empty. The portal uses neither of the two, so they stay.
+Django truncates every table and recreates content types and permissions, which takes up to 1 s on PostgreSQL
+although nearly all tables are empty. The portal uses neither, so both are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEPT = {"django_content_type", "auth_permission"}
 
 
 def keep_what_migrate_made() -> None:
-    """Do not send `post_migrate` when the database is emptied: its receivers would make what is kept."""
+    """Skip `post_migrate`, whose receivers would recreate kept rows."""
     flush.emit_post_migrate_signal = lambda *_, **__: None
 
 
@@ -31,7 +31,7 @@ class KeepsWhatMigrateMade:
 
 
 class DeletesFromFilledTables(KeepsWhatMigrateMade):
-    """On PostgreSQL: deletes from the tables that have rows, with foreign keys off meanwhile."""
+    """On PostgreSQL: deletes from non-empty tables, with foreign keys disabled."""
 
     def sql_flush(
         self, style: Any, tables: Sequence[str], *, reset_sequences: bool = False, **_: Any

@@ -106,7 +106,7 @@ def _table(rows: Iterable[str]) -> list[str]:
 
 
 def _shared(tables: Iterable[list[str]]) -> list[str]:
-    """The rows of at least `SHARED_BY` commands, the commonest first and one for each argument."""
+    """The rows of arguments of at least `SHARED_BY` commands, most common first."""
     shared: dict[str, str] = {}
     for row, count in Counter(row for rows in tables for row in rows).most_common():
         if count >= SHARED_BY:
@@ -132,12 +132,12 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 
 
 def _arguments(command: argparse.ArgumentParser) -> list[str]:
-    """Rows of a command's own arguments. Those without help stand in the usage only."""
+    """Rows of a command's own arguments. Those without help are only in the usage."""
     return [_argument(action) for action in _own(command) if action.help]
 
 
 def _own(command: argparse.ArgumentParser) -> list[argparse.Action]:
-    """A command's actions, without help, commands of its own and the options of every command."""
+    """A command's actions, without help, subcommands and common options."""
     return [
         action
         for action in command._actions
@@ -217,7 +217,7 @@ def reason_codes() -> str:
 
 
 def _format(pattern: object) -> str:
-    """A text's format as people read it: of a plural the form for many."""
+    """A text's format as shown to users; the general form of a plural."""
     words: dict[str, str] = {}
     if isinstance(pattern, Promise):
         given = getattr(pattern, "_kw", None) or pattern.__reduce__()[1][-1]  # type: ignore[index]
@@ -231,7 +231,7 @@ def _safe(text: str) -> str:
 
 
 def states() -> str:
-    """The values of states in REST, with the words that pages show for them."""
+    """The values of states in REST, with their labels on pages."""
     from portal.catalog.environments.models import BuildState, VersionState
     from portal.fleet.inventory.device_states import LOOKS
     from portal.fleet.inventory.models import PoolState
@@ -304,7 +304,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all pages."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     django.setup()
     for name, made in PAGES.items():

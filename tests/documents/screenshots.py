@@ -1,7 +1,7 @@
-"""Make the screenshots of the documents anew: `python -m tests.documents.screenshots`, or `make screenshots`.
+"""Update the screenshots of the documents: `python -m tests.documents.screenshots`, or `make screenshots`.
 
-Starts an instance of its own with a simulated pool, does what people do there, and writes `docs/images/`. A
-picture says “simulated” wherever the portal does. Needs Chromium and the notebook environment.
+Starts its own instance with a simulated pool and writes `docs/images/`. Pictures show “simulated” wherever
+the portal does. Needs Chromium and the notebook environment.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def main() -> int:
 
 
 def _work(berth: Berth) -> str:
-    """What two people of a team do there; the id of the notebook that ada has open."""
+    """Create the work of two team members; return the id of ada's open notebook."""
     size = ("--nodes", str(NODES), "--gpus", str(GPUS), "--model", "H100")
     berth.manage("add_simulated_pool", *size, "--slug", "h100", "--name", "Training")
     admin = Api(berth, berth.manage("create_token", "admin"))
-    # What tests start is nothing to show.
+    # Programs started by tests are hidden.
     admin.json("DELETE", "templates/files")
     admin.json("DELETE", "flavors/tiny")
     ada, ben = berth.api("ada"), berth.api("ben")
@@ -91,7 +91,7 @@ def _take(browser: Browser, berth: Berth, workspace_id: str) -> None:
 
 @contextmanager
 def _page(browser: Browser, berth: Berth, name: str) -> Iterator[Page]:
-    """A page in which somebody is signed in."""
+    """A page signed in as the user."""
     context = browser.new_context(base_url=berth.url, viewport=SIZE, color_scheme="light")
     page = context.new_page()
     sign_in(page, berth.url, name)

@@ -1,4 +1,4 @@
-"""The index of the decisions has every page of docs/adr once, with the title and status of the page."""
+"""The index lists every page of docs/adr with its title and status."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ STATUS = re.compile(
 )
 
 
-def test_the_folder_has_decisions_and_their_index_only() -> None:
+def test_folder_contains_only_decisions_and_their_index() -> None:
     assert set(FOLDER.iterdir()) == {INDEX, *PAGES}
     assert len({page.name[:4] for page in PAGES}) == len(PAGES)
 
 
-def test_the_index_has_every_decision_once_in_order() -> None:
+def test_index_lists_every_decision_once_in_order() -> None:
     rows = ROW.findall(INDEX.read_text())
     assert [(number, name) for number, name, *_ in rows] == [(page.name[:4], page.name) for page in PAGES]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name[:4])
-def test_a_decision_begins_with_title_and_status_as_the_index_has_them(page: Path) -> None:
+def test_title_and_status_of_a_decision_match_the_index(page: Path) -> None:
     title, blank, status, *_ = page.read_text().split("\n")
     found = STATUS.match(status)
     assert found and not blank, (
@@ -42,8 +42,8 @@ def test_a_decision_begins_with_title_and_status_as_the_index_has_them(page: Pat
 
 
 @pytest.mark.parametrize("page", [INDEX, *PAGES], ids=lambda page: page.name[:4])
-def test_links_between_decisions_lead_somewhere(page: Path) -> None:
-    """And call a decision by its number."""
+def test_links_between_decisions_have_existing_targets(page: Path) -> None:
+    """Link texts contain the number."""
     for text, name in re.findall(r"\[([^\]]+)\]\((\d{4}-[^)#]+\.md)", page.read_text()):
         assert (FOLDER / name).is_file(), name
         number = re.search(r"\d{4}", text)
@@ -51,7 +51,7 @@ def test_links_between_decisions_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.django_db
-def test_the_index_is_the_page_of_the_decisions(as_user: Any, alice: Any) -> None:
+def test_index_is_the_page_of_the_decisions(as_user: Any, alice: Any) -> None:
     page = as_user(alice).get("/docs/adr/").content.decode()
     for path in PAGES:
         assert f'href="/docs/adr/{path.stem}/"' in page

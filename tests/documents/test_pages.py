@@ -1,4 +1,4 @@
-"""Pages of the documents: each is whole, each link leads somewhere, no other file gets out."""
+"""Pages of the documents: complete, with working links; no other file is served."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestSearch(PageCase):
         assert client.get(self.url)["Location"].startswith("/sign-in/?next=/docs/search/")
 
 
-def test_every_document_has_a_place_and_every_place_a_document() -> None:
+def test_navigation_lists_exactly_the_existing_documents() -> None:
     there = {path.stem for path in DOCS.glob("*.md")}
     assert set(navigation.ordered()) == there
     assert len(navigation.ordered()) == len(there)
@@ -56,30 +56,30 @@ def test_generated_pages_are_current(name: str) -> None:
     assert (DOCS / f"{name}.md").read_text() == reference.PAGES[name](), "Run: make documents"
 
 
-def test_every_picture_is_made_by_the_script_and_shown() -> None:
+def test_every_image_is_generated_and_used() -> None:
     text = "".join(path.read_text() for path in [DOCS.parent / "README.md", *DOCS.glob("*.md")])
     shown = set(re.findall(r"!\[[^\]]+\]\((?:docs/)?images/([\w-]+)\.png\)", text))
     assert {path.stem for path in (DOCS / "images").glob("*.png")} == set(screenshots.SHOTS) == shown
 
 
-def test_every_setting_that_the_portal_reads_is_in_the_reference() -> None:
+def test_every_setting_is_in_the_reference() -> None:
     page = (DOCS / "settings.md").read_text()
     code = "".join(path.read_text() for path in (DOCS.parent / "portal" / "settings").glob("*.py"))
     read = set(re.findall(r'(?:env(?:\.\w+)?|amounts|ports)\(\s*"((?:BERTH|EMAIL|DATABASE)_\w+)"', code))
-    # What services of one machine tell each other, and what the tests and developers set.
+    # Variables between services of one machine, and those for tests and developers.
     own = {"BERTH_DEBUG", "BERTH_STATIC_FROM_SOURCE", "BERTH_REDIS_URL"}
     assert len(read) > 90
     assert {each for each in read - own if f"`{each}`" not in page} == set()
 
 
-def test_every_code_has_an_entry_at_its_anchor() -> None:
+def test_every_reason_code_has_an_anchor() -> None:
     anchors = {section.heading.anchor for section in library.sections((DOCS / "reason-codes.md").read_text())}
     assert {code.value for enumeration in registry.enumerations for code in enumeration} <= anchors
 
 
 @pytest.mark.parametrize("name", sorted(library.documents()))
-def test_a_page_is_whole(name: str) -> None:
-    """No inline code or style, anchors as the search and GitHub have them, links that lead somewhere."""
+def test_page_has_valid_anchors_and_links_and_no_inline_code(name: str) -> None:
+    """Anchors equal those of the search and of GitHub."""
     document = library.documents()[name]
     body = rendering.page_of(document).body
     assert not INLINE.search(body)
@@ -103,12 +103,12 @@ def test_a_page_is_whole(name: str) -> None:
     "path",
     ["../settings.py", "openapi.yaml/../../manage.py", "%2e%2e/manage.py", "gpus.md", "images", "no.png"],
 )
-def test_only_listed_files_are_given_out(as_user: Any, alice: Any, path: str) -> None:
+def test_only_listed_files_are_served(as_user: Any, alice: Any, path: str) -> None:
     assert as_user(alice).get(f"/docs/files/{path}").status_code == 404
 
 
 @pytest.mark.django_db
-def test_a_file_is_what_it_is(as_user: Any, alice: Any) -> None:
+def test_image_is_served_with_its_media_type(as_user: Any, alice: Any) -> None:
     response = as_user(alice).get("/docs/files/images/home.png")
     assert (response["Content-Type"], response["Cache-Control"]) == ("image/png", "private, max-age=600")
     assert response.content[:4] == b"\x89PNG"
@@ -128,13 +128,13 @@ def test_text_of_a_query_is_shown_as_text(as_user: Any, alice: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_nothing_found_leads_on(as_user: Any, alice: Any) -> None:
+def test_empty_search_links_to_troubleshooting(as_user: Any, alice: Any) -> None:
     page = as_user(alice).get("/docs/search/", {"q": "xyzzyplugh"}).content.decode()
     assert "No results for" in page
     assert reverse("documents:page", args=["troubleshooting"]) in page
 
 
-def test_markdown_of_a_document_brings_no_html(tmp_path: Path) -> None:
+def test_html_in_markdown_is_escaped(tmp_path: Path) -> None:
     path = tmp_path / "x.md"
     path.write_text(
         "# T\n\n<script>x</script> [a](javascript:alert(1)) [b](data:text/html,x) [c](../../etc/passwd)\n\n"
@@ -147,7 +147,7 @@ def test_markdown_of_a_document_brings_no_html(tmp_path: Path) -> None:
     assert 'class="num"' in body
 
 
-def test_the_page_of_an_error_leads_to_its_code(rf: Any) -> None:
+def test_error_page_links_to_its_reason_code(rf: Any) -> None:
     from django.template.loader import render_to_string
 
     error = StateConflict(Reason(CommonCode.CHOOSE_ONE_OF, {"known": ["a"]}))
@@ -157,13 +157,13 @@ def test_the_page_of_an_error_leads_to_its_code(rf: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_the_guide_names_every_metric_of_berth() -> None:
+def test_guide_names_every_metric() -> None:
     text = (DOCS / "monitoring.md").read_text()
     families = {metrics.exposition_name(family) for family in metrics.families()}
     assert set(re.findall(r"`(berth_[a-z_]+)`", text)) == families
 
 
-def test_the_changelog_is_a_page_whose_links_lead_to_documents() -> None:
+def test_changelog_is_a_page_with_links_to_documents() -> None:
     body = rendering.page_of(library.documents()["changelog"]).body
     assert 'href="/docs/catalog/#the-site-as-a-file"' in body
     assert ">docs/catalog.md" not in body

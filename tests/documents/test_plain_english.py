@@ -1,6 +1,6 @@
 """Texts for people avoid phrases that are hard to read: rewrite the sentence, not only the word.
 
-Docstrings are read where they are shown: in the OpenAPI file and in the generated pages.
+Docstrings are checked where they are shown: in the OpenAPI file and in the generated pages.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def hits_in(path: Path, text: str, first_line: int = 1) -> Iterator[str]:
         yield f"{path.relative_to(ROOT)}:{line}: {match[0]}"
 
 
-def test_texts_in_code() -> None:
+def test_texts_in_code_are_plain() -> None:
     files = [path for folder in ("portal", "provisioning") for path in (ROOT / folder).rglob("*.py")]
     assert len(files) > 500
     assert [
@@ -72,24 +72,24 @@ def test_texts_in_code() -> None:
     ] == []
 
 
-def test_templates() -> None:
+def test_templates_are_plain() -> None:
     files = [path for path in (ROOT / "templates").rglob("*") if path.suffix in {".html", ".txt", ".xml"}]
     assert len(files) > 100
     assert [hit for path in sorted(files) for hit in hits_in(path, text_of_template(path.read_text()))] == []
 
 
-def test_rest() -> None:
+def test_rest_descriptions_are_plain() -> None:
     path = ROOT / "docs" / "openapi.yaml"
     assert list(hits_in(path, path.read_text())) == []
 
 
 @pytest.mark.parametrize("path", sorted(FILES, key=str), ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_that_people_read(path: Path) -> None:
+def test_documents_are_plain(path: Path) -> None:
     text = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text())
     assert list(hits_in(path, LINK_TARGET.sub("]", text))) == []
 
 
-def test_a_hit_is_found_wherever_a_reader_finds_it() -> None:
+def test_check_finds_phrases_in_code_and_templates() -> None:
     code = (
         'def ask():\n    """Whoever asks."""\n'
         '    return _("Read it "\n        "anew.") + f"{name} anew" + urls["told"]\n'

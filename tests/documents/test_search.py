@@ -1,4 +1,4 @@
-"""A reader's test: questions, and the section that answers each, among the first three that are found."""
+"""Questions of readers, and the section that must be among the first three results."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ LIMIT_S = 0.1
 
 
 @pytest.mark.parametrize(("question", "name", "title"), QUESTIONS, ids=[each[0] for each in QUESTIONS])
-def test_the_answer_is_among_the_first(question: str, name: str, title: str) -> None:
+def test_answer_is_among_the_first_results(question: str, name: str, title: str) -> None:
     found = [(each.name, each.title) for each in search.index().search(question)[:FIRST]]
     assert (name, title) in found
 
 
-def test_answers_come_at_once() -> None:
+def test_search_is_fast() -> None:
     index = search.index()
     index.search("the first one loads the portal's addresses")
     for question, _, _ in QUESTIONS:
@@ -51,7 +51,7 @@ def test_answers_come_at_once() -> None:
         assert time.process_time() - began < LIMIT_S, question
 
 
-def test_an_excerpt_marks_what_was_asked_and_shows_text_as_text() -> None:
+def test_excerpt_marks_terms_and_escapes_text() -> None:
     made = search.excerpt("x" * 300 + " the <b>queue</b> & workspaces wait there", {"queu", "workspac"})
     assert made == "… the &lt;b&gt;<mark>queue</mark>&lt;/b&gt; &amp; <mark>workspaces</mark> wait there"
 
@@ -61,11 +61,11 @@ def test_an_excerpt_marks_what_was_asked_and_shows_text_as_text() -> None:
     [("workspaces", "workspace"), ("stopped", "stop"), ("policies", "policy"), ("queued", "queue"),
      ("archived", "archive"), ("GPUs", "gpu"), ("user's", "users")],
 )  # fmt: skip
-def test_forms_of_a_word_are_one(one: str, other: str) -> None:
+def test_word_forms_have_the_same_term(one: str, other: str) -> None:
     assert words.terms(one) == words.terms(other)
 
 
-def test_a_word_that_is_not_whole_yet_finds_what_it_may_become() -> None:
+def test_incomplete_word_matches_its_completions() -> None:
     assert {each.name for each in search.index().search("preemp")[:FIRST]} & {
         "scheduling",
         "quotas",
@@ -74,12 +74,12 @@ def test_a_word_that_is_not_whole_yet_finds_what_it_may_become() -> None:
 
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", "the", "\x00", "a" * 5000, "' OR 1=1 --", "日本"])
-def test_odd_queries_find_something_or_nothing(query: str) -> None:
+def test_unusual_queries_raise_no_error(query: str) -> None:
     assert isinstance(search.index().search(query), list)
 
 
 @pytest.mark.django_db
-def test_a_question_is_answered_on_a_page(as_user: Any, alice: Any) -> None:
+def test_search_page_shows_results(as_user: Any, alice: Any) -> None:
     page = as_user(alice).get("/docs/search/", {"q": "Why is this GPU cordoned?"}).content.decode()
     assert 'href="/docs/troubleshooting/#why-is-this-gpu-cordoned-failed-or-offline"' in page
     assert "<mark>" in page

@@ -1,4 +1,4 @@
-"""An instance whose packages come from where the test says, and its folder of environments."""
+"""An instance with its own package index and folder of environments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ upkeep.sweep()
 
 
 class Site:
-    """The instance, its index, and what lies in its folder of environments."""
+    """The instance, its index, and the contents of its environment folder."""
 
     def __init__(self, berth: Berth, packages: PackageFolder, admin: Api, ben: Api) -> None:
         self.berth, self.packages, self.admin, self.ben = berth, packages, admin, ben
@@ -47,7 +47,7 @@ class Site:
         return found
 
     def ended(self, slug: str) -> dict[str, Any]:
-        """The newest build, once it has ended."""
+        """The newest build, once finished."""
 
         def look() -> dict[str, Any] | None:
             rows = self.builds(slug)
@@ -67,7 +67,7 @@ class Site:
         return str(rows[0]["digest"])
 
     def cannot_be_started(self, slug: str) -> None:
-        """A workspace in it is refused: nothing half-built is ever started."""
+        """Check that a workspace with this environment is refused."""
         order = {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug}
         refused = self.ben.ask("POST", "workspaces", order)
         assert refused.status_code == 409, refused.text
@@ -77,12 +77,12 @@ class Site:
         return {each.digest for each in self.store.environments()}
 
     def kill_node(self) -> None:
-        """Kill the node's worker; the supervisor starts another, and what it had begun has ended."""
+        """Kill the node worker; return once the supervisor has replaced it and its builds have ended."""
         old = self.pid("node")
         os.kill(old, signal.SIGKILL)
         eventually(lambda: self.pid("node") not in (0, old), limit_s=30, what="a new node worker is there")
         with contextlib.ExitStack() as held:
-            # Whoever builds holds this lock: it is free when nothing builds any more.
+            # A running build holds this lock.
             eventually(
                 lambda: held.enter_context(self.store.build_lock()),
                 limit_s=30,
@@ -94,7 +94,7 @@ class Site:
         return int(found.get("pid") or 0) if found.get("state") == "running" else 0
 
     def a_minute_of_silence(self) -> None:
-        """What has been sent and is not answered for is sent again."""
+        """Expire leases, so that unanswered messages are sent again."""
         self.berth.run("-c", SILENCE, DJANGO_SETTINGS_MODULE="portal.settings")
 
     def is_ready_and_starts(self, slug: str, package: str) -> None:

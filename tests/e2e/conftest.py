@@ -1,4 +1,4 @@
-"""A running instance, a browser and curl: what a person and a pipeline have."""
+"""A running instance, a browser and curl."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def berth(request: pytest.FixtureRequest) -> Berth:
-    """The shared Berth, with notebooks."""
+    """The shared instance, with notebooks."""
     instance.need_notebook_environment()
     shared: Berth = request.getfixturevalue("shared_berth")
     return shared
@@ -38,7 +38,7 @@ def berth(request: pytest.FixtureRequest) -> Berth:
 
 @pytest.fixture
 def ada(berth: Berth) -> Iterator[Api]:
-    """Her API; what she has made is deleted afterwards, so that the next test finds the machine free."""
+    """Ada's API; her workspaces are deleted afterwards."""
     api = berth.api("ada")
     yield api
     for row in api.json("GET", "workspaces")["results"]:
@@ -49,7 +49,7 @@ def ada(berth: Berth) -> Iterator[Api]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What curl got."""
+    """A response to curl."""
 
     status: int
     body: str
@@ -60,7 +60,7 @@ class Answer:
 
 
 class Curl:
-    """curl with a bearer token, as in anybody's shell script."""
+    """curl with a bearer token, as in a shell script."""
 
     def __init__(self, berth: Berth, token: str = "") -> None:
         self.berth = berth
@@ -76,7 +76,7 @@ class Curl:
         headers: dict[str, str] | None = None,
         form: dict[str, str] | None = None,
     ) -> Answer:
-        """One request to the instance's one port; `host` names the workspace, or the portal when empty."""
+        """Send a request to the instance's port; `host` names the workspace, empty for the portal."""
         argv = ["curl", "--silent", "--show-error", "--max-time", "30", "--request", method, *self._options]
         argv += ["--write-out", "\n%{http_code}"]
         for name, value in {**({"Host": host} if host else {}), **(headers or {})}.items():

@@ -1,4 +1,4 @@
-"""Console sessions of the documents: `$ command` lines, each with what it prints; `…` stands for anything."""
+"""Console sessions of the documents: `$ command` lines with their output; `…` matches anything."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _TIME = r"\d{4}-\d\d-\d\d \d\d:\d\dZ"
 
 
 def follow(session: str, run: Callable[[str], str], *, made_up: Mapping[str, str] | None = None) -> None:
-    """Run each command and compare. `made_up`: what differs from one site to the next → the pattern of it.
+    """Run each command and compare its output.
 
-    What has been printed in the place of one of these stands in its place in the commands that follow.
+    `made_up` maps values that differ between sites to their pattern; the printed values replace them in later
+    commands.
     """
     known: dict[str, str] = {}
     for command, printed in parts(session):
@@ -27,7 +28,7 @@ def follow(session: str, run: Callable[[str], str], *, made_up: Mapping[str, str
 
 
 def parts(session: str) -> list[tuple[str, str]]:
-    """Commands, with the lines that they go on in, and what is printed after each."""
+    """Commands with their continuation lines, and their output."""
     found: list[tuple[str, str]] = []
     goes_on = False
     for line in session.splitlines():
@@ -42,7 +43,7 @@ def parts(session: str) -> list[tuple[str, str]]:
 
 
 def pattern(printed: str, made_up: Mapping[str, str]) -> str:
-    """Matches what is like `printed`: times, what is made up and the room between words may differ."""
+    """A pattern for `printed` in which times, placeholders and spacing may differ."""
     seen: set[str] = set()
     pieces = []
     names = list(made_up)

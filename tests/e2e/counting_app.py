@@ -1,7 +1,7 @@
 """An app for tests: counts over HTTP and over a WebSocket, like a kernel that keeps its state.
 
-Run as `python3 -I counting_app.py PORT`, with the standard library alone: a node needs no environment for it.
-Each message on the WebSocket is answered with the next number, which is also in the log.
+Run as `python3 -I counting_app.py PORT`, with the standard library only. Each WebSocket message is answered
+with the next number, which is also logged.
 """
 
 from __future__ import annotations

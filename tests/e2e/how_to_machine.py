@@ -1,7 +1,7 @@
-"""A machine of its own (systemd, network, files) on which commands of the documents are run as they stand.
+"""A machine (systemd, network, files) on which commands of the documents run unchanged.
 
-This checkout is shown at its own place; what is written to it is kept in memory. The installed packages are
-those of the tests, so that `make up` has nothing to fetch.
+It shows this checkout at its own path; writes to it stay in memory. Installed packages are those of the
+tests, so `make up` fetches nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ echo 127.0.0.1 {HOST} >> /etc/hosts
 
 
 def blocks(document: str, language: str = "sh") -> list[str]:
-    """The fenced blocks of a document in one language (empty: those that name none), in their order."""
+    """The fenced blocks of a document in one language, in order; empty: those without a language."""
     text = (ROOT / "docs" / f"{document}.md").read_text()
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     return [block for named, block in fenced if named == language]
 
 
 class HowToMachine:
-    """Runs blocks of documents in the checkout; `make up` goes on behind them once it is ready."""
+    """Runs blocks of documents in the checkout; continues once `make up` is ready, which keeps running."""
 
     def __init__(self, machine: SystemdMachine) -> None:
         self.machine = machine
@@ -47,7 +47,7 @@ class HowToMachine:
             "HOME": "/root",
             "LANG": "C.UTF-8",
             "PATH": f"{ROOT}/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            # Nothing is installed behind a test.
+            # No installation in the background.
             "BERTH_SKIP_DATA_SCIENCE": "1",
             "BERTH_NOTEBOOK_ENV": str(instance.need_notebook_environment()),
         }
@@ -56,7 +56,7 @@ class HowToMachine:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def do(self, block: str, *, given: str = "", user: str = "root", limit_s: float = 300) -> str:
-        """Run a block line by line, as somebody at a terminal does. Returns what it prints."""
+        """Run a block line by line, as in a terminal; return its output."""
         said = []
         for line in commands(block):
             if re.search(r"\bmake up\b", line):
@@ -66,7 +66,7 @@ class HowToMachine:
         return "".join(said)
 
     def fresh(self) -> None:
-        """End what runs, and forget all that was kept."""
+        """Stop everything and delete all data."""
         self._run("make down", check=False)
         self._run(
             "cd var && find . -mindepth 1 -maxdepth 1 ! -name environments -exec rm -rf {} +; "
@@ -74,7 +74,7 @@ class HowToMachine:
         )
 
     def output(self) -> str:
-        """What the last `make up` has said until now."""
+        """The output of the last `make up` so far."""
         return self.machine.ask("cat", f"/run/up-{self._started}.log", check=False)
 
     def _up(self, line: str, user: str) -> None:
@@ -108,20 +108,20 @@ class HowToMachine:
 
 
 def _as(user: str, line: str) -> str:
-    """The line as somebody else's, with a home of their own."""
+    """The line run as another user, with that user's home."""
     if user == "root":
         return line
     return f"runuser -u {user} -- env HOME=/home/{user} bash -c {shlex.quote(line)}"
 
 
 def commands(block: str) -> list[str]:
-    """The lines of a block, those that go on with a backslash as one."""
+    """The lines of a block, with continuation lines joined."""
     joined = re.sub(r"\\\n\s*", "", block)
     return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def needs(*programs: str) -> None:
-    """Skip where one of these is not installed."""
+    """Skip if one of these programs is not installed."""
     places = [Path(each) for each in ("/usr/sbin", "/usr/bin", "/sbin", "/bin")]
     missing = [program for program in programs if not any((place / program).exists() for place in places)]
     if missing:

@@ -1,4 +1,4 @@
-"""Runs cells in a workspace's Jupyter, through the gateway, as any program may with a token."""
+"""Runs cells in a workspace's Jupyter through the gateway, with a token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def channels(origin: str, token: str, kernel_id: str) -> Iterator[ClientConnecti
 
 
 def execute(channel: ClientConnection, code: str) -> str:
-    """Run a cell; what it printed. An exception in it fails the test."""
+    """Run a cell and return its output. An exception in the cell fails the test."""
     message_id = uuid.uuid4().hex
     header = {"msg_id": message_id, "msg_type": "execute_request", "session": "e2e", "version": "5.3"}
     content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}

@@ -1,8 +1,7 @@
-"""A small runner of pipelines: the same steps as GitLab's or GitHub's, in bash, on this machine.
+"""A small runner of GitLab and GitHub pipelines in bash on this machine.
 
-It knows what the examples use: `variables`, `before_script`, `script` and `after_script` of the only job, and
-`env`, `run` and `if: always()` of the only job's steps. `uses` is skipped: checking out and keeping artifacts
-are the platform's.
+It supports what the examples use: `variables`, `before_script`, `script` and `after_script` of the only job,
+and `env`, `run` and `if: always()` of the only job's steps. `uses` is skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NUMBERS = itertools.count(4711)
 
 @dataclass
 class Job:
-    """What a platform runs: stages of bash, each with whether it runs after all, and the variables."""
+    """The stages of a job, each with whether it always runs, and the variables."""
 
     stages: list[tuple[str, bool]]
     variables: dict[str, str]
@@ -49,7 +48,7 @@ def gitlab(path: Path) -> Job:
     (job,) = (value for value in read.values() if isinstance(value, dict) and "script" in value)
     main = "\n".join([*job.get("before_script", ()), *job["script"]])
     variables = {"CI_JOB_ID": str(next(NUMBERS)), **read.get("variables", {})}
-    # before_script and script are one shell; after_script is another, whatever became of them.
+    # before_script and script share a shell; after_script always runs in another.
     return Job([(main, False), ("\n".join(job["after_script"]), True)], variables, signal.SIGTERM)
 
 
@@ -73,15 +72,15 @@ def run(
     cancel: Callable[[], Any] | None = None,
     meanwhile: Callable[[Callable[[], str]], Any] | None = None,
 ) -> Outcome:
-    """Run the job in `folder`; what is `given` wins over its own variables, as on both platforms.
+    """Run the job in `folder`; `given` overrides its variables, as on both platforms.
 
-    `cancel` waits for the moment at which the job is cancelled: its processes get the platform's signal, and
-    only what runs after all runs on. `meanwhile` is what others do while it starts, given what tells what the
-    stage has said so far.
+    `cancel` waits for the moment of cancellation: processes then get the platform's signal, and only stages
+    that always run continue. `meanwhile` runs while the job starts; it is passed a function that returns the
+    output so far.
     """
     variables = {**os.environ, **job.variables, **given}
     for name in job.variables:
-        # GitLab's variables may name others.
+        # GitLab variables may refer to others.
         variables[name] = re.sub(
             r"\$([A-Z_]+)", lambda found: variables.get(found[1], ""), str(variables[name])
         )
@@ -99,7 +98,7 @@ def run(
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                # Where these tests run in the background of a shell, it is ignored.
+                # A shell's background jobs ignore SIGINT by default.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
             try:

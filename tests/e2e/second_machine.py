@@ -1,4 +1,4 @@
-"""A second machine for tests: a network namespace beside this one, with a node of its own in it."""
+"""A second machine for tests: a network namespace with its own node."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ OWN_ID = 'mount --bind "$0" /etc/machine-id && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Two addresses on a wire: `here` is this machine's, `there` that of the namespace `name`."""
+    """Two addresses of a link: `here` on this machine, `there` in the namespace `name`."""
 
     name: str
     here: str
     there: str
 
     def inside(self, *argv: str) -> list[str]:
-        """The command, run in the namespace. The rest of the machine stays as it is, control groups too."""
+        """The command in the namespace.
+
+        Everything else of the machine, including control groups, is shared.
+        """
         return ["nsenter", f"--net=/run/netns/{self.name}", "--", *argv]
 
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """A namespace with a wire to here. Skips where that cannot be made."""
+    """A namespace linked to this machine. Skips where it cannot be created."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"):
         pytest.skip("network namespaces need root and the programs ip and nsenter")
     tag, subnet = f"{random.randrange(16**6):06x}", _free_subnet()
@@ -61,7 +64,7 @@ def network() -> Iterator[Network]:
     try:
         with addresses.changing():
             _ip("link", "add", f"bh{tag}", "type", "veth", "peer", "name", f"bn{tag}", "netns", found.name)
-            # No address of IPv6, which the kernel adds a second later.
+            # No IPv6, whose address the kernel would add a second later.
             _ip("link", "set", f"bh{tag}", "addrgenmode", "none")
             _ip("address", "add", f"{found.here}/30", "dev", f"bh{tag}")
             _ip("link", "set", f"bh{tag}", "up")
@@ -72,7 +75,7 @@ def network() -> Iterator[Network]:
         yield found
     finally:
         with addresses.changing(), suppress(subprocess.CalledProcessError):
-            # By itself it would go some time after the namespace, when the kernel comes to it.
+            # The kernel would remove it only some time after the namespace.
             _ip("link", "delete", f"bh{tag}")
         _ip("netns", "delete", found.name)
 
@@ -83,7 +86,7 @@ def _ip(*arguments: str) -> str:
 
 
 def _free_subnet() -> str:
-    """The first three numbers of one that nothing here has an address in."""
+    """The first three numbers of an unused subnet."""
     known = _ip("-o", "-4", "address")
     return next(
         found for number in random.sample(range(256), 256) if (found := f"10.231.{number}") + "." not in known
@@ -91,9 +94,9 @@ def _free_subnet() -> str:
 
 
 class SecondMachine:
-    """A machine with a folder of its own, in a network of its own: join, run, ask, hurt, end.
+    """A machine with its own folder and network: join, run, attack, end.
 
-    With `own_id` it is taken for another machine than this one, and several can join one portal.
+    With `own_id` it has another machine ID, so several can join one portal.
     """
 
     def __init__(self, folder: Path, wire: Network, *, environment: Path, own_id: bool = False) -> None:
@@ -113,20 +116,20 @@ class SecondMachine:
         self.gateway_port = int(free.stdout)
         self._own_id: Path | None = None
         if own_id and MACHINE_ID.exists():
-            # What has its place there is the machine's own; nobody outside sees this one.
+            # Mounts there are private to this machine.
             folder.mkdir(parents=True, exist_ok=True)
             self._own_id = folder / "machine-id"
             self._own_id.write_text(f"{random.randrange(16**32):032x}\n")
 
     def join(self, door: str, token: str, name: str) -> subprocess.CompletedProcess[str]:
-        """`berth node join`, there."""
+        """Run `berth node join` there."""
         port = str(self.gateway_port)
         return self.berth(
             "join", door, "--token", token, "--name", name, "--no-service", "--gateway-port", port
         )
 
     def berth(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`berth node …`, there."""
+        """Run `berth node …` there."""
         return subprocess.run(
             self._argv(*arguments), cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=120
         )
@@ -138,7 +141,7 @@ class SecondMachine:
         return self.wire.inside(*argv)
 
     def run(self) -> None:
-        """`berth node run`, until its services answer."""
+        """Run `berth node run` until its services answer."""
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._argv("run"),
@@ -165,18 +168,18 @@ class SecondMachine:
         return membership.load(self.folder)
 
     def owned(self, name: str = "") -> tuple[workspace_processes.OwnedProcess, ...]:
-        """The live processes of its workspaces, or of one by its name."""
+        """The live processes of its workspaces, or of one workspace by name."""
         return workspace_processes.scan(self.folder.driver_instance, name, spares=claimed(self.folder.local))
 
     def end(self) -> None:
-        """End whatever is left."""
+        """Kill whatever is left."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(30)
         processes.end(processes.leftovers(self.folder.id), self.folder.id, grace_s=2)
         workspace_processes.kill(self.owned(), self._marked())
         for each in self.folder.local.glob("ws-*"):
-            # Nobody is there any more to end what its network went through.
+            # Kill the processes of its network.
             local_network.end(each)
         mounts.detach(self.folder.home)
 

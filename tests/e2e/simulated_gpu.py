@@ -1,7 +1,7 @@
-"""A GPU that is none on the machine of an instance, for workspaces whose apps are real.
+"""A simulated GPU on an instance's machine, for workspaces with real apps.
 
-The node worker takes stock of it through a stand-in for libnvidia-ml. An agent could not load that in its
-sandbox, so what it would read there is put into its heartbeats on their way: 0 %, always.
+The node worker reads it through a fake libnvidia-ml. Agents cannot load that in their sandbox, so their
+heartbeats get a constant use of 0 % on their way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) {{ rates[0] = r
 
 
 def library(folder: Path) -> Path:
-    """The folder with the stand-in, for LD_LIBRARY_PATH."""
+    """The folder with the fake library, for LD_LIBRARY_PATH."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler: the stand-in for libnvidia-ml cannot be built")
@@ -54,7 +54,7 @@ def library(folder: Path) -> Path:
 
 
 class _Reports(BaseHTTPRequestHandler):
-    """Hands requests of the node on to the portal, heartbeats with what the GPU does in them."""
+    """Forwards the node's requests to the portal and adds GPU use to heartbeats."""
 
     portal: int
     starts: dict[str, int]
@@ -64,7 +64,7 @@ class _Reports(BaseHTTPRequestHandler):
         if self.path.rstrip("/").endswith("/heartbeat"):
             gpu = {"uuid": UUID, "utilization_percent": 0, "memory_used_mib": 0, "memory_total_mib": 16384}
             said = json.loads(body)
-            # The first start of each has the GPU; who goes on without has none to report.
+            # Only the first start has the GPU; later ones have none to report.
             first = self.starts.setdefault(said["workspace_id"], said["generation"])
             gpus = [gpu] if said["generation"] == first else None
             body = json.dumps({**said, "activity": {**said.get("activity", {}), "gpus": gpus}}).encode()
@@ -92,7 +92,7 @@ class _Reports(BaseHTTPRequestHandler):
 
 @contextmanager
 def reports() -> Iterator[ThreadingHTTPServer]:
-    """Where agents report; the portal's own port is set (`serve_for`) once it is known."""
+    """The address for agents' reports; `serve_for` sets the portal's port."""
     with ThreadingHTTPServer(
         ("127.0.0.1", 0), type("Reports", (_Reports,), {"portal": 0, "starts": {}})
     ) as server:
@@ -106,5 +106,5 @@ def reports() -> Iterator[ThreadingHTTPServer]:
 
 
 def serve_for(server: ThreadingHTTPServer, port: int) -> None:
-    """Hand reports on to the portal's processes at this port of this machine."""
+    """Forward reports to the portal at this port."""
     server.RequestHandlerClass.portal = port  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Refused, asked for, approved, running: two people, two browsers, under a minute of clicking."""
+"""A refused request is made, approved and run by two users in two browsers, within a minute of clicks."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ User.objects.update(is_approver=False)
 
 @pytest.fixture
 def small_quota(berth: Berth, ada: Api) -> Iterator[None]:
-    """ada's team may hold one core; ben, a member, decides requests."""
+    """ada's team may use one core; ben, a member, decides requests."""
     berth.run("manage.py", "shell", "-c", SET_UP)
     yield
     berth.run("manage.py", "shell", "-c", CLEAN_UP)
 
 
-def test_from_refused_to_running(berth: Berth, ada: Api, small_quota: None, browser: Browser) -> None:
+def test_refused_request_is_approved_and_runs(
+    berth: Berth, ada: Api, small_quota: None, browser: Browser
+) -> None:
     asks = Person(browser, berth, "ada", "approval-asks", **DESKTOP)
     decides = Person(browser, berth, "ben", "approval-decides", **PHONE)
     for person in (asks, decides):

@@ -1,4 +1,4 @@
-"""What a person does: sign in, New, Start, work, save, stop, start again; on a desktop and on a phone."""
+"""A user's day: sign in, create, start, work, save, stop, start again; on desktop and phone."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ START_LIMIT_MS = 120_000
 LINES_KEPT = 60
 
 
-def telling(answer: Response) -> bool:
-    """Whether an answer is worth a line in the report: not the files of a page that came as they should."""
+def is_worth_reporting(answer: Response) -> bool:
+    """Whether a response is worth reporting: not successful static files."""
     return not (answer.ok and answer.request.resource_type in ("stylesheet", "script", "image", "font"))
 
 
 def chosen(page: Page, field: str, value: str) -> None:
-    """Until the form of a new workspace shows what follows from a choice: its address then has it."""
+    """Wait until the form of a new workspace shows the effect of a choice, which its URL then contains."""
     page.wait_for_url(re.compile(rf"[?&]{field}={value}(&|$)"))
 
 
 class Person:
-    """Somebody at a browser of their own."""
+    """A user with their own browser."""
 
     def __init__(self, browser: Browser, berth: Berth, name: str, shots: str, **options: Any) -> None:
         self.berth, self.name, self._shots = berth, name, shots
@@ -58,18 +58,20 @@ class Person:
         self.page.set_default_timeout(30_000)
 
     def _listen(self) -> None:
-        """Keep what the pages complain about, for the report of a test that fails."""
+        """Record console messages of the pages, for the report of a failed test."""
         on, say = self.context.on, self.said.append
         on("console", lambda line: say(f"{line.type}: {line.text[:300]}"))
         on("weberror", lambda problem: say(f"error: {problem.error}"))
         on("requestfailed", lambda one: say(f"{one.method} {one.url}: {one.failure}"))
         on(
             "response",
-            lambda one: say(f"{one.status} {one.request.method} {one.url}") if telling(one) else None,
+            lambda one: (
+                say(f"{one.status} {one.request.method} {one.url}") if is_worth_reporting(one) else None
+            ),
         )
 
     def testify(self) -> None:
-        """What her pages look like, and what they have said, newest last."""
+        """The pages' content and console messages, newest last."""
         for number, page in enumerate(self.context.pages):
             print(f"page {number}: {page.url}")
             with contextlib.suppress(PlaywrightError):
@@ -87,7 +89,7 @@ class Person:
         self.page.wait_for_url(re.compile(rf"^{re.escape(self.berth.url)}/(overview/)?$"))
 
     def start_new(self, template: str) -> None:
-        """New, the template, Start: it opens by itself."""
+        """New, the template, Start; the workspace opens automatically."""
         self.shot("home")
         self.page.get_by_role("link", name=re.compile("^New( workspace)?$")).first.click()
         choice = self.page.locator(f"input[name=template][value={template}]")
@@ -96,13 +98,13 @@ class Person:
             chosen(self.page, "template", template)
         self.shot("new")
         self.page.locator("#start").click()
-        # Its page shows the stages; where the start is quick, the workspace is there already.
+        # The page shows the stages, unless the start is already done.
         self.page.wait_for_url(re.compile(r"/workspaces/[0-9a-f-]+/\?open=1|//ws-"), wait_until="commit")
-        with contextlib.suppress(PlaywrightError):  # it may be leaving just now
+        with contextlib.suppress(PlaywrightError):  # it may be navigating just now
             self.shot("starting")
 
     def arrive(self) -> None:
-        """On the workspace's own origin."""
+        """Wait for the workspace's own origin."""
         self.page.wait_for_url(re.compile(r"^http://ws-[0-9a-f]{32}\.localhost:"), timeout=START_LIMIT_MS)
 
     def to_its_page(self, name: str) -> None:
@@ -111,7 +113,7 @@ class Person:
         self.page.get_by_role("heading", name=name, exact=True).wait_for()
 
     def stop_and_start(self) -> None:
-        """From the workspace's page, by its buttons."""
+        """Stop and start with the buttons of the workspace page."""
         self.shot("running")
         self.page.locator("#act-stop").click()
         self.shot("stop")
@@ -140,7 +142,7 @@ class Person:
 def person(
     browser: Browser, berth: Berth, ada: Api, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Person]]:
-    """`person("shots", **options of the browser)`: ada, with a name for her screenshots."""
+    """`person("shots", **options)`: ada's browser, with a name for her screenshots."""
     there: list[Person] = []
 
     def come(shots: str, **options: Any) -> Person:
@@ -155,12 +157,12 @@ def person(
 
 
 def run_a_cell(person: Person, notebook: str) -> None:
-    """JupyterLab's launcher, a notebook, 1+1, Shift+Enter, 2; saved under a name."""
+    """Open a notebook, run 1+1, and save it under a name."""
     page = person.page
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=START_LIMIT_MS)
     cell = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .cm-content").first
     cell.click()
-    # At once, as people do: whether its kernel is there or not.
+    # At once, whether or not the kernel is ready.
     page.keyboard.type("1+1")
     page.keyboard.press("Shift+Enter")
     output = page.locator(".jp-OutputArea-output").first
@@ -193,7 +195,7 @@ def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) ->
     assert again.inner_text().strip() == "2"
     ada.shot("again")
 
-    # Nothing of what guards the app has come to the browser.
+    # The app's token has not reached the browser.
     names = {cookie["name"] for cookie in ada.context.cookies() if "ws-" in cookie["domain"]}
     assert "berth_ws" in names and "berth" not in names
     assert "token" not in ada.page.url
@@ -201,8 +203,8 @@ def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) ->
     ada.delete()
 
 
-def test_a_cell_that_is_run_before_its_kernel_is_there_waits_for_it(person: Callable[..., Person]) -> None:
-    """And no second kernel is started for it."""
+def test_cell_run_before_the_kernel_is_ready_waits_for_it(person: Callable[..., Person]) -> None:
+    """No second kernel is started."""
     ada = person("jupyterlab-early", color_scheme="light", **DESKTOP)
     ada.sign_in()
     ada.start_new("jupyterlab")
@@ -210,7 +212,9 @@ def test_a_cell_that_is_run_before_its_kernel_is_there_waits_for_it(person: Call
     page = ada.page
     held: list[Route] = []
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.method) if is_sessions(request.url) else None)
+    page.on(
+        "request", lambda request: asked.append(request.method) if is_session_request(request.url) else None
+    )
 
     def hold_the_first(route: Route) -> None:
         if route.request.method == "POST" and not held:
@@ -218,7 +222,7 @@ def test_a_cell_that_is_run_before_its_kernel_is_there_waits_for_it(person: Call
         else:
             route.continue_()
 
-    page.route(is_sessions, hold_the_first)
+    page.route(is_session_request, hold_the_first)
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=START_LIMIT_MS)
     cells = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell")
     while not held:
@@ -235,13 +239,13 @@ def test_a_cell_that_is_run_before_its_kernel_is_there_waits_for_it(person: Call
     ada.shot("early")
 
 
-def is_sessions(url: str) -> bool:
-    """Whether it is where JupyterLab asks for a notebook's kernel."""
+def is_session_request(url: str) -> bool:
+    """Whether this is JupyterLab's request for a notebook's kernel."""
     return urlsplit(url).path == "/api/sessions"
 
 
-def test_stopping_leads_from_jupyterlab_to_our_page(person: Callable[..., Person]) -> None:
-    """By its own bar; what is left of JupyterLab in another tab comes to the portal, not to an error."""
+def test_stop_in_jupyterlab_leads_to_the_workspace_page(person: Callable[..., Person]) -> None:
+    """Other JupyterLab tabs lead to the portal too, not to an error."""
     ada = person("jupyterlab-stop", color_scheme="light", **DESKTOP)
     ada.sign_in()
     ada.start_new("jupyterlab")
@@ -259,7 +263,7 @@ def test_stopping_leads_from_jupyterlab_to_our_page(person: Callable[..., Person
     ada.delete()
 
 
-def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Person], ada: Api) -> None:
+def test_click_during_a_live_update_counts(person: Callable[..., Person], ada: Api) -> None:
     made = ada.create("files", "tiny", name="clicked")
     ada.wait(made["id"], "running")
     ada.act(made["id"], "stop")
@@ -270,7 +274,7 @@ def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Per
     her.page.goto(f"/workspaces/{made['id']}/")
     address = re.compile(rf"/workspaces/{made['id']}/$")
     renewed = her.page.request.get(her.page.url, headers={"HX-Request": "true", "HX-Target": "live"}).text()
-    # Answered at once, also where the portal takes longer than a press lasts.
+    # Answered at once, even if the portal is slower than a click.
     her.page.route(address, lambda route: route.fulfill(body=renewed, content_type="text/html"))
     button = her.page.locator("#act-start")
     button.hover()
@@ -296,7 +300,7 @@ def test_a_click_that_a_live_page_comes_between_counts(person: Callable[..., Per
 
 
 def drop(page: Page, target: Locator, *files: Path) -> None:
-    """Drag files and folders of this machine over the target and let go, as a file manager does."""
+    """Drag files and folders over the target and drop them, as a file manager does."""
     box = target.bounding_box()
     assert box is not None
     where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
@@ -306,7 +310,7 @@ def drop(page: Page, target: Locator, *files: Path) -> None:
         session.send("Input.dispatchDragEvent", {"type": step, **where, "data": data})
 
 
-def test_files_are_dropped_into_a_home_whose_workspace_is_stopped(
+def test_files_can_be_dropped_into_the_home_of_a_stopped_workspace(
     berth: Berth, person: Callable[..., Person], ada: Api, tmp_path: Path
 ) -> None:
     made = ada.create("files", "tiny", name="dropped")
@@ -346,7 +350,7 @@ def test_jupyterlab_on_a_phone(person: Callable[..., Person]) -> None:
     ada.sign_in()
     ada.start_new("jupyterlab")
     ada.arrive()
-    # What was open in an earlier one may be open again: it is the same home folder.
+    # Notebooks of an earlier test may be open: it is the same home.
     ada.page.locator("#jp-main-dock-panel .jp-MainAreaWidget").first.wait_for(timeout=START_LIMIT_MS)
     ada.shot("lab")
     ada.to_its_page("jupyterlab")
@@ -355,7 +359,7 @@ def test_jupyterlab_on_a_phone(person: Callable[..., Person]) -> None:
 
 
 def edit_in_marimo(person: Person, notebook: str) -> None:
-    """A new notebook, 1+1, 2; saved under a name."""
+    """Create a notebook, run 1+1, and save it under a name."""
     page = person.page
     page.wait_for_load_state("networkidle")
     person.shot("marimo-home")
@@ -410,8 +414,8 @@ def test_marimo(berth: Berth, person: Callable[..., Person], shots: str, options
     ada.shot("again")
 
 
-def test_a_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> None:
-    """One shell, which a reload finds again; a new one after a stop."""
+def test_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> None:
+    """A reload finds the same shell; after a stop there is a new one."""
     ada = person("terminal-phone", color_scheme="light", **PHONE)
     ada.sign_in()
     ada.start_new("terminal")
@@ -419,7 +423,7 @@ def test_a_terminal_on_a_phone(berth: Berth, person: Callable[..., Person]) -> N
     home = berth.home / "homes" / "lab" / "ada"
 
     def run(command: str, said: str) -> None:
-        """Type a command; what it writes into `terminal.txt`, as the screen itself is a canvas."""
+        """Type a command that writes to `terminal.txt`, as the screen is a canvas."""
         ada.page.locator(".jp-Terminal-body .xterm-screen").tap(timeout=START_LIMIT_MS)
         ada.page.keyboard.type(f"{command} > terminal.txt\n")
         file = home / "terminal.txt"

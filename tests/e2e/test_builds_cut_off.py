@@ -1,8 +1,7 @@
-"""Builds of environments that are cut off, in real processes: what is there is whole, and built once.
+"""Interrupted environment builds in real processes: environments are complete and built once.
 
-An instance of its own, whose packages come from a folder of the test's. Packages hold a build at a moment by
-code of theirs, a `sleep` that is looked for on the machine; the node's worker is then killed with SIGKILL.
-That the portal has heard nothing for a minute is told by moving the lease, not by waiting.
+Its own instance with packages from a folder of the test. Packages pause a build with a recognizable `sleep`;
+the node worker is then killed. Leases are moved instead of waiting for them.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 class Hold:
-    """Code of a package that waits until it is let go: a `sleep` of a length that nothing else has."""
+    """Package code that waits until released, with a `sleep` of a unique length."""
 
     def __init__(self, number: int) -> None:
         self.seconds = str(700_000 + os.getpid() % 10_000 * 10 + number)
@@ -73,22 +72,22 @@ class Hold:
         )
 
     def let_go(self) -> None:
-        """What is held now goes on; a step may be held more than once."""
+        """Release the current step; a step can be held more than once."""
         for pid in self.found():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def source(self) -> str:
-        """Python of a source distribution that is held while its wheel is built."""
+        """Code of a source distribution that pauses the build of its wheel."""
         return f"SAID = 1\ndef attack():\n    {self.code}\n"
 
     def files(self) -> dict[str, str]:
-        """Files of a wheel that hold whoever starts Python in the environment."""
+        """Files of a wheel that pause every Python start in the environment."""
         return {"held.pth": f"import os; {self.code}\n"}
 
 
 def waiting_for_its_turn(site: Site, name: str) -> None:
-    """Before there is a folder: another build has the lock."""
+    """Before the folder exists: another build has the lock."""
     site.packages.wheel(name)
     with site.store.build_lock() as mine:
         assert mine
@@ -117,7 +116,7 @@ def while_packages_come(site: Site, name: str) -> None:
 
 
 def while_they_are_installed(site: Site, name: str) -> None:
-    """Many files: they are seen as they come. If it is a moment later, they are compiled."""
+    """While many files are written; compiled a moment later."""
     site.packages.wheel(name, files={f"{name}_parts/part{n}.py": f"number = {n}\n" * 40 for n in range(1500)})
     site.ask(name, name)
     parts = f"{PREFIX}*/lib/python3*/site-packages/{name}_parts"
@@ -144,7 +143,9 @@ MOMENTS = [waiting_for_its_turn, while_packages_come, while_they_are_installed, 
 
 
 @pytest.mark.parametrize("cut_off", MOMENTS, ids=lambda each: each.__name__)
-def test_killed_before_it_is_whole(site: Site, cut_off: Callable[[Site, str], None]) -> None:
+def test_build_killed_before_completion_is_repeated_once(
+    site: Site, cut_off: Callable[[Site, str], None]
+) -> None:
     name = cut_off.__name__.replace("_", "")
     before = site.holding()
     cut_off(site, name)
@@ -163,7 +164,7 @@ def new_stamp(site: Site, before: set[str]) -> Path | None:
     return next((path for path in found if path.parent.name.removeprefix(PREFIX) not in before), None)
 
 
-def test_killed_after_completion_before_the_report(site: Site) -> None:
+def test_build_killed_after_completion_before_its_report_is_not_repeated(site: Site) -> None:
     name, hold, before = "wholebutunsaid", Hold(3), site.holding()
     site.packages.wheel(name, files=hold.files())
     site.ask(name, name)
@@ -171,7 +172,7 @@ def test_killed_after_completion_before_the_report(site: Site) -> None:
     redis = site.pid("redis")
     os.kill(redis, signal.SIGSTOP)
     try:
-        # Its answer does not come through: it is killed with it.
+        # Its result is lost with it.
         stamp = eventually(
             lambda: hold.let_go() or new_stamp(site, before), limit_s=LIMIT_S, what="it is whole"
         )
@@ -197,7 +198,7 @@ def test_killed_after_completion_before_the_report(site: Site) -> None:
     assert not hold.found()
 
 
-def test_two_of_the_same_content_at_once_are_built_once(site: Site) -> None:
+def test_two_builds_of_the_same_content_at_once_run_once(site: Site) -> None:
     before = site.holding()
     site.packages.wheel("alike")
     with site.store.build_lock() as mine:
@@ -211,7 +212,7 @@ def test_two_of_the_same_content_at_once_are_built_once(site: Site) -> None:
     assert sorted(said) == [False, True], "one is built, the other finds it"
 
 
-def test_a_node_that_is_away_builds_nothing_and_then_once(site: Site) -> None:
+def test_unreachable_node_builds_once_after_it_returns(site: Site) -> None:
     name, before = "nodeaway", site.holding()
     site.packages.wheel(name)
     node = site.pid("node")

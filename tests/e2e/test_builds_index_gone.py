@@ -1,8 +1,7 @@
-"""A package index that goes while a build takes packages from it, in real processes.
+"""A package index that fails during a build, in real processes.
 
-The index has a network of its own, as another machine's: builds reach nothing that is here. It dies in the
-middle of a package, falls silent there, cuts it off, or answers with an error. That the time of the next try
-has come is told by moving it, not by waiting.
+The index has its own network, as builds cannot reach this machine. It dies during a package, falls silent,
+closes the connection, or returns an error. The time of the next retry is moved instead of awaited.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from portal.catalog.environments.models import EnvironmentVersion
 EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=timezone.now())
 upkeep.sweep()
 """
-# A minute after it has failed it would be tried by itself, whatever the index does then.
+# Prevent the automatic retry a minute after the failure.
 NOT_YET = """
 import django
 django.setup()
@@ -53,7 +52,7 @@ EnvironmentVersion.objects.filter(retry_at__isnull=False).update(retry_at=later)
 
 
 class Index:
-    """A package index at `url`, in a network of its own."""
+    """A package index at `url`, in its own network."""
 
     def __init__(self, folder: Path, wire: Network) -> None:
         self.packages = PackageFolder(folder)
@@ -80,12 +79,12 @@ class Index:
             self._process = None
 
     def does(self, word: str) -> None:
-        """What becomes of the packages that are asked for from now on."""
+        """Set what happens to packages requested from now on."""
         (self.packages.folder / "asked").write_text("")
         (self.packages.folder / "does").write_text(word)
 
     def in_the_middle(self) -> None:
-        """Until a package has been asked for that is not served."""
+        """Wait until a package is requested that is not served."""
         asked = self.packages.folder / "asked"
         eventually(lambda: asked.stat().st_size > 0, limit_s=LIMIT_S, what="a package is asked for")
 
@@ -151,7 +150,7 @@ def test_interrupted_build_runs_once_after_the_index_returns(site: Site, index: 
 
 
 def is_failed(site: Site, slug: str, said: str) -> None:
-    """It says that it is the index, what that did, and what happens next; nothing of it is left."""
+    """The failure names the index, the error and the next step; nothing of the build is left."""
     build = site.ended(slug)
     assert (build["state"], build["failure"]["code"]) == ("failed", "index_unreachable"), site.log(slug)
     assert said in build["message"] and "retries automatically" in build["next_action"]

@@ -1,4 +1,4 @@
-"""An account is switched off while its user works: what is open is cut, for a notebook that resists too."""
+"""Deactivation of an account during use closes its connections, even for an unresponsive notebook."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = [
     pytest.mark.xdist_group("e2e"),
     pytest.mark.thorough("minutes with whole notebooks; `make test` has tests/accounts"),
 ]
-# What the template of the one that resists gives an app: nothing waits for that.
+# The stop timeout of the unresponsive app's template; no test waits for it.
 PATIENCE_S = 300
-# A kernel that does not end when it is asked to; where told so, it keeps the server from ending, too.
+# A kernel that ignores SIGTERM; optionally it also keeps the server from ending.
 STUBBORN = """
 import os, signal, subprocess, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -64,7 +64,7 @@ def browser(berth: Berth) -> Iterator[httpx.Client]:
 
 
 class Watch:
-    """When a WebSocket or a stream has ended, in seconds of the clock; None while it goes on."""
+    """The end of a WebSocket or stream, in seconds of the clock; None while open."""
 
     def __init__(self, wait: Any) -> None:
         self.ended_at: float | None = None
@@ -84,7 +84,7 @@ def until_closed(channel: ClientConnection) -> None:
 
 
 def accepted(berth: Berth, admin: httpx.Client, browser: httpx.Client, name: str) -> str:
-    """Somebody has accepted an invitation in the browser; a token of theirs."""
+    """Accept an invitation in the browser; return a token of the user."""
     made = admin.post("users", json={"username": name, "teams": [{"team": "lab", "role": "member"}]})
     assert made.status_code == 201, made.text
     path = httpx.URL(made.json()["invite_url"]).path
@@ -143,7 +143,7 @@ def test_deactivation_closes_open_connections(
         eventually(
             lambda: all(each.ended_at for each in watched), limit_s=40, what="the connections have ended"
         )
-    # With `pytest -s`: the figures of docs/adr/0017.
+    # With `pytest -s`: the measurements of docs/adr/0017.
     print("cut after", [round((each.ended_at or 0) - began, 1) for each in watched])
     assert curl("GET", "/api/v1/me").status == 401
     assert browser.get("/api/v1/me").status_code == 401

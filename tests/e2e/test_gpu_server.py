@@ -1,7 +1,7 @@
-"""The guide to a server with GPUs, word by word, where stand-ins in C are in the place of NVIDIA's driver.
+"""The guide for GPU servers, command by command, with fake NVIDIA libraries in C.
 
-They keep the driver's rules (tests/gpu/driver) and compute on the CPU, so the check works on little here and
-for a short time; all else is the product's, on a machine made for it.
+They follow the driver's rules (tests/gpu/driver) and compute on the CPU, so the check uses small sizes.
+Everything else is the product, on its own machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RELEASE = 570
 MODEL = "Tesla T4"
 GPUS = (uuid_of(1), uuid_of(2))
 SIMULATED = 3 * 8
-# For the machine's own copy of this checkout: a CPU would need hours for what a GPU does in seconds.
+# For the machine's copy of this checkout: full sizes would take hours on a CPU.
 SMALL = """
 
 def sizes_for(device: Device, level: str) -> Sizes:
@@ -113,18 +113,18 @@ def devices(here: HowToMachine, secret: str) -> dict[str, dict[str, Any]]:
 
 
 def exit_code(here: HowToMachine, command: str) -> tuple[int, str]:
-    """Of a command that may fail, with what it says."""
+    """Exit code and output of a command that may fail."""
     said = here.do(f"{command.strip()} || echo ended with $?")
     code = re.search(r"^ended with (\d+)$", said, flags=re.MULTILINE)
     return int(code[1]) if code else 0, said
 
 
-def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: Machine) -> None:
+def test_guide_leads_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: Machine) -> None:
     list_gpus, by_hand, simulated = blocks("gpu-server")
     shown = here.do(list_gpus).splitlines()
     assert shown == [f"GPU {number}: {MODEL} (UUID: {uuid})" for number, uuid in enumerate(GPUS)]
 
-    # 2. They are on the page of all GPUs, and checked by themselves.
+    # 2. They are on the page of all GPUs, and checked automatically.
     here.do("make up")
     assert f"2 × {MODEL}" in here.output()
     password = re.search(r"password: (\S+)", here.output())
@@ -137,7 +137,7 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
     shown_page = page(here, "/gpus/")
     assert shown_page.count('<a class="gpu free"') == len(GPUS) and "(simulated)" not in shown_page
 
-    # 3. By hand, and one that is broken.
+    # 3. A manual check, and a broken GPU.
     code, said = exit_code(here, by_hand)
     assert code == EXIT_CODES["pass"], said
     assert all(f"{uuid}  standard  PASS" in said for uuid in GPUS), said
@@ -153,13 +153,13 @@ def test_from_the_driver_to_a_workspace_with_a_gpu(here: HowToMachine, driver: M
     assert (out["cordoned"], out["cordon_cause"], out["recovery"]) == (True, "check", "drain_and_reset")
     assert str(RECOVERY["drain_and_reset"]) in page(here, f"/gpus/devices/{out['id']}/")
 
-    # 4. What the pool requires, and when it checks.
+    # 4. The pool's requirements and schedule.
     checks = ask(here, secret, "GET", "pools/this-machine/checks")
     assert checks["check_required"] and checks["scrub_required"], checks
     rules = {**checks, "check_every_hours": 24, "hand_out_max_age_hours": 12}
     assert ask(here, secret, "PUT", "pools/this-machine/checks", rules) == rules
 
-    # 5. A size that has one, a quota, and somebody who takes it.
+    # 5. A flavor with a GPU, a quota, and a workspace.
     size = {
         "slug": "one-t4", "name": "One T4",
         "resources": {

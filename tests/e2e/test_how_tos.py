@@ -1,6 +1,6 @@
-"""The commands of tutorials and how-to guides, word by word, on a machine made for them.
+"""The commands of tutorials and how-to guides, on a machine created for them.
 
-docs/systemd.md has a test of its own, and so have the pipelines of docs/ci.md.
+docs/systemd.md and the pipelines of docs/ci.md have their own tests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def fresh(here: HowToMachine) -> None:
 
 
 def token(here: HowToMachine, name: str = "admin") -> str:
-    """A token of somebody, who has made it in the browser."""
+    """A token that a user has created in the browser."""
     made = "; ".join(TOKEN.format(name=name).strip().splitlines())
     return here.do(f".venv/bin/python manage.py shell -v 0 -c '{made}'").split()[-1]
 
@@ -81,7 +81,7 @@ def people(here: HowToMachine, secret: str) -> set[str]:
     return {result["username"] for result in ask(here, secret, "GET", "users")["results"]}
 
 
-def test_the_administrators_tutorial_and_monitoring(here: HowToMachine) -> None:
+def test_administrator_tutorial_and_monitoring(here: HowToMachine) -> None:
     up, create, as_a_file = blocks("tutorial-administrator")
     well, make_token, metrics = blocks("monitoring")
     here.do(up)
@@ -133,14 +133,14 @@ def test_backup_restore_upgrade_and_rollback(here: HowToMachine) -> None:
 
 
 def next_version(here: HowToMachine) -> str:
-    """A version with one more migration, to be pulled. Returns the commit that there is now."""
+    """Commit a version with one more migration to be pulled; return the previous commit."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of git")
     name = "git -c user.name=Somebody -c user.email=somebody@example.org"
     here.environ["GIT_CONFIG_COUNT"] = "1"
     here.environ |= {"GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     here.do("git checkout -q -B how-to")
-    # A checkout may have a part of the history alone.
+    # A checkout may be shallow.
     here.do("git init -q --bare /srv/origin.git && git -C /srv/origin.git config receive.shallowUpdate true")
     here.do("git push -q /srv/origin.git how-to")
     here.do("git remote remove origin || true")
@@ -166,13 +166,13 @@ cat > /run/vault-$(echo "$3" | tr / -)
 """
 
 
-def test_the_consoles_of_the_guides(here: HowToMachine) -> None:
+def test_console_commands_of_the_guides(here: HowToMachine) -> None:
     """`$ command` lines and what they print."""
     here.do("make up")
     secret = token(here)
     ask(here, secret, "POST", "teams", {"slug": "vision", "name": "Vision"})
     here.environ |= {"BERTH": "http://localhost:8000", "TOKEN": secret}
-    # At the command line is an owner of this one team.
+    # The token belongs to an owner of this team.
     here.do(".venv/bin/python manage.py create_user vera --team vision --role owner")
     own = token(here, "vera")
     here.environ |= {"BERTH_URL": "http://localhost:8000", "BERTH_TOKEN": own}
@@ -221,7 +221,7 @@ with httpx.Client(base_url="https://{HOST}", transport=way, headers=referer) as 
 """
 
 
-def test_tls_by_nginx_and_by_caddy(here: HowToMachine) -> None:
+def test_tls_with_nginx_and_with_caddy(here: HowToMachine) -> None:
     needs("nginx")
     proxy_secret, up, good = blocks("tls")
     here.do(SELF_SIGNED)
@@ -241,7 +241,7 @@ def test_tls_by_nginx_and_by_caddy(here: HowToMachine) -> None:
             here.do(start)
             said = here.do(good)
             assert said.endswith("403\n") and json.loads(said[: said.rindex("403")])["parts"], said
-            # A session is known by the address that it comes from, not by the proxy's.
+            # A session shows the client's address, not the proxy's.
             shown = here.do(f".venv/bin/python /run/sign_in.py {password[1]}")
             assert shown.startswith("302") and "10.99.0.1" in shown and "127.0.0.1" not in shown, shown
             here.do(stop)

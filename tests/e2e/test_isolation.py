@@ -1,4 +1,4 @@
-"""What runs in a workspace cannot act on the portal, on other workspaces, or on this machine."""
+"""Code in a workspace cannot act on the portal, on other workspaces, or on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
-# Runs as a cell. Prints what it could reach, as JSON.
+# Runs as a cell and prints what it can reach, as JSON.
 LOOK_AROUND = """
 import glob, importlib, json, os, pathlib, socket
 found = {}
@@ -60,8 +60,8 @@ print(json.dumps(found))
 """
 
 
-def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
-    """The first of these tests: it needs room for two JupyterLabs at once."""
+def test_cell_sees_only_its_own_workspace(berth: Berth, ada: Api) -> None:
+    """Must run first: it needs capacity for two JupyterLabs at once."""
     pool = ada.json("GET", "pools/this-machine")
     nodes = ada.json("GET", "nodes")["results"]
     if nodes[0]["isolation"] != "sandbox":
@@ -72,7 +72,7 @@ def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
     try:
         ben.wait(others, "running")
         ada.wait(mine, "running")
-        open_soon(berth, mine, ada.token, "/api")
+        open_when_routed(berth, mine, ada.token, "/api")
         found = look_around(berth, mine)
     finally:
         ben.act(others, "delete")
@@ -85,7 +85,7 @@ def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
         assert found[f"list {path}"] in absent, (path, found[f"list {path}"])
     assert found["home"] == ["ada"]
     for path in (ROOT, Path("/root")):
-        # At most the way to the environment's own programs.
+        # At most the path to the environment's programs.
         assert set(visible(found, str(path))) <= ways_to_programs(path), found[f"list {path}"]
 
     secrets = [path.read_text().strip() for path in (berth.home / "secrets").iterdir()]
@@ -93,7 +93,7 @@ def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
     seen = json.dumps([found["environs"], found["environ"]])
     assert not [secret for secret in secrets if secret in seen]
     assert found["environs"], "its own processes it may see"
-    # A PID space of its own: only what belongs to it, under small numbers.
+    # A separate PID namespace: only its own processes, with small PIDs.
     inside = berth.owned("ws-" + mine.replace("-", ""))
     assert len(found["pids"]) <= len(inside) + 2 and max(found["pids"]) < 1000, found["pids"]
     assert found["kill a host process"] == "ProcessLookupError"
@@ -108,7 +108,7 @@ def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
     for name in ("write to the system", "write to its environment"):
         assert found[name] in {"OSError", "PermissionError"}, found[name]
     if any("share this machine's network" in warning for warning in nodes[0]["warnings"]):
-        # What listens there asks who it is.
+        # The listener requires authentication.
         assert found["redis"].startswith("-NOAUTH"), found["redis"]
         assert " 401 " in found["the portal past the proxy"].split("\r\n")[0]
     else:
@@ -116,16 +116,16 @@ def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
 
 
 def visible(found: dict[str, Any], path: str) -> list[str]:
-    """The entries of a folder; none where the folder is not there."""
+    """The entries of a folder; none if it does not exist."""
     seen = found[f"list {path}"]
     return seen if isinstance(seen, list) else []
 
 
 def ways_to_programs(folder: Path) -> set[str]:
-    """The entries of `folder` through which the notebook environment and its Python are reached."""
+    """The entries of `folder` that lead to the notebook environment and its Python."""
     environment = need_notebook_environment()
     ways = {environment, environment.resolve(), (environment / "bin" / "python3").resolve()}
-    # Its chain of links, one by one.
+    # Its chain of symlinks.
     link = environment / "bin" / "python3"
     while link.is_symlink():
         link = Path(os.path.normpath(link.parent / link.readlink()))
@@ -151,7 +151,7 @@ def hidden_paths(berth: Berth) -> list[str]:
 
 
 def look_around(berth: Berth, workspace_id: str) -> dict[str, Any]:
-    """What a cell of the workspace finds."""
+    """What a cell of the workspace can see."""
     curl = Curl(berth, berth.tokens["ada"])
     kernel = curl("POST", "/api/kernels", {"name": "python3"}, host=berth.host(workspace_id))
     assert kernel.status == 201, kernel
@@ -166,7 +166,7 @@ def look_around(berth: Berth, workspace_id: str) -> dict[str, Any]:
         return json.loads(execute(channel, code))
 
 
-# Runs in a page on the workspace's origin; each entry says what came of one attempt.
+# Runs in a page on the workspace's origin; each entry is the result of one attempt.
 ATTEMPTS = """
 async ([portal, workspaceId, other]) => {
   const found = {};
@@ -242,14 +242,14 @@ async ([portal, workspaceId, other]) => {
 """
 
 
-def open_soon(berth: Berth, workspace_id: str, token: str, path: str) -> None:
-    """The proxy has its route some moments after the workspace is ready."""
+def open_when_routed(berth: Berth, workspace_id: str, token: str, path: str) -> None:
+    """Open once the proxy has its route, shortly after the workspace is ready."""
     eventually(lambda: berth.enter(workspace_id, token, path) == 200, limit_s=30, what="it opens")
 
 
 @pytest.fixture(scope="module")
 def pair(berth: Berth) -> Iterator[tuple[str, str]]:
-    """Ada's and Ben's workspaces, both serving their home folders; each holds a page and a secret."""
+    """Ada's and Ben's workspaces, serving their homes; each contains a page and a secret."""
     made = []
     for name in ("ada", "ben"):
         api = berth.api(name)
@@ -262,7 +262,7 @@ def pair(berth: Berth) -> Iterator[tuple[str, str]]:
         (home / "secret.txt").write_text(f"secret of {name}")
     ids = (made[0][1], made[1][1])
     for api, workspace_id in made:
-        open_soon(berth, workspace_id, api.token, "/")
+        open_when_routed(berth, workspace_id, api.token, "/")
     yield ids
     for api, workspace_id in made:
         api.act(workspace_id, "delete")
@@ -272,7 +272,7 @@ def pair(berth: Berth) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def signed_in(browser: Browser, berth: Berth) -> Iterator[Callable[[str], Page]]:
-    """`signed_in("ada")`: a page of a fresh profile in which she has signed in to the portal."""
+    """`signed_in("ada")`: a page of a new profile, signed in to the portal."""
     contexts = []
 
     def come(name: str) -> Page:
@@ -293,7 +293,7 @@ def tokens_of(berth: Berth) -> int:
 
 @pytest.mark.browser
 @pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
-def test_a_page_of_a_workspace_cannot_act_on_the_portal(
+def test_page_of_a_workspace_cannot_act_on_the_portal(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
     mine, bens = pair
@@ -312,13 +312,13 @@ def test_a_page_of_a_workspace_cannot_act_on_the_portal(
     for name in refused:
         assert found[name] == "refused: TypeError", (name, found)
     assert found["open the portal and read it"] in {"SecurityError", "refused"}, found
-    # Both frames stand in the page, and neither shows what it was to show.
+    # Both frames exist, and neither shows its target.
     shown = [frame.url for frame in page.frames if frame != page.main_frame]
     assert shown == ["chrome-error://chromewebdata/"] * 2, shown
     assert found["event source"] == found["socket to another workspace"] == "refused", found
-    # HttpOnly and of its own host: scripts see neither the portal's cookies nor the workspace's own.
+    # Scripts see neither the portal's cookies nor the workspace's.
     assert found["cookies"] == "", found
-    # The forms were sent, and nothing came of them.
+    # The forms were sent without effect.
     assert workspaces(berth) == before
     assert tokens_of(berth) == tokens
 
@@ -337,10 +337,10 @@ def workspaces(berth: Berth) -> list[tuple[Any, ...]]:
 
 @pytest.mark.browser
 @pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
-def test_an_action_with_the_portals_own_cookies_is_refused_for_its_origin(
+def test_request_with_portal_cookies_from_a_workspace_origin_is_refused(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
-    """On a domain of one's own, workspaces are the same site: browsers then send the portal's cookies."""
+    """With a custom domain, workspaces are the same site, so browsers send the portal's cookies."""
     mine, _ = pair
     page = signed_in("ada")
     cookies = {cookie["name"]: cookie["value"] for cookie in page.context.cookies(berth.url)}
@@ -358,7 +358,7 @@ def test_an_action_with_the_portals_own_cookies_is_refused_for_its_origin(
             answer = curl("POST", path, host=f"localhost:{berth.port}", headers=headers)
             assert answer.status == 403, (path, answer)
     assert workspaces(berth) == before
-    # The same from the portal's own page is accepted, so it was the origin that was refused.
+    # From the portal's page it is accepted, so the origin was the cause.
     headers = {"Cookie": line, "Origin": berth.url, "X-CSRFToken": token}
     answer = curl("POST", f"/api/v1/workspaces/{mine}/start", host=f"localhost:{berth.port}", headers=headers)
     assert answer.status in {200, 202}, answer
@@ -366,7 +366,7 @@ def test_an_action_with_the_portals_own_cookies_is_refused_for_its_origin(
 
 @pytest.mark.browser
 @pytest.mark.thorough("a whole Berth with a browser; `make test` has the front door and the gateway")
-def test_another_user_and_another_workspace_stay_out(
+def test_other_users_and_another_workspace_are_refused(
     berth: Berth, pair: tuple[str, str], signed_in: Callable[[str], Page]
 ) -> None:
     mine, bens = pair
@@ -377,7 +377,7 @@ def test_another_user_and_another_workspace_stay_out(
     session = next(
         cookie["value"] for cookie in ben.context.cookies(berth.origin(bens)) if cookie["name"] == "berth_ws"
     )
-    # His own session, shown at the other door.
+    # His own session, at the other workspace.
     cookie = {"name": "berth_ws", "value": session, "url": berth.origin(mine)}
     ben.context.add_cookies([cookie])
     answer = ben.context.request.get(
@@ -403,7 +403,7 @@ def test_access_without_permission_is_refused(berth: Berth, pair: tuple[str, str
     made = ada.json("POST", "tokens", {"name": "connects", "scopes": ["workspaces:connect"]})
     assert status(made["secret"]) == 200
     assert ada.ask("POST", f"tokens/{made['id']}/revoke").status_code == 204
-    # A yes is believed for a second.
+    # A positive answer is cached for a second.
     eventually(lambda: status(made["secret"]) == 401, limit_s=5, what="the revoked token is refused")
     for scopes in (["workspaces:read", "workspaces:write"], ["tokens:read"]):
         narrow = ada.json("POST", "tokens", {"name": "narrow", "scopes": scopes})

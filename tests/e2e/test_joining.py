@@ -1,4 +1,4 @@
-"""From no team to a new workspace: two people, two open pages, and nobody reloads."""
+"""From no team to a new workspace: two users and two open pages without reloads."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def optics(berth: Berth) -> Iterator[None]:
     berth.run("manage.py", "shell", "-c", CLEAN_UP)
 
 
-def test_the_owner_s_badge_and_the_asker_s_page_follow_by_themselves(
+def test_badge_of_the_owner_and_page_of_the_requester_update_live(
     berth: Berth, optics: None, browser: Browser
 ) -> None:
-    """Each within the 20 seconds of a locator; pages that nobody tells ask once a minute."""
+    """Within the 20 s of a locator; without push, pages poll once a minute."""
     asks = Person(browser, berth, "fay", "joining-asks", **PHONE)
     owns = Person(browser, berth, "olaf", "joining-owns", **DESKTOP)
     for person in (asks, owns):

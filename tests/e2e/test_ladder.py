@@ -1,7 +1,7 @@
-"""A notebook that nobody uses, in a browser: warned, kept, without its GPU, stopped; and who waited for that.
+"""An idle notebook in a browser: warned, kept, without its GPU, stopped; and who waited for the GPU.
 
-JupyterLab is real, and so is all that is measured of it; the GPU is simulated (`simulated_gpu`). Hours pass
-by the rows that say since when: the look and the pass that follow are the portal's own.
+JupyterLab and its measurements are real; the GPU is simulated (`simulated_gpu`). Times of rows are moved
+instead of waiting for hours.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ for line in sys.stdin:
 
 
 class Hand:
-    """Has the portal look and walk the ladder now, and hours pass between: one process, with its settings."""
+    """Runs the portal's observation and reclaim pass now, and lets hours pass, in one process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -93,8 +93,8 @@ class Hand:
         return json.loads(answer)
 
     def pass_by(self, workspace: str, seconds: int) -> None:
-        """Nothing happens in it for so long; no pass follows."""
-        # What it really does now counts: JupyterLab has to have come to rest.
+        """Let time pass without activity and without a reclaim pass."""
+        # Its real activity counts: JupyterLab must be idle.
         eventually(
             lambda: self("look", workspace) == "",
             limit_s=LIMIT_S,
@@ -103,12 +103,12 @@ class Hand:
         self("later", workspace, seconds)
 
     def idle_for(self, workspace: str, seconds: int, reached: Callable[[], Any], what: str) -> None:
-        """Nothing has happened in it for so long: passes follow until what is to come of that is so."""
+        """Let time pass without activity, with reclaim passes until the expected state."""
 
         def step() -> bool:
             if reached():
                 return True
-            # What it really does now counts: JupyterLab has to have come to rest.
+            # Its real activity counts: JupyterLab must be idle.
             if self("look", workspace) == "":
                 self("later", workspace, seconds)
                 self("walk")
@@ -137,7 +137,7 @@ def hand_of(berth: Berth) -> Iterator[Hand]:
 
 @pytest.fixture
 def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    """One with a GPU that is simulated."""
+    """An instance with a simulated GPU."""
     environment = instance.need_notebook_environment()
     folder = tmp_path_factory.mktemp("ladder")
     with simulated_gpu.reports() as server:
@@ -161,7 +161,7 @@ def ada(berth: Berth, browser: Browser, request: pytest.FixtureRequest) -> Itera
 
 
 def gpu_times(berth: Berth, workspace: str) -> tuple[datetime, datetime | None]:
-    """When it first got the GPU, and when it gave it back, by the portal's rows."""
+    """When the workspace first got the GPU and when it released it, by the portal's rows."""
     (row, *_) = berth.rows(
         "SELECT a.granted_at, a.released_at FROM inventory_allocation a JOIN inventory_allocateddevice d"
         " ON d.allocation_id = a.id WHERE a.workspace_id = ? ORDER BY a.granted_at",
@@ -172,7 +172,7 @@ def gpu_times(berth: Berth, workspace: str) -> tuple[datetime, datetime | None]:
 
 
 def strike(berth: Berth, *names: str) -> None:
-    """Kill services at once, each with SIGKILL, and wait until others are in their places."""
+    """Kill services with SIGKILL at once, and wait for their replacements."""
     before = {name: berth.services()[name]["pid"] for name in names}
     assert kill(before.values()) == len(names)
 
@@ -187,7 +187,9 @@ def strike(berth: Berth, *names: str) -> None:
     eventually(back, limit_s=LIMIT_S, what=f"others in the place of {', '.join(names)}")
 
 
-def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[str, object], None]) -> None:
+def test_idle_notebook_is_warned_kept_released_and_stopped(
+    berth: Berth, ada: Person, record_property: Callable[[str, object], None]
+) -> None:
     api, other = berth.api("ada"), berth.api("ben")
     with hand_of(berth) as hand:
         hand("begin", POLICY)
@@ -206,12 +208,12 @@ def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[
         def step() -> Any:
             return api.json("GET", f"workspaces/{work}/activity")["step"]
 
-        # Warned, where she works, and kept from there.
+        # The warning is shown in JupyterLab and can be answered there.
         hand.idle_for(work, 1900, lambda: step() == "release", "the notice of a release")
         wake(ada)
         keep.wait_for()
         ada.page.get_by_text("The app restarts without GPUs").wait_for()
-        # Its line has room, and takes no more of hers than it needs.
+        # The banner fits and leaves space for the notebook.
         ada.page.wait_for_function(
             "(px => px >= 20 && px <= 60)(document.getElementById('jp-header-panel').offsetHeight)"
         )
@@ -222,7 +224,7 @@ def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[
         assert hand("walk")["warned"] == 0
         assert (state(), other.workspace(waits)["state"]) == ("running", "pending")
 
-        # Hours later: warned again, and its GPU goes to who waits for it.
+        # Hours later: warned again, and its GPU goes to the waiting workspace.
         hand.idle_for(work, 7200, lambda: step() == "release", "the second notice")
         hand.idle_for(work, 1900, lambda: api.workspace(work)["gpu_released"], "the release")
         other.wait(waits, "running", limit_s=LIMIT_S)
@@ -232,7 +234,7 @@ def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[
         record_property("gpu_to_the_next_s", round(took_s, 2))
         assert took_s >= 0  # how long is in the report: 1.2 s on two busy cores
 
-        # It goes on without, and nothing of her files is missing.
+        # It continues without GPU, and no files are missing.
         assert api.wait(work, "running", limit_s=LIMIT_S)["resources"]["accelerators"]["count"] == 0
         ada.page.goto(f"{berth.url}/workspaces/{work}/")
         ada.page.locator("#act-attach-gpu").wait_for()
@@ -241,7 +243,7 @@ def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[
         ada.page.locator(".jp-DirListing-item", has_text=NOTEBOOK).wait_for(timeout=START_LIMIT_MS)
         ada.shot("goes-on")
 
-        # Idle once more, it is warned and stopped, whoever is killed at each of these; her files stay.
+        # Idle again, it is warned and stopped, although services are killed at each step.
         hand.idle_for(work, 3700, lambda: step() == "stop", "the notice of a stop")
         told_for = api.json("GET", f"workspaces/{work}/activity")["stops_at"]
         strike(berth, "web", "control", "beat", "node")
@@ -264,5 +266,5 @@ def test_the_whole_ladder(berth: Berth, ada: Person, record_property: Callable[[
 
 
 def wake(person: Person) -> None:
-    """She comes back to the tab, as a browser tells it."""
+    """The tab becomes visible again."""
     person.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")

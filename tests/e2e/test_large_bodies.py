@@ -29,8 +29,8 @@ DIGESTIBLE = 2_400_000
 """Below the largest body that web parses."""
 
 
-def family(pid: int) -> list[int]:
-    """The process and all below it."""
+def process_tree(pid: int) -> list[int]:
+    """The process and its descendants."""
     found = [pid]
     for each in found:
         with contextlib.suppress(OSError):
@@ -40,17 +40,17 @@ def family(pid: int) -> list[int]:
 
 
 def memory_mib(berth: Berth, service: str) -> float:
-    """Private memory of a service's processes, and their share of what they have in common."""
+    """Private memory of a service's processes, plus their proportional shared memory."""
     total = 0
-    for pid in family(berth.services()[service]["pid"]):
+    for pid in process_tree(berth.services()[service]["pid"]):
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024
 
 
-def held(berth: Berth, token: str, body: bytes) -> socket.socket:
-    """A connection whose body is there but for its last byte."""
+def hold_body(berth: Berth, token: str, body: bytes) -> socket.socket:
+    """A connection whose body lacks its last byte."""
     sock = socket.create_connection(("127.0.0.1", berth.port), timeout=ANSWER_S)
     head = (
         "POST /api/v1/workspaces HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -74,19 +74,19 @@ def read(sock: socket.socket) -> bytes:
 
 
 def large(size: int) -> bytes:
-    """JSON of `size` bytes with many small values, which takes many times as much once it is parsed."""
+    """JSON of `size` bytes with many small values, which takes far more memory once parsed."""
     values = [{"n": number} for number in range(size // 16)]
     body = json.dumps({"template": values}).encode()[: size - 3]
     return body[: body.rindex(b",")].ljust(size - 2) + b"]}"
 
 
 def send(berth: Berth, tokens: list[str], body: bytes) -> dict[str, float]:
-    """Send as many bodies at once as the front door holds; the memory while it held them."""
-    # No user sends more than these in a window.
+    """Send as many bodies at once as the front door accepts; return the memory meanwhile."""
+    # The limit per user and window.
     time.sleep(LARGE_BODIES.window_s)
     with contextlib.ExitStack() as stack:
         sockets = [
-            stack.enter_context(held(berth, tokens[number % len(tokens)], body))
+            stack.enter_context(hold_body(berth, tokens[number % len(tokens)], body))
             for number in range(MAX_LARGE_BODIES)
         ]
         time.sleep(2)

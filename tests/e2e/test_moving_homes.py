@@ -1,4 +1,4 @@
-"""A home goes from the portal's machine to another one and back, by the doors, through kills."""
+"""A home moves from the portal's machine to another and back, while processes are killed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def state(pair: Pair, move_id: str) -> str:
     return str(pair.ben.json("GET", f"home-moves/{move_id}")["state"])
 
 
-def test_there_through_kills_and_back(pair: Pair) -> None:
+def test_home_is_moved_there_and_back_although_processes_are_killed(pair: Pair) -> None:
     done = pair.b.join(pair.door, pair.snippet(TOKEN), "node-b")
     assert done.returncode == 0, done.stdout + done.stderr
     pair.b.run()

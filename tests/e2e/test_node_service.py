@@ -1,6 +1,6 @@
-"""`berth node join` under a real systemd: its unit is written, started, hurt, and taken away again.
+"""`berth node join` under a real systemd: its unit is written, started, killed and removed.
 
-A machine of its own for it (tests/systemd_machine.py) joins a portal of this one. In order, as on one day.
+Its own machine (tests/systemd_machine.py) joins a portal of this one. The tests run in order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ print(tokens.create_token(actor=SYSTEM, user=User.objects.get(username="admin"),
 
 @dataclass
 class Service:
-    """A node of `site` that is a service: of the system, or with `user` of that user's own."""
+    """A node of `site` as a service: of the system, or of `user`."""
 
     site: Site
     name: str
@@ -63,7 +63,7 @@ class Service:
         return self.site.machine.ask("systemctl", *flags, *arguments, NAME, user=self.user, check=check)
 
     def command(self, *arguments: str) -> tuple[int, str]:
-        """`berth node …`, there; its exit code and what it says."""
+        """Run `berth node …` there; return exit code and output."""
         environment = instance.need_notebook_environment()
         variables = {
             "BERTH_HOME": str(self.folder.home), "BERTH_NOTEBOOK_ENV": str(environment), **self.variables,
@@ -74,7 +74,7 @@ class Service:
         return done.returncode, done.stdout + done.stderr
 
     def join(self) -> str:
-        """Make it a node; what the command says."""
+        """Make it a node; return the command's output."""
         code, said = self.command(
             "join", self.site.door, "--token", self.site.snippet(TOKEN), "--name", self.name,
             "--gateway-port", str(self.port),
@@ -98,7 +98,7 @@ class Service:
         return self.site.machine.shown(NAME, name, user=self.user)
 
     def start_workspace(self, api: Api) -> str:
-        """One that has this node alone to go to; its id."""
+        """Start a workspace that only fits this node; return its id."""
         site = self.site
         others = [row for row in site.operator.json("GET", "nodes")["results"] if row["name"] != self.name]
         for row in others:
@@ -111,7 +111,7 @@ class Service:
         return str(made["id"])
 
     def owned(self, workspace_id: str) -> set[tuple[int, int]]:
-        """Its processes, by number and start: seen from here, as they are in another PID namespace."""
+        """Its processes by PID and start time, as seen from here; they are in another PID namespace."""
         marker = f"BERTH_WORKSPACE=ws-{workspace_id.replace('-', '')}".encode()
         found = set()
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -177,7 +177,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             mounts.detach(shared)
 
 
-def test_a_service_of_the_system_from_joining_to_leaving(site: Site) -> None:
+def test_system_service_from_join_to_leave(site: Site) -> None:
     node = Service(site, "node-b", NodeFolder(site.folder / "b"), site.first_port)
     said = node.join()
     assert "Service                connected" in said, said
@@ -217,7 +217,7 @@ def test_a_service_of_the_system_from_joining_to_leaving(site: Site) -> None:
     assert site.machine.run("test", "-e", f"/etc/systemd/system/{NAME}").returncode == 1
 
 
-def test_a_service_of_a_users_own(site: Site) -> None:
+def test_user_service_from_join_to_leave(site: Site) -> None:
     machine = site.machine
     machine.ask("useradd", "--create-home", "ada")
     home = site.folder / "ada"

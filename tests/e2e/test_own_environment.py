@@ -1,7 +1,7 @@
-"""A list with one wrong name, its line in the log, mended, a template and a flavor, and a member's start.
+"""A package list with one wrong name: log line, correction, template, flavor, and a member's start.
 
-By pages, by REST and by `berth apply`: real builds of one tiny package. By pages it comes from the machine's
-package index, and is skipped where none answers; the others share an instance with an index in a folder.
+On pages, over REST and by `berth apply`, with real builds of a tiny package. The page test uses the machine's
+package index and is skipped without one; the others share an instance with an index in a folder.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PROOF = "proof-of-{name}.txt"
 
 
 def startup(name: str) -> str:
-    """Fails unless the package is there, and so does the start; leaves the proof in the home."""
+    """A startup script that fails without the package, and leaves proof in the home."""
     return f'python3 -c "import six; print(six.__name__)" > "$HOME/{PROOF.format(name=name)}"\n'
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
-    """An instance whose packages come from a folder."""
+    """An instance with packages from a folder."""
     packages = PackageFolder(tmp_path_factory.mktemp("index") / "packages")
     packages.wheel("pip")
     packages.wheel("six")
@@ -72,7 +72,7 @@ def site_ben(site: Berth) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def admin(berth: Berth) -> Iterator[Api]:
-    """The administrator's API, on a machine whose package index answers."""
+    """The administrator's API, if the package index answers."""
     index = os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
     if index.startswith("http"):
         try:
@@ -90,7 +90,7 @@ def administrator(berth: Berth) -> Iterator[Api]:
 
 @pytest.fixture
 def ben(berth: Berth) -> Iterator[Api]:
-    """A member, who owns nothing; what he starts is deleted afterwards."""
+    """The API of a member; his workspaces are deleted afterwards."""
     yield from member(berth)
 
 
@@ -104,7 +104,7 @@ def member(berth: Berth) -> Iterator[Api]:
 
 
 def ended_build(admin: Api, slug: str, version: int) -> dict[str, Any]:
-    """The build of a version, once it has ended."""
+    """The build of a version, once finished."""
 
     def look() -> dict[str, Any] | None:
         rows = admin.json("GET", f"environments/{slug}/builds")["results"]
@@ -115,7 +115,7 @@ def ended_build(admin: Api, slug: str, version: int) -> dict[str, Any]:
 
 
 def is_refused_with_its_line(admin: Api, slug: str) -> None:
-    """The first version names the wrong package, its line in the list and that of the log."""
+    """The first version names the wrong package, its line in the list and in the log."""
     build = ended_build(admin, slug, 1)
     assert build["state"] == "failed"
     assert build["failure"]["code"] == "build_no_such_package", build["message"]
@@ -124,7 +124,7 @@ def is_refused_with_its_line(admin: Api, slug: str) -> None:
     of_build, line = f"environments/{slug}/builds/{build['id']}", build["failure"]["params"]["log_line"]
     assert WRONG in line
     assert line in " ".join(admin.ask("GET", f"{of_build}/log").text.split())
-    # The stream has all of it, and ends with the build.
+    # The stream has the whole log and ends with the build.
     events = admin.ask("GET", f"{of_build}/stream", Accept="text/event-stream").text.splitlines()
     sent = [json.loads(event.removeprefix("data:")) for event in events if event.startswith("data:")]
     assert line in " ".join("".join(each.get("log", "") for each in sent).split())
@@ -132,7 +132,7 @@ def is_refused_with_its_line(admin: Api, slug: str) -> None:
 
 
 def member_starts(berth: Berth, ben: Api, name: str) -> None:
-    """He chooses template and flavor; his workspace answers, and its start has seen the package."""
+    """Start a workspace as a member; check that it answers and its start found the package."""
     order = {"team": "lab", "template": name, "flavor": name}
     assert ben.json("POST", "admission/preview", order)["outcome"] == "fits_now"
     made = ben.create(name, name, name=name)
@@ -163,7 +163,7 @@ def template_of(name: str) -> dict[str, Any]:
     }
 
 
-def test_by_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
+def test_environment_is_corrected_and_used_over_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
     berth, admin, ben = site, site_admin, site_ben
     name = "own-by-rest"
     body = {"name": name, "slug": name, "source": f"six\n{WRONG}\n", "notebook": False}
@@ -181,7 +181,9 @@ def test_by_rest(site: Berth, site_admin: Api, site_ben: Api) -> None:
     member_starts(berth, ben, name)
 
 
-def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -> None:
+def test_environment_is_corrected_and_used_by_apply(
+    site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path
+) -> None:
     berth, admin, ben = site, site_admin, site_ben
     name = "own-by-apply"
     file = tmp_path / "site.yaml"
@@ -207,14 +209,14 @@ def test_by_apply(site: Berth, site_admin: Api, site_ben: Api, tmp_path: Path) -
             "flavors": {name: {"name": name, "cpu_milli": 100, "memory_mib": 256}},
             "templates": {name: template_of(name)},
         }
-        file.write_text(json.dumps(document))  # which is YAML, too
+        file.write_text(json.dumps(document))  # JSON is valid YAML
 
     write(("six", WRONG))
     of_file = ("-f", str(file))
     applied = berth_cli("apply", *of_file)
     assert applied.returncode == 0 and name in applied.stdout, applied
     is_refused_with_its_line(admin, name)
-    # Whoever has applied it sees the line in a terminal, too.
+    # `berth` shows the line in a terminal, too.
     again = berth_cli("environments", "build", name, "--wait")
     assert again.returncode == 1 and "<-- failed here" in again.stderr, again
     assert "line 2" in again.stderr and WRONG in again.stderr, again
@@ -238,7 +240,9 @@ def shot(page: Page, name: str) -> None:
 
 
 @pytest.mark.browser
-def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
+def test_environment_is_corrected_and_used_on_pages(
+    berth: Berth, admin: Api, ben: Api, browser: Browser
+) -> None:
     name = "own-by-pages"
     context = browser.new_context(base_url=berth.url)
     page = context.new_page()
@@ -249,7 +253,7 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
     page.fill("#id_source", f"six\n{WRONG}\n")
     page.locator("#id_notebook").uncheck()
     page.get_by_role("button", name="Create and build").click()
-    # It says so by itself, without a reload.
+    # The page updates without a reload.
     problem = page.locator("#mending")
     problem.wait_for(timeout=BUILD_LIMIT_S * 1000)
     assert WRONG in problem.inner_text() and "Line 2" in problem.inner_text()
@@ -294,7 +298,7 @@ def test_by_pages(berth: Berth, admin: Api, ben: Api, browser: Browser) -> None:
         page.locator(f"input[name={field}][value={name}]").check(force=True)
         chosen(page, field, name)
     shot(page, "member")
-    # Not the environment of his last choice: that was another template's.
+    # Not the environment of his last choice, which belongs to another template.
     assert page.locator("#environment").input_value() == ""
     page.locator("#start").click()
     page.wait_for_url(re.compile(r"/workspaces/[0-9a-f-]+/\?open=1|//ws-"), wait_until="commit")

@@ -1,6 +1,6 @@
-"""The examples of pipelines, step by step, against a whole Berth.
+"""The examples of pipelines, step by step, against a real instance.
 
-This machine has no GPU: the variables for the flavor and the check say so. Nothing else of them is changed.
+The only changes are the variables for flavor and check, as this machine has no GPU.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def pipeline(berth: Berth, tmp_path: Path) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def one_core(berth: Berth, ada: Api) -> Iterator[None]:
-    """ada's team may hold one core; ben, a member, decides requests."""
+    """ada's team may use one core; ben, a member, decides requests."""
     berth.run("manage.py", "shell", "-c", SET_UP)
     yield
     berth.run("manage.py", "shell", "-c", CLEAN_UP)
 
 
 def berth_says(berth: Berth, user: str, *command: str) -> str:
-    """What a person types beside the pipeline."""
+    """The output of a command that a user runs beside the pipeline."""
     done = subprocess.run(
         [Path(sys.executable).parent / "berth", *command],
         env={**os.environ, "BERTH_URL": berth.url, "BERTH_TOKEN": berth.tokens[user]},
@@ -91,7 +91,7 @@ def nothing_is_left(ada: Api, berth: Berth) -> bool:
 
 
 @pytest.mark.parametrize("name", quick_of(JOBS, ("github",), "the same by another runner"))
-def test_a_pipeline_from_start_to_result(
+def test_pipeline_runs_from_start_to_result(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path, name: str
 ) -> None:
     outcome = pipeline(name)
@@ -102,7 +102,7 @@ def test_a_pipeline_from_start_to_result(
     assert nothing_is_left(ada, berth)
 
 
-def test_a_check_that_fails_ends_it(
+def test_failed_check_ends_the_pipeline(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path
 ) -> None:
     outcome = pipeline("gitlab", GPU_CHECK="nvidia-smi-that-is-not-here -L")
@@ -112,7 +112,7 @@ def test_a_check_that_fails_ends_it(
     assert nothing_is_left(ada, berth)
 
 
-def test_cancelled_while_starting_leaves_nothing(
+def test_pipeline_cancelled_while_starting_leaves_nothing(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth
 ) -> None:
     def begun() -> None:
@@ -124,7 +124,7 @@ def test_cancelled_while_starting_leaves_nothing(
 
 
 @pytest.mark.thorough("`make test` cancels one that starts")
-def test_cancelled_while_working_leaves_nothing(
+def test_pipeline_cancelled_while_running_leaves_nothing(
     pipeline: Callable[..., Outcome], ada: Api, berth: Berth, tmp_path: Path
 ) -> None:
     train = tmp_path / "train.ipynb"
@@ -160,7 +160,7 @@ def test_queued_start_passes_when_capacity_is_free(
     ada.wait(held["id"], "running")
 
     def makes_room(said: Callable[[], str]) -> None:
-        """As soon as the pipeline has said that its own waits."""
+        """Free capacity once the pipeline reports that it waits."""
         eventually(lambda: "pending, position 1" in said(), limit_s=120, what="it waits")
         berth_says(berth, "ada", "rm", held["id"], "--yes")
 
@@ -186,7 +186,7 @@ print(server.server_port)
 """
 
 
-def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
+def test_port_is_forwarded_for_its_user_until_the_token_is_revoked(
     berth: Berth, ada: Api, tmp_path: Path
 ) -> None:
     made = ada.create("jupyterlab", "cpu-small", name="forwards")
@@ -213,7 +213,7 @@ def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
     narrow = ada.json("POST", "tokens", {"name": "narrow", "scopes": ["workspaces:read"]})["secret"]
     for token in ("berth_" + "x" * 43, berth.tokens["ben"], narrow):
         assert status(token) in {401, 403}
-    # A page, also one of the workspace's own origin.
+    # A page, also on the workspace's origin.
     assert {status(ada.token, Origin=each) for each in (origin, "http://evil.example")} == {403}
 
     short = ada.json("POST", "tokens", {"name": "short", "scopes": ["workspaces:read", "workspaces:connect"]})
@@ -230,7 +230,7 @@ def test_a_port_is_led_here_for_its_user_alone_and_as_long_as_the_token_holds(
         line.request("GET", "/")
         assert line.getresponse().read() == b"from inside"
         assert ada.ask("POST", f"tokens/{short['id']}/revoke").status_code == 204
-        # What is open is cut, and the command ends.
+        # Open connections are closed, and the command ends.
         assert line.sock is not None and line.sock.recv(1) == b""
         assert process.wait(60) == 3
         line.close()

@@ -1,4 +1,4 @@
-"""A planted value is searched for everywhere: it is in the workspace, and in nothing else that there is."""
+"""A secret value is searched for everywhere: only its workspace may contain it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("e2e")]
 
 
 def forms_of(value: str) -> list[bytes]:
-    """The value as it is, and as it stands in the middle of something in base64, wherever it begins there."""
+    """The value, and its base64 forms at every offset."""
     found = [value.encode()]
     for shift in range(3):
         coded = base64.b64encode(b"x" * shift + value.encode())
@@ -38,7 +38,7 @@ def holds(data: bytes, values: list[str]) -> bool:
 
 def files_with(folder: Path, values: list[str]) -> list[Path]:
     found = []
-    # Not `rglob`, which ends with an error where a folder goes while it is looked through.
+    # Not `rglob`, which fails if a folder is removed meanwhile.
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
             with suppress(OSError):
@@ -49,7 +49,7 @@ def files_with(folder: Path, values: list[str]) -> list[Path]:
 
 
 def keys_with(store: Any, values: list[str]) -> tuple[list[bytes], int]:
-    """Keys of Redis whose content has a value, and how many keys there are."""
+    """Redis keys whose content has a value, and the number of keys."""
     read: dict[bytes, Any] = {
         b"string": store.get,
         b"list": lambda key: store.lrange(key, 0, -1),
@@ -82,8 +82,8 @@ def processes_with(values: list[str], name: str) -> set[int]:
 
 
 @contextmanager
-def overheard(store: Any) -> Iterator[list[bytes]]:
-    """Every command that anybody sends to Redis meanwhile, messages to nodes among them."""
+def recorded_commands(store: Any) -> Iterator[list[bytes]]:
+    """All commands sent to Redis meanwhile, including messages to nodes."""
     heard: list[bytes] = []
     over = threading.Event()
 
@@ -98,15 +98,15 @@ def overheard(store: Any) -> Iterator[list[bytes]]:
             yield heard
         finally:
             over.set()
-            store.ping()  # the last that is heard
+            store.ping()  # the end marker
             thread.join(20)
     assert not thread.is_alive()
 
 
-def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api, vault: VaultServer) -> None:
+def test_secret_value_is_found_only_in_its_workspace(berth: Berth, ada: Api, vault: VaultServer) -> None:
     mark = uuid.uuid4().hex
     env, file, kept = f"planted-env-{mark}", f"planted-file-{mark}", f"planted-vault-{mark}"
-    # What Vault keeps, and what opens it, which not even the workspace has.
+    # Vault's value, and the token, which not even the workspace has.
     vault.start()
     vault.write("berth/users/ada/planted", key=kept)
     token = vault.token_file.read_text()
@@ -117,10 +117,10 @@ def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api, va
     ada.json("PUT", "me/secrets/PLANTED_FILE", {"value": file, "kind": "file", "everywhere": True})
     store = redis.Redis.from_url(berth.instance.redis_url("control", berth.secret("redis_control")))
     order = {"team": "lab", "template": "jupyterlab", "flavor": "cpu-small", "secrets": ["PLANTED_ENV"]}
-    with overheard(store) as heard:
+    with recorded_commands(store) as heard:
         made = ada.json("POST", "workspaces", order)
         ada.wait(made["id"], "running")
-    # Its start message was among them, and can be read by whoever reads Redis.
+    # Its start message was recorded, so the recording works.
     assert any(holds(command, [made["id"]]) for command in heard)
     assert not any(holds(command, values) for command in heard)
     curl, host = Curl(berth, berth.tokens["ada"]), berth.host(made["id"])
@@ -138,7 +138,7 @@ def test_a_value_is_in_its_workspace_and_nowhere_else(berth: Berth, ada: Api, va
     assert processes_with(values, "environ") <= own and processes_with([token], "environ") == set()
     found, count = keys_with(store, values)
     assert found == [] and count > 0
-    # The cells of this test may be in the history of its own home.
+    # The home's history may contain the cells of this test.
     homes = berth.home / "homes"
     assert [path for path in files_with(berth.home, values) if not path.is_relative_to(homes)] == []
     for path in (

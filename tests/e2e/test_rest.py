@@ -1,4 +1,4 @@
-"""The whole way by REST, with curl alone but for the kernel's WebSocket."""
+"""The whole lifecycle over REST with curl, except the kernel's WebSocket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reach(curl: Curl, workspace_id: str, state: str) -> None:
 
 
 def open_page(curl: Curl, path: str, host: str) -> Answer:
-    """The page, once the proxy has its route: some moments after the workspace is ready."""
+    """The page, once the proxy has its route, shortly after the workspace is ready."""
 
     def look() -> Answer | None:
         answer = curl("GET", path, host=host)
@@ -74,7 +74,7 @@ def test_jupyterlab_from_creation_to_deletion(berth: Berth, curl: Curl) -> None:
 
 
 def server_token(page: Answer) -> dict[str, str]:
-    """What marimo's own page sends along with each request."""
+    """The token that marimo's page sends with each request."""
     found = re.search(r'"serverToken": ?"([^"]+)"', page.body)
     assert found, page.body[:2000]
     return {"Marimo-Server-Token": found[1]}

@@ -1,7 +1,7 @@
-"""A client like a Terraform provider: it reads the OpenAPI document, and talks HTTP to a running Berth.
+"""A client like a Terraform provider, driven by the OpenAPI document of a running instance.
 
-For every kind that the document reads and edits, it sends back the whole of what it has read. Nothing may
-change, and no kind may be missing.
+For every editable kind, it sends back the full representation. Nothing may change, and no kind may be
+missing.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ SET = {
 
 @dataclass
 class Provider:
-    """Knows the site only by its URL, a token and the OpenAPI document that the site serves."""
+    """Knows only the site's URL, a token and the OpenAPI document."""
 
     http: httpx.Client
     document: dict[str, Any]
     made: list[str] = field(default_factory=list)
 
     def kinds(self) -> dict[str, list[str]]:
-        """The methods that edit, by path of the document, of everything that can be read and edited."""
+        """The editing methods of every readable and editable kind, by path of the document."""
         paths = self.document["paths"]
         return {
             path: methods
@@ -120,7 +120,7 @@ class Provider:
         self.made.append(f"/api/v1/{path}")
 
     def listed(self, kind: str) -> Iterator[str]:
-        """The paths of what the site has already: rows of a list, and single parts of each row."""
+        """The paths of existing objects: rows of a list, and their parts."""
         collection, _, name = kind.rpartition("/")
         if not name.startswith("{"):
             if collection in self.document["paths"]:
@@ -138,7 +138,7 @@ class Provider:
                 yield f"{collection}/{row[key] if key in row else row['team']}"
 
     def create_workspace(self) -> None:
-        """A simulated one, once it runs."""
+        """Create a simulated workspace and wait until it runs."""
         flavor = f"{TEAM}-cpu"
         eventually(
             lambda: self.ask("GET", f"/api/v1/flavors/{flavor}").is_success,
@@ -156,20 +156,20 @@ class Provider:
         )
 
     def round_trip(self, path: str, method: str) -> None:
-        """Read, send back whole with the version that was read, and read again."""
+        """Read, send back in full with the version, and read again."""
         own = SET.get(path.removeprefix("/api/v1/"), {}) if method == "put" else {}
         for _ in range(TRIES):
             read = self.ask("GET", path)
             assert read.status_code == 200, f"{path}: {read.text}"
             before = read.json()
-            # A secret's value is in no answer: a provider has it in its configuration.
+            # No response has the secret's value: a provider takes it from its configuration.
             sent = {**{name: value for name, value in own.items() if name not in before}, **before}
             written = self.ask(method.upper(), path, sent, **{"If-Match": read.headers["ETag"]})
             if written.status_code != 412:
                 break
         assert written.status_code == 200, f"{method} {path}: {written.text}"
         again = self.ask("GET", path)
-        # A value that is written again is a new version of the secret.
+        # Writing a value again creates a new version of the secret.
         renewed = () if sent == before else ("version", "changed_at", "changed_by")
         assert _still(again.json(), *renewed) == _still(before, *renewed), path
         if sent == before and path.rpartition("/")[0] != "/api/v1/workspaces":
@@ -178,7 +178,7 @@ class Provider:
         assert refused.status_code == 412, f"{method} {path}: {refused.text}"
 
     def delete(self, path: str) -> None:
-        """Delete what was created. What leaves records is archived or switched off."""
+        """Delete what was created; archive or deactivate what leaves records."""
         operations = self.document["paths"][self.kind_of(path)]
         if "delete" not in operations:
             return
@@ -227,7 +227,7 @@ def reservation() -> dict[str, Any]:
     }
 
 
-def test_every_kind_is_sent_back_without_a_change(provider: Provider) -> None:
+def test_every_resource_round_trips_without_changes(provider: Provider) -> None:
     tried: set[tuple[str, str]] = set()
     for kind, methods in provider.kinds().items():
         paths = dict.fromkeys(path for path in provider.made if provider.kind_of(path) == kind)

@@ -1,4 +1,4 @@
-"""A notebook that is open while its session ends says what to do, and works again after a sign-in."""
+"""A notebook whose session ends shows what to do, and works again after sign-in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def test_unsaved_work_is_saved_after_signing_in_again_in_another_tab(
+def test_unsaved_work_is_saved_after_sign_in_in_another_tab(
     berth: Berth, person: Callable[..., Person]
 ) -> None:
     ada = person("signed-out", color_scheme="light", **DESKTOP)
@@ -72,7 +72,7 @@ def test_unsaved_work_is_saved_after_signing_in_again_in_another_tab(
     saved = berth.home / "homes" / "lab" / "ada" / "kept.ipynb"
     page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')", timeout=START_LIMIT_MS)
     assert "unsaved" in saved.read_text()
-    # Its kernel is connected again, with its variables.
+    # The kernel is reconnected, with its variables.
     page.keyboard.press("Shift+Enter")
     page.keyboard.type("x + '!'")
     page.keyboard.press("Shift+Enter")

@@ -1,8 +1,7 @@
-"""docs/systemd.md, word by word: a whole server of units, in a machine with a systemd of its own.
+"""docs/systemd.md, command by command: a server of systemd units on its own machine.
 
-What brings the programs (its first step) is left out: this checkout and the machine's packages are there. The
-machine has a network of its own, so that the ports may be those of the document, and a cluster of PostgreSQL
-that is made anew.
+The installation of programs (first step) is left out: the machine uses this checkout and its packages. It has
+its own network, for the documented ports, and a new PostgreSQL cluster.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ pg_dropcluster "$version" main
 pg_createcluster "$version" main
 systemctl start postgresql
 """
-# A Python in somebody's home, as this one may be, is hidden from services.
+# A Python in a user's home is hidden from services.
 HOMES = "[Service]\nProtectHome=read-only\n"
 SNIPPET = """
 import django; django.setup()
@@ -128,7 +127,7 @@ def api(server: SystemdMachine, token: str, method: str, path: str, body: Any = 
     return json.loads(said) if said else None
 
 
-def test_a_server_from_the_document(server: SystemdMachine) -> None:
+def test_server_is_installed_as_documented(server: SystemdMachine) -> None:
     environment = instance.need_notebook_environment()
     programs, *steps, join = BLOCKS
     assert "apt-get" in programs and "node join" in join and len(steps) == 4
@@ -146,7 +145,7 @@ def test_a_server_from_the_document(server: SystemdMachine) -> None:
     command = re.sub(r"berth-join\.\S+", token, join)
     do(server, f"export BERTH_NOTEBOOK_ENV={environment}\n{command}")
     eventually(lambda: all_well(server), limit_s=LIMIT_S, what=lambda: f"{health(server)}")
-    # A worker answers before the portal has taken in what its node has: until then a start is refused.
+    # Starts are refused until the portal has processed the node's inventory.
     eventually(
         lambda: any(node["online"] for node in api(server, secret, "GET", "nodes")["results"]),
         limit_s=LIMIT_S,

@@ -1,7 +1,7 @@
-"""Two machines, one front door: node A is the portal's own, node B joins from a network of its own.
+"""Two machines, one front door: node A is the portal's own, node B joins from its own network.
 
-In order, as on one day: B joins, a notebook runs on each, B's worker dies, B is attacked with, drained, and
-revoked.
+The tests run in order: B joins, each node runs a notebook, B's worker dies, B is used for attacks, drained
+and revoked.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ print(tokens.create_token(actor=SYSTEM, user=User.objects.get(username="admin"),
 
 @dataclass
 class Pair:
-    """The portal's machine, the second one, and what is where: ada's workspaces on B, ben's on A.
+    """The portal's machine and the second one.
 
-    Each has a home on the machine of the first workspace, and is placed there from then on.
+    Ada's workspaces are on B and ben's on A, as their homes are there.
     """
 
     berth: Berth
@@ -98,7 +98,7 @@ class Pair:
         self.operator.json("POST", f"nodes/{self.node(name)['id']}/{verb}", {})
 
     def start_on(self, name: str, other: str, *, template: str = "jupyterlab") -> str:
-        """A workspace that has this node alone to go to; its id."""
+        """Start a workspace that only fits this node; return its id."""
         api = self.of(name)
         self.act(other, "cordon")
         try:
@@ -111,7 +111,7 @@ class Pair:
         return str(made["id"])
 
     def of(self, name: str) -> Api:
-        """The API of whoever works on this node."""
+        """The API of the user of this node."""
         return self.ada if name == "node-b" else self.ben
 
 
@@ -158,7 +158,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, wire: Network) -> Iterator[Pa
         b.end()
 
 
-def test_one_command_makes_it_a_node(pair: Pair) -> None:
+def test_join_command_adds_the_node(pair: Pair) -> None:
     token = pair.snippet(TOKEN)
     done = pair.b.join(pair.door, token, "node-b")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -177,7 +177,7 @@ def test_one_command_makes_it_a_node(pair: Pair) -> None:
 
 
 def cell(pair: Pair, node: str, code: str) -> str:
-    """What a cell prints in the notebook on this node, run through the one front door."""
+    """The output of a cell in the notebook on this node, run through the front door."""
     workspace_id, token = pair.workspaces[node], pair.of(node).token
     curl = Curl(pair.berth, token)
     host = pair.berth.host(workspace_id)
@@ -192,7 +192,7 @@ def cell(pair: Pair, node: str, code: str) -> str:
         return execute(channel, code)
 
 
-def test_a_notebook_on_each_through_the_one_front_door(pair: Pair) -> None:
+def test_notebooks_on_both_nodes_are_reached_through_one_front_door(pair: Pair) -> None:
     on_b = pair.start_on("node-b", "node-a")
     on_a = pair.start_on("node-a", "node-b")
     assert pair.b.owned("ws-" + on_b.replace("-", "")) and not pair.b.owned("ws-" + on_a.replace("-", ""))
@@ -208,11 +208,11 @@ def test_a_notebook_on_each_through_the_one_front_door(pair: Pair) -> None:
         cell(pair, name, f"open('where.txt', 'w').write('on {name}')")
         assert (home / "where.txt").read_text() == f"on {name}"
     for name in homes:
-        heard(pair, name)
+        wait_for_heartbeat(pair, name)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a gateway an account of its own")
-def test_the_gateway_of_a_node_has_no_rights(pair: Pair) -> None:
+def test_node_gateway_has_no_privileges(pair: Pair) -> None:
     """It sees its configuration, its own key and the way to sockets; the worker stays root."""
     services = pair.b.services()
     gateway, worker = (Path(f"/proc/{services[name]['pid']}") for name in ("node-gateway", "node"))
@@ -230,8 +230,8 @@ def test_the_gateway_of_a_node_has_no_rights(pair: Pair) -> None:
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, DOORS_UID, 0o660)
 
 
-def heard(pair: Pair, name: str) -> None:
-    """Until the agent of the workspace on this node has been heard once more."""
+def wait_for_heartbeat(pair: Pair, name: str) -> None:
+    """Wait for another heartbeat of the workspace on this node."""
     api, workspace_id = pair.of(name), pair.workspaces[name]
     before = api.workspace(workspace_id)["heartbeat_at"]
     eventually(
@@ -241,8 +241,8 @@ def heard(pair: Pair, name: str) -> None:
     )
 
 
-def test_its_worker_dies_and_comes_back(pair: Pair) -> None:
-    """The workspace goes on, is entered meanwhile, and its node takes orders again."""
+def test_killed_worker_recovers_and_the_workspace_keeps_running(pair: Pair) -> None:
+    """The workspace stays reachable, and its node accepts commands again."""
     before = pair.b.services()["node"]["pid"]
     os.kill(before, signal.SIGKILL)
     assert cell(pair, "node-b", "print('still here')") == "still here\n"
@@ -258,8 +258,8 @@ def test_its_worker_dies_and_comes_back(pair: Pair) -> None:
     pair.start_on("node-b", "node-a")
 
 
-def test_the_portals_machine_is_away_for_a_while(pair: Pair) -> None:
-    """Its services are stopped and started; B connects again by itself, and what runs there went on."""
+def test_node_recovers_after_the_portal_was_unreachable(pair: Pair) -> None:
+    """The portal's services restart; B reconnects, and its workspaces kept running."""
     pair.berth.down_keeping_workspaces()
     assert pair.b.owned()
     pair.berth.start()
@@ -272,10 +272,10 @@ def test_the_portals_machine_is_away_for_a_while(pair: Pair) -> None:
     )
 
 
-# --- with B's keys in other hands --------------------------------------------------------------------
+# --- with B's stolen keys -------------------------------------------------------------------------
 
 
-def test_its_user_of_redis_reaches_nothing_of_others(pair: Pair) -> None:
+def test_redis_user_of_the_node_cannot_reach_other_keys(pair: Pair) -> None:
     own = node_queue("node-a")
     with redis_client.client(pair.b.known().redis_url(pair.b.folder), socket_timeout=10) as client:
         for attempt in (
@@ -291,8 +291,8 @@ def test_its_user_of_redis_reaches_nothing_of_others(pair: Pair) -> None:
                 attempt()
 
 
-def test_it_cannot_speak_for_the_other_node(pair: Pair) -> None:
-    """With its own key, its own name or A's: A's inventory stays as it is."""
+def test_node_cannot_send_messages_of_another_node(pair: Pair) -> None:
+    """Neither with its own key under its own name nor under A's."""
     before = pair.node("node-a")
     known = pair.b.known()
     slug = known.answer.pool
@@ -311,8 +311,8 @@ def test_it_cannot_speak_for_the_other_node(pair: Pair) -> None:
     assert pair.node("node-a")["online"] and before["online"]
 
 
-def test_its_certificate_opens_no_gateway_and_no_more_than_agents_paths(pair: Pair) -> None:
-    """A node's gateway takes the front door alone; this machine's listens at no port at all."""
+def test_node_certificate_gives_access_to_agent_paths_only(pair: Pair) -> None:
+    """A node's gateway accepts only the front door; the portal's own listens at no port."""
     workspace = pair.workspaces["node-b"].replace("-", "")
     context = ssl.create_default_context(cafile=str(pair.b.folder.authority))
     context.load_cert_chain(pair.b.folder.certificate, pair.b.folder.key)
@@ -336,13 +336,12 @@ def test_its_certificate_opens_no_gateway_and_no_more_than_agents_paths(pair: Pa
 
 
 def _portal(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The same without a look at the name: the door is asked by its address here."""
+    """The same without checking the host name, as the door is reached by address here."""
     context.check_hostname = False
     return context
 
 
-def test_from_its_network_only_the_two_doors_are_open(pair: Pair) -> None:
-    """The portal's machine shows the other one nothing else of Berth's."""
+def test_only_the_two_doors_are_reachable_from_the_node_network(pair: Pair) -> None:
     first = int(pair.door.rpartition(":")[2])
     known = pair.berth.instance
     inner = [pair.berth.port, known.web_port, known.redis_port, known.gateway_port]
@@ -355,11 +354,11 @@ def test_from_its_network_only_the_two_doors_are_open(pair: Pair) -> None:
     assert json.loads(done.stdout) == [first, first + 1]
 
 
-# --- it goes -----------------------------------------------------------------------------------------
+# --- leaving --------------------------------------------------------------------------------------
 
 
-def test_it_is_drained(pair: Pair) -> None:
-    """What ran there waits for the machine with its home, and is there again when that takes work."""
+def test_drained_node_keeps_stopped_workspaces_until_it_returns(pair: Pair) -> None:
+    """Its workspaces wait for the machine with their home, and start when it returns."""
     waits = pair.workspaces["node-b"]
     refused = pair.b.berth("leave")
     assert refused.returncode == 1 and "node-b still has 1 workspace" in refused.stderr, refused.stderr
@@ -372,8 +371,8 @@ def test_it_is_drained(pair: Pair) -> None:
     assert pair.b.owned()
 
 
-def test_it_is_revoked(pair: Pair) -> None:
-    """Its connection is cut, nobody enters what runs there, and both sides say so in words."""
+def test_revoked_node_is_cut_off(pair: Pair) -> None:
+    """Its connection is closed, its workspaces are unreachable, and both sides report it."""
     lost = pair.workspaces["node-b"]
     assert pair.berth.enter(lost, pair.ada.token, "/api") == 200
     client = redis_client.client(pair.b.known().redis_url(pair.b.folder), socket_timeout=30)

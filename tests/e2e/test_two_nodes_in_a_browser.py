@@ -1,7 +1,7 @@
-"""Two machines in networks of their own, one front door, and two people at browsers.
+"""Two machines in their own networks, one front door, and two users with browsers.
 
-The operator adds both by the command of the page, drains one and revokes the other; ada works on both and
-reads on her pages what becomes of it. In order, as on one day.
+The operator adds both with the page's command, drains one and revokes the other; ada works on both. The tests
+run in order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ services.set_member(actor=SYSTEM, team=team, username="ada", role="member")
 
 @dataclass
 class Site:
-    """The portal, two machines beside it, and who is there."""
+    """The portal, two machines, and their users."""
 
     berth: Berth
     machines: dict[str, SecondMachine]
@@ -76,7 +76,7 @@ class Site:
         return "ws-" + self.workspaces[node].replace("-", "")
 
     def machines_page(self) -> Page:
-        """The machines of the pool, by the links that lead there."""
+        """The machines of the pool, reached by links."""
         page = self.admin.page
         page.goto(f"{self.berth.url}/pools/")
         page.locator(f"main a[href='/pools/{self.nodes()['node-a']['pool']}/']").first.click()
@@ -97,7 +97,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
             "BERTH_NODES_ADDRESS": first.here,
             "BERTH_NODES_PORT": str(consecutive_ports(2)),
             "BERTH_HEARTBEAT_S": "4",
-            # On a loaded machine a page needs some seconds to say it.
+            # On a loaded machine the page needs some seconds.
             "BERTH_PREEMPTION_GRACE_S": "30",
             "BERTH_NODE_LEASE_S": "8",
             "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
@@ -139,7 +139,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator
 
 @pytest.fixture(autouse=True)
 def witness(site: Site, request: pytest.FixtureRequest) -> Iterator[None]:
-    """After a test that failed: what each open page shows, and what the API says at that time."""
+    """After a failed test: the content of each open page, and the state from the API."""
     yield
     if not request.node.stash.get(FAILED, False):
         return
@@ -152,7 +152,7 @@ def witness(site: Site, request: pytest.FixtureRequest) -> Iterator[None]:
     SHOTS.joinpath("two-nodes-failed.json").write_text(json.dumps(said, indent=1))
 
 
-def test_the_command_of_the_page_adds_each(site: Site) -> None:
+def test_command_of_the_page_adds_both_nodes(site: Site) -> None:
     site.admin.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=site.berth.url)
     for name, machine in site.machines.items():
         page = site.machines_page()
@@ -170,8 +170,8 @@ def test_the_command_of_the_page_adds_each(site: Site) -> None:
     assert site.nodes()["node-x"]["online"] and site.nodes()["node-y"]["online"]
 
 
-def test_a_notebook_on_each(site: Site) -> None:
-    """Each on the machine of its home, and both entered through the one front door."""
+def test_notebook_on_each_node(site: Site) -> None:
+    """Each on the machine of its home, both through the front door."""
     for name, team in TEAMS.items():
         (other,) = set(TEAMS) - {name}
         site.cordon(other)
@@ -190,7 +190,7 @@ def test_a_notebook_on_each(site: Site) -> None:
         site.workspaces[name] = row["id"]
         assert site.machines[name].owned(site.marker(name))
         assert not site.machines[other].owned(site.marker(name))
-    # A browser has six connections for a site, and each page that is seen holds two of them.
+    # A browser has six connections per site, and each visible page uses two.
     for page in site.ada.context.pages:
         page.close()
     for name in TEAMS:
@@ -199,13 +199,13 @@ def test_a_notebook_on_each(site: Site) -> None:
         expect(page.locator("[aria-labelledby=facts-title]")).to_contain_text(name)
 
 
-def test_killed(site: Site) -> None:
-    """The machine's worker and the workspace at once: her page says what happened, and how to go on."""
+def test_killed_worker_and_workspace_are_explained_on_the_page(site: Site) -> None:
+    """Worker and workspace are killed at once."""
     machine, page = site.machines["node-x"], site.pages["node-x"]
     before = machine.services()["node"]["pid"]
     os.kill(before, signal.SIGKILL)
     for each in machine.owned(site.marker("node-x")):
-        with suppress(ProcessLookupError):  # it has ended with one before it
+        with suppress(ProcessLookupError):  # it may have ended already
             os.kill(each.pid, signal.SIGKILL)
     again = page.get_by_role("button", name="Try again")
     again.wait_for(timeout=LIMIT_MS)
@@ -216,7 +216,7 @@ def test_killed(site: Site) -> None:
     page.screenshot(path=site.ada.shot_path("killed"), full_page=True)
     machine.until_running()
     assert machine.services()["node"]["pid"] != before
-    # It leads from page to page until the notebook is there.
+    # Pages redirect until the notebook opens.
     again.click(no_wait_after=True)
     page.wait_for_url(re.compile(r"^http://ws-[0-9a-f]{32}\.localhost:"), timeout=LIMIT_MS)
     kept = page.locator(".jp-DirListing-item", has_text="on-node-x.ipynb")
@@ -224,8 +224,8 @@ def test_killed(site: Site) -> None:
     page.goto(f"{site.berth.url}/workspaces/{site.workspaces['node-x']}/")
 
 
-def test_drained_and_put_back(site: Site) -> None:
-    """By the page of the machine. Hers is told, waits where its home is, and is there again by itself."""
+def test_node_is_drained_and_returned_to_service(site: Site) -> None:
+    """Ada's workspace waits for its home's node and starts again automatically."""
     admin, page = site.machines_page(), site.pages["node-x"]
     site.row("node-x").get_by_role("link", name="Cordon or drain").click()
     admin.get_by_role("link", name="Drain").click()
@@ -243,8 +243,8 @@ def test_drained_and_put_back(site: Site) -> None:
     page.locator("#act-open").wait_for(timeout=LIMIT_MS)
 
 
-def test_revoked(site: Site) -> None:
-    """By the page. Hers says it by itself, with what to do; nothing offers to open what nobody can enter."""
+def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
+    """The page updates live, shows what to do, and offers no unreachable workspace."""
     site.machines_page()
     page = site.pages["node-y"]
     expect(page.locator("#act-open")).to_be_visible()
@@ -277,7 +277,7 @@ def test_revoked(site: Site) -> None:
     small.shot("revoked")
     small.context.close()
 
-    # The other machine goes on.
+    # The other machine keeps running.
     site.ada.page = site.pages["node-x"]
     site.ada.page.goto(f"{site.berth.url}/workspaces/{site.workspaces['node-x']}/open/")
     site.ada.arrive()
@@ -285,8 +285,8 @@ def test_revoked(site: Site) -> None:
     assert site.ada_api.workspace(site.workspaces["node-x"])["state"] == "running"
 
 
-def test_drained_with_its_homes(site: Site) -> None:
-    """To the portal's own machine: her workspace leaves, her home follows, and it starts there."""
+def test_drain_moves_homes_to_another_node(site: Site) -> None:
+    """To the portal's machine: the workspace stops, its home moves, and it starts there."""
     site.cordon("node-a", "uncordon")
     workspace_id = site.workspaces["node-x"]
     page = site.pages["node-x"]

@@ -1,4 +1,4 @@
-"""Open, where the browser came through a tunnel on another port or does not know `*.localhost`, as Safari."""
+"""Opening workspaces through a tunnel on another port, or in a browser without `*.localhost`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def tunnel(berth: Berth) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("place", RULES)
-def test_open_says_what_to_do(berth: Berth, ada: Api, browser: Browser, tunnel: str, place: str) -> None:
+def test_open_page_explains_unreachable_workspace_origins(
+    berth: Berth, ada: Api, browser: Browser, tunnel: str, place: str
+) -> None:
     row = ada.create("jupyterlab", "cpu-small", name="unreachable")
     ada.wait(row["id"], "running", limit_s=120)
     args = [*CHROMIUM_ARGS, f"--host-resolver-rules={RULES[place]}"]

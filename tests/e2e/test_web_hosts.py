@@ -1,4 +1,4 @@
-"""Two web hosts behind one address share sessions and keys. Under load, one is restarted after the other."""
+"""Two web hosts behind one address share sessions and keys, and are restarted one by one under load."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sign_in(client: httpx.Client, address: Address) -> None:
     assert answer.status_code == 302, answer.text[:2000]
 
 
-def test_a_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
+def test_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
     a, b = site.hosts
     with site.client(a) as at_a, site.client(b) as at_b:
         # The form of one host, sent to the other.
@@ -58,14 +58,14 @@ def test_a_session_of_one_host_is_valid_at_the_other(site: Site) -> None:
         assert answer.status_code == 302
         at_a.cookies.update(at_b.cookies)
         assert at_a.get("/").status_code == at_b.get("/").status_code == 200
-        # It ends at both, too.
+        # It also ends at both.
         token = at_a.cookies["berth-csrf"]
         headers = {"Referer": f"{site.address.url}/", "X-CSRFToken": token}
         assert at_a.post("/sign-out/", headers=headers).status_code == 302
         assert at_b.get("/").status_code == 302
 
 
-def test_a_request_repeated_at_the_other_host_is_done_once(site: Site) -> None:
+def test_request_replayed_at_the_other_host_takes_effect_once(site: Site) -> None:
     body = {"team": "lab", "template": "files", "flavor": "tiny", "name": "once"}
     headers = {**site.bearer(), "Idempotency-Key": uuid.uuid4().hex}
     answers = []
@@ -86,7 +86,7 @@ def test_a_request_repeated_at_the_other_host_is_done_once(site: Site) -> None:
 
 @dataclass
 class Load:
-    """What several people do meanwhile, each in a thread; `problems` is what any of them would have seen."""
+    """The actions of several users, each in a thread; `problems` lists errors that a user would see."""
 
     site: Site
     over: threading.Event = field(default_factory=threading.Event)
@@ -125,7 +125,7 @@ class Load:
             self.count("rest", answer)
 
     def writes(self) -> None:
-        """A workspace that is created and deleted, without a key and without a second try."""
+        """Create and delete a workspace, without key and without retry."""
         if self.written.is_set():
             return
         body = {"team": "lab", "template": "files", "flavor": "tiny", "name": f"w-{uuid.uuid4().hex[:8]}"}
@@ -143,7 +143,7 @@ class Load:
             self.count("app", client.get(url, headers=self.site.bearer()))
 
     def messages(self) -> None:
-        """Messages on one WebSocket after the other: notebooks connect again when one ends."""
+        """Messages over consecutive WebSockets, as notebooks reconnect."""
         with contextlib.suppress(ConnectionClosed), self.site.websocket() as channel:
             self.connected += 1
             while not self.over.is_set():
@@ -152,7 +152,7 @@ class Load:
                 self.over.wait(0.2)
 
     def follow(self, path: str, take: Callable[[str, str], None]) -> Callable[[], None]:
-        """A reader of an event stream, which continues after the last event that it has seen."""
+        """Read an event stream, resuming after the last event."""
         last = ""
 
         def read() -> None:
@@ -210,7 +210,7 @@ def test_rolling_restart_is_invisible(site: Site) -> None:
     for host in site.hosts:
         host.restart()
         time.sleep(SETTLED_S)
-    quiet(ada, load)
+    wait_until_quiet(ada, load)
     load.over.set()
     for thread in threads:
         thread.join(timeout=60)
@@ -219,7 +219,7 @@ def test_rolling_restart_is_invisible(site: Site) -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert all(load.counts.get(what, 0) > 5 for what in ("page", "rest", "app"))
     assert load.counts["create"] == load.counts["delete"] > 2
-    # The app has lost nothing; the streams and the WebSocket were cut at least once.
+    # The app lost nothing, although streams and WebSocket were closed at least once.
     assert load.numbers == sorted(set(load.numbers)) and load.connected > 1
     assert load.counts["events stream"] > 1
     expected = [row["id"] for row in all_events(ada, began)]
@@ -228,7 +228,7 @@ def test_rolling_restart_is_invisible(site: Site) -> None:
     assert logged == list(range(logged[0], logged[-1] + 1)) and len(logged) > len(load.numbers) / 2
 
 
-def quiet(ada: Api, load: Load) -> None:
+def wait_until_quiet(ada: Api, load: Load) -> None:
     """Stop writing, and wait until the reader has the newest event."""
     load.written.set()
     time.sleep(SETTLED_S)

@@ -1,4 +1,4 @@
-"""A notebook that is open in a browser while web hosts are restarted.
+"""An open notebook in a browser while web hosts are restarted.
 
 The tests run in order, in one page that is not reloaded.
 """
@@ -91,7 +91,7 @@ class Notebook:
         expect(output).to_have_text(f"run {self.runs}", timeout=LIMIT_MS)
 
     def begin_and_hold(self) -> None:
-        """Run the cell until the kernel is busy with it. The cell goes on after `hold.unlink()`."""
+        """Run the cell until the kernel is busy. The cell continues after `hold.unlink()`."""
         self.connected()
         self.hold.touch()
         self.begin()
@@ -111,7 +111,7 @@ class Notebook:
         return set(self.page.evaluate("window.kernelStates"))
 
     def during(self, *actions: Callable[[], None]) -> None:
-        """Do these at once, while the page goes on."""
+        """Run these at once, while the page stays open."""
         with ThreadPoolExecutor() as pool:
             jobs = [pool.submit(action) for action in actions]
             while not all(job.done() for job in jobs):
@@ -150,7 +150,7 @@ def notebook(opened: Notebook, request: pytest.FixtureRequest) -> Iterator[Noteb
         opened.person.testify()
 
 
-def test_a_running_cell_and_its_kernel_outlive_a_rolling_restart(site: Site, notebook: Notebook) -> None:
+def test_running_cell_and_kernel_survive_a_rolling_restart(site: Site, notebook: Notebook) -> None:
     before = notebook.sockets()
     for host in site.hosts:
         notebook.begin_and_hold()
@@ -165,18 +165,18 @@ def test_a_running_cell_and_its_kernel_outlive_a_rolling_restart(site: Site, not
     notebook.person.shot("restarted")
 
 
-def test_a_kernel_that_jupyterlab_leaves_disconnected_is_connected_again(notebook: Notebook) -> None:
-    """As after a proxy that ends WebSockets with 1000 or 1001."""
+def test_disconnected_kernel_is_reconnected(notebook: Notebook) -> None:
+    """As after a proxy that closes WebSockets with 1000 or 1001."""
     notebook.page.evaluate("window.kernelSockets.at(-1).close(1000)")
     notebook.page.wait_for_function("window.kernelStates.includes('disconnected')")
-    # Instead of a wait for the next look of Berth's extension.
+    # Instead of waiting for the next poll of Berth's extension.
     notebook.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     notebook.run()
 
 
-def test_a_portal_that_does_not_answer_is_no_dead_kernel(site: Site, notebook: Notebook) -> None:
+def test_unreachable_portal_is_not_reported_as_a_dead_kernel(site: Site, notebook: Notebook) -> None:
     a, b = site.hosts
-    # JupyterLab says once that it has lost the connection.
+    # JupyterLab shows once that the connection is lost.
     dialog = notebook.page.locator(".jp-Dialog")
     notebook.page.add_locator_handler(dialog, lambda shown: shown.get_by_role("button").last.click())
     notebook.during(b.stop)

@@ -34,7 +34,7 @@ SECRETS = {
 
 
 class WebHost:
-    """One host with a folder and ports of its own: `render`, `web`, `gateway` and `front-door`."""
+    """One host with its own folder and ports: `render`, `web`, `gateway` and `front-door`."""
 
     def __init__(self, name: str, folder: Path, first: Berth, **variables: str) -> None:
         self.name = name
@@ -93,7 +93,7 @@ class WebHost:
         )
 
     def stop(self) -> None:
-        """Stop the units in the opposite order, as systemd does."""
+        """Stop the units in reverse order, as systemd does."""
         for unit in ("front-door", "gateway", "web"):
             process = self._processes.pop(unit)
             process.send_signal(signal.SIGTERM)
@@ -102,7 +102,7 @@ class WebHost:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def kill(self, unit: str) -> None:
-        """Kill one process, which comes back with `restart`."""
+        """Kill one process; `restart` starts it again."""
         self._processes[unit].kill()
         self._processes[unit].wait()
 
@@ -111,7 +111,7 @@ class WebHost:
         self.start()
 
     def end(self) -> None:
-        """End whatever is left."""
+        """Kill whatever is left."""
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -152,7 +152,7 @@ class WebHost:
 
 @contextlib.contextmanager
 def balancer(folder: Path, port: int, hosts: list[WebHost], proxy_secret: str) -> Iterator[None]:
-    """The address: Caddy with the file of the page, over http and with these hosts."""
+    """The load balancer: Caddy with the documented file, over http, for these hosts."""
     (block,) = re.findall(r"^```caddy\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
     for before, after in (
         ("berth.example.org, *.berth.example.org {", f"http://:{port} {{"),

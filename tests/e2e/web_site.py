@@ -1,7 +1,7 @@
-"""A site with two web hosts behind one address, over one PostgreSQL and one Redis: docs/web-hosts.md.
+"""Two web hosts behind one address, with one PostgreSQL and one Redis: docs/web-hosts.md.
 
-A first server has Redis, the workers and the doors. A node joins it from a network of its own, and both web
-hosts reach the apps of workspaces there.
+The first server has Redis, the workers and the doors. A node joins from its own network, and both web hosts
+reach its workspaces.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ print(tokens.create_token(actor=SYSTEM, user=admin, name="tests").secret)
 
 @dataclass
 class Address:
-    """What people know: one address. `Api` takes it for a Berth."""
+    """The public address, as a replacement for `Berth` in `Api`."""
 
     port: int
     tokens: dict[str, str]
@@ -68,7 +68,7 @@ class Address:
 
 @dataclass
 class Site:
-    """The address, its web hosts, the node behind them, and somebody's API at the address."""
+    """The address, its web hosts, the node behind them, and a user's API."""
 
     address: Address
     hosts: list[WebHost]
@@ -77,14 +77,14 @@ class Site:
     workspace: str = ""
 
     def client(self, host: WebHost | None = None, **named: Any) -> httpx.Client:
-        """A client of the address, or of one host as the address would ask it."""
+        """A client of the address, or of one host as the balancer requests it."""
         port = self.address.port if host is None else host.port
         headers = {"Host": f"localhost:{self.address.port}"}
         return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20, **named)
 
     @contextlib.contextmanager
     def websocket(self) -> Iterator[ClientConnection]:
-        """A WebSocket to the app of the workspace."""
+        """A WebSocket to the workspace's app."""
         with Connection(self.address.origin(self.workspace), self.address.tokens["ada"]) as connection:
             target = connection.websocket("/")
         plug = socket.create_connection((target.host, target.port), timeout=20)
@@ -97,7 +97,7 @@ class Site:
 
 @contextlib.contextmanager
 def database() -> Iterator[str]:
-    """The URL of a PostgreSQL of its own; skips where there is none."""
+    """The URL of a separate PostgreSQL; skips if there is none."""
     try:
         binaries, identity = postgresql.find_binaries(), postgresql.unprivileged()
     except postgresql.Unavailable as reason:
@@ -113,7 +113,7 @@ def database() -> Iterator[str]:
 
 @contextlib.contextmanager
 def running_site(folder: Path, *, environment: Path | None = None) -> Iterator[Site]:
-    """The site in `folder`, with notebooks where there is an `environment` for them."""
+    """The site in `folder`, with notebooks if there is an `environment`."""
     with contextlib.ExitStack() as stack:
         wire = stack.enter_context(network())
         url = stack.enter_context(database())

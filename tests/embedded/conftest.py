@@ -9,7 +9,7 @@ from tests.ports import consecutive_ports
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Unused ports."""
     first = consecutive_ports(number)
     return [*range(first, first + number)]
 

@@ -1,4 +1,4 @@
-"""A virtual environment with a wheel and exactly what its metadata asks for, made without a package index."""
+"""A virtual environment with a wheel and exactly its dependencies, created without a package index."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ SHEBANG = re.compile(rb"^#![^\n]*python[^\n]*")
 
 
 def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
-    """Make it in `folder`: the wheel by pip, its dependencies as they are installed for these tests.
+    """Create it in `folder`: the wheel by pip, its dependencies copied from the tests' environment.
 
-    Returns its folder of programs. A package that the metadata does not name, and no other package asks for,
-    is not there.
+    Returns the folder of programs. Packages outside the metadata's dependency tree are missing.
     """
     site = with_wheel_alone(folder, wheel)
     [root] = [each for each in distributions(path=[str(site)]) if each.name == "berth"]
@@ -33,7 +32,7 @@ def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
 
 
 def with_wheel_alone(folder: Path, wheel: Path) -> Path:
-    """An environment in `folder` that holds the wheel and nothing else. Returns its folder of packages."""
+    """Create an environment in `folder` with only the wheel. Returns its folder of packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
     subprocess.run(
         [sys.executable, "-m", "pip", "-q", "--python", folder / "bin" / "python", "install",
@@ -44,7 +43,7 @@ def with_wheel_alone(folder: Path, wheel: Path) -> Path:
 
 
 def license_of(wheel: Path) -> tuple[str | None, str]:
-    """The SPDX expression of a wheel's metadata, and the text of its license file."""
+    """The SPDX expression in a wheel's metadata, and the text of its license file."""
     with zipfile.ZipFile(wheel) as files:
         (metadata,) = (name for name in files.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         (text,) = (
@@ -54,7 +53,7 @@ def license_of(wheel: Path) -> tuple[str | None, str]:
 
 
 def needed(root: Distribution, extras: Iterable[str]) -> dict[str, Distribution]:
-    """What `root` asks for with these extras, and what that asks for, by name."""
+    """The transitive dependencies of `root` with these extras, by name."""
     found: dict[str, Distribution] = {}
     done: set[tuple[str, str]] = set()
     ahead = [(root, extra) for extra in ("", *extras)]

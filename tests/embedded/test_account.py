@@ -1,4 +1,4 @@
-"""Whose the services are: what is shared with an account, what is taken back, and when all stays root's."""
+"""The services account: shared files, returned files, and when everything stays with root."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives to oth
 
 
 @pytest.fixture
-def mine(instance: Instance, tmp_path: Path) -> Iterator[Instance]:
+def own_instance(instance: Instance, tmp_path: Path) -> Iterator[Instance]:
     """An instance before its services start."""
     found = replace(instance, services_uid=UID, passes_dir=tmp_path / "passes")
     for folder in (found.run_dir, found.redis_dir):
@@ -41,7 +41,7 @@ def choose(mine: Instance, environ: dict[str, str], *, redis: Path = REDIS) -> A
     return account.choose(mine, environ, redis_server=redis, caddy=CADDY)
 
 
-def of(mine: Instance, uid: int) -> Account:
+def account_of(mine: Instance, uid: int) -> Account:
     return Account(mine, {}, uid, REDIS, Doors.for_instance(mine, {}, CADDY))
 
 
@@ -63,26 +63,26 @@ def test_invalid_uid_is_reported(text: str, tmp_path: Path) -> None:
         Instance.from_environ({"BERTH_HOME": str(tmp_path), "BERTH_SERVICES_UID": text})
 
 
-def test_it_is_switched_off_by_a_nought(mine: Instance) -> None:
-    assert choose(replace(mine, services_uid=0), {}) is None
+def test_uid_0_disables_the_services_account(own_instance: Instance) -> None:
+    assert choose(replace(own_instance, services_uid=0), {}) is None
 
 
-def test_without_root_the_user_is_unchanged(mine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_user_is_unchanged(own_instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert choose(mine, {}) is None
-    account.return_ownership(mine, Doors.for_instance(mine, {}, CADDY))
+    assert choose(own_instance, {}) is None
+    account.return_ownership(own_instance, Doors.for_instance(own_instance, {}, CADDY))
 
 
 # -- the trial --------------------------------------------------------------------------------
 
 
 @root_only
-def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -> None:
-    before = {path: owner(path) for path in mine.home.rglob("*")}
-    found = choose(mine, {})
+def test_successful_trial_changes_only_its_own_folder(own_instance: Instance) -> None:
+    before = {path: owner(path) for path in own_instance.home.rglob("*")}
+    found = choose(own_instance, {})
     assert found is not None and found.uid == UID
-    after = {path: owner(path) for path in mine.home.rglob("*")}
-    assert after.pop(mine.home / "services") == (UID, UID, 0o700)
+    after = {path: owner(path) for path in own_instance.home.rglob("*")}
+    assert after.pop(own_instance.home / "services") == (UID, UID, 0o700)
     assert after == before
 
 
@@ -98,54 +98,54 @@ def test_a_trial_that_works_changes_nothing_but_its_own_folder(mine: Instance) -
     ],
 )
 def test_unusable_folders_of_the_account_are_reported(
-    mine: Instance, environ: dict[str, str], why: str
+    own_instance: Instance, environ: dict[str, str], why: str
 ) -> None:
     with pytest.raises(AccountUnusable, match=why):
-        choose(mine, environ)
+        choose(own_instance, environ)
 
 
 @root_only
-def test_a_file_of_roots_that_a_setting_names_is_said(mine: Instance, tmp_path: Path) -> None:
+def test_root_only_file_named_by_a_setting_is_reported(own_instance: Instance, tmp_path: Path) -> None:
     token = tmp_path / "elsewhere" / "token"
     token.parent.mkdir()
     token.write_text("secret")
     token.chmod(0o600)
     with pytest.raises(AccountUnusable, match=f"{token} cannot be used by user {UID}"):
-        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)})
+        choose(own_instance, {"BERTH_VAULT_TOKEN_FILE": str(token)})
     token.chmod(0o644)
-    assert choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(token)}) is not None
+    assert choose(own_instance, {"BERTH_VAULT_TOKEN_FILE": str(token)}) is not None
 
 
 @root_only
-def test_a_file_that_comes_later_is_said(mine: Instance, tmp_path: Path) -> None:
-    """Whoever makes it may make it root's alone, as an agent of Vault's does."""
+def test_missing_file_named_by_a_setting_is_reported(own_instance: Instance, tmp_path: Path) -> None:
+    """Its creator, such as a Vault agent, may make it readable only by root."""
     with pytest.raises(AccountUnusable, match="does not exist"):
-        choose(mine, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")})
+        choose(own_instance, {"BERTH_VAULT_TOKEN_FILE": str(tmp_path / "token")})
 
 
 @root_only
-def test_a_redis_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
+def test_redis_without_execute_permission_is_reported(own_instance: Instance, tmp_path: Path) -> None:
     redis = tmp_path / "redis-server"
     redis.touch(mode=0o700)
     with pytest.raises(AccountUnusable, match=f"{redis} cannot be run"):
-        choose(mine, {}, redis=redis)
+        choose(own_instance, {}, redis=redis)
 
 
 @root_only
-def test_doors_that_cannot_be_are_said(mine: Instance) -> None:
+def test_invalid_doors_are_reported(own_instance: Instance) -> None:
     with pytest.raises(AccountUnusable, match="is BERTH_SERVICES_UID"):
-        choose(replace(mine, doors_uid=UID), {})
-    (mine.run_dir / "front-door.json").write_text("{")
+        choose(replace(own_instance, doors_uid=UID), {})
+    (own_instance.run_dir / "front-door.json").write_text("{")
     with pytest.raises(AccountUnusable, match="config"):
-        choose(mine, {})
+        choose(own_instance, {})
 
 
 @root_only
-def test_a_caddy_that_cannot_be_run_is_said(mine: Instance, tmp_path: Path) -> None:
+def test_caddy_without_execute_permission_is_reported(own_instance: Instance, tmp_path: Path) -> None:
     caddy = tmp_path / "caddy"
     caddy.touch(mode=0o700)
     with pytest.raises(AccountUnusable, match=f"could not start {caddy}: Permission denied"):
-        account.choose(mine, {}, redis_server=REDIS, caddy=caddy)
+        account.choose(own_instance, {}, redis_server=REDIS, caddy=caddy)
 
 
 @pytest.mark.parametrize("text", ["0", "999", "root"])
@@ -155,25 +155,27 @@ def test_invalid_uid_of_doors_is_reported(text: str, tmp_path: Path) -> None:
 
 
 @root_only
-def test_a_launcher_that_may_not_mount_is_said(mine: Instance, tmp_path: Path, monkeypatch) -> None:
-    """As in a container without rights."""
+def test_launcher_without_mount_permission_is_reported(
+    own_instance: Instance, tmp_path: Path, monkeypatch
+) -> None:
+    """As in a container without capabilities."""
     launcher = tmp_path / "launcher.py"
     launcher.write_text("raise SystemExit('python cannot be confined: Operation not permitted')")
     monkeypatch.setattr(account, "LAUNCHER", launcher)
     with pytest.raises(AccountUnusable, match="Operation not permitted"):
-        choose(mine, {})
+        choose(own_instance, {})
 
 
 @root_only
-def test_a_database_that_is_a_link_is_refused(mine: Instance, tmp_path: Path) -> None:
+def test_database_that_is_a_symlink_is_refused(own_instance: Instance, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.sqlite3"
     elsewhere.touch()
-    database_place.database_file(mine.home).symlink_to(elsewhere)
+    database_place.database_file(own_instance.home).symlink_to(elsewhere)
     with pytest.raises(AccountUnusable, match="is a link"):
-        choose(mine, {})
+        choose(own_instance, {})
 
 
-def test_files_that_settings_name(tmp_path: Path) -> None:
+def test_files_named_by_settings(tmp_path: Path) -> None:
     for name in ("providers.toml", "client", "ca.pem", "token"):
         (tmp_path / name).touch()
     (tmp_path / "providers.toml").write_text(
@@ -193,100 +195,116 @@ def test_files_that_settings_name(tmp_path: Path) -> None:
 # -- who sees what ----------------------------------------------------------------------------
 
 
-def test_each_gets_the_secrets_that_it_needs(mine: Instance) -> None:
-    found = of(mine, UID)
+def test_each_service_gets_only_its_secrets(own_instance: Instance) -> None:
+    found = account_of(own_instance, UID)
     copied = {name: {path.name for path in found.needs(name).copies} for name in account.CONFINED}
     assert copied.pop("redis") == {"redis.conf", "redis.acl"}
     for name, names in copied.items():
         assert not names & {"redis_node", "node_key"}, name
         assert {"secret_key", "control_key", "redis_control"} <= names
         assert ("authority.key" in names) == (name in {"web", "control"}), names
-    assert found.needs("redis").writes == (mine.redis_dir,)
+    assert found.needs("redis").writes == (own_instance.redis_dir,)
 
 
 # -- what changes hands -----------------------------------------------------------------------
 
 
 @root_only
-def test_the_database_is_shared_and_stays_roots(mine: Instance) -> None:
-    (database(mine) / database_place.NAME).touch(mode=0o600)
-    found = of(mine, UID)
+def test_database_is_shared_and_stays_owned_by_root(own_instance: Instance) -> None:
+    (database(own_instance) / database_place.NAME).touch(mode=0o600)
+    found = account_of(own_instance, UID)
     found.grant_ownership()
     found.share()
-    assert owner(database(mine)) == (0, UID, 0o1770)
-    assert owner(database(mine) / database_place.NAME) == (0, UID, 0o660)
-    assert owner(mine.redis_dir)[:2] == (UID, UID) and owner(mine.passes_dir) == (UID, UID, 0o750)
-    assert owner(mine.local_dir) == (0, mine.doors_uid, 0o710)
-    assert owner(mine.local_dir / ".gateway") == (mine.doors_uid, mine.doors_uid, 0o711)
-    assert owner(mine.home / "secrets")[0] == owner(mine.run_dir)[0] == 0
-    # What SQLite makes beside it by root is shared in the same way.
-    with sqlite3.connect(database(mine) / database_place.NAME) as opened:
+    assert owner(database(own_instance)) == (0, UID, 0o1770)
+    assert owner(database(own_instance) / database_place.NAME) == (0, UID, 0o660)
+    assert owner(own_instance.redis_dir)[:2] == (UID, UID) and owner(own_instance.passes_dir) == (
+        UID,
+        UID,
+        0o750,
+    )
+    assert owner(own_instance.local_dir) == (0, own_instance.doors_uid, 0o710)
+    assert owner(own_instance.local_dir / ".gateway") == (
+        own_instance.doors_uid,
+        own_instance.doors_uid,
+        0o711,
+    )
+    assert owner(own_instance.home / "secrets")[0] == owner(own_instance.run_dir)[0] == 0
+    # SQLite's files beside it, created by root, are shared too.
+    with sqlite3.connect(database(own_instance) / database_place.NAME) as opened:
         opened.execute("PRAGMA journal_mode=WAL")
         opened.execute("CREATE TABLE word (word TEXT)")
         opened.commit()
-        assert owner(database(mine) / f"{database_place.NAME}-wal") == (0, UID, 0o660)
-        assert owner(database(mine) / f"{database_place.NAME}-shm") == (0, UID, 0o660)
+        assert owner(database(own_instance) / f"{database_place.NAME}-wal") == (0, UID, 0o660)
+        assert owner(database(own_instance) / f"{database_place.NAME}-shm") == (0, UID, 0o660)
     opened.close()
 
 
 @root_only
-def test_links_beside_the_database_are_removed_and_not_followed(mine: Instance, tmp_path: Path) -> None:
+def test_symlinks_beside_the_database_are_removed_and_not_followed(
+    own_instance: Instance, tmp_path: Path
+) -> None:
     target, other = tmp_path / "target", tmp_path / "other"
     for path in (target, other):
         path.write_text("root's")
         path.chmod(0o600)
-    beside = [database(mine) / f"{database_place.NAME}{end}" for end in ("-wal", "-shm", "-journal")]
+    beside = [database(own_instance) / f"{database_place.NAME}{end}" for end in ("-wal", "-shm", "-journal")]
     beside[0].symlink_to(target)
     os.link(other, beside[1])
     os.mkfifo(beside[2])
-    account.share_database(database(mine), UID)
+    account.share_database(database(own_instance), UID)
     assert not any(os.path.lexists(path) for path in beside)
     assert owner(target) == owner(other) == (0, 0, 0o600) and target.read_text() == "root's"
 
 
 @root_only
-def test_redis_data_is_dropped_on_the_way_back(mine: Instance, tmp_path: Path) -> None:
-    """Root's Redis would follow a link that the account has left there."""
-    (mine.redis_dir / "appendonlydir").mkdir()
-    found = of(mine, UID)
+def test_redis_data_is_dropped_on_return_to_root(own_instance: Instance, tmp_path: Path) -> None:
+    """Root's Redis would follow a symlink left by the account."""
+    (own_instance.redis_dir / "appendonlydir").mkdir()
+    found = account_of(own_instance, UID)
     found.grant_ownership()
     found.share()
-    assert owner(mine.redis_dir / "appendonlydir")[0] == UID
+    assert owner(own_instance.redis_dir / "appendonlydir")[0] == UID
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").touch()
-    (mine.redis_dir / "link").symlink_to(outside)
-    account.return_ownership(mine, Doors.for_instance(mine, {}, CADDY))
-    assert owner(mine.redis_dir) == (0, 0, 0o700) and not list(mine.redis_dir.iterdir())
-    assert owner(mine.passes_dir) == (0, 0, 0o700)
-    assert owner(database(mine)) == (0, 0, 0o700)
-    assert owner(mine.local_dir) == (0, 0, 0o700) and owner(mine.local_dir / ".gateway") == (0, 0, 0o711)
+    (own_instance.redis_dir / "link").symlink_to(outside)
+    account.return_ownership(own_instance, Doors.for_instance(own_instance, {}, CADDY))
+    assert owner(own_instance.redis_dir) == (0, 0, 0o700) and not list(own_instance.redis_dir.iterdir())
+    assert owner(own_instance.passes_dir) == (0, 0, 0o700)
+    assert owner(database(own_instance)) == (0, 0, 0o700)
+    assert owner(own_instance.local_dir) == (0, 0, 0o700) and owner(own_instance.local_dir / ".gateway") == (
+        0,
+        0,
+        0o711,
+    )
     assert (outside / "kept").exists()
 
 
 @root_only
-def test_another_number_takes_over(mine: Instance) -> None:
-    of(mine, UID).grant_ownership()
-    (mine.redis_dir / "data").touch()
-    (mine.passes_dir / ("a" * 64)).mkdir()
-    (mine.passes_dir / "of others").touch()
-    of(mine, UID - 1).grant_ownership()
-    assert owner(mine.redis_dir)[0] == owner(mine.passes_dir)[0] == UID - 1
-    assert [path.name for path in mine.passes_dir.iterdir()] == ["of others"]
+def test_another_uid_takes_over_the_folders(own_instance: Instance) -> None:
+    account_of(own_instance, UID).grant_ownership()
+    (own_instance.redis_dir / "data").touch()
+    (own_instance.passes_dir / ("a" * 64)).mkdir()
+    (own_instance.passes_dir / "of others").touch()
+    account_of(own_instance, UID - 1).grant_ownership()
+    assert owner(own_instance.redis_dir)[0] == owner(own_instance.passes_dir)[0] == UID - 1
+    assert [path.name for path in own_instance.passes_dir.iterdir()] == ["of others"]
 
 
 @root_only
-def test_a_link_in_place_of_the_passes_is_not_followed(mine: Instance, tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_passes_folder_is_not_followed(
+    own_instance: Instance, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    mine.passes_dir.symlink_to(outside)
-    of(mine, UID).grant_ownership()
+    own_instance.passes_dir.symlink_to(outside)
+    account_of(own_instance, UID).grant_ownership()
     assert owner(outside)[0] == 0
 
 
 @root_only
-def test_the_end_of_passes_follows_no_link(mine: Instance, tmp_path: Path) -> None:
-    outside, folder = tmp_path / "outside", mine.passes_dir
+def test_deleting_passes_follows_no_symlink(own_instance: Instance, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", own_instance.passes_dir
     assert folder is not None
     (outside / "key").mkdir(parents=True)
     folder.symlink_to(outside)
@@ -300,7 +318,7 @@ def test_the_end_of_passes_follows_no_link(mine: Instance, tmp_path: Path) -> No
     assert (outside / "key").exists()
 
 
-def test_a_pause_of_passes_follows_no_link(tmp_path: Path) -> None:
+def test_pausing_passes_follows_no_symlink(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "passes"
     outside.mkdir()
     (outside / "1234").touch()
@@ -319,15 +337,15 @@ def test_a_pause_of_passes_follows_no_link(tmp_path: Path) -> None:
 # -- where the database is --------------------------------------------------------------------
 
 
-def test_an_instance_has_it_in_its_folder(tmp_path: Path) -> None:
+def test_database_is_in_the_folder_of_the_instance(tmp_path: Path) -> None:
     inside = tmp_path / database_place.FOLDER / database_place.NAME
     assert database_place.make_folder(tmp_path) == database_place.database_file(tmp_path) == inside
     assert stat.S_IMODE((tmp_path / database_place.FOLDER).stat().st_mode) == 0o700
 
 
-def test_a_file_beside_the_program_is_seen_alone(mine: Instance, tmp_path: Path) -> None:
-    """Or else its folder would be shown with all that is in it."""
-    found = of(mine, UID)
-    assert found._readable_path(mine.home.parent / "token") == mine.home.parent / "token"
-    assert found._readable_path(mine.home / "run" / "token") == mine.home / "run" / "token"
+def test_file_beside_the_program_is_shared_without_its_folder(own_instance: Instance, tmp_path: Path) -> None:
+    """Otherwise everything in the folder would be visible."""
+    found = account_of(own_instance, UID)
+    assert found._readable_path(own_instance.home.parent / "token") == own_instance.home.parent / "token"
+    assert found._readable_path(own_instance.home / "run" / "token") == own_instance.home / "run" / "token"
     assert found._readable_path(tmp_path / "elsewhere" / "token") == tmp_path / "elsewhere"

@@ -1,4 +1,4 @@
-"""`backup` while the portal writes, and `restore`, which loses nothing of what was there."""
+"""`backup` while the portal writes, and `restore`, which keeps replaced files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def console() -> Console:
 
 @pytest.fixture
 def portal(instance: Instance) -> Instance:
-    """What an instance has on its disk, its database with a log beside it."""
+    """The files of an instance, with a database and its write-ahead log."""
     for folder in (instance.home / "secrets", instance.home / "keys", instance.tls_dir, instance.redis_dir):
         folder.mkdir(parents=True, mode=0o700)
         (folder / "value").write_text(f"{folder.name} of then\n")
@@ -55,7 +55,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_there_and_back(portal: Instance, tmp_path: Path, console: Console) -> None:
+def test_backup_and_restore(portal: Instance, tmp_path: Path, console: Console) -> None:
     assert backup.back_up(portal, HERE, tmp_path / "kept", console) == 0
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "kept" / backup.DATABASE).stat().st_mode & 0o777 == 0o600
@@ -74,14 +74,14 @@ def test_there_and_back(portal: Instance, tmp_path: Path, console: Console) -> N
     assert not portal.redis_dir.exists()
     preflight.prepare_home(portal.home)
 
-    # What was there is whole beside it, and can be had back.
+    # The replaced files are kept complete beside it.
     (aside,) = portal.home.glob("replaced-*")
     assert words(aside / database_place.FOLDER) == ["then", "later"]
     assert (aside / "secrets" / "value").read_text() == "of later\n"
     assert (aside / "redis" / "value").read_text() == "messages of later\n"
 
 
-def test_onto_an_empty_machine(portal: Instance, tmp_path: Path, console: Console) -> None:
+def test_restore_onto_an_empty_machine(portal: Instance, tmp_path: Path, console: Console) -> None:
     backup.back_up(portal, HERE, tmp_path / "kept", console)
     shutil.rmtree(portal.home)
     backup.restore(portal, HERE, tmp_path / "kept", console, replace=False)
@@ -90,8 +90,8 @@ def test_onto_an_empty_machine(portal: Instance, tmp_path: Path, console: Consol
     assert not list(portal.home.glob("replaced-*"))
 
 
-def test_while_the_portal_writes(portal: Instance, tmp_path: Path, console: Console) -> None:
-    """Each transaction is in the copy whole or not at all, and none is refused for it."""
+def test_backup_while_the_portal_writes(portal: Instance, tmp_path: Path, console: Console) -> None:
+    """The copy has each transaction completely or not at all, and no write fails."""
     done, failures = threading.Event(), []
 
     def go_on() -> None:
@@ -137,7 +137,7 @@ def test_failed_operation_leaves_nothing(
 
 
 @pytest.mark.parametrize("cut_off_at", range(6))
-def test_a_restore_that_is_cut_off_is_run_again(
+def test_interrupted_restore_can_be_repeated(
     portal: Instance, tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch, cut_off_at: int
 ) -> None:
     backup.back_up(portal, HERE, tmp_path / "kept", console)
@@ -190,7 +190,9 @@ def test_incomplete_backup_is_refused(portal: Instance, tmp_path: Path, console:
     assert {name: text for name, text in everything(portal.home).items() if name != "run/up.lock"} == before
 
 
-def test_not_while_it_runs_and_not_of_a_server(portal: Instance, tmp_path: Path, console: Console) -> None:
+def test_restore_is_refused_while_running_and_for_a_database_server(
+    portal: Instance, tmp_path: Path, console: Console
+) -> None:
     backup.back_up(portal, HERE, tmp_path / "kept", console)
     portal.run_dir.mkdir(exist_ok=True)
     with (
@@ -202,14 +204,14 @@ def test_not_while_it_runs_and_not_of_a_server(portal: Instance, tmp_path: Path,
         backup.back_up(portal, {"DATABASE_URL": "postgres://u@h/d"}, tmp_path / "other", console)
 
 
-def test_a_damaged_database_is_said(portal: Instance, tmp_path: Path, console: Console) -> None:
+def test_damaged_database_is_reported(portal: Instance, tmp_path: Path, console: Console) -> None:
     database_place.database_file(portal.home).write_bytes(b"no database" * 1000)
     with pytest.raises(Problem, match="not a database"):
         backup.back_up(portal, HERE, tmp_path / "kept", console)
     assert not (tmp_path / "kept").exists()
 
 
-def test_by_the_command(
+def test_backup_command(
     portal: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BERTH_HOME", str(portal.home))

@@ -53,7 +53,7 @@ def test_redis_listens_on_loopback_with_named_users_only(fixed: Instance) -> Non
     )
 
 
-def test_passwords_stand_in_the_acl_file_as_hashes_only() -> None:
+def test_acl_file_contains_passwords_as_hashes_only() -> None:
     passwords = {"control": "one", "node-a": "two", "node-b": "three"}
     nodes = [configs.RedisNode("a", "two", engine=True), configs.RedisNode("b", "three")]
     text = configs.redis_acl("one", nodes)
@@ -72,7 +72,7 @@ def door(instance: Instance) -> dict[str, Any]:
 
 
 def handlers(routes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Every handler of these routes and of those within."""
+    """Every handler of these routes, including nested ones."""
     for route in routes:
         for handler in route["handle"]:
             yield handler
@@ -81,7 +81,7 @@ def handlers(routes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield from handlers(answered["routes"])
 
 
-def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance) -> None:
+def test_front_door_hides_its_software_and_never_cuts_a_stream(fixed: Instance) -> None:
     config = door(fixed)
     assert config["admin"]["disabled"] is True
     assert set(config["apps"]) == {"http"}
@@ -100,7 +100,7 @@ def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance
     assert config["logging"]["logs"]["default"]["encoder"]["fields"]["request"] == {"filter": "delete"}
 
 
-def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
+def test_only_trusted_proxies_set_the_client_address(fixed: Instance) -> None:
     behind = replace(fixed, bind="::", trusted_proxies=("10.0.0.7", "10.1.0.0/16"))
     server = door(behind)["apps"]["http"]["servers"]["front-door"]
     assert "[::]:8000" in configs.front_door_argv(behind, Path("/caddy"))
@@ -119,8 +119,8 @@ def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
     assert route["match"] == [{"not": [{"remote_ip": {"ranges": ranges}}]}]
 
 
-def test_over_https_every_answer_tells_browsers_to_keep_to_it(fixed: Instance) -> None:
-    """What reaches a browser is tried in tests/workspaces/gateway/test_front_door.py."""
+def test_https_responses_have_hsts(fixed: Instance) -> None:
+    """Responses in a browser: tests/workspaces/gateway/test_front_door.py."""
 
     def first(public_url: str) -> dict[str, Any]:
         server = door(replace(fixed, public_url=public_url))["apps"]["http"]["servers"]["front-door"]
@@ -132,7 +132,7 @@ def test_over_https_every_answer_tells_browsers_to_keep_to_it(fixed: Instance) -
     assert first("http://localhost:8000") == {}
 
 
-def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) -> None:
+def test_front_door_has_only_the_expected_upstreams(fixed: Instance) -> None:
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
     proxies = [handler for handler in handlers(server["routes"]) if handler["handler"] == "reverse_proxy"]
     dialled = [one["upstreams"][0]["dial"] for one in proxies]
@@ -161,7 +161,7 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
         "127.0.0.1:8001",
         "tcp/127.0.0.1:8001",  # who may send a large body
         "127.0.0.1:8001",
-        "127.0.0.1:8005",  # whether this host lives
+        "127.0.0.1:8005",  # liveness of this host
         "127.0.0.1:8001",
         "127.0.0.1:8001",
     ]
@@ -173,7 +173,7 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
     assert [one["upstreams"][0]["max_requests"] for one in asking[2:4]] == [16, 24]
     for auth in asking[:2]:
         assert auth["rewrite"] == {"method": "GET", "uri": "/gateway/path-secret/auth?"}
-        # An answer leads somewhere when it is a 200 that says where.
+        # Only a 200 response with an upstream is followed.
         assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 5
     for one in proxies:
         assert one["transport"]["network_proxy"] == {"from": "none"}
@@ -189,7 +189,7 @@ def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) ->
     assert [size for size in buffers if size] == [size + 1 for size in sizes]
 
 
-def test_only_a_request_that_is_admitted_may_take_longer(fixed: Instance) -> None:
+def test_only_admitted_requests_get_the_long_timeout(fixed: Instance) -> None:
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
     slow = {"handler": "timeouts", "read_timeout": 3600 * 10**9}
     for handler in handlers(server["routes"]):
@@ -199,8 +199,8 @@ def test_only_a_request_that_is_admitted_may_take_longer(fixed: Instance) -> Non
     assert slow not in list(handlers(server["routes"][host + 1 :]))
 
 
-def test_only_the_gateway_process_says_where_something_is_led(fixed: Instance) -> None:
-    """Before anything else is looked at, as what is not its own is dropped after that."""
+def test_only_the_gateway_process_chooses_upstreams(fixed: Instance) -> None:
+    """This route comes first, because later ones drop foreign headers."""
     server = door(fixed)["apps"]["http"]["servers"]["front-door"]
     assert server["routes"][1]["match"] == [{"header": {"Transfer-Encoding": ["*"]}}]
     onward = server["routes"][2]
@@ -213,7 +213,7 @@ def test_only_the_gateway_process_says_where_something_is_led(fixed: Instance) -
 
 
 @pytest.mark.parametrize("limit", [1, 9, 99, 1000, 4_194_304, 4_199_999])
-def test_the_pattern_of_what_is_too_large(limit: int) -> None:
+def test_pattern_matches_numbers_above_the_limit(limit: int) -> None:
     pattern = re.compile(proxy.more_than(limit))
     near = {limit + step * 10**place for step in (-1, 0, 1) for place in range(9)}
     for number in sorted({0, *(one for one in near if one >= 0)}):
@@ -221,7 +221,7 @@ def test_the_pattern_of_what_is_too_large(limit: int) -> None:
             assert bool(pattern.search(text)) == (number > limit), text
 
 
-def test_a_path_with_quotes_cannot_add_a_directive_to_redis(tmp_path: Path) -> None:
+def test_path_with_quotes_cannot_add_a_redis_directive(tmp_path: Path) -> None:
     strange = Instance.from_environ({"BERTH_HOME": str(tmp_path / 'a" b\\c')})
     line = next(line for line in configs.redis_conf(strange).splitlines() if line.startswith("dir "))
     assert line == f'dir "{tmp_path}/a\\" b\\\\c/redis"'

@@ -1,4 +1,4 @@
-"""compose.yaml, the Dockerfile and what they call. They are read here; `make test-compose` runs them."""
+"""compose.yaml, the Dockerfile and their commands, statically; `make test-compose` runs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioning.service.environ import ROOT
 from provisioning.signing import public_text
 from tests.compose.stack import BUILD_ARGUMENTS
 
-# Of what may be left off as a whole.
+# Of optional services.
 OPTIONAL_SECRETS = {"BERTH_PROXY_SECRET", "BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
 DOORS = {"nodes-door", "nodes-guard", "redis-door"}
 CONTROL_PLANE = {"web", "gateway", "control", "beat", "migrate"}
@@ -30,17 +30,17 @@ def compose() -> dict[str, Any]:
     return loaded
 
 
-def test_every_process_of_the_embedded_mode_is_there(compose: dict[str, Any]) -> None:
+def test_every_process_of_the_embedded_mode_has_a_service(compose: dict[str, Any]) -> None:
     others = {"node", "redis", "front-door", "postgres", "render"}
     assert set(compose["services"]) == CONTROL_PLANE | others | DOORS
 
 
 def volumes_of(service: dict[str, Any]) -> dict[str, str]:
-    """Where each volume is, with `:ro` where it is only read."""
+    """The mount point of each volume, with `:ro` if read-only."""
     return dict(volume.split(":", 1) for volume in service.get("volumes", []))
 
 
-def test_the_authority_is_where_it_signs_and_nowhere_else(compose: dict[str, Any]) -> None:
+def test_authority_key_is_mounted_only_where_it_signs(compose: dict[str, Any]) -> None:
     services = compose["services"]
     having = {name for name, service in services.items() if "authority" in volumes_of(service)}
     assert having == {"render", "web"}
@@ -49,7 +49,7 @@ def test_the_authority_is_where_it_signs_and_nowhere_else(compose: dict[str, Any
         assert services[name]["environment"]["BERTH_TLS_DIR"] == "/var/lib/berth/authority"
 
 
-def test_the_doors_for_machines_have_what_they_need_and_no_more(compose: dict[str, Any]) -> None:
+def test_doors_for_machines_have_minimal_mounts(compose: dict[str, Any]) -> None:
     services = compose["services"]
     expected = {
         "nodes-door": {"doors": "/var/lib/berth/doors:ro", "door-socket": "/var/lib/berth/door-socket"},
@@ -72,7 +72,7 @@ def test_the_doors_for_machines_have_what_they_need_and_no_more(compose: dict[st
     assert services["nodes-door"]["working_dir"] == "/var/lib/berth/door-socket"
 
 
-def test_the_image_owns_the_folders_of_volumes(compose: dict[str, Any]) -> None:
+def test_image_owns_the_folders_of_volumes(compose: dict[str, Any]) -> None:
     made = (ROOT / "Dockerfile").read_text()
     folders = {path.partition(":")[0] for path in volumes_of(compose["services"]["render"]).values()}
     assert "/var/lib/berth/authority" in folders
@@ -80,7 +80,7 @@ def test_the_image_owns_the_folders_of_volumes(compose: dict[str, Any]) -> None:
         assert re.search(rf"{folder}(\s|$)", made, flags=re.MULTILINE), folder
 
 
-def test_render_hands_out_certificates_without_the_authoritys_key(instance: Instance) -> None:
+def test_render_distributes_certificates_without_the_authority_key(instance: Instance) -> None:
     environ = {
         **os.environ,
         **instance.variables(),
@@ -92,7 +92,7 @@ def test_render_hands_out_certificates_without_the_authoritys_key(instance: Inst
         "BERTH_NODES_ADDRESS": "berth.example.org",
         "BERTH_TLS_DIR": str(instance.home / "authority"),
     }
-    # As a version before left it, where Redis and the front door read.
+    # As an earlier version left it, where Redis and the front door read.
     old = instance.run_dir / "tls"
     old.mkdir(parents=True)
     (old / "authority.key").write_text("a key")
@@ -146,13 +146,13 @@ def test_secrets_have_no_default(compose: dict[str, Any]) -> None:
             assert rest == ":-" if variable in OPTIONAL_SECRETS else rest.startswith(":?"), variable
 
 
-def test_the_example_names_every_variable() -> None:
+def test_example_file_has_every_variable() -> None:
     used = set(re.findall(r"\$\{(\w+)", (ROOT / "compose.yaml").read_text()))
     named = set(re.findall(r"^(\w+)=", (ROOT / "deploy.env.example").read_text(), flags=re.MULTILINE))
     assert used == named
 
 
-def test_gpus_are_added_to_the_node_and_to_nothing_else(compose: dict[str, Any]) -> None:
+def test_gpu_overlay_changes_only_the_node_service(compose: dict[str, Any]) -> None:
     added = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
     assert set(added) == {"node"} <= set(compose["services"])
     assert added["node"]["build"]["args"] == {"LOCK": "gpu"}
@@ -161,7 +161,7 @@ def test_gpus_are_added_to_the_node_and_to_nothing_else(compose: dict[str, Any])
     assert added["node"]["image"] != compose["services"]["node"]["image"]
 
 
-def test_the_node_may_make_sandboxes_and_no_other_service_is_less_confined(compose: dict[str, Any]) -> None:
+def test_only_the_node_service_has_relaxed_confinement(compose: dict[str, Any]) -> None:
     loose = {
         name: service["security_opt"]
         for name, service in compose["services"].items()
@@ -197,7 +197,7 @@ def test_build_accepts_a_package_index() -> None:
     assert taken == {name for name in BUILD_ARGUMENTS if name.startswith("PIP_")} != set()
 
 
-def test_render_writes_what_the_servers_read(instance: Instance) -> None:
+def test_render_writes_server_configurations_and_reports_missing_variables(instance: Instance) -> None:
     environ = {
         **os.environ,
         **instance.variables(),

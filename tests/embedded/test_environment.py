@@ -11,7 +11,7 @@ from provisioning.service.environ import bare_environ
 from provisioning.service.files import write_file
 
 
-def test_the_other_ports_and_addresses_follow_the_first_port() -> None:
+def test_ports_and_addresses_derive_from_the_first_port() -> None:
     instance = Instance.from_environ({"BERTH_PORT": "9000", "BERTH_HOME": "/srv/berth"})
     assert (instance.port, instance.web_port, instance.redis_port) == (9000, 9001, 9002)
     assert instance.gateway_port == 9005
@@ -21,7 +21,7 @@ def test_the_other_ports_and_addresses_follow_the_first_port() -> None:
 
 
 @pytest.mark.parametrize("value", ["http", "0", "65536", "-1", "80.5", "８０"])
-def test_invalid_port_is_refused_by_name(value: str) -> None:
+def test_invalid_port_is_reported_with_its_variable(value: str) -> None:
     with pytest.raises(Problem, match="BERTH_PORT"):
         Instance.from_environ({"BERTH_PORT": value})
 
@@ -32,7 +32,7 @@ def test_two_services_on_one_port_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["*", "a b", "a/b", "../a", "a~b", "-a", "é", "a" * 121])
-def test_a_node_name_that_could_be_a_pattern_or_a_path_is_refused(value: str) -> None:
+def test_node_name_with_pattern_or_path_characters_is_refused(value: str) -> None:
     with pytest.raises(Problem, match="BERTH_NODE_NAME"):
         Instance.from_environ({"BERTH_NODE_NAME": value})
 
@@ -52,7 +52,7 @@ def test_instances_are_distinguished_by_their_resolved_home(tmp_path: Path) -> N
     assert real.id == link.id != other.id
 
 
-def test_the_node_plane_gets_no_secret_of_the_portal(instance: Instance) -> None:
+def test_node_plane_gets_no_secret_of_the_portal(instance: Instance) -> None:
     outer = {
         "PATH": "/usr/bin",
         "BERTH_SECRET_KEY": "s1",
@@ -77,7 +77,7 @@ def test_the_node_plane_gets_no_secret_of_the_portal(instance: Instance) -> None
     assert bare_environ(outer) == {"PATH": "/usr/bin"}
 
 
-def test_secrets_are_made_once_and_only_for_this_user(tmp_path: Path) -> None:
+def test_secrets_are_created_once_and_private(tmp_path: Path) -> None:
     first, made = ensure_secrets(tmp_path)
     again, made_again = ensure_secrets(tmp_path)
     assert made and not made_again
@@ -98,9 +98,7 @@ def test_empty_secret_is_replaced_and_readable_one_is_protected(tmp_path: Path) 
     assert stat.S_IMODE((tmp_path / "secrets" / "gateway_secret").stat().st_mode) == 0o600
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "file"
     target.write_text("old")
 
@@ -114,7 +112,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_passes_are_in_memory_apart_for_each_instance_or_nowhere(tmp_path: Path) -> None:
+def test_passes_folder_is_in_memory_and_separate_per_instance(tmp_path: Path) -> None:
     one, other = (Instance.from_environ({"BERTH_HOME": str(tmp_path / name)}) for name in ("a", "b"))
     assert one.passes_dir is not None
     assert one.passes_dir.parent == Path("/dev/shm")

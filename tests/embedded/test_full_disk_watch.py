@@ -1,4 +1,4 @@
-"""The reserve of the database, and Redis without its file."""
+"""The reserved space of the database, and Redis persistence on a full disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sizes(file: Path) -> tuple[int, int]:
     return file.stat().st_size, Path(f"{file}-wal").stat().st_size
 
 
-def test_it_is_made_once_and_used_by_what_is_written(file, reserve):
+def test_reserve_is_created_once_and_used_by_writes(file, reserve):
     reserve.refill()
     assert database_reserve.unused(lambda asked: ask(file, asked)) >= RESERVE_BYTES
     before = sizes(file)
@@ -69,14 +69,14 @@ def test_only_a_full_disk_is_reported(file, reserve, monkeypatch):
     assert left is not None and left >= RESERVE_BYTES
 
 
-def test_which_file_it_is(tmp_path):
+def test_database_file_of_the_url(tmp_path):
     assert full_disk.database_file({}, tmp_path) == tmp_path / "database" / "berth.sqlite3"
     assert full_disk.database_file({"DATABASE_URL": "sqlite:////srv/b.db"}, tmp_path) == Path("/srv/b.db")
     assert full_disk.database_file({"DATABASE_URL": "postgres://server/berth"}, tmp_path) is None
 
 
 class Redis:
-    """What Redis says of its file, and what it is told."""
+    """A fake Redis with its persistence state, and the commands it received."""
 
     def __init__(self, *, enabled: bool, well: bool) -> None:
         self.enabled, self.well = enabled, well
@@ -99,7 +99,7 @@ class Redis:
         (False, False, 1 << 30, True),
     ],
 )
-def test_redis_has_a_file_as_long_as_it_can_write_it(tmp_path, monkeypatch, enabled, well, free, then):
+def test_redis_persistence_follows_free_space(tmp_path, monkeypatch, enabled, well, free, then):
     redis = Redis(enabled=enabled, well=well)
     monkeypatch.setattr(full_disk.database_reserve, "free", lambda _: free)
     watch = full_disk.DiskWatch(redis_url="", redis_dir=tmp_path, database=None, say=print)

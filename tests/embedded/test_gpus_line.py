@@ -1,4 +1,4 @@
-"""What `make up` says of the machine's GPUs."""
+"""The line of `make up` about GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gpus(*models: str) -> tuple[SimpleNamespace, ...]:
 
 
 @pytest.mark.skipif(has_library(), reason="this machine has an NVIDIA driver")
-def test_without_a_driver_it_says_so_plainly_with_the_fix() -> None:
+def test_line_without_a_driver_names_the_fix() -> None:
     line = preflight.gpus()
     assert line.startswith("  – GPUs ")
     assert (
@@ -27,13 +27,13 @@ def test_without_a_driver_it_says_so_plainly_with_the_fix() -> None:
     )
 
 
-def test_with_gpus_it_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_with_gpus_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Scan(MachineState.OK, "", gpus("H200", "H200", "L4"), (), "580.82", "13.0")
     monkeypatch.setattr(inventory, "scan", lambda: found)
     assert preflight.gpus() == "  ✓ GPUs                   2 × H200, 1 × L4, driver 580.82"
 
 
-def test_with_one_that_is_broken_it_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_with_a_lost_gpu_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Scan(MachineState.GPU_LOST, "GPU 1 does not answer.", gpus("H200"), (), "580.82", "13.0")
     monkeypatch.setattr(inventory, "scan", lambda: found)
     assert preflight.gpus() == "  ! GPUs                   1 × H200, driver 580.82. GPU 1 does not answer."

@@ -16,7 +16,7 @@ from provisioning import heartbeat
 
 
 class FakeStore:
-    """A Redis with these heartbeats, or one that does not answer. `full` is how many of 100 MiB are used."""
+    """A Redis with these heartbeats, or one that does not answer. `full` is the used MiB of 100."""
 
     def __init__(self, heartbeats: dict[str, float] | None, full: int = 1) -> None:
         self._heartbeats, self._full = heartbeats, full
@@ -76,7 +76,7 @@ ALL = ("control@a", "node@a", "beat@a")
 
 
 @pytest.mark.django_db
-def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_are_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BERTH_FRONT_DOOR_URL", raising=False)
     found = parts(monkeypatch, {name: time.time() for name in ALL})
     assert list(found) == ["database", "redis", "control", "node", "beat"]
@@ -84,14 +84,14 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db
-def test_a_gateway_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_gateway_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_GATEWAY_URL", "http://127.0.0.1:9")
     found = parts(monkeypatch, {name: time.time() for name in ALL})
     assert not found["gateway"].ok and "gateway.log" in found["gateway"].fix
 
 
 @pytest.mark.django_db
-def test_a_silent_process_is_named_with_how_long(
+def test_silent_process_is_reported_with_its_age(
     monkeypatch: pytest.MonkeyPatch, clock: time_machine.Traveller
 ) -> None:
     now = time.time()
@@ -102,7 +102,7 @@ def test_a_silent_process_is_named_with_how_long(
 
 
 @pytest.mark.django_db
-def test_without_redis_the_workers_are_not_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_unknown_without_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     found = parts(monkeypatch, None)
     assert not found["redis"].ok and "ConnectionError" in found["redis"].detail
     assert "unknown" in found["control"].detail and not found["control"].ok
@@ -110,7 +110,7 @@ def test_without_redis_the_workers_are_not_called_dead(monkeypatch: pytest.Monke
 
 
 @pytest.mark.django_db
-def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_database_is_reported_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> Any:
         raise OperationalError("could not connect to server: password=hunter2")
 
@@ -120,14 +120,14 @@ def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.django_db
-def test_a_front_door_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_front_door_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_FRONT_DOOR_URL", "http://127.0.0.1:1")
     part = parts(monkeypatch, {})["front door"]
     assert not part.ok and part.detail == "does not answer" and "front-door.log" in part.fix
 
 
 @pytest.mark.django_db
-def test_the_page_tells_by_its_status(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_endpoint_status_codes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BERTH_FRONT_DOOR_URL", raising=False)
     parts(monkeypatch, {name: time.time() for name in ALL})
     answer = client.get("/healthz")
@@ -144,7 +144,7 @@ def test_the_page_tells_by_its_status(client: Client, monkeypatch: pytest.Monkey
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("full", [91, 100])
-def test_a_full_redis_is_named(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
+def test_full_redis_is_reported(monkeypatch: pytest.MonkeyPatch, full: int) -> None:
     found = parts(monkeypatch, {name: time.time() for name in ALL}, full)
     assert not found["redis"].ok and found["redis"].detail == f"full: {full} of 100 MiB used"
     assert found["control"].ok and found["node"].ok
@@ -157,7 +157,7 @@ MALFORMED = (
 
 
 @pytest.mark.parametrize("value", MALFORMED)
-def test_heartbeats_that_are_malformed_are_left_out(value: bytes) -> None:
+def test_malformed_heartbeats_are_ignored(value: bytes) -> None:
     class Store(FakeStore):
         def _heartbeat(self, name: str) -> bytes:
             return value if name == "node@evil" else super()._heartbeat(name)
@@ -166,6 +166,6 @@ def test_heartbeats_that_are_malformed_are_left_out(value: bytes) -> None:
     assert heartbeat.read(store) == {"control@a": 5.0, "node@b": 6.0}
 
 
-def test_a_heartbeat_of_the_future_counts_as_now() -> None:
+def test_heartbeat_from_the_future_counts_as_now() -> None:
     store: Any = FakeStore({"node@a": time.time() + 1e6})
     assert heartbeat.read(store)["node@a"] <= time.time()

@@ -1,4 +1,4 @@
-"""While the web process is away, the front door shows a page of ours, and programs get a problem document."""
+"""While the web process is down, the front door shows an outage page, and programs get a problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 @pytest.fixture
 def without_web(instance: Instance) -> Iterator[Instance]:
-    """The front door with the configuration of an instance of which nothing else runs."""
+    """The front door of an instance without its other services."""
     try:
         caddy = find_binaries().caddy
     except Problem:
@@ -36,7 +36,7 @@ def without_web(instance: Instance) -> Iterator[Instance]:
         process.terminate()
 
 
-def answered(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Response:
+def request_page(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Response:
     deadline = time.monotonic() + 15
     while True:
         try:
@@ -49,8 +49,8 @@ def answered(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Re
         time.sleep(0.05)
 
 
-def test_a_browser_gets_our_page_which_tries_again_by_itself(without_web: Instance) -> None:
-    page = answered(without_web, "/workspaces/new/?flavor=gpu-1", BROWSER)
+def test_browser_gets_a_self_refreshing_outage_page(without_web: Instance) -> None:
+    page = request_page(without_web, "/workspaces/new/?flavor=gpu-1", BROWSER)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<title>Berth is starting" in page.text
     assert "Running work continues, and nothing is lost." in page.text
@@ -60,42 +60,42 @@ def test_a_browser_gets_our_page_which_tries_again_by_itself(without_web: Instan
     assert "unsafe" not in page.headers["content-security-policy"]
 
 
-def test_a_program_gets_a_problem_document(without_web: Instance) -> None:
-    problem = answered(without_web, "/api/v1/workspaces", {"Accept": "application/json"})
+def test_program_gets_a_problem_document(without_web: Instance) -> None:
+    problem = request_page(without_web, "/api/v1/workspaces", {"Accept": "application/json"})
     assert problem.headers["content-type"] == "application/problem+json"
     assert problem.json()["status"] == 502
     assert problem.json()["message"].endswith("Try again in a few seconds.")
     assert problem.headers["retry-after"] == "5"
 
 
-def test_the_style_of_each_page_is_the_one_that_its_policy_names(without_web: Instance) -> None:
-    page = answered(without_web, "/", BROWSER)
+def test_style_hash_matches_the_csp(without_web: Instance) -> None:
+    page = request_page(without_web, "/", BROWSER)
     named = re.search(r"sha256-(\S+?)'", page.headers["content-security-policy"])
     style = re.search(r"<style>(.*)</style>", page.text, re.S)
     assert named and style
     assert base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode() == named[1]
 
 
-def test_a_page_comes_as_it_was_written(without_web: Instance) -> None:
-    """The front door's configuration reads braces as names of its own: none of a page is one."""
+def test_page_is_served_unchanged(without_web: Instance) -> None:
+    """Caddy interprets braces in its configuration; pages must not contain any."""
     bodies = [route["handle"][0]["body"] for route in outage.routes()]
-    assert answered(without_web, "/", BROWSER).text in bodies
-    assert answered(without_web, "/", {"Accept": "*/*"}).text in bodies
+    assert request_page(without_web, "/", BROWSER).text in bodies
+    assert request_page(without_web, "/", {"Accept": "*/*"}).text in bodies
 
 
-def test_the_gateway_process_has_the_page_too(without_web: Instance) -> None:
-    """Where forward-auth does not answer, nobody enters, and the page says whose fault that is."""
+def test_unreachable_gateway_process_shows_the_page(without_web: Instance) -> None:
+    """Without forward-auth, workspaces are closed, and the page names the cause."""
     workspace = f"ws-{'1' * 32}.localhost"
     for host, path in (
         ("localhost", "/workspaces/11111111-1111-1111-1111-111111111111/events/"),
         (workspace, "/.berth/page.css"),
         (workspace, "/lab"),
     ):
-        page = answered(without_web, path, {**BROWSER, "Host": host})
+        page = request_page(without_web, path, {**BROWSER, "Host": host})
         assert "Berth does not answer" in page.text
 
 
 def test_head_has_the_status_and_no_body(without_web: Instance) -> None:
-    answered(without_web, "/", BROWSER)
+    request_page(without_web, "/", BROWSER)
     found = httpx.head(f"http://127.0.0.1:{without_web.port}/", headers=BROWSER)
     assert (found.status_code, found.content) == (502, b"")

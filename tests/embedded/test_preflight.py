@@ -28,7 +28,7 @@ def command(instance: Instance, *arguments: str, **environ: str) -> subprocess.C
     )
 
 
-def test_a_taken_port_is_named_with_its_holder_and_the_way_out(instance: Instance) -> None:
+def test_port_in_use_is_reported_with_its_process_and_the_fix(instance: Instance) -> None:
     with socket.create_server(("127.0.0.1", instance.port)):
         done = command(instance, "up")
     assert done.returncode == 1
@@ -40,7 +40,7 @@ def test_a_taken_port_is_named_with_its_holder_and_the_way_out(instance: Instanc
 
 
 @pytest.mark.parametrize("which", ["web_port", "redis_port", "gateway_port"])
-def test_the_inner_ports_are_checked_too(instance: Instance, which: str) -> None:
+def test_internal_ports_are_checked(instance: Instance, which: str) -> None:
     port = getattr(instance, which)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(Problem, match=str(port)):
         ports.check(instance)
@@ -52,7 +52,7 @@ def test_reserved_ports_stay_free_until_services_bind(instance: Instance, which:
     port = getattr(instance, which)
     with ports.hold_ports(instance):
         with socket.socket() as outgoing, pytest.raises(OSError, match="in use"):
-            # What the kernel does for a connection that leaves: without SO_REUSEADDR.
+            # As the kernel does for outgoing connections: without SO_REUSEADDR.
             outgoing.bind(("127.0.0.1", port))
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
@@ -61,8 +61,8 @@ def test_reserved_ports_stay_free_until_services_bind(instance: Instance, which:
         ports.check(instance)
 
 
-def test_a_taken_port_is_named_before_anything_is_installed(instance: Instance) -> None:
-    """By a Python without a single package, as `make up` runs it on a bare machine."""
+def test_port_in_use_is_reported_before_installation(instance: Instance) -> None:
+    """By a Python without packages, as `make up` runs it on a new machine."""
     script = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); " + (
         f"made = runpy.run_path({str(ROOT / 'scripts' / 'venv.py')!r}, run_name='venv'); "
         "made['ports_of_a_start']().__enter__()"
@@ -76,7 +76,7 @@ def test_a_taken_port_is_named_before_anything_is_installed(instance: Instance) 
     assert f"Port {instance.web_port} (BERTH_WEB_PORT) is used by" in done.stderr
 
 
-def test_a_port_that_this_user_may_not_have(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_privileged_port_is_reported(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_address: str, _port: int) -> bool:
         raise PermissionError(13, "Permission denied")
 
@@ -85,7 +85,7 @@ def test_a_port_that_this_user_may_not_have(instance: Instance, monkeypatch: pyt
         ports.check(replace(instance, port=80))
 
 
-def test_a_home_that_is_a_file_is_one_line(instance: Instance) -> None:
+def test_home_that_is_a_file_is_reported_in_one_line(instance: Instance) -> None:
     instance.home.write_text("in the way")
     done = command(instance, "up")
     assert done.returncode == 1
@@ -94,7 +94,9 @@ def test_a_home_that_is_a_file_is_one_line(instance: Instance) -> None:
     assert f"BERTH_HOME {instance.home} cannot be written" in line and "BERTH_HOME=" in line
 
 
-def test_a_home_without_the_right_to_write(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_without_write_permission_is_reported(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def denied(*_: object, **__: object) -> object:
         raise PermissionError(13, "Permission denied")
 
@@ -112,7 +114,7 @@ def test_full_disk_is_named_in_the_error(instance: Instance, monkeypatch: pytest
         preflight.prepare_home(instance.home)
 
 
-def test_too_little_disk(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_space_is_reported(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=100 * 1024 * 1024)
     monkeypatch.setattr(home.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(Problem, match="Only 100 MiB are free"):
@@ -125,13 +127,13 @@ def test_missing_modules_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         preflight.find_binaries()
 
 
-def test_the_bundled_servers_are_found() -> None:
+def test_bundled_servers_are_found() -> None:
     found = preflight.find_binaries()
     assert os.access(found.redis_server, os.X_OK)
     assert os.access(found.caddy, os.X_OK)
 
 
-def test_a_wrong_setting_is_one_line(instance: Instance) -> None:
+def test_invalid_setting_is_reported_in_one_line(instance: Instance) -> None:
     done = command(instance, "up", BERTH_PORT="eighty")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
@@ -139,14 +141,14 @@ def test_a_wrong_setting_is_one_line(instance: Instance) -> None:
     ]
 
 
-def test_a_database_that_cannot_be_opened_is_one_line(instance: Instance, tmp_path: Path) -> None:
+def test_unreadable_database_is_reported_in_one_line(instance: Instance, tmp_path: Path) -> None:
     done = command(instance, "up", DATABASE_URL=f"sqlite:///{tmp_path}/missing/folder/db.sqlite3")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr + done.stdout
     assert "Database error: unable to open database file Check DATABASE_URL" in done.stderr
 
 
-def test_a_second_up_says_where_the_first_is(instance: Instance) -> None:
+def test_second_up_names_the_running_instance(instance: Instance) -> None:
     preflight.prepare_home(instance.home)
     with instance_lock.hold(instance.run_dir, refusal=lambda _: Problem("taken")):
         done = command(instance, "up")
@@ -158,14 +160,14 @@ def test_a_second_up_says_where_the_first_is(instance: Instance) -> None:
     )
 
 
-def test_down_and_status_without_anything_running(instance: Instance) -> None:
+def test_down_and_status_when_not_running(instance: Instance) -> None:
     status = command(instance, "status")
     assert status.returncode == 3 and "not running" in status.stdout
     down = command(instance, "down")
     assert down.returncode == 0 and "not running" in down.stdout
 
 
-def test_the_lock_goes_with_its_holder(instance: Instance) -> None:
+def test_lock_is_released_when_its_holder_is_killed(instance: Instance) -> None:
     preflight.prepare_home(instance.home)
     holder = subprocess.Popen(
         [
@@ -191,7 +193,7 @@ def test_the_lock_goes_with_its_holder(instance: Instance) -> None:
     assert not instance_lock.is_held(instance.run_dir)
 
 
-def test_a_mistake_about_sign_in_providers_stops_the_start(tmp_path):
+def test_invalid_sign_in_provider_stops_the_start(tmp_path):
     path = tmp_path / "providers.toml"
     path.write_text(
         '[[provider]]\nkind = "oidc"\nid = "corp"\nname = "Corp"\nclient_id = "b"\nissuer = "http://x.org"'

@@ -24,7 +24,7 @@ class Live(BaseHTTPRequestHandler):
         pass
 
 
-def test_it_waits_until_the_service_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_waits_until_the_service_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "POLL_S", 0.01)
     monkeypatch.setattr(Live, "begun", time.monotonic() + 0.1)
     with ThreadingHTTPServer(("127.0.0.1", 0), Live) as server:
@@ -34,6 +34,6 @@ def test_it_waits_until_the_service_answers(monkeypatch: pytest.MonkeyPatch) -> 
         server.shutdown()
 
 
-def test_it_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ready_fails_after_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert ready.main([str(free_port())], limit_s=0.1) == 1
     assert "no answer on port" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What `up` does with workspaces before it stops the services."""
+"""How `up` treats workspaces before it stops the services."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def up(instance: Instance, screen: io.StringIO) -> Up:
 
 
 def answer_with(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run this Python text in place of the portal's own stop command."""
+    """Run this Python code in place of the portal's stop command."""
     real = asyncio.create_subprocess_exec
 
     async def instead(*_: str, **options: Any) -> asyncio.subprocess.Process:
@@ -66,7 +66,7 @@ def test_leftovers_on_the_machine_are_reported(
     assert (up._release_host(), asked) == (words, [False])
 
 
-async def test_it_repeats_what_the_portal_says(
+async def test_result_of_the_portal_is_printed(
     up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_with("print('3 stopped')", monkeypatch)
@@ -82,7 +82,7 @@ async def test_failing_portal_is_reported_without_delay(
     assert "not stopped: the database is gone" in screen.getvalue()
 
 
-async def test_a_second_ctrl_c_leaves_them_running(
+async def test_second_ctrl_c_leaves_workspaces_running(
     up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_with("import time; time.sleep(600)", monkeypatch)
@@ -94,7 +94,9 @@ async def test_a_second_ctrl_c_leaves_them_running(
     assert "left running; the next start adopts them" in screen.getvalue()
 
 
-async def test_the_wait_has_a_limit(up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_for_workspaces_has_a_limit(
+    up: Up, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(up_module, "STOP_WORKSPACES_LIMIT_S", 0.2)
     answer_with("import time; time.sleep(600)", monkeypatch)
     async with asyncio.timeout(20):
@@ -103,12 +105,12 @@ async def test_the_wait_has_a_limit(up: Up, screen: io.StringIO, monkeypatch: py
 
 
 @pytest.mark.parametrize("signal_name", ["SIGHUP", "SIGUSR1"])
-def test_a_lost_terminal_keeps_the_workspaces(up: Up, signal_name: str) -> None:
+def test_lost_terminal_keeps_the_workspaces(up: Up, signal_name: str) -> None:
     up._on_signal(up_module.signal.Signals[signal_name])
     assert up._keep_workspaces and up._stop.is_set()
 
 
-def test_a_terminal_that_went_away_stops_nothing() -> None:
+def test_closed_terminal_causes_no_error() -> None:
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
             raise OSError(5, "Input/output error")
@@ -120,7 +122,7 @@ def test_a_terminal_that_went_away_stops_nothing() -> None:
     console.say("Berth is ready")
 
 
-def test_a_terminal_without_unicode_gets_plain_signs() -> None:
+def test_terminal_without_unicode_gets_ascii() -> None:
     raw = io.BytesIO()
     console = Console(io.TextIOWrapper(raw, encoding="ascii", write_through=True))
     console.say("✓ Berth · ready…")
@@ -134,7 +136,9 @@ def test_workspaces_are_counted_by_state(local_pool: Pool) -> None:
     assert workspaces.counts() == {"starting": 1, "running": 2}
 
 
-def test_stopping_waits_until_nothing_is_held(local_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_waits_until_all_workspaces_are_stopped(
+    local_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert workspaces.stop() == "none running"
     one = WorkspaceFactory(state=State.RUNNING, pool=local_pool)
     waits = []

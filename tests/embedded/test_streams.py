@@ -1,4 +1,4 @@
-"""Event streams have a process of their own; nothing else goes there, and no stream goes anywhere else."""
+"""Event streams have their own process, and only streams are routed to it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def is_stream(path: str, accept: str = "*/*") -> bool:
     return any(re.search(pattern, path) and media_type in accept for pattern, media_type in proxy.STREAMS)
 
 
-def test_every_stream_that_the_process_serves_is_sent_there() -> None:
+def test_every_stream_is_routed_to_the_stream_process() -> None:
     served = {one for one in paths(stream_urls.urlpatterns) if one != "/healthz/live"}
     assert len(served) >= 8
     for one in served:
         assert is_stream(one, "text/event-stream"), one
 
 
-def test_nothing_is_sent_there_that_the_process_does_not_serve() -> None:
+def test_only_streams_are_routed_to_the_stream_process() -> None:
     served = set(paths(stream_urls.urlpatterns))
     everything = set(paths(urls.urlpatterns))
     assert len(everything) > 150
@@ -53,7 +53,7 @@ def test_nothing_is_sent_there_that_the_process_does_not_serve() -> None:
         assert not is_stream(one, "text/event-stream"), one
 
 
-def test_the_list_of_events_goes_there_only_as_a_stream() -> None:
+def test_event_list_is_routed_there_only_as_a_stream() -> None:
     assert not is_stream(f"/api/v1/workspaces/{ID}/events", "application/json")
     assert is_stream(f"/api/v1/workspaces/{ID}/events", "text/event-stream, */*")
 
@@ -71,7 +71,7 @@ class Urls:
     urlpatterns = [path("endless/", endless)]
 
 
-def test_a_web_process_ends_what_would_never_end(settings: pytest.FixtureRequest) -> None:
+def test_web_process_refuses_endless_responses(settings: pytest.FixtureRequest) -> None:
     settings.ROOT_URLCONF = Urls  # type: ignore[attr-defined]
     settings.MIDDLEWARE = []  # type: ignore[attr-defined]
     handler = SyncHandler()
@@ -80,11 +80,10 @@ def test_a_web_process_ends_what_would_never_end(settings: pytest.FixtureRequest
     assert response["Content-Type"] == "application/problem+json"
 
 
-def test_the_process_loads_its_urls_with_its_own_settings() -> None:
-    """It has fewer apps than the portal: an import of one of the others ends every stream.
+def test_stream_process_loads_its_urls_with_its_own_settings() -> None:
+    """It has fewer apps than the portal, and importing another app would break every stream.
 
-    Nothing connects its ports but `portal.gateway_wiring`; JupyterLab's bar asks for extensions, and log
-    streams believe the machines that have joined.
+    Only `portal.gateway_wiring` connects its ports.
     """
     code = (
         "import django; django.setup(); import portal.asgi, portal.stream_urls;"

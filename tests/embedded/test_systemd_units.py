@@ -1,4 +1,4 @@
-"""deploy/systemd: the same processes as compose.yaml's, with as little; systemd understands every line."""
+"""deploy/systemd: the processes of compose.yaml with equal confinement, accepted by systemd."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PROGRAMS = "/opt/berth/.venv/bin/"
 STATE = "/var/lib/berth/"
 # PostgreSQL is Debian's; the unit of the node is written by `berth node join`.
 ELSEWHERE = {"postgres", "node"}
-# Of the image, or in its memory: here they are folders.
+# Part of the image or in its memory; here they are folders.
 COMPANION_SUFFIXES = {"web": {"static:ro"}, "migrate": {"static"}, "render": {"logs", "environments"}}
 Unit = dict[str, list[str]]
 
 
 def read(path: Path) -> Unit:
-    """The lines of a unit by their names."""
+    """The lines of a unit by name."""
     found: Unit = {}
     for line in path.read_text().splitlines():
         name, equals, value = line.partition("=")
@@ -52,7 +52,7 @@ def compose() -> dict[str, Any]:
 
 
 def command_of(name: str, service: dict[str, Any]) -> list[str]:
-    """What a container runs, as words."""
+    """The command of a container, as words."""
     if name == "redis":
         return ["python", "-m", "portal.embedded.redis_server", *service["command"]]
     found = service.get("command")
@@ -70,7 +70,7 @@ def test_every_process_has_a_unit(units: dict[str, Unit], compose: dict[str, Any
         assert unit["WantedBy"] == unit["PartOf"] == ["berth.target"], name
 
 
-def test_it_runs_what_the_container_runs(units: dict[str, Unit], compose: dict[str, Any]) -> None:
+def test_unit_runs_the_command_of_the_container(units: dict[str, Unit], compose: dict[str, Any]) -> None:
     known = assignments(FOLDER / "berth.env.example")
     for name, unit in units.items():
         run = []
@@ -79,26 +79,26 @@ def test_it_runs_what_the_container_runs(units: dict[str, Unit], compose: dict[s
             filled = re.sub(r"\$\{(\w+)\}", lambda found: known[found[1]], line.replace(PROGRAMS, ""))
             run.append(filled.replace(f"control@{known['BERTH_NODE_NAME']}", "control@$$BERTH_NODE_NAME"))
         expected = " ".join(command_of(name, compose[name]))
-        # A script begins with the folder that its environment was made in, which services may not see.
+        # A script's first line names its environment's folder, which services may not see.
         expected = re.sub(r"^(celery|uvicorn) ", r"python -m \1 ", expected)
         if name == "migrate":
-            # Static files are of the image.
+            # The image contains the static files.
             assert run.pop() == "python manage.py collectstatic --noinput --verbosity 0"
         assert " && ".join(run) == expected, name
 
 
-def test_the_front_door_starts_when_what_is_behind_it_answers(units: dict[str, Unit]) -> None:
-    """It stops first, since systemd stops in the opposite order."""
+def test_front_door_starts_after_its_upstreams_are_ready(units: dict[str, Unit]) -> None:
+    """It also stops first, since systemd stops in reverse order."""
     (after,) = (line for line in units["front-door"]["After"] if "berth-web" in line)
     assert {"berth-web.service", "berth-gateway.service"} <= set(after.split())
-    # A unit of the type `exec` has started before its program answers.
+    # Units of type `exec` count as started before their program answers.
     assert units["web"]["Type"] == ["notify"]
     assert units["gateway"]["ExecStartPost"] == [
         f"{PROGRAMS}python -m portal.embedded.ready ${{BERTH_GATEWAY_PORT}}"
     ]
 
 
-def test_it_sees_the_folders_that_the_container_has(units: dict[str, Unit], compose: dict[str, Any]) -> None:
+def test_unit_sees_the_folders_of_the_container(units: dict[str, Unit], compose: dict[str, Any]) -> None:
     for name, unit in units.items():
         assert unit["TemporaryFileSystem"] == ["/var/lib/berth:ro"], name
         seen = {path.removeprefix(STATE) for path in unit.get("BindPaths", [])}
@@ -109,7 +109,7 @@ def test_it_sees_the_folders_that_the_container_has(units: dict[str, Unit], comp
         assert seen - COMPANION_SUFFIXES.get(name, set()) == expected, name
 
 
-def test_secrets_reach_the_control_plane_alone(units: dict[str, Unit]) -> None:
+def test_only_the_control_plane_gets_secrets(units: dict[str, Unit]) -> None:
     for name, unit in units.items():
         secret = "/etc/berth/secrets.env" in unit["EnvironmentFile"]
         assert secret == (name in CONTROL_PLANE | {"render"}), name
@@ -118,7 +118,7 @@ def test_secrets_reach_the_control_plane_alone(units: dict[str, Unit]) -> None:
     assert not re.findall(r"^\w*(?:PASSWORD|SECRET|_KEY)\w*=", example, flags=re.MULTILINE)
 
 
-def test_all_are_confined(units: dict[str, Unit]) -> None:
+def test_all_units_are_sandboxed(units: dict[str, Unit]) -> None:
     for name, unit in units.items():
         for line in ("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "RestrictNamespaces"):
             assert unit[line] == ["true"], (name, line)
@@ -129,7 +129,7 @@ def test_all_are_confined(units: dict[str, Unit]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
-def test_systemd_understands_every_line(tmp_path: Path) -> None:
+def test_systemd_accepts_every_line(tmp_path: Path) -> None:
     for path in FOLDER.glob("berth*"):
         text = path.read_text().replace(PROGRAMS, f"{Path(sys.prefix) / 'bin'}/")
         (tmp_path / path.name).write_text(re.sub(r"^Documentation=.*\n", "", text, flags=re.MULTILINE))

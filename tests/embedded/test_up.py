@@ -1,4 +1,4 @@
-"""The real thing: `up` with every process, killed in every way."""
+"""`up` with all processes, which are killed in several ways."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERVICES = ("redis", "web", "gateway", "front-door", "control", "node", "beat")
 
 
 class Running:
-    """One `up`, its lines as they come, and questions to it."""
+    """One `up` and its output."""
 
     def __init__(self, instance: Instance, *arguments: str) -> None:
         self.instance = instance
@@ -62,7 +62,7 @@ class Running:
         self._news.put("(end)")
 
     def until(self, part: str, *, limit_s: float = START_LIMIT_S) -> str:
-        """The next line with `part` in it."""
+        """The next line that contains `part`."""
         deadline = time.monotonic() + limit_s
         while True:
             try:
@@ -154,7 +154,7 @@ def running(place: Instance) -> Iterator[Running]:
         up.end()
 
 
-def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running) -> None:
+def test_all_parts_are_healthy_and_the_url_is_printed_last(running: Running) -> None:
     assert f"Berth is ready: {running.instance.public_url}" in running.lines[-1]
     status, report = running.health()
     assert status == 200, report
@@ -164,10 +164,10 @@ def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running)
 
 
 def test_messages_of_the_scheduler_are_accepted(running: Running) -> None:
-    """It signs in the name of the control plane, which runs nothing that is not signed."""
+    """The scheduler signs as the control plane, which runs only signed messages."""
     password = (running.instance.home / "secrets" / "redis_control").read_text().strip()
     with probes.redis_client(running.instance.redis_url("control", password)) as client:
-        # Taken out by one of its tasks alone.
+        # Removed by one of its tasks only.
         client.hset(
             "berth:acc:token-uses", "00000000-0000-0000-0000-000000000000", "2026-11-22T00:00:00+00:00"
         )
@@ -183,13 +183,13 @@ def test_status_shows_every_service(running: Running) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         for name in SERVICES:
             assert f"  {name} " in done.stdout
-        # It waits for half a minute for who counts the workspaces, which starts anew each time.
+        # The workspace count starts a process and can take half a minute.
         return "workspaces: none" in done.stdout
 
     eventually(told, limit_s=120, what="the workspaces are counted")
 
 
-def test_each_process_knows_only_what_it_needs(running: Running) -> None:
+def test_each_process_gets_only_its_secrets(running: Running) -> None:
     secrets = {path.name: path.read_text().strip() for path in (running.instance.home / "secrets").iterdir()}
     for name, row in running.services().items():
         environ = processes.environ_of(row["pid"])
@@ -199,7 +199,7 @@ def test_each_process_knows_only_what_it_needs(running: Running) -> None:
         assert not any(value in argv for value in secrets.values()), name
 
 
-def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> None:
+def test_node_plane_cannot_read_gateway_keys(running: Running) -> None:
     import redis
 
     secrets = running.instance.home / "secrets"
@@ -226,7 +226,7 @@ def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> No
         nobody.ping()
 
 
-def test_the_front_door_shows_neither_agents_nor_forward_auth(running: Running) -> None:
+def test_front_door_hides_agent_and_forward_auth_paths(running: Running) -> None:
     secret = (running.instance.home / "secrets" / "gateway_secret").read_text().strip()
     base = f"http://127.0.0.1:{running.instance.port}"
     for path in (
@@ -238,14 +238,14 @@ def test_the_front_door_shows_neither_agents_nor_forward_auth(running: Running) 
             urllib.request.urlopen(base + path, timeout=20)
         assert refused.value.code == 404, path
         with refused.value as answer:
-            # The front door's own words: no process of the portal was asked.
+            # The front door's own response, without the portal.
             assert answer.headers["Content-Type"] == "application/problem+json"
             assert json.load(answer)["code"] == "not_found"
             assert "X-Request-Id" not in answer.headers
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_killed_service_comes_back(running: Running, name: str) -> None:
+def test_killed_service_is_restarted(running: Running, name: str) -> None:
     known = running.services()
     before = known[name]
     os.kill(before["pid"], signal.SIGKILL)
@@ -259,7 +259,7 @@ def test_a_killed_service_comes_back(running: Running, name: str) -> None:
     ]
 
 
-def test_a_redis_that_cannot_read_its_data_goes_on_without(running: Running) -> None:
+def test_redis_with_unreadable_data_starts_empty(running: Running) -> None:
     data = running.instance.home / "redis" / "appendonlydir"
     for path in data.iterdir():
         path.write_bytes(b"\x00garbage" * 100)
@@ -269,7 +269,7 @@ def test_a_redis_that_cannot_read_its_data_goes_on_without(running: Running) -> 
     running.wait_healthy()
 
 
-def test_after_a_killed_supervisor_the_next_start_finds_clear_ground(running: Running) -> None:
+def test_start_after_a_killed_supervisor_cleans_up(running: Running) -> None:
     old = {row["pid"] for row in running.services().values()}
     running.process.kill()
     running.process.wait()
@@ -279,7 +279,7 @@ def test_after_a_killed_supervisor_the_next_start_finds_clear_ground(running: Ru
         assert again.health()[0] == 200
         now = {left.pid for left in processes.leftovers(running.instance.id)}
         assert not old & now
-        # And a supervisor that was ended while its services hung: they are ended by the next start.
+        # A supervisor killed while services hang: the next start ends them.
         stuck = [row["pid"] for row in again.services().values()]
         for pid in stuck:
             os.kill(pid, signal.SIGSTOP)
@@ -303,7 +303,7 @@ def test_after_a_killed_supervisor_the_next_start_finds_clear_ground(running: Ru
     assert command(running.instance, "status").returncode == 3
 
 
-def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> None:
+def test_ctrl_c_stops_in_order_and_keeps_data(place: Instance) -> None:
     up = Running(place, "--keep-workspaces")
     try:
         up.until("Berth is ready")
@@ -323,7 +323,7 @@ def test_ctrl_c_stops_in_good_order_and_keeps_everything(place: Instance) -> Non
     assert processes.leftovers(place.id) == []
 
 
-def test_ctrl_c_before_everything_is_started(place: Instance) -> None:
+def test_ctrl_c_during_startup(place: Instance) -> None:
     up = Running(place)
     try:
         up.until("This machine")

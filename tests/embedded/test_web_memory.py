@@ -1,4 +1,4 @@
-"""Web returns the memory of a large request, although nothing else collects it."""
+"""The web process returns the memory of a large request without other garbage collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.embedded.proxy import SMALL_BODY_BYTES
 
 
 class Body:
-    """Part of a reference cycle, like the data of a request that has failed."""
+    """Part of a reference cycle, like the data of a failed request."""
 
     def __init__(self) -> None:
         self.own = self
@@ -37,19 +37,19 @@ def ended(length: object) -> None:
         thread.join(timeout=10)
 
 
-def test_a_large_request_is_collected(body: weakref.ref[Body]) -> None:
+def test_memory_of_a_large_request_is_collected(body: weakref.ref[Body]) -> None:
     ended(SMALL_BODY_BYTES + 1)
     assert body() is None
     assert not web_memory._timers
 
 
 @pytest.mark.parametrize("length", [None, "", 0, SMALL_BODY_BYTES, "many"])
-def test_after_others_nothing_is_done(body: weakref.ref[Body], length: object) -> None:
+def test_small_requests_trigger_no_collection(body: weakref.ref[Body], length: object) -> None:
     ended(length)
     assert body() is not None
 
 
-def test_many_at_once_are_one_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_requests_at_once_trigger_one_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_memory, "RELEASE_AFTER_S", 60)
     for _ in range(24):
         web_memory.release_soon()

@@ -1,4 +1,4 @@
-"""The wheel holds all that runs: with what it asks for, and no more, it starts, and so does a notebook."""
+"""The wheel is complete: with only its dependencies, it starts and runs a notebook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILT = (*FOLDERS, "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout."""
+    """Built from a copy, so that the checkout stays clean."""
     copy = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in BUILT:
@@ -43,7 +43,7 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
-def test_it_holds_every_file_and_no_other(wheel):
+def test_wheel_contains_exactly_the_product_files(wheel):
     there = {
         path.relative_to(ROOT).as_posix()
         for name in FOLDERS
@@ -58,13 +58,13 @@ def test_it_holds_every_file_and_no_other(wheel):
     assert held == there
 
 
-def test_it_names_its_license_and_has_its_text(wheel):
+def test_wheel_contains_its_license(wheel):
     assert empty_environment.license_of(wheel) == ("Apache-2.0", (ROOT / "LICENSE").read_text())
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The programs of an environment as `pip install "berth[embedded]"` makes it."""
+    """The programs of an environment as created by `pip install "berth[embedded]"`."""
     return empty_environment.make(tmp_path_factory.mktemp("installed"), wheel, extras=["embedded"])
 
 
@@ -78,14 +78,14 @@ def berth(installed, tmp_path_factory) -> Iterator[Berth]:
         server=[str(installed / "berth-server")],
         PATH=path,
         PYTHONPATH="",
-        # It makes its own notebook environment, where there is an index that one was made from before.
+        # It creates its notebook environment, if a package index is available.
         BERTH_SKIP_NOTEBOOK="0" if instance.notebook_environment() else "1",
     ) as berth:
         yield berth
 
 
 @pytest.mark.thorough("starts a Berth from the wheel; `make test` looks into the wheel")
-def test_it_runs_apart_from_the_checkout(berth, installed):
+def test_wheel_runs_without_the_checkout(berth, installed):
     with httpx.Client(base_url=f"http://127.0.0.1:{berth.port}", follow_redirects=True, timeout=30) as client:
         page = client.get("/")
         assert page.status_code == 200 and "Sign in" in page.text
@@ -102,7 +102,7 @@ def test_it_runs_apart_from_the_checkout(berth, installed):
 
 
 @pytest.mark.thorough("starts a Berth from the wheel; `make test` looks into the wheel")
-def test_a_notebook_runs_in_the_environment_that_it_makes(berth, installed):
+def test_notebook_runs_in_the_created_environment(berth, installed):
     instance.need_notebook_environment()
     own = berth.home / "environments" / "notebook"
     assert (own / "bin" / "jupyter-lab").is_file() and own.resolve().is_relative_to(berth.home.resolve())

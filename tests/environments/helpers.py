@@ -1,4 +1,4 @@
-"""What nodes say about builds of environments, by hand, and the rows that it is about."""
+"""Node messages about environment builds, created by hand, and their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCK = "numpy==2.1.0 --hash=sha256:" + "a" * 64 + "\n"
 
 
 def environment(**fields: Any) -> Environment:
-    """An environment made by the portal itself, whose first build is asked for."""
+    """An environment created by the portal itself, with its first build requested."""
     arguments: dict[str, Any] = {
         "name": "Vision tools",
         "source_kind": "packages",
@@ -30,7 +30,7 @@ def environment(**fields: Any) -> Environment:
 
 
 def commands(sent: Broker) -> list[BuildCommand]:
-    """Builds on their way to nodes; they are taken off."""
+    """Remove and return the pending builds."""
     found = sent.take("node.environment_build")
     return [messages.load(message.kwargs["command"], BuildCommand) for message in found]
 
@@ -42,14 +42,14 @@ def only(sent: Broker) -> BuildCommand:
 
 
 def progress(command: BuildCommand, stage: str = "installing", **fields: Any) -> bool:
-    """A sign of life; whether it counted."""
+    """Report progress; return whether it was accepted."""
     return results.apply_progress(
         EnvironmentProgress(command.build, command.lease, BuildStage(stage), **fields)
     )
 
 
 def built(command: BuildCommand, *, lock: str = LOCK, **fields: Any) -> bool:
-    """The answer of a node that has built it; whether it counted."""
+    """Report a finished build; return whether it was accepted."""
     lock = command.lock or lock
     said: dict[str, Any] = {
         "digest": digest_of(lock, command.python),
@@ -76,7 +76,7 @@ def build_of(command: BuildCommand) -> EnvironmentBuild:
 
 
 def ready(sent: Broker, **fields: Any) -> Environment:
-    """An environment that is on the one node there is."""
+    """An environment that is on the only node."""
     made = environment(**fields)
     assert built(only(sent))
     made.refresh_from_db()

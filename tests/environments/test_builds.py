@@ -1,4 +1,4 @@
-"""Builds: sent, told of, ended; what is late, forged, lost, retried; nodes that lack what is in use."""
+"""Builds: messages, results, losses and retries, and nodes without environments in use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def second_node(pool: Pool, *held: HeldEnvironment) -> Node:
     return Node.objects.get(name="node-2")
 
 
-def test_progress_is_noted_and_keeps_the_build_alive(local_pool, sent, clock):
+def test_progress_is_stored_and_extends_the_lease(local_pool, sent, clock):
     environment()
     command = only(sent)
     assert progress(command, "downloading", done=5, total=10, log="numpy\n")
@@ -65,7 +65,7 @@ def test_progress_is_noted_and_keeps_the_build_alive(local_pool, sent, clock):
     assert build_of(command).log == "numpy\npandas\n"
 
 
-def test_the_node_that_has_built_it_provides_it_at_once(local_pool, sent):
+def test_build_result_updates_the_node_at_once(local_pool, sent):
     made = ready(sent)
     node = Node.objects.get()
     assert f"environment:{DIGEST}" in node.provides
@@ -78,7 +78,7 @@ def test_the_node_that_has_built_it_provides_it_at_once(local_pool, sent):
     assert StoredContent.objects.get().digest == DIGEST
 
 
-def test_an_inventory_says_what_a_node_holds_and_what_not_any_more(local_pool):
+def test_inventory_adds_and_removes_environments_of_a_node(local_pool):
     held = HeldEnvironment(DIGEST, 300, ("jupyter-lab",))
     info = node_info(environments=(held,), provides=("rdma", "environment:" + "f" * 32))
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(info))
@@ -87,7 +87,7 @@ def test_an_inventory_says_what_a_node_holds_and_what_not_any_more(local_pool):
     assert (Node.objects.get().provides, Node.objects.get().environments) == ([], [])
 
 
-def test_repeated_late_or_foreign_answers_are_ignored(local_pool, sent):
+def test_repeated_late_or_foreign_results_are_ignored(local_pool, sent):
     environment()
     command = only(sent)
     other = type(command)(**{**messages.dump(command), "lease": "0" * 32, "source_kind": command.source_kind})
@@ -110,7 +110,7 @@ def test_repeated_late_or_foreign_answers_are_ignored(local_pool, sent):
         {"digest": digest_of(LOCK, "3.11")},
     ],
 )
-def test_a_digest_that_is_not_that_of_the_lock_is_never_taken(wrong, local_pool, sent):
+def test_digest_that_does_not_match_the_lock_is_never_accepted(wrong, local_pool, sent):
     made = environment()
     command = only(sent)
     assert built(command, **({"lock": LOCK} | wrong))
@@ -120,7 +120,7 @@ def test_a_digest_that_is_not_that_of_the_lock_is_never_taken(wrong, local_pool,
     assert Node.objects.get().environments == []
 
 
-def test_only_the_node_that_was_asked_is_heard(local_pool, sent, settings, tmp_path):
+def test_results_are_accepted_only_from_the_assigned_node(local_pool, sent, settings, tmp_path):
     second_node(local_pool)
     settings.BERTH_NODE_KEYS_DIR = tmp_path
     trust(tmp_path, "node-1", NODE_KEY)
@@ -142,7 +142,7 @@ def test_only_the_node_that_was_asked_is_heard(local_pool, sent, settings, tmp_p
     assert version_of(made).state == VersionState.READY
 
 
-def test_a_killed_worker_is_found_by_its_silence_and_asked_again(local_pool, sent, clock):
+def test_build_of_a_killed_worker_is_sent_again(local_pool, sent, clock):
     made = environment()
     first = only(sent)
     progress(first, log="one\n")
@@ -157,7 +157,7 @@ def test_a_killed_worker_is_found_by_its_silence_and_asked_again(local_pool, sen
     assert version_of(made).state == VersionState.READY
 
 
-def test_a_node_that_never_answers_is_given_up_after_some_attempts_and_tried_later(local_pool, sent, clock):
+def test_build_on_a_silent_node_fails_after_max_attempts_and_is_retried_later(local_pool, sent, clock):
     made = environment()
     for _ in range(builds.MAX_ATTEMPTS):
         only(sent)
@@ -200,9 +200,7 @@ def test_endless_progress_is_abandoned(local_pool, sent, clock, settings):
         ("of another version", False),
     ],
 )
-def test_errors_in_the_list_are_final_and_others_are_retried(
-    code, final, team, alice, olga, local_pool, sent
-):
+def test_source_errors_are_final_and_others_are_retried(code, final, team, alice, olga, local_pool, sent):
     made = services.create(
         actor=alice, team=team, name="Tools", source_kind="packages", source="numpy\nno-such-package"
     )
@@ -221,7 +219,7 @@ def test_errors_in_the_list_are_final_and_others_are_retried(
         assert told.get().body.startswith("The package requirements conflict in line 2")
 
 
-def test_retries_take_longer_and_longer(local_pool, sent, clock):
+def test_retries_back_off_exponentially(local_pool, sent, clock):
     made = environment()
     waits = []
     for _ in range(4):
@@ -234,7 +232,7 @@ def test_retries_take_longer_and_longer(local_pool, sent, clock):
     assert builds.backoff(99) == timedelta(seconds=builds.LAST_RETRY_S)
 
 
-def test_a_node_that_lacks_what_is_in_use_gets_it_from_the_same_lock(local_pool, sent):
+def test_node_without_a_used_environment_builds_it_from_the_same_lock(local_pool, sent):
     ready(sent)
     second_node(local_pool)
     upkeep.sweep()
@@ -264,7 +262,7 @@ def test_failure_on_one_node_keeps_others_ready(olga, local_pool, sent, clock):
     assert Notification.objects.filter(user=olga, kind="environment.build_failed").count() == 1
 
 
-def test_nodes_that_are_away_retired_or_simulated_are_asked_for_nothing(local_pool, pool, sent):
+def test_offline_retired_and_simulated_nodes_get_no_builds(local_pool, pool, sent):
     ready(sent)
     node = second_node(local_pool)
     for fields in ({"online": False}, {"retired": True, "online": True}):
@@ -273,7 +271,7 @@ def test_nodes_that_are_away_retired_or_simulated_are_asked_for_nothing(local_po
         assert commands(sent) == []
 
 
-def test_one_build_at_a_time_on_a_node_and_who_waits_goes_first(team, alice, local_pool, sent):
+def test_node_builds_one_at_a_time_and_user_requests_come_first(team, alice, local_pool, sent):
     environment(name="First")
     first = only(sent)
     environment(name="By itself", source="polars")
@@ -283,7 +281,7 @@ def test_one_build_at_a_time_on_a_node_and_who_waits_goes_first(team, alice, loc
     assert "duckdb" in only(sent).source
 
 
-def test_two_of_the_same_words_are_resolved_once_and_built_once(local_pool, sent):
+def test_equal_sources_are_resolved_once_and_built_once(local_pool, sent):
     second_node(local_pool)
     environment(name="One")
     command = only(sent)
@@ -319,7 +317,7 @@ def test_only_unused_environments_are_removed_after_a_while(local_pool, sent, cl
     assert sent.of("node.environment_remove") == []
 
 
-def test_an_old_version_stays_while_a_workspace_uses_it(local_pool, sent, bob, team):
+def test_version_in_use_is_kept(local_pool, sent, bob, team):
     made = ready(sent)
     old = made.current
     workspace = WorkspaceFactory(owner=bob, team=team, environment_version=old, state="stopped")
@@ -332,7 +330,7 @@ def test_an_old_version_stays_while_a_workspace_uses_it(local_pool, sent, bob, t
     assert StoredContent.objects.get(pk=old.digest).unused_since is not None
 
 
-def test_redis_away_loses_nothing(local_pool, sent, clock):
+def test_build_is_sent_after_redis_returns(local_pool, sent, clock):
     sent.away = True
     environment()
     sent.away = False
@@ -359,18 +357,18 @@ def test_redis_away_loses_nothing(local_pool, sent, clock):
         ("tab\tstays\n", "tab\tstays\n"),
     ],
 )
-def test_a_log_holds_nothing_that_a_terminal_would_act_upon(raw, kept):
+def test_terminal_control_characters_are_removed_from_logs(raw, kept):
     assert logs.clean(raw) == kept
 
 
-def test_a_log_is_put_together_by_its_offsets():
+def test_log_pieces_are_joined_by_offset():
     log, dropped, received = logs.append_text("", 0, 0, offset=0, text="abc")
     assert logs.append_text(log, dropped, received, offset=0, text="abc") == ("abc", 0, 3)
     assert logs.append_text(log, dropped, received, offset=2, text="cd") == ("abcd", 0, 4)
     assert logs.append_text(log, dropped, received, offset=9, text="z") == ("abc\n[…]\nz", 0, 10)
 
 
-def test_a_log_is_bounded_and_keeps_its_end():
+def test_log_is_bounded_and_keeps_its_end():
     log, dropped, received = "", 0, 0
     for number in range(40):
         text = f"{number:05d} {'x' * 50}\n" * 1000
@@ -381,7 +379,7 @@ def test_a_log_is_bounded_and_keeps_its_end():
     assert log.endswith("x\n")
 
 
-def test_builds_of_long_ago_are_forgotten_but_for_the_last(local_pool, sent):
+def test_old_builds_except_the_last_are_deleted(local_pool, sent):
     version = version_of(environment(build=False))
     node = Node.objects.get()
     ended = timezone.now() - timedelta(days=400)
@@ -393,7 +391,7 @@ def test_builds_of_long_ago_are_forgotten_but_for_the_last(local_pool, sent):
     assert EnvironmentBuild.objects.count() == upkeep.MAX_BUILDS_KEPT
 
 
-def test_the_end_of_the_log_comes_with_the_answer(local_pool, sent):
+def test_result_includes_the_end_of_the_log(local_pool, sent):
     environment()
     command = only(sent)
     assert progress(command, "resolving", log="Python 3.12\n")

@@ -1,4 +1,4 @@
-"""What comes with the portal: made once, built behind everything else, quiet where it cannot be built."""
+"""Environments that come with the portal: creation, low-priority builds, failures."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def jupyter() -> Template:
     return Template.objects.select_related("environment__current").get(slug="jupyterlab")
 
 
-def test_they_are_made_once_and_what_was_changed_stays(whole, db):
+def test_curated_environments_are_created_once_and_changes_are_kept(whole, db):
     assert curated.ensure() == ["minimal", "data-science", "vscode", "pytorch", "jax"]
     services.change(actor=SYSTEM, environment=data_science(), name="Ours", enabled=False)
     assert curated.ensure() == []
     assert (data_science().name, data_science().enabled, data_science().curated) == ("Ours", False, True)
 
 
-def test_only_data_science_is_built_by_itself(whole, local_pool, sent):
+def test_only_data_science_is_built_automatically(whole, local_pool, sent):
     curated.ensure()
     states = dict(EnvironmentVersion.objects.values_list("environment__slug", "state"))
     assert states == {"data-science": "building", "vscode": "new", "pytorch": "new", "jax": "new"}
@@ -51,15 +51,13 @@ def test_only_data_science_is_built_by_itself(whole, local_pool, sent):
     assert command.source.count("jupyterlab\n") == 1
 
 
-def test_left_out_where_that_is_said(settings, db):
+def test_data_science_can_be_skipped(settings, db):
     settings.BERTH_SKIP_DATA_SCIENCE = True
     assert curated.ensure() == ["minimal", "vscode", "pytorch", "jax"]
     assert not EnvironmentVersion.objects.filter(state=VersionState.BUILDING).exists()
 
 
-def test_a_first_start_makes_it_the_default_of_jupyterlab_and_a_later_one_leaves_it(
-    whole, db, sent, monkeypatch
-):
+def test_first_bootstrap_makes_it_the_jupyterlab_default_and_later_ones_do_not(whole, db, sent, monkeypatch):
     monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "a-long-enough-password")
     call_command("bootstrap")
     assert jupyter().environment == data_science()
@@ -68,7 +66,7 @@ def test_a_first_start_makes_it_the_default_of_jupyterlab_and_a_later_one_leaves
     assert jupyter().environment is None
 
 
-def test_minimal_until_it_is_ready(whole, local_pool, sent, team):
+def test_minimal_is_the_default_until_the_environment_is_ready(whole, local_pool, sent, team):
     curated.ensure()
     Template.objects.filter(slug="jupyterlab").update(environment=data_science())
     assert default_of(jupyter(), team) == ON_THE_NODE
@@ -77,9 +75,7 @@ def test_minimal_until_it_is_ready(whole, local_pool, sent, team):
     assert default_of(jupyter(), team).environment == data_science()
 
 
-def test_without_a_network_users_hear_nothing_and_operators_what_to_do(
-    whole, local_pool, sent, olga, bob, clock
-):
+def test_failed_build_without_network_notifies_operators_only(whole, local_pool, sent, olga, bob, clock):
     curated.ensure()
     upkeep.sweep()
     for wait_s in (61, 121):
@@ -93,7 +89,7 @@ def test_without_a_network_users_hear_nothing_and_operators_what_to_do(
     assert "cannot reach the package index" in told.body
 
 
-def test_vs_code_is_offered_once_its_environment_has_it(whole, db, settings):
+def test_vs_code_is_available_after_its_environment_is_built(whole, db, settings):
     settings.BERTH_BUILD_WHEN_ASKED = False
     local_pool_with(node_info(programs=("jupyter-lab", "bash")))
     call_command("bootstrap")
@@ -114,13 +110,13 @@ def test_vs_code_is_offered_once_its_environment_has_it(whole, db, settings):
 
 
 @pytest.mark.parametrize("line", ["npm:code-server", "npm:code-server==4.1.0"])
-def test_vs_code_can_stand_in_a_list(line, db):
+def test_code_server_can_be_listed_as_a_package(line, db):
     assert validate_source("packages", f"numpy\n{line}\n")[1] == f"numpy\n{line}\n"
     assert package_names("packages", f"numpy\n{line}\n") == ["numpy", "code-server"]
 
 
 @pytest.mark.parametrize("line", ["npm:left-pad", "npm:code-server; x", "npm:code-server==1 --registry=x"])
-def test_nothing_else_of_npm_can(line, db):
+def test_other_npm_packages_are_refused(line, db):
     with pytest.raises(InvalidInput):
         validate_source("packages", f"numpy\n{line}\n")
 
@@ -136,7 +132,7 @@ def test_nothing_else_of_npm_can(line, db):
         (("14.1",), "torch", "jax[cuda13]"),
     ],
 )
-def test_they_bring_the_cuda_that_the_oldest_driver_runs(olga, sent, drivers, torch, jax):
+def test_cuda_version_fits_the_oldest_driver(olga, sent, drivers, torch, jax):
     nodes = [node_info(f"gpu-{number}", gpus=1, cuda_version=each) for number, each in enumerate(drivers)]
     local_pool_with(*nodes, node_info("without"))
     curated.ensure()

@@ -1,4 +1,4 @@
-"""An environment that comes with Berth is built when somebody first asks for a workspace with it."""
+"""Curated environments are built when a workspace first needs them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PROGRAMS = ("python3", "jupyter-lab", "marimo", "code-server")
 
 @pytest.fixture
 def vscode(catalog, team, sent, clock) -> Template:
-    """A site on whose one node there is no code-server, and whose VS Code nobody has asked for yet."""
+    """A site whose only node has no code-server, and whose VS Code environment is not built."""
     local_pool_with(node_info(programs=("python3", "jupyter-lab", "marimo", "bash")))
     curated.ensure()
     prefer_environment(template="vscode", environment="vscode")
     return Template.objects.get(slug="vscode")
 
 
-def why(row: Workspace) -> str:
+def reason_of(row: Workspace) -> str:
     row.queue_entry.refresh_from_db()
     return stored_message(row.queue_entry.reason)
 
 
-def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sent, as_user):
+def test_first_request_builds_the_environment_and_then_starts(vscode, make, bob, sent, as_user):
     page = as_user(bob).get("/workspaces/new/?template=vscode").content.decode()
     assert "VS Code · has not been built yet" in page
     assert "“VS Code” is installed first. Your workspace then starts automatically." in page
@@ -43,10 +43,10 @@ def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sen
     assert row.state == "pending"
     command = only(sent)
     assert EnvironmentBuild.objects.get().requester == bob
-    assert why(row) == "“VS Code” is being installed on this pool."
+    assert reason_of(row) == "“VS Code” is being installed on this pool."
     progress(command, "installing", done=40, total=62)
     cycle.decide()
-    assert why(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")
+    assert reason_of(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")
     assert "installing 40 of 62" in as_user(bob).get(f"/workspaces/{row.pk}/").content.decode()
     assert built(command, programs=PROGRAMS)
     cycle.decide()
@@ -58,11 +58,11 @@ def test_the_first_wish_has_it_built_and_starts_by_itself(vscode, make, bob, sen
     assert start.spec.environment == version.digest
 
 
-def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as_user):
+def test_failed_build_shows_the_reason_and_whom_to_ask(vscode, make, bob, sent, as_user):
     row = make(bob, template="vscode")
     assert failed(only(sent), "resolution_failed", "no code-server for this machine")
     cycle.decide()
-    said = why(row)
+    said = reason_of(row)
     assert said.startswith("“VS Code” could not be installed. The package requirements conflict")
     assert "no code-server for this machine" in said
     with pytest.raises(NotPossible):
@@ -76,7 +76,7 @@ def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as
     assert refused.status_code == 409
     assert refused.json()["code"] == "environment_not_installed"
     assert "Ask an operator to check VS Code" in refused.json()["next_action"]
-    # Mended by an operator, it comes as another version; what waits takes that.
+    # An operator's fix is another version, which waiting workspaces use.
     services.change_source(
         actor=SYSTEM,
         environment=environment,
@@ -89,7 +89,7 @@ def test_a_build_that_fails_says_why_and_whom_to_ask(vscode, make, bob, sent, as
     assert (row.state, row.environment_version.number) == ("provisioning", 2)
 
 
-def test_start_that_can_begin_does_not_wait_for_a_build(vscode, make, bob, sent):
+def test_start_with_a_ready_environment_does_not_wait_for_a_build(vscode, make, bob, sent):
     prefer_environment(template="jupyterlab", environment="pytorch")
     row = make(bob, template="jupyterlab")
     assert (row.state, row.environment_version) == ("provisioning", None)
@@ -104,7 +104,7 @@ def test_named_environment_is_built_before_the_start(vscode, make, bob, sent):
     assert row.resources["needs"] == [f"environment:{row.environment_version.digest}"]
 
 
-def test_a_program_that_it_will_not_have_is_refused_at_once(vscode, make, bob, sent):
+def test_environment_without_the_program_is_refused_at_once(vscode, make, bob, sent):
     Environment.objects.filter(slug="pytorch").update(notebook=False)
     version = Environment.objects.get(slug="pytorch").versions.get()
     version.source = "torch\n"
@@ -114,7 +114,7 @@ def test_a_program_that_it_will_not_have_is_refused_at_once(vscode, make, bob, s
     assert not EnvironmentBuild.objects.exists()
 
 
-def test_a_site_may_have_it_so_that_only_operators_build(vscode, make, bob, sent, settings):
+def test_builds_on_request_can_be_disabled(vscode, make, bob, sent, settings):
     settings.BERTH_BUILD_WHEN_ASKED = False
     with pytest.raises(NotPossible):
         make(bob, template="vscode")
@@ -131,7 +131,7 @@ def test_previews_build_nothing(vscode, bob, as_user, sent):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_wishes_at_once_build_once(vscode, make, bob, alice, sent):
+def test_requests_at_once_build_once(vscode, make, bob, alice, sent):
     outcomes = at_once([lambda: make(bob, template="vscode"), lambda: make(alice, template="vscode")])
     assert [outcome for outcome in outcomes if isinstance(outcome, Exception)] == []
     assert EnvironmentBuild.objects.count() == 1

@@ -1,4 +1,4 @@
-"""Environments of folders that nodes have already: chosen, looked at, shown where they are, never built."""
+"""Environments in existing folders of nodes: chosen and inspected, never built."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def held(*, path: str = PATH, programs: tuple[str, ...] = ("jupyter-lab", "pytho
 
 
 @pytest.fixture
-def there(local_pool):
-    """The node node-1 has the folder, node-2 has not."""
+def folder_pool(local_pool):
+    """node-1 offers the folder, node-2 does not."""
     infos = (node_info(environments=(held(),)), node_info("node-2"))
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(*infos))
     Node.objects.update(online=True)
@@ -47,17 +47,17 @@ def of_folder(path: str = PATH, **fields: Any) -> Environment:
     return environment(**{"name": "ML", "source_kind": "folder", "source": path, "python": ""} | fields)
 
 
-def looked_at(command: BuildCommand, **fields: Any) -> bool:
+def report_inspection(command: BuildCommand, **fields: Any) -> bool:
     said = {"digest": digest_of_folder(PATH), "lock": "", "packages": PACKAGES, "size_mib": 0}
     return built(command, **said | {"python_version": "3.11.7", "programs": ("jupyter-lab",)} | fields)
 
 
-def test_the_node_that_has_it_looks_at_it_and_nothing_is_built_elsewhere(there, sent):
+def test_folder_is_inspected_on_its_node_and_built_nowhere(folder_pool, sent):
     made = of_folder(f"{PATH}/")
     command = only(sent)
     assert (command.source_kind, command.source, command.lock) == (SourceKind.FOLDER, PATH, "")
     assert build_of(command).node.name == "node-1"
-    assert looked_at(command)
+    assert report_inspection(command)
     made.refresh_from_db()
     current = made.current
     assert current is not None
@@ -72,7 +72,7 @@ def test_the_node_that_has_it_looks_at_it_and_nothing_is_built_elsewhere(there, 
     assert [holding.holds for holding in selectors.holdings(current.digest)] == [True, False]
 
 
-def test_only_operators_name_one_and_only_what_is_there(there, alice, team):
+def test_only_operators_use_folders_and_only_offered_ones(folder_pool, alice, team):
     with pytest.raises(NotAllowed):
         of_folder(actor=alice, team=team)
     with pytest.raises(InvalidInput) as refused:
@@ -85,7 +85,7 @@ def test_only_operators_name_one_and_only_what_is_there(there, alice, team):
     assert not Environment.objects.filter(name="ML").exists()
 
 
-def test_a_file_of_the_site_may_name_one_that_comes_later(local_pool, sent):
+def test_site_file_may_name_a_folder_that_no_node_offers_yet(local_pool, sent):
     documents.make(
         actor=SYSTEM, slug="ml", team=None, values={"name": "ML", "source_kind": "folder", "source": PATH}
     )
@@ -93,18 +93,18 @@ def test_a_file_of_the_site_may_name_one_that_comes_later(local_pool, sent):
     assert commands(sent) == []
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info(environments=(held(),))))
     upkeep.sweep()
-    assert looked_at(only(sent))
+    assert report_inspection(only(sent))
     found = documents.documents()["ml"]
     assert (found["source"], found.get("python")) == (PATH, None)
 
 
-def test_an_answer_about_another_folder_counts_as_unsound(there, sent):
+def test_result_for_another_folder_is_refused(folder_pool, sent):
     made = of_folder()
-    assert looked_at(only(sent), digest=digest_of_folder("/etc"))
+    assert report_inspection(only(sent), digest=digest_of_folder("/etc"))
     assert made.versions.get().failure["code"] == EnvironmentCode.BUILD_UNSOUND
 
 
-def test_a_node_that_may_not_use_it_any_more(there, sent):
+def test_folder_that_is_no_longer_offered_fails_and_is_retried(folder_pool, sent):
     made = of_folder()
     failed(only(sent), "no_such_folder")
     version = made.versions.get()
@@ -112,21 +112,21 @@ def test_a_node_that_may_not_use_it_any_more(there, sent):
     assert version.retry_at is not None
 
 
-def test_looking_again_takes_in_what_was_installed_since(there, sent):
+def test_rebuild_updates_the_content_of_a_folder(folder_pool, sent):
     made = of_folder()
-    looked_at(only(sent), programs=("python3",))
+    report_inspection(only(sent), programs=("python3",))
     digest = digest_of_folder(PATH)
     assert selectors.content_of(digest).programs == ("python3",)
     services.rebuild(actor=SYSTEM, environment=made)
-    looked_at(only(sent), programs=("jupyter-lab", "python3"))
+    report_inspection(only(sent), programs=("jupyter-lab", "python3"))
     assert "jupyter-lab" in selectors.content_of(digest).programs
     assert made.versions.count() == 2
 
 
-def test_pages_say_where_it_is_and_what_is_missing(there, sent, olga, as_user):
+def test_pages_show_nodes_of_a_folder_and_missing_programs(folder_pool, sent, olga, as_user):
     bare = held(path="/srv/bare", programs=("python3",))
     inventory.apply_inventory(
-        pool=there, inventory=inventory_of(node_info(environments=(held(), bare)), node_info("node-2"))
+        pool=folder_pool, inventory=inventory_of(node_info(environments=(held(), bare)), node_info("node-2"))
     )
     browser = as_user(olga)
     form = browser.get("/environments/new/").content.decode()
@@ -134,7 +134,7 @@ def test_pages_say_where_it_is_and_what_is_missing(there, sent, olga, as_user):
     given = {"name": "ML", "source_kind": "folder", "python": "3.12"}
     assert browser.post("/environments/new/", given).status_code == 400
     assert browser.post("/environments/new/", {**given, "folder": PATH}).status_code == 302
-    looked_at(only(sent), programs=("python3",))
+    report_inspection(only(sent), programs=("python3",))
     page = browser.get("/environments/ml/").content.decode()
     assert PATH in page and "Missing" in page and "Python 3.11.7, 2 packages" in page
     assert "Missing: jupyter-lab, marimo" in page and "Check again" in page
@@ -143,17 +143,17 @@ def test_pages_say_where_it_is_and_what_is_missing(there, sent, olga, as_user):
     assert "on node-1. Nothing is built." in preview and "Templates that need these cannot run" in preview
 
 
-def test_a_teams_owner_is_not_shown_folders(there, team, alice, as_user):
+def test_team_owners_do_not_see_folders(folder_pool, team, alice, as_user):
     form = as_user(alice).get("/environments/new/").content.decode()
     assert PATH not in form and 'value="folder"' not in form
 
 
-def test_by_rest(there, sent, olga, as_user):
+def test_folder_environment_over_rest(folder_pool, sent, olga, as_user):
     client = as_user(olga)
     body = {"name": "ML", "source_kind": "folder", "source": PATH}
     answer = client.post("/api/v1/environments", body, content_type="application/json")
     assert answer.status_code == 201, answer.content
-    looked_at(only(sent))
+    report_inspection(only(sent))
     current = client.get("/api/v1/environments/ml").json()["current"]
     assert (current["source_kind"], current["state"], current["python"]) == ("folder", "ready", "3.11")
     response = client.post("/api/v1/environments", {**body, "source": "/x"}, content_type="application/json")

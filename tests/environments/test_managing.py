@@ -1,4 +1,4 @@
-"""What people do with environments: making, changing, versions, deleting, and who may."""
+"""Environments: creation, changes, versions, deletion and permissions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def errors_of(refused: pytest.ExceptionInfo[InvalidInput]) -> dict[str, list[str
     return refused.value.field_errors
 
 
-def test_an_owner_makes_one_for_the_team_and_its_build_goes_to_a_node(team, alice, local_pool, sent):
+def test_owner_creates_a_team_environment_and_its_build_is_sent(team, alice, local_pool, sent):
     made = services.create(actor=alice, team=team, name="Vision tools", **LINES)
     assert (made.slug, made.team, made.current, made.updated_by) == ("vision-tools", team, None, "alice")
     (message,) = sent.of("node.environment_build")
@@ -57,7 +57,7 @@ def test_owner_creates_environments_for_own_team_only(team, alice, local_pool):
         services.create(actor=alice, team=TeamFactory(), name="Theirs", **LINES)
 
 
-def test_another_teams_is_not_there_for_an_outsider(team, alice, charlie, local_pool, sent):
+def test_environment_of_another_team_is_hidden(team, alice, charlie, local_pool, sent):
     made = services.create(actor=alice, team=team, name="Secret", **LINES)
     other = TeamFactory(slug="audio")
     MembershipFactory(team=other, user=charlie, role=Role.OWNER)
@@ -109,13 +109,13 @@ def test_lines_outside_the_index_are_refused(source, kind, local_pool):
         "[project]\ndependencies = ['numpy']\n[tool.uv.sources]\nnumpy = {path = '/etc'}",
     ],
 )
-def test_a_pyproject_that_cannot_be_taken(text):
+def test_invalid_pyproject_is_refused(text):
     with pytest.raises(InvalidInput) as refused:
         sources.validate_source("pyproject", text)
     assert errors_of(refused)["source"]
 
 
-def test_a_lock_without_hashes_is_a_requirements_file():
+def test_lock_without_hashes_is_a_requirements_file():
     assert sources.validate_source("lock", LOCK)[0] == SourceKind.LOCK
     assert sources.validate_source("lock", LOCK + "pandas==2.2.0\n")[0] == SourceKind.REQUIREMENTS
     continued = "numpy==2.1.0 \\\n    --hash=sha256:" + "a" * 64
@@ -137,14 +137,14 @@ def test_missing_or_too_long_values_are_refused(team, alice, local_pool):
     assert not Environment.objects.exists()
 
 
-def test_a_short_name_is_taken_once(team, alice, local_pool):
+def test_slug_is_unique(team, alice, local_pool):
     services.create(actor=alice, team=team, name="Tools", **LINES)
     with pytest.raises(StateConflict) as refused:
         services.create(actor=alice, team=team, name="Tools", **LINES)
     assert refused.value.code == "name_taken"
 
 
-def test_a_new_source_is_another_version_and_becomes_current_when_it_is_ready(team, alice, local_pool, sent):
+def test_new_source_creates_another_version_that_becomes_current_when_ready(team, alice, local_pool, sent):
     made = ready(sent, team=team, actor=alice)
     assert made.current == version_of(made)
     second = services.change_source(actor=alice, environment=made, source_kind="packages", source="pandas")
@@ -158,7 +158,7 @@ def test_a_new_source_is_another_version_and_becomes_current_when_it_is_ready(te
     assert made.current.number == 1
 
 
-def test_only_what_is_ready_becomes_current(team, alice, local_pool, sent):
+def test_only_ready_versions_become_current(team, alice, local_pool, sent):
     made = services.create(actor=alice, team=team, name="Tools", **LINES)
     with pytest.raises(StateConflict):
         services.restore(actor=alice, environment=made, number=1)
@@ -166,7 +166,7 @@ def test_only_what_is_ready_becomes_current(team, alice, local_pool, sent):
         services.restore(actor=alice, environment=made, number=7)
 
 
-def test_asking_again_for_what_is_being_built_builds_once(team, alice, local_pool, sent):
+def test_repeated_request_during_a_build_builds_once(team, alice, local_pool, sent):
     made = services.create(actor=alice, team=team, name="Tools", **LINES)
     again = services.change_source(actor=alice, environment=made, **LINES)
     assert services.rebuild(actor=alice, environment=made) == again == version_of(made)
@@ -174,14 +174,16 @@ def test_asking_again_for_what_is_being_built_builds_once(team, alice, local_poo
     assert len(commands(sent)) == 1
 
 
-def test_a_rebuild_of_what_is_ready_is_a_new_version_of_the_same_source(team, alice, local_pool, sent):
+def test_rebuild_creates_a_new_version_of_the_same_source(team, alice, local_pool, sent):
     made = ready(sent, team=team, actor=alice)
     again = services.rebuild(actor=alice, environment=made)
     assert (again.number, again.source, again.lock) == (2, version_of(made).source, "")
     assert only(sent).lock == ""
 
 
-def test_deleting_names_who_uses_it(team, alice, bob, local_pool, sent, catalog):
+def test_environment_in_use_is_not_deleted_and_its_users_are_named(
+    team, alice, bob, local_pool, sent, catalog
+):
     made = ready(sent, team=team, actor=alice)
     workspace = WorkspaceFactory(owner=bob, team=team, name="train", environment_version=made.current)
     Template.objects.filter(slug="jupyterlab").update(environment=made)
@@ -197,7 +199,7 @@ def test_deleting_names_who_uses_it(team, alice, bob, local_pool, sent, catalog)
     assert workspace.environment_version is None
 
 
-def test_deleting_one_that_is_being_built_cancels_it(team, alice, local_pool, sent):
+def test_deletion_cancels_a_running_build(team, alice, local_pool, sent):
     made = services.create(actor=alice, team=team, name="Tools", **LINES)
     command = only(sent)
     services.delete(actor=alice, environment=made)
@@ -214,7 +216,7 @@ def test_curated_environments_can_be_disabled_but_not_deleted(olga, local_pool):
     assert not services.change(actor=olga, environment=made, enabled=False).enabled
 
 
-def test_a_successor_is_one_that_the_same_people_may_use(team, alice, local_pool):
+def test_successor_must_be_available_to_the_same_users(team, alice, local_pool):
     made = services.create(actor=alice, team=team, name="Old", **LINES)
     next_one = services.create(actor=alice, team=team, name="Newer", **LINES)
     other = environment(team=TeamFactory(), name="Other")
@@ -228,7 +230,7 @@ def test_a_successor_is_one_that_the_same_people_may_use(team, alice, local_pool
     assert services.change(actor=alice, environment=made, successor="").successor is None
 
 
-def test_there_is_nothing_to_build_of_what_nodes_have_by_themselves(olga):
+def test_environment_of_the_node_cannot_be_built(olga):
     made = Environment.objects.create(
         slug="minimal", name="Minimal", kind="node", updated_at="2026-01-01T00:00Z"
     )
@@ -236,7 +238,7 @@ def test_there_is_nothing_to_build_of_what_nodes_have_by_themselves(olga):
         services.rebuild(actor=olga, environment=made)
 
 
-def test_without_a_node_it_waits_for_one(team, alice):
+def test_build_without_a_node_waits_for_one(team, alice):
     made = services.create(actor=alice, team=team, name="Tools", **LINES)
     version = version_of(made)
     assert (version.state, version.failure["code"]) == (VersionState.FAILED, "no_building_node")
@@ -244,7 +246,7 @@ def test_without_a_node_it_waits_for_one(team, alice):
     assert not EnvironmentBuild.objects.exists()
 
 
-def test_cancelled_by_who_manages_it(team, alice, bob, local_pool, sent):
+def test_managers_cancel_builds(team, alice, bob, local_pool, sent):
     services.create(actor=alice, team=team, name="Tools", **LINES)
     build = EnvironmentBuild.objects.get()
     with pytest.raises(NotAllowed):

@@ -1,4 +1,4 @@
-"""An environment that cannot be built says so: the state, the reason, and the way to try again."""
+"""Environments that cannot be built show state, reason and retry."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 NO_NODE = "No online node can build “Vision tools”."
 
 
-def lost(made) -> EnvironmentVersion:
-    """Its version, after the node was silent in each attempt."""
+def lose_build(made) -> EnvironmentVersion:
+    """The version, after the node was silent in every attempt."""
     for _ in range(3):
         EnvironmentBuild.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
         upkeep.sweep()
     return version_of(made)
 
 
-def test_a_build_that_the_node_did_not_answer_keeps_its_reason_while_no_node_can_retry(
-    local_pool, sent, olga, as_user
-):
+def test_reason_of_a_lost_build_is_kept_while_no_node_can_retry(local_pool, sent, olga, as_user):
     made = environment()
-    assert lost(made).state == VersionState.FAILED
+    assert lose_build(made).state == VersionState.FAILED
     Node.objects.update(online=False)
     EnvironmentVersion.objects.update(retry_at=timezone.now())
     upkeep.sweep()
@@ -45,9 +43,9 @@ def test_a_build_that_the_node_did_not_answer_keeps_its_reason_while_no_node_can
     assert version_of(made).state == VersionState.BUILDING
 
 
-def test_trying_again_without_a_node_says_why(local_pool, sent, olga, as_user):
+def test_rebuild_without_a_node_shows_the_reason(local_pool, sent, olga, as_user):
     made = environment()
-    lost(made)
+    lose_build(made)
     Node.objects.update(online=False)
     answer = as_user(olga).post(f"/environments/{made.slug}/build/", follow=True).content.decode()
     assert NO_NODE in answer
@@ -57,7 +55,7 @@ def test_trying_again_without_a_node_says_why(local_pool, sent, olga, as_user):
     assert Event.objects.count() == recorded
 
 
-def test_a_build_is_queued_until_a_node_works_on_it(local_pool, sent, olga, as_user):
+def test_build_is_queued_until_a_node_starts_it(local_pool, sent, olga, as_user):
     made = environment()
     page = as_user(olga).get(f"/environments/{made.slug}/").content.decode()
     assert "Building" not in page
@@ -67,7 +65,7 @@ def test_a_build_is_queued_until_a_node_works_on_it(local_pool, sent, olga, as_u
     assert "Building" in as_user(olga).get("/environments/").content.decode()
 
 
-def test_versions_are_shown_as_they_were_pasted(local_pool, sent, olga, as_user):
+def test_version_sources_are_shown_as_entered(local_pool, sent, olga, as_user):
     made = environment(source="numpy==1.26.4\npandas[excel]>=2.2; python_version > '3.10'\n")
     commands(sent)
     page = as_user(olga).get(f"/environments/{made.slug}/").content.decode()

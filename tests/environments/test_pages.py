@@ -1,4 +1,4 @@
-"""Pages of environments: lists, versions in words, logs that mean harm, forms, the choice for a workspace."""
+"""Pages of environments: lists, versions, logs, forms, and the choice for a workspace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORLD = sites.one_machine
 HARM = "<script>alert(1)</script>"
 
 
-def test_a_list_of_a_thousand_is_paged_and_searched_with_few_queries(team, bob, as_user):
+def test_list_of_1000_is_paged_and_searched_with_few_queries(team, bob, as_user):
     now = timezone.now()
     Environment.objects.bulk_create(
         Environment(slug=f"env-{n}", name=f"Tools {n}", updated_at=now) for n in range(1000)
@@ -40,7 +40,7 @@ def test_a_list_of_a_thousand_is_paged_and_searched_with_few_queries(team, bob, 
     assert found.count("<tr>") == 2
 
 
-def test_another_teams_is_on_no_page(team, alice, local_pool, sent, as_user):
+def test_environment_of_another_team_is_on_no_page(team, alice, local_pool, sent, as_user):
     made = environment(team=team, name="Secret", actor=alice)
     build = build_of(only(sent))
     other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner")
@@ -56,7 +56,7 @@ def test_another_teams_is_on_no_page(team, alice, local_pool, sent, as_user):
     assert made.slug == "secret"
 
 
-def test_a_log_and_names_that_mean_harm_are_text(team, alice, local_pool, sent, as_user):
+def test_logs_and_names_are_escaped(team, alice, local_pool, sent, as_user):
     made = environment(name=f"Tools {HARM}", slug="tools", team=team, actor=alice)
     command = only(sent)
     progress(command, log=f"ok\n{HARM} \x1b[31mred\x1b]8;;javascript:alert(1)\x07x\x1b]8;;\x07\nlast\n")
@@ -72,7 +72,7 @@ def test_a_log_and_names_that_mean_harm_are_text(team, alice, local_pool, sent, 
     assert made.slug == "tools"
 
 
-def test_the_line_that_went_wrong_is_marked(local_pool, sent, olga, as_user):
+def test_failed_line_is_marked_in_the_log(local_pool, sent, olga, as_user):
     environment(slug="tools")
     command = only(sent)
     progress(command, "resolving", log="one\nno-such-package was not found\ntwo\n")
@@ -97,7 +97,7 @@ def test_differences_are_described(local_pool, sent, olga, as_user):
     assert said in as_user(olga).get("/environments/tools/").content.decode()
 
 
-def test_it_is_made_by_a_form_with_a_file(team, alice, local_pool, sent, as_user):
+def test_environment_is_created_by_a_form_with_a_file(team, alice, local_pool, sent, as_user):
     upload = SimpleUploadedFile("pyproject.toml", b"[project]\ndependencies = ['polars']\n")
     data = {"name": "Frames", "team": "vision", "source_kind": "packages", "python": "3.12", "file": upload}
     answer = as_user(alice).post("/environments/new/", data)
@@ -128,7 +128,7 @@ def test_outdated_change_is_shown_and_not_saved(team, alice, local_pool, as_user
     assert made.name != "New"
 
 
-def test_the_form_of_a_workspace_offers_them_and_remembers(team, bob, local_pool, sent, as_user):
+def test_workspace_form_offers_environments_and_remembers_the_choice(team, bob, local_pool, sent, as_user):
     ready(sent, name="Tools", slug="tools")
     environment(name="Later", slug="later", source="pandas")
     browser = as_user(bob)
@@ -144,7 +144,7 @@ def test_the_form_of_a_workspace_offers_them_and_remembers(team, bob, local_pool
     assert refused.status_code == 409
 
 
-def test_the_home_page_says_how_far_data_science_is(
+def test_home_page_shows_build_progress_of_data_science(
     team, bob, olga, local_pool, sent, as_user, settings, clock
 ):
     settings.BERTH_SKIP_DATA_SCIENCE = False
@@ -172,7 +172,7 @@ def test_the_home_page_says_how_far_data_science_is(
         assert "Data science" not in as_user(user).get("/").content.decode()
 
 
-def test_a_list_that_only_its_maker_can_mend_leads_to_it(local_pool, sent, olga, bob, as_user):
+def test_source_error_links_its_owner_to_the_form(local_pool, sent, olga, bob, as_user):
     made = environment(slug="tools", source="numpy\nno-such-thing\n", actor=olga)
     command = only(sent)
     line = "Because no-such-thing was not found in the package registry, it cannot be resolved."
@@ -187,14 +187,14 @@ def test_a_list_that_only_its_maker_can_mend_leads_to_it(local_pool, sent, olga,
     assert "/environments/tools/edit/" not in as_user(bob).get("/environments/tools/").content.decode()
     services.change_source(actor=olga, environment=made, source_kind="packages", source="numpy\n")
     old = browser.get(f"/environments/tools/builds/{command.build}/").content.decode()
-    assert "wrong-line" not in old  # the list is another one now
+    assert "wrong-line" not in old  # the list has changed
     built(only(sent))
     ready_page = browser.get("/environments/tools/").content.decode()
     assert "/workspaces/new/?environment=tools" in ready_page
     assert "/catalog/templates/new/?environment=tools" in ready_page
 
 
-def test_a_failure_that_is_not_the_lists_does_not_lead_there(local_pool, sent, olga, as_user):
+def test_other_build_errors_offer_retry_instead_of_the_form(local_pool, sent, olga, as_user):
     environment(slug="tools", actor=olga)
     failed(only(sent), "disk_full")
     page = as_user(olga).get("/environments/tools/").content.decode()
@@ -202,7 +202,9 @@ def test_a_failure_that_is_not_the_lists_does_not_lead_there(local_pool, sent, o
     assert "Try again" in page
 
 
-def test_a_template_for_it_begins_as_a_copy_of_what_it_can_run(local_pool, sent, olga, alice, team, as_user):
+def test_new_template_for_an_environment_copies_a_compatible_template(
+    local_pool, sent, olga, alice, team, as_user
+):
     ready(sent, slug="tools")
     form = as_user(olga).get("/catalog/templates/new/?environment=tools").content.decode()
     assert '<option value="tools" selected' in form
@@ -210,7 +212,7 @@ def test_a_template_for_it_begins_as_a_copy_of_what_it_can_run(local_pool, sent,
     assert "jupyter-lab" in form
     empty = as_user(olga).get("/catalog/templates/new/?environment=tools&of=").content.decode()
     assert 'name="program" value=' not in empty
-    # An owner of a team may not read the commands of the site's: hers begins empty.
+    # Team owners may not read the site's commands, so theirs start empty.
     hers = as_user(alice).get(f"/catalog/templates/new/?environment=tools&team={team.slug}").content.decode()
     assert '<option value="tools" selected' in hers and "Copy of JupyterLab" not in hers
 

@@ -1,4 +1,4 @@
-"""Lists from other tools: read as they are saved, translated, or rejected with what to write instead."""
+"""Package lists of other tools: accepted, translated, or rejected with a replacement."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ dependencies:
 """
 
 
-def said(text: str, kind: str = "requirements", python: str = "") -> list[str]:
-    """The sentences about a rejected source: what happened, and what to do."""
+def messages_about(text: str, kind: str = "requirements", python: str = "") -> list[str]:
+    """The messages about a rejected source: error and next action."""
     with pytest.raises(InvalidInput) as refused:
         sources.validate_source(kind, text, python)
     return refused.value.field_errors["source"]
@@ -55,7 +55,7 @@ def said(text: str, kind: str = "requirements", python: str = "") -> list[str]:
         b"numpy==1.26.4  # caf\xe9",
     ],
 )
-def test_a_file_is_read_as_editors_and_shells_save_it(data, client, team, alice, local_pool, sent):
+def test_files_are_read_in_encodings_of_editors_and_shells(data, client, team, alice, local_pool, sent):
     client.force_login(alice)
     fields = {"name": "Tools", "team": team.slug, "source_kind": "requirements", "python": "3.12"}
     upload = SimpleUploadedFile("requirements.txt", data)
@@ -65,7 +65,7 @@ def test_a_file_is_read_as_editors_and_shells_save_it(data, client, team, alice,
 
 
 @pytest.mark.parametrize("kind", ["packages", "requirements", "lock"])
-def test_hashes_are_read(kind):
+def test_hashes_are_parsed(kind):
     text = f"numpy==1.26.4{HASH}\npandas==2.2.0 \\\n   {HASH.replace('=', ' ', 1)}\n"
     taken, stored = sources.validate_source(kind, text)
     assert taken == SourceKind.LOCK
@@ -118,11 +118,11 @@ def test_hashes_are_read(kind):
         ),
     ],
 )
-def test_a_line_of_another_tool_is_rejected_with_what_to_write_instead(line, happened, next_step):
-    assert said(f"pandas\n{line}\n") == [f"{happened} {next_step}"]
+def test_line_of_another_tool_is_rejected_with_a_replacement(line, happened, next_step):
+    assert messages_about(f"pandas\n{line}\n") == [f"{happened} {next_step}"]
 
 
-def test_an_environment_yml_is_translated_with_its_python(alice, team, local_pool, sent):
+def test_environment_yml_is_translated_with_its_python(alice, team, local_pool, sent):
     made = environment(source=CONDA, python="")
     version = version_of(made)
     assert (version.source_kind, version.python) == (SourceKind.REQUIREMENTS, "3.11")
@@ -133,9 +133,9 @@ def test_an_environment_yml_is_translated_with_its_python(alice, team, local_poo
     ]
 
 
-def test_conda_packages_without_a_wheel_are_named_together():
+def test_conda_packages_without_a_wheel_are_reported_together():
     text = CONDA + "  - ffmpeg=6\n  - r-base\n  - _libgcc_mutex=0.1=main\n  - librosa\n"
-    assert said(text) == [
+    assert messages_about(text) == [
         "These conda packages (line) have no wheel on the package index: "
         "ffmpeg (14), r-base (15), _libgcc_mutex (16). "
         "Delete these lines: wheels contain their libraries. Ask an operator for programs on the nodes."
@@ -167,12 +167,12 @@ def test_conda_packages_without_a_wheel_are_named_together():
         ),
     ],
 )
-def test_an_environment_yml_is_rejected_by_line(text, happened):
-    assert said(text)[0].startswith(happened)
+def test_errors_in_environment_yml_name_the_line(text, happened):
+    assert messages_about(text)[0].startswith(happened)
 
 
-def test_another_python_than_that_of_the_file_is_not_chosen_silently():
-    assert said(CONDA, "packages", "3.12") == [
+def test_another_python_version_than_in_the_file_is_reported():
+    assert messages_about(CONDA, "packages", "3.12") == [
         "The environment.yml needs Python ==3.11.*, and Python 3.12 is chosen. "
         "Choose another Python version, or delete “python” from the list."
     ]
@@ -180,8 +180,8 @@ def test_another_python_than_that_of_the_file_is_not_chosen_silently():
 
 
 def test_nested_parentheses_are_an_invalid_line():
-    assert said("numpy; " + "(" * 5000)[0].startswith("Line 1 is not a valid package requirement")
-    assert said("[project]\ndependencies = ['numpy; " + "(" * 5000 + "']", "pyproject")
+    assert messages_about("numpy; " + "(" * 5000)[0].startswith("Line 1 is not a valid package requirement")
+    assert messages_about("[project]\ndependencies = ['numpy; " + "(" * 5000 + "']", "pyproject")
 
 
 PIECES = st.sampled_from(
@@ -236,7 +236,7 @@ LISTS = st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=30).map("".jo
 @settings(max_examples=3000, deadline=None)
 @given(st.sampled_from(["packages", "requirements", "lock", "pyproject"]), LISTS)
 @example("packages", CONDA)
-def test_any_list_is_taken_without_leaving_the_index_or_rejected_by_reasons(kind, text):
+def test_arbitrary_lists_are_accepted_for_the_index_or_rejected_with_reasons(kind, text):
     try:
         taken, stored = sources.validate_source(kind, text)
     except InvalidInput as refused:
@@ -250,7 +250,7 @@ def test_any_list_is_taken_without_leaving_the_index_or_rejected_by_reasons(kind
 @pytest.mark.thorough("the cases of this file have the same lines")
 @settings(max_examples=2000, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]))
-def test_any_bytes_are_decoded(data, encoding):
+def test_arbitrary_bytes_are_decoded(data, encoding):
     assert isinstance(normalize_text(decoded(data)), str)
     text = "numpy==1.26.4\n" * (1 + len(data))
     assert decoded(text.encode(encoding)) == text
@@ -260,7 +260,7 @@ def test_any_bytes_are_decoded(data, encoding):
 @pytest.mark.parametrize(
     "piece", ["(", "[", "=", "a ", "a@", "//", "a::", "--hash ", "- a\n", "\\\n", ",>=1", "-"]
 )
-def test_the_time_for_a_list_grows_with_its_length(piece):
+def test_parsing_time_grows_linearly(piece):
     def cost_s(length: int) -> float:
         began = time.process_time()
         for text in (piece * length, "numpy" + piece * length, "dependencies:\n" + piece * length):

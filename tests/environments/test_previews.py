@@ -1,4 +1,4 @@
-"""What another version would change, whom it reaches and when: asked for on the page and over REST."""
+"""Previews of a new version: changes, affected users and build, on the page and over REST."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HAS = (Package("numpy", "2.1.0", 30_720), Package("pandas", "2.2.3", 40_000), Pa
 
 @pytest.fixture
 def tools(local_pool, sent) -> Environment:
-    """An environment of the site with numpy 2.1.0 and pandas 2.2.3, without what notebooks need."""
+    """An environment of the site with numpy 2.1.0 and pandas 2.2.3, without notebook packages."""
     made = environment(source=SOURCE, notebook=False)
     assert built(only(sent), packages=HAS)
     made.refresh_from_db()
     return made
 
 
-def asked(made: Environment, source: str, **more: str) -> previews.Preview:
+def preview_of(made: Environment, source: str, **more: str) -> previews.Preview:
     return previews.preview(
         actor=SYSTEM, environment=made, **{"source_kind": "packages", "source": source, **more}
     )
@@ -52,15 +52,15 @@ def asked(made: Environment, source: str, **more: str) -> previews.Preview:
         ("numpy\npandas>=2\nnpm:code-server\n", ("code-server added",)),
     ],
 )
-def test_a_list_is_compared_with_what_the_present_version_has(tools, source, lines):
-    found = asked(tools, source)
+def test_preview_compares_a_list_with_the_current_version(tools, source, lines):
+    found = preview_of(tools, source)
     enough = ("The current version has all requested packages.",)
     assert (found.against, found.exact, found.changes) == (1, False, lines or enough)
 
 
-def test_a_lock_says_all_and_another_python_is_said(tools):
+def test_preview_of_a_lock_is_exact_and_shows_another_python_version(tools):
     lock = LOCK.replace("2.1.0", "2.2.1")
-    found = asked(tools, lock, source_kind="lock", python="3.13")
+    found = preview_of(tools, lock, source_kind="lock", python="3.13")
     assert found.exact
     assert found.changes == (
         "Python 3.12 → 3.13", "numpy 2.1.0 → 2.2.1", "jupyterlab removed", "pandas removed",
@@ -68,34 +68,34 @@ def test_a_lock_says_all_and_another_python_is_said(tools):
     assert EnvironmentVersion.objects.filter(environment=tools).count() == 1
 
 
-def test_it_says_who_uses_it_and_that_they_keep_what_they_have(tools, team, bob):
+def test_preview_lists_affected_templates_and_workspaces(tools, team, bob):
     template = TemplateFactory(slug="plots", name="Plots", program="bash", argv=["bash", "{port}"])
     Template.objects.filter(pk=template.pk).update(environment=tools)
     template.refresh_from_db()
     create_workspace(
         actor=bob, team=team, template=template, flavor=FlavorFactory(), name="mine", environment=tools
     )
-    found = asked(tools, "numpy")
+    found = preview_of(tools, "numpy")
     assert (found.reach.workspaces, found.reach.running, found.reach.templates) == (1, 0, ("Plots",))
     assert "Templates that use it for new workspaces: Plots." in found.when
     assert any(line.startswith("1 workspace keeps its version") for line in found.when)
 
 
-def test_without_a_node_it_waits(sent):
+def test_preview_without_a_node_shows_that_the_build_waits(sent):
     made = environment(source=SOURCE)
-    found = asked(made, SOURCE)
+    found = preview_of(made, SOURCE)
     assert (found.against, found.changes) == (0, ("First version.",))
     assert found.when == ("No node can build it now. The build waits for one.",)
 
 
-def test_it_refuses_what_a_change_would_refuse(tools, team, alice):
+def test_preview_refuses_invalid_changes(tools, team, alice):
     with pytest.raises(InvalidInput):
-        asked(tools, "--index-url https://elsewhere.example\n")
+        preview_of(tools, "--index-url https://elsewhere.example\n")
     with pytest.raises(NotAllowed):
         previews.preview(actor=alice, environment=tools, source_kind="packages", source="numpy")
 
 
-def test_the_page_shows_it_keeps_what_was_typed_and_changes_nothing(tools, olga, as_user):
+def test_preview_page_keeps_input_and_changes_nothing(tools, olga, as_user):
     sent = {"do": "preview", "source_kind": "packages", "source": "numpy>=3\n<b>", "python": "3.12"}
     refused = as_user(olga).post("/environments/vision-tools/edit/", sent)
     assert "&lt;b&gt;" in refused.content.decode()

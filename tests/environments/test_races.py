@@ -1,4 +1,4 @@
-"""Builds, people and answers at the same moment, on whichever database the tests run."""
+"""Concurrent builds, requests and results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def no_errors(outcomes):
     return outcomes
 
 
-def test_two_who_ask_for_the_same_content_at_once_build_once(local_pool, sent):
+def test_requests_for_the_same_content_at_once_build_once(local_pool, sent):
     made = environment()
     built(only(sent))
 
@@ -32,7 +32,7 @@ def test_two_who_ask_for_the_same_content_at_once_build_once(local_pool, sent):
     assert len(commands(sent)) == 1
 
 
-def test_of_two_with_the_same_words_sent_to_two_nodes_at_once_one_is_resolved(local_pool, sent):
+def test_equal_sources_on_two_nodes_at_once_are_resolved_once(local_pool, sent):
     second_node(local_pool)
     sent.away = True
     one, two = environment(name="One"), environment(name="Two")
@@ -52,7 +52,7 @@ def test_of_two_with_the_same_words_sent_to_two_nodes_at_once_one_is_resolved(lo
     assert version_of(one).digest == version_of(two).digest
 
 
-def test_sweeps_at_once_make_one_build_for_a_node(local_pool, sent):
+def test_sweeps_at_once_create_one_build_per_node(local_pool, sent):
     environment()
     built(only(sent))
     second_node(local_pool)
@@ -61,7 +61,7 @@ def test_sweeps_at_once_make_one_build_for_a_node(local_pool, sent):
     assert len(commands(sent)) == 1
 
 
-def test_an_answer_and_a_cancellation_at_once_end_in_one_way(local_pool, sent):
+def test_result_and_cancellation_at_once_are_consistent(local_pool, sent):
     environment()
     command = only(sent)
     build = EnvironmentBuild.objects.get()
@@ -77,7 +77,7 @@ def test_an_answer_and_a_cancellation_at_once_end_in_one_way(local_pool, sent):
         assert (version.state, build.state) == (VersionState.FAILED, BuildState.CANCELLED)
 
 
-def test_an_answer_and_a_deletion_at_once_leave_nothing_half(local_pool, sent):
+def test_result_and_deletion_at_once_leave_no_rows(local_pool, sent):
     made = environment()
     command = only(sent)
     outcomes = at_once(
@@ -88,7 +88,7 @@ def test_an_answer_and_a_deletion_at_once_leave_nothing_half(local_pool, sent):
     assert not EnvironmentVersion.objects.exists()
 
 
-def test_the_same_answer_twice_at_once_counts_once(local_pool, sent):
+def test_same_result_twice_at_once_counts_once(local_pool, sent):
     environment()
     command = only(sent)
     assert sorted(no_errors(at_once([lambda: built(command)] * 3))) == [False, False, True]

@@ -1,4 +1,4 @@
-"""Workspaces in an environment: chosen, refused, placed where it is, waiting for it, started with it."""
+"""Workspaces in environments: choice, refusal, placement, waiting and start."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def only_start(sent):
     return message.command
 
 
-def test_a_workspace_starts_with_the_environment_that_was_chosen(team, bob, local_pool, sent):
+def test_workspace_starts_with_the_chosen_environment(team, bob, local_pool, sent):
     made = ready(sent)
     workspace = create(bob, team, made)
     assert workspace.environment_version == made.current
@@ -70,13 +70,13 @@ def test_a_workspace_starts_with_the_environment_that_was_chosen(team, bob, loca
     assert only_start(sent).spec.environment == DIGEST
 
 
-def test_without_one_it_has_what_the_node_has(team, bob, local_pool, sent):
+def test_workspace_without_environment_uses_the_software_of_the_node(team, bob, local_pool, sent):
     workspace = create(bob, team)
     assert (workspace.environment_version, "needs" in workspace.resources) == (None, False)
     assert only_start(sent).spec.environment == ""
 
 
-def test_a_templates_environment_is_the_default_once_it_is_ready(team, bob, local_pool, sent):
+def test_ready_environment_of_the_template_is_the_default(team, bob, local_pool, sent):
     made = environment()
     Template.objects.filter(slug="jupyterlab").update(environment=made)
     assert create(bob, team).environment_version is None
@@ -89,7 +89,7 @@ def test_a_templates_environment_is_the_default_once_it_is_ready(team, bob, loca
     assert create(bob, team, minimal).environment_version is None
 
 
-def test_it_keeps_its_version_when_another_becomes_current(team, bob, local_pool, sent):
+def test_workspace_keeps_its_version_when_another_becomes_current(team, bob, local_pool, sent):
     made = ready(sent)
     workspace = create(bob, team, made)
     environments.rebuild(actor=SYSTEM, environment=made)
@@ -119,7 +119,7 @@ def test_unavailable_choice_is_refused_with_the_reason(team, bob, local_pool, se
     assert not Workspace.objects.exists()
 
 
-def test_another_teams_is_neither_seen_nor_used(team, alice, bob, charlie, local_pool, sent):
+def test_environment_of_another_team_is_hidden_and_refused(team, alice, bob, charlie, local_pool, sent):
     made = ready(sent, team=team, actor=alice)
     other = TeamFactory(slug="audio")
     MembershipFactory(team=other, user=charlie, role=Role.OWNER)
@@ -132,7 +132,7 @@ def test_another_teams_is_neither_seen_nor_used(team, alice, bob, charlie, local
     assert create(bob, team, made).environment_version == made.current
 
 
-def test_a_template_whose_program_it_lacks_is_refused_but_an_editor_is_the_nodes(team, bob, local_pool, sent):
+def test_missing_program_is_refused_unless_the_node_provides_it(team, bob, local_pool, sent):
     made = environment()
     built(only(sent), programs=("python3",))
     made.refresh_from_db()
@@ -143,7 +143,7 @@ def test_a_template_whose_program_it_lacks_is_refused_but_an_editor_is_the_nodes
     assert create(bob, team, made, template=editor).environment_version == made.current
 
 
-def test_an_environment_brings_the_program_that_the_node_lacks(team, bob, catalog, sent):
+def test_environment_provides_a_program_missing_on_the_node(team, bob, catalog, sent):
     held = HeldEnvironment(DIGEST, 300, ("jupyter-lab",))
     local_pool_with(node_info(programs=("bash",)))
     made = ready(sent)
@@ -154,7 +154,7 @@ def test_an_environment_brings_the_program_that_the_node_lacks(team, bob, catalo
     assert create(bob, team, made).state == State.PROVISIONING
 
 
-def test_it_goes_to_the_node_that_has_it(team, bob, local_pool, sent):
+def test_workspace_is_placed_on_a_node_with_the_environment(team, bob, local_pool, sent):
     made = ready(sent)
     second_node(local_pool)
     Node.objects.filter(name="node-1").update(cordoned=True)
@@ -167,7 +167,7 @@ def test_it_goes_to_the_node_that_has_it(team, bob, local_pool, sent):
 
 def test_start_waits_until_a_node_has_the_environment(team, bob, local_pool, sent, run_node):
     made = ready(sent, name="Data science")
-    # The node has lost it.
+    # The node no longer has it.
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
     upkeep.sweep()
     command = only(sent)
@@ -194,14 +194,14 @@ def test_pending_environment_does_not_block_other_starts(team, bob, local_pool, 
     assert create(bob, team).state == State.PROVISIONING
 
 
-def test_simulated_pools_take_any(team, bob, pool, local_pool, sent):
+def test_simulated_pools_accept_any_environment(team, bob, pool, local_pool, sent):
     made = ready(sent)
     flavor = Flavor.objects.get(slug="sim-cpu")
     workspace = create_workspace(actor=bob, team=team, template=jupyter(), flavor=flavor, environment=made)
     assert workspace.state == State.PROVISIONING
 
 
-def test_the_cuda_of_an_environment_counts_as_a_templates_does(team, bob, catalog, sent):
+def test_cuda_version_of_the_environment_limits_placement(team, bob, catalog, sent):
     local_pool_with(node_info(gpus=1, driver_version="550.54", cuda_version="12.4"))
     flavor = Flavor.objects.get(accelerator_count=1)
     newer = environment(name="Torch")
@@ -214,7 +214,7 @@ def test_the_cuda_of_an_environment_counts_as_a_templates_does(team, bob, catalo
     assert without.outcome is Outcome.FITS_NOW
 
 
-def test_a_driver_of_the_same_major_version_will_do(catalog, sent):
+def test_driver_of_the_same_cuda_major_version_is_accepted(catalog, sent):
     local_pool_with(node_info(gpus=1, driver_version="550.54", cuda_version="12.4"))
     near = environment(name="Jax")
     built(only(sent), cuda="12.9", lock=LOCK.replace("numpy", "jax"))
@@ -229,7 +229,7 @@ def test_a_driver_of_the_same_major_version_will_do(catalog, sent):
     assert said.outcome is Outcome.IMPOSSIBLE
 
 
-def test_a_deprecated_one_names_its_successor(local_pool, sent):
+def test_deprecated_environment_names_its_successor(local_pool, sent):
     old, new = environment(name="Old"), environment(name="Newer", source="pandas")
     old = environments.change(actor=SYSTEM, environment=old, deprecated=True, successor=new.slug)
     reason = software.deprecation_of(old)

@@ -1,4 +1,4 @@
-"""The audit log: its seals and what they show, its page, and what is taken from it."""
+"""The audit log: seals, page, export and pruning."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_recent_entries_are_not_sealed():
     assert found.head == AuditSeal.objects.get().digest
 
 
-def test_an_entry_is_never_changed_by_the_portal():
+def test_entries_are_never_changed_by_the_portal():
     (entry,) = write(1)
     entry.message = "did something else"
     with pytest.raises(TypeError):
@@ -84,7 +84,7 @@ def test_changed_database_entry_breaks_the_seal(sealed, harm, flaw):
     assert finding.first_id <= sealed[4].pk <= finding.last_id
 
 
-def test_an_entry_put_in_between_is_found_out(sealed):
+def test_inserted_entry_breaks_the_seal(sealed):
     gap = sealed[4].pk
     Event.objects.filter(pk=gap).delete()
     write(2)
@@ -103,17 +103,17 @@ def test_seal_needs_the_key(sealed, settings):
     second.digest = sealing._seal_digest(second, first.digest, settings.SECRET_KEY)
     second.save()
     settings.SECRET_KEY = key
-    # The one after it stood on the true one.
+    # The next seal depends on the original one.
     assert flaws() == [Flaw.SEAL_CHANGED, Flaw.SEAL_CHANGED]
 
 
-def test_a_key_that_was_replaced_still_counts(sealed, settings):
+def test_seal_with_a_previous_key_is_valid(sealed, settings):
     settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
     settings.SECRET_KEY = "the new one"
     assert flaws() == []
 
 
-def test_a_seal_taken_out_is_found_out_and_those_cut_off_by_a_head(sealed, capsys):
+def test_missing_seal_and_truncated_log_are_detected(sealed, capsys):
     head = sealing.verify().head
     call_command("verify_audit", "--head", head)
     assert "7 entries under 3 seals, 0 not sealed yet." in capsys.readouterr().out
@@ -138,20 +138,20 @@ def test_deleted_references_keep_the_seal_valid(team, pool):
     assert flaws() == []
 
 
-def test_entries_whose_time_is_over_leave_their_seal(sealed, settings):
+def test_pruned_entries_keep_their_seal(sealed, settings):
     later = timezone.now() + dt.timedelta(days=31)
     assert sealing.prune(now=later) == 0
     settings.BERTH_AUDIT_KEEP_DAYS = 30
     assert [sealing.prune(now=later - dt.timedelta(days=2)), sealing.prune(now=later)] == [0, 3]
     found = sealing.verify()
     assert (found.findings, found.seals, found.entries) == ((), 3, 4)
-    # What comes back in their place is found out.
+    # Entries inserted in their place are detected.
     (late,) = write(1)
     Event.objects.filter(pk=late.pk).update(id=sealed[0].pk)
     assert flaws() == [Flaw.ENTRIES_ADDED]
 
 
-# --- The page and what is taken from it -------------------------------------------------------------
+# --- Page and export ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def admin():
         ("?actor=nobody", set()),
     ],
 )
-def test_the_page_shows_what_its_filters_choose(admin, team, as_user, query, seen):
+def test_page_filters_entries(admin, team, as_user, query, seen):
     ada = UserFactory(username="ada")
     services.record(actor=ada, kind=AuditKind.USER_CHANGED, message="did the first")
     services.record(actor=SYSTEM, kind=AuditKind.USER_INVITED, message="did the second", team=team)
@@ -182,7 +182,7 @@ def test_the_page_shows_what_its_filters_choose(admin, team, as_user, query, see
     assert ("No matching entries" in page) == (not seen)
 
 
-def test_days_choose_too_and_what_is_no_day_is_said(admin, as_user):
+def test_page_filters_by_date_and_refuses_invalid_dates(admin, as_user):
     write(1)
     browser = as_user(admin)
     today = timezone.localdate()
@@ -197,7 +197,7 @@ def test_days_choose_too_and_what_is_no_day_is_said(admin, as_user):
     assert wrong.status_code == 400 and "since" in wrong.content.decode()
 
 
-def test_many_entries_cost_the_page_no_more_statements(admin, as_user, django_assert_max_num_queries):
+def test_page_query_count_is_constant(admin, as_user, django_assert_max_num_queries):
     write(120)
     browser = as_user(admin)
     browser.get("/audit/")
@@ -206,7 +206,7 @@ def test_many_entries_cost_the_page_no_more_statements(admin, as_user, django_as
     assert "did thing 50" in page and "51–100" in page
 
 
-def test_a_copy_holds_what_the_filters_choose_and_is_an_entry_itself(admin, as_user):
+def test_export_contains_filtered_entries_and_is_audited(admin, as_user):
     write(3)
     services.record(actor=SYSTEM, kind=AuditKind.USER_INVITED, message="=HYPERLINK(1)", reason="+1")
     browser = as_user(admin)
@@ -220,7 +220,7 @@ def test_a_copy_holds_what_the_filters_choose_and_is_an_entry_itself(admin, as_u
     assert (taken.actor, taken.data) == (admin, {"format": "csv", "filters": {"action": "user."}})
     lines = browser.get("/audit/export/jsonl/").getvalue().decode().splitlines()
     entries = [json.loads(line) for line in lines]
-    # The second copy is an entry as well, and the answer may hold it.
+    # The second export is an entry as well and may be included.
     ids = [entry["id"] for entry in entries]
     before = Event.objects.filter(pk__lte=taken.pk).order_by("pk")
     assert ids[: before.count()] == list(before.values_list("pk", flat=True))
@@ -228,7 +228,7 @@ def test_a_copy_holds_what_the_filters_choose_and_is_an_entry_itself(admin, as_u
     assert browser.get("/audit/export/xml/").status_code == 404
 
 
-def test_others_cannot_read_it(alice, olga, petra, as_user):
+def test_other_roles_cannot_read_the_audit_log(alice, olga, petra, as_user):
     for user in (alice, olga, petra):
         browser = as_user(user)
         for url in ("/audit/", "/audit/export/csv/", "/audit/export/jsonl/"):

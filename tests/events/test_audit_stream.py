@@ -1,4 +1,4 @@
-"""The audit log sent on: in order, nothing left out, whatever the receiver does."""
+"""Streaming of the audit log: in order and complete, whatever the receiver does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FRAME = re.compile(rb"(\d+) ")
 
 @dataclass
 class SyslogServer:
-    """Reads to the end of each connection, unless `behave` does something else with it."""
+    """Reads each connection to its end, unless `behave` replaces that."""
 
     port: int = 0
     received: bytes = b""
@@ -42,7 +42,7 @@ class SyslogServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lines(self) -> list[str]:
-        """The messages, by their counted lengths."""
+        """The messages, by octet count."""
         left, found = self.received, []
         while match := FRAME.match(left):
             length = int(match.group(1))
@@ -98,8 +98,8 @@ def write(count: int = 1) -> list[int]:
     ]
 
 
-def again() -> int:
-    """A round as if the rest after a failure were over."""
+def next_round() -> int:
+    """Run a round as if the pause after a failure were over."""
     AuditStream.objects.update(not_before=None)
     return audit_stream.run()
 
@@ -112,7 +112,7 @@ def server(settings) -> Iterator[SyslogServer]:
         yield found
 
 
-def test_entries_arrive_in_order_as_rfc_5424_says(server):
+def test_entries_arrive_in_order_in_rfc_5424_format(server):
     ids = write(5)
     assert audit_stream.run() == 5
     assert server.entries() == ids
@@ -133,15 +133,15 @@ def test_earlier_events_are_not_sent(settings):
         assert server.entries() == ids
 
 
-def test_more_than_a_batch(server, monkeypatch):
+def test_more_than_one_batch_is_sent(server, monkeypatch):
     monkeypatch.setattr(audit_stream, "BATCH", 4)
     ids = write(10)
     assert audit_stream.run() == 10
     assert server.entries() == ids
 
 
-def test_a_server_that_drops_the_connection_gets_all_of_it_again(server):
-    """It reads some and goes away: none of the batch counts."""
+def test_batch_is_sent_again_after_a_dropped_connection(server):
+    """The receiver reads a part, so none of the batch counts."""
 
     def read_a_little_and_drop(opened: socket.socket) -> None:
         opened.recv(10)
@@ -155,10 +155,10 @@ def test_a_server_that_drops_the_connection_gets_all_of_it_again(server):
     server.behave = [read_a_little_and_drop, drop_at_once]
     ids = write(50)
     for _ in range(2):
-        assert again() == 0
-        # A reset may come before the connection is known to stand.
+        assert next_round() == 0
+        # A reset may come before the connection is established.
         assert AuditStream.objects.get().last_error in ("dropped", "connection")
-    assert again() == 50
+    assert next_round() == 50
     assert server.entries() == ids
     row = AuditStream.objects.get()
     assert (row.last_error, row.failures, row.last_id) == ("", 0, ids[-1])
@@ -172,10 +172,10 @@ def test_dead_receiver_is_retried_with_backoff_and_does_not_block_others(setting
         ids = write(2)
         waits = []
         for _ in range(len(audit_stream.WAITS_S) + 2):
-            assert again() == 0
+            assert next_round() == 0
             row = AuditStream.objects.get()
             waits.append(round((row.not_before - row.failed_at).total_seconds()))
-            assert audit_stream.run() == 0  # it rests
+            assert audit_stream.run() == 0  # it pauses
             assert AuditStream.objects.get().failures == row.failures
     assert waits == [*audit_stream.WAITS_S, audit_stream.WAITS_S[-1], audit_stream.WAITS_S[-1]]
     (progress,) = audit_stream.receiver_progress()
@@ -183,7 +183,7 @@ def test_dead_receiver_is_retried_with_backoff_and_does_not_block_others(setting
     assert progress.last_id < ids[0]
 
 
-def test_a_worker_killed_before_the_cursor_moved_sends_again(server, monkeypatch):
+def test_batch_is_sent_again_after_a_worker_was_killed(server, monkeypatch):
     ids = write(3)
     send = audit_stream.SyslogSink.send
 
@@ -194,11 +194,11 @@ def test_a_worker_killed_before_the_cursor_moved_sends_again(server, monkeypatch
     with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
         dying.setattr(audit_stream.SyslogSink, "send", killed)
         audit_stream.run()
-    assert again() == 3
+    assert next_round() == 3
     assert server.entries() == ids + ids
 
 
-def test_one_worker_at_a_time(server):
+def test_entries_are_sent_by_one_worker_at_a_time(server):
     write()
     AuditStream.objects.update(busy_until=timezone.now() + dt.timedelta(seconds=60))
     assert audit_stream.run() == 0
@@ -208,7 +208,7 @@ def test_one_worker_at_a_time(server):
 
 @pytest.fixture
 def authority(tmp_path):
-    """A certificate for 127.0.0.1 that is its own authority: the files of certificate and key."""
+    """A self-signed certificate for 127.0.0.1: the files of certificate and key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -239,7 +239,7 @@ def authority(tmp_path):
     return public, private
 
 
-def test_over_tls_and_only_to_whom_an_authority_vouches_for(settings, authority):
+def test_tls_receiver_needs_a_trusted_certificate(settings, authority):
     public, private = authority
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(public, private)
@@ -247,16 +247,16 @@ def test_over_tls_and_only_to_whom_an_authority_vouches_for(settings, authority)
         settings.BERTH_AUDIT_SYSLOG = f"tls://127.0.0.1:{server.port}"
         audit_stream.run()
         ids = write(3)
-        assert again() == 0
+        assert next_round() == 0
         assert AuditStream.objects.get().last_error == "tls"
         assert server.received == b""
         settings.BERTH_OUTGOING_CA_FILE = str(public)
-        assert again() == 3
+        assert next_round() == 3
         # The server ends the connection when it has read to the end.
         assert server.entries() == ids
 
 
-def test_over_udp_each_is_a_datagram(settings):
+def test_udp_sends_one_datagram_per_entry(settings):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(LIMIT_S)
@@ -268,15 +268,15 @@ def test_over_udp_each_is_a_datagram(settings):
     assert [json.loads(text[text.index("{") :])["id"] for text in texts] == ids
 
 
-def test_to_a_url_in_signed_batches(settings):
+def test_http_receiver_gets_signed_batches(settings):
     settings.BERTH_AUDIT_WEBHOOK_SECRET = signatures.new_secret()
     with receiver(one_after_another(status(500), status(200))) as there:
         settings.BERTH_AUDIT_WEBHOOK = f"{there.url}/path-that-is-secret"
         audit_stream.run()
         ids = write(3)
-        assert again() == 0
+        assert next_round() == 0
         assert AuditStream.objects.get().last_error == "refused"
-        assert again() == 3
+        assert next_round() == 3
         first, second = there.requests
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == f"audit_{ids[0]}_{ids[-1]}"
     body = Webhook(settings.BERTH_AUDIT_WEBHOOK_SECRET).verify(second.body, second.headers)
@@ -285,12 +285,12 @@ def test_to_a_url_in_signed_batches(settings):
     assert progress.target == "127.0.0.1"
 
 
-def test_administrators_see_how_far_it_is(server, ada, olga, as_user, api):
+def test_administrators_see_stream_progress(server, ada, olga, as_user, api):
     write(2)
     audit_stream.run()
     server.behave = [lambda opened: opened.close()]
     write()
-    again()
+    next_round()
     html = as_user(ada).get("/audit/").content.decode()
     assert f"tcp://127.0.0.1:{server.port}" in html
     assert "1 entry is waiting" in html or "2 entries are waiting" in html
@@ -300,7 +300,7 @@ def test_administrators_see_how_far_it_is(server, ada, olga, as_user, api):
     assert api(olga).get("audit-streams").status_code == 403
 
 
-def test_names_that_a_header_cannot_hold():
+def test_header_fields_are_sanitized():
     line = syslog.message(at=dt.datetime.now(dt.UTC), host="a b\n“c”", message_id="x" * 50, text="{}")
     assert b" abc berth - " + b"x" * 32 + b" - {}" in line
 
@@ -309,8 +309,8 @@ def test_names_that_a_header_cannot_hold():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_entry_that_is_committed_late_is_not_passed_over():
-    """On PostgreSQL ids are given before they are seen; the reader waits for whoever has one."""
+def test_entry_committed_late_is_not_skipped():
+    """PostgreSQL assigns ids before commit, so the reader waits for open transactions."""
     if connection.vendor != "postgresql":
         pytest.skip("writers follow each other on SQLite: no entry appears before another")
     row = AuditStream(name="syslog")

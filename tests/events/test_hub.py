@@ -1,4 +1,4 @@
-"""The hub on a real Redis: one connection, and what becomes of it when somebody is slow, leaves or dies."""
+"""The hub on a real Redis: one shared connection, slow readers, unsubscribing and failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def channels(store: Redis) -> set[str]:
 
 @pytest.fixture
 async def confirmed(redis_url: str, redis: Redis) -> AsyncIterator[hub.Subscription]:
-    """A reader of the channel `a` that is up to date."""
+    """A subscribed reader of the channel `a`."""
     with hub.current(redis_url).subscribe("a") as subscription:
         assert await subscription.wait(10)
         assert subscription.connected
@@ -61,7 +61,7 @@ async def test_many_readers_share_one_connection(redis_url: str, redis: Redis) -
     await until(lambda: connections(redis) == 0)
 
 
-async def test_a_second_reader_hears_what_comes_after_it(
+async def test_second_reader_gets_later_messages(
     confirmed: hub.Subscription, redis_url: str, redis: Redis
 ) -> None:
     with hub.current(redis_url).subscribe("a") as second:
@@ -70,7 +70,7 @@ async def test_a_second_reader_hears_what_comes_after_it(
         assert await confirmed.wait(10)
 
 
-async def test_a_channel_that_is_left_and_read_again_is_heard(
+async def test_resubscribed_channel_gets_messages(
     confirmed: hub.Subscription, redis_url: str, redis: Redis
 ) -> None:
     for _ in range(20):
@@ -84,7 +84,7 @@ async def test_a_channel_that_is_left_and_read_again_is_heard(
     await until(lambda: channels(redis) == {"a"})
 
 
-async def test_a_slow_reader_has_one_hint_however_many_there_were(
+async def test_many_messages_are_one_hint_for_a_slow_reader(
     confirmed: hub.Subscription, redis_url: str, redis: Redis
 ) -> None:
     with hub.current(redis_url).subscribe("last") as last:
@@ -116,9 +116,7 @@ def hinted_url(port: int, settings: Any, quick: None) -> Iterator[str]:
     yield settings.BERTH_REDIS_URL
 
 
-async def test_readers_look_by_themselves_while_redis_is_away(
-    hinted_url: str, port: int, tmp_path: Path
-) -> None:
+async def test_readers_poll_while_redis_is_unreachable(hinted_url: str, port: int, tmp_path: Path) -> None:
     hints = live.hints("a")
     assert [await anext(hints) for _ in range(3)] == [True, True, True]
     with valkey(tmp_path, port), Redis.from_url(hinted_url) as store:
@@ -129,7 +127,7 @@ async def test_readers_look_by_themselves_while_redis_is_away(
         async with asyncio.timeout(5):
             assert await anext(hints)
 
-    # It has ended: every reader wakes at once, and polls from now on.
+    # Redis has ended: every reader wakes and polls from now on.
     assert [await asyncio.wait_for(anext(hints), 5) for _ in range(3)] == [True, True, True]
     assert not own.connected
 
@@ -145,14 +143,14 @@ async def test_readers_look_by_themselves_while_redis_is_away(
 
 
 @pytest.mark.thorough("waits for a silence")
-async def test_a_connection_that_is_dead_but_open_is_given_up(
+async def test_silent_connection_is_closed(
     hinted_url: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "SILENT_S", 3.0)
     monkeypatch.setattr(hub, "PING_S", 0.1)
     with valkey(tmp_path, port) as process, hub.current(hinted_url).subscribe("a") as subscription:
         assert await subscription.wait(10)
-        # Answered pings keep it.
+        # Answered pings keep the connection.
         assert not await subscription.wait(1.5 * hub.SILENT_S)
         assert subscription.connected
         process.send_signal(signal.SIGSTOP)
@@ -164,19 +162,19 @@ async def test_a_connection_that_is_dead_but_open_is_given_up(
         await until(lambda: subscription.connected)
 
 
-async def test_hints_tell_a_quiet_time_from_a_lost_connection(
+async def test_hints_distinguish_silence_from_a_lost_connection(
     redis_url: str, redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.BERTH_REDIS_URL = redis_url
-    monkeypatch.setattr(live, "POLL_S", 60.0)  # no look before the channel is there
+    monkeypatch.setattr(live, "POLL_S", 60.0)  # no poll before the channel is subscribed
     hints = live.hints("a", every_s=0.1)
-    # The first look, and that after the channel was confirmed.
+    # The first poll, and the one after the channel was confirmed.
     assert [await anext(hints) for _ in range(4)] == [True, True, False, False]
     await hints.aclose()
     await until(lambda: connections(redis) == 0)
 
 
-async def test_measurements_are_no_change(redis_url: str, redis: Redis, settings: Any) -> None:
+async def test_measurements_are_not_change_hints(redis_url: str, redis: Redis, settings: Any) -> None:
     """Open pages reload their plots only."""
     settings.BERTH_REDIS_URL = redis_url
     hints = live.hints("a", measured=True, every_s=0.1)
@@ -194,7 +192,7 @@ async def test_measurements_are_no_change(redis_url: str, redis: Redis, settings
     await hints.aclose()
 
 
-def test_each_event_loop_has_its_own(redis_url: str, redis: Redis) -> None:
+def test_each_event_loop_has_its_own_hub(redis_url: str, redis: Redis) -> None:
     both = threading.Barrier(2)
     seen: list[int] = []
 
@@ -223,7 +221,7 @@ def test_each_event_loop_has_its_own(redis_url: str, redis: Redis) -> None:
 
 
 async def test_stream_ends_when_the_account_changes(redis_url: str, redis: Redis, settings: Any) -> None:
-    """By a message alone: a channel that is subscribed or a connection that is lost ends no stream."""
+    """By a message only; subscribing and lost connections end no stream."""
     settings.BERTH_REDIS_URL = redis_url
     user = uuid.uuid4()
     ended = live.account_channel(user)

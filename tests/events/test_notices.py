@@ -1,4 +1,4 @@
-"""Telling people something: in the portal, and by e-mail where there is a mail server."""
+"""Notices in the portal, and by e-mail if configured."""
 
 from __future__ import annotations
 
@@ -25,48 +25,50 @@ def mailing(settings):
     return outbox
 
 
-def tell(*users, title="It ends soon", **fields):
+def notify_users(*users, title="It ends soon", **fields):
     return services.notify(users, "test.told", title, **fields)
 
 
 def test_each_recipient_is_notified_once_per_transaction(alice, bob):
     with transaction.atomic():
-        tell(alice, bob, alice)
-        tell(alice, url="/")  # leads elsewhere: another notice
-        tell(alice)
+        notify_users(alice, bob, alice)
+        notify_users(alice, url="/")  # another URL: another notice
+        notify_users(alice)
     assert Notification.objects.filter(user=alice).count() == 2
     assert Notification.objects.filter(user=bob).count() == 1
 
 
 def test_rolled_back_notice_is_not_sent_and_can_be_repeated(alice):
     with pytest.raises(ZeroDivisionError), transaction.atomic():
-        tell(alice)
+        notify_users(alice)
         raise ZeroDivisionError
-    assert len(tell(alice)) == 1
+    assert len(notify_users(alice)) == 1
 
 
 def test_deactivated_user_gets_no_notice(alice):
     alice.is_active = False
-    assert tell(alice) == []
+    assert notify_users(alice) == []
 
 
-def test_a_live_hint_goes_to_the_readers_channel(alice, monkeypatch):
+def test_live_hint_is_published_to_the_user(alice, monkeypatch):
     sent = []
     monkeypatch.setattr(live, "publish_to", lambda user_id, kind: sent.append((user_id, kind)))
-    tell(alice)
+    notify_users(alice)
     assert sent == [(alice.pk, "test.told")]
 
 
-def test_without_a_mail_server_nothing_is_due(alice, settings):
+def test_no_mail_is_scheduled_without_a_mail_server(alice, settings):
     assert settings.BERTH_MAIL is False
-    (notice,) = tell(alice)
+    (notice,) = notify_users(alice)
     assert notice.mail_due_at is None
     send_mails()
     assert outbox.outbox == []
 
 
-def test_the_mail_says_what_the_notice_says_and_where_it_leads(alice, mailing):
-    tell(alice, title="Petra approved\r\nBcc: x@example.org", body="2 × H100", url="/quotas/requests/1/")
+def test_mail_has_the_text_and_url_of_the_notice(alice, mailing):
+    notify_users(
+        alice, title="Petra approved\r\nBcc: x@example.org", body="2 × H100", url="/quotas/requests/1/"
+    )
     assert mail.send_due() == 1
     (message,) = mailing.outbox
     assert message.to == ["alice@example.org"]
@@ -81,14 +83,14 @@ def test_mail_can_be_disabled(alice, bob, charlie, mailing):
     bob.email = ""
     for user in (alice, bob):
         user.save()
-    tell(alice, bob, charlie)
-    charlie.mail_notices = False  # changes his mind before it goes out
+    notify_users(alice, bob, charlie)
+    charlie.mail_notices = False  # changes the preference before it is sent
     charlie.save()
     assert mail.send_due() == 0
     assert not Notification.objects.exclude(mail_due_at=None).exists()
 
 
-def test_a_broken_server_is_tried_eight_times_with_growing_waits(alice, mailing, monkeypatch, clock):
+def test_mail_is_tried_eight_times_with_exponential_backoff(alice, mailing, monkeypatch, clock):
     tried = []
 
     def away(self):
@@ -96,7 +98,7 @@ def test_a_broken_server_is_tried_eight_times_with_growing_waits(alice, mailing,
         raise ConnectionRefusedError("away")
 
     monkeypatch.setattr(mail.EmailMessage, "send", away)
-    (notice,) = tell(alice)
+    (notice,) = notify_users(alice)
     for _ in range(600):
         mail.send_due()
         clock.shift(30)
@@ -107,7 +109,7 @@ def test_a_broken_server_is_tried_eight_times_with_growing_waits(alice, mailing,
     assert notice.mail_due_at is None
 
 
-def test_a_broken_server_ends_the_round_and_a_refused_reader_does_not(
+def test_failing_server_ends_the_round_and_a_refused_recipient_does_not(
     alice, bob, charlie, mailing, monkeypatch
 ):
     sent = []
@@ -121,15 +123,15 @@ def test_a_broken_server_ends_the_round_and_a_refused_reader_does_not(
 
     monkeypatch.setattr(mail.EmailMessage, "send", send)
     for user in (alice, charlie, bob):
-        tell(user)
-    tell(charlie, title="Another")
+        notify_users(user)
+    notify_users(charlie, title="Another")
     assert mail.send_due() == 1
     assert sent == [["charlie@example.org"]]
     assert mail.send_due() == 1
 
 
-def test_a_round_opens_one_connection_and_closes_it(alice, bob, mailing, settings):
-    """Against a server that speaks SMTP: three mails, one of them refused, one connection."""
+def test_mails_of_a_round_share_one_connection(alice, bob, mailing, settings):
+    """Against an SMTP server: three mails, one refused, one connection."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
@@ -153,19 +155,19 @@ def test_a_round_opens_one_connection_and_closes_it(alice, bob, mailing, setting
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
         settings.EMAIL_HOST, settings.EMAIL_PORT = server.server_address
         for title, user in (("One", alice), ("Two", bob), ("Three", alice)):
-            tell(user, title=title)
+            notify_users(user, title=title)
         assert mail.send_due() == 2
         server.shutdown()
     assert (said.count("CONNECT"), said.count("DATA"), said.count("QUIT")) == (1, 2, 1)
     assert Notification.objects.get(user=bob).mail_attempts == 1
 
 
-def test_two_workers_send_one_mail(alice, mailing, monkeypatch):
-    tell(alice)
+def test_two_workers_at_once_send_one_mail(alice, mailing, monkeypatch):
+    notify_users(alice)
     claim = mail._claim
 
     def slow(row, now):
-        # The other worker looks and sends between our look and our claim.
+        # The other worker reads and sends between our read and our claim.
         monkeypatch.setattr(mail, "_claim", claim)
         mail.send_due()
         return claim(row, now)
@@ -175,9 +177,9 @@ def test_two_workers_send_one_mail(alice, mailing, monkeypatch):
     assert len(mailing.outbox) == 1
 
 
-def test_the_bell_counts_what_is_unread(alice, as_user):
-    tell(alice, url="/teams/")
-    tell(alice, title="Another")
+def test_bell_counts_unread_notices(alice, as_user):
+    notify_users(alice, url="/teams/")
+    notify_users(alice, title="Another")
     client = as_user(alice)
     assert "2 unread" in client.get("/teams/").content.decode()
     first = Notification.objects.get(title="It ends soon")
@@ -191,12 +193,12 @@ def test_the_bell_counts_what_is_unread(alice, as_user):
     assert "unread</span>" not in client.get("/notifications/").content.decode()
 
 
-def test_a_notice_leads_nowhere_else(alice, as_user):
-    (notice,) = tell(alice, url="//evil.example/")
+def test_notice_does_not_redirect_to_another_site(alice, as_user):
+    (notice,) = notify_users(alice, url="//evil.example/")
     assert as_user(alice).post(f"/notifications/{notice.pk}/read/")["Location"] == "/"
 
 
-def test_the_account_page_says_whether_mail_comes(alice, as_user, settings):
+def test_account_page_shows_and_changes_mail_preference(alice, as_user, settings):
     client = as_user(alice)
     assert "no mail server is set" in client.get("/account/").content.decode()
     settings.BERTH_MAIL = True
@@ -209,15 +211,15 @@ def test_the_account_page_says_whether_mail_comes(alice, as_user, settings):
     assert alice.mail_notices is True
 
 
-def test_programs_read_and_mark_their_users_notices(alice, bob, with_token):
-    tell(alice, bob)
+def test_notices_are_read_and_marked_over_rest(alice, bob, with_token):
+    notify_users(alice, bob)
     client = with_token(alice, "notices:read", "notices:write")
     (row,) = client.get("/api/v1/notifications?unread=true").json()["results"]
     assert row["title"] == "It ends soon"
     read = client.post(f"/api/v1/notifications/{row['id']}/read").json()
     assert read["read_at"]
     assert client.get("/api/v1/notifications?unread=true").json()["results"] == []
-    tell(alice, title="Another")
+    notify_users(alice, title="Another")
     assert client.post("/api/v1/notifications/read").json() == {"read": 1}
     assert Notification.objects.get(user=bob).read_at is None
 
@@ -225,18 +227,18 @@ def test_programs_read_and_mark_their_users_notices(alice, bob, with_token):
 # --- folding ------------------------------------------------------------------------------------
 
 
-def test_repeated_ones_are_folded_into_the_first_while_it_is_unread(alice, bob, mailing, clock):
+def test_repeated_notices_are_folded_while_the_first_is_unread(alice, bob, mailing, clock):
     fold = dt.timedelta(minutes=15)
     for number in range(20):
-        tell(alice, title=f"paper-{number} has failed", url=f"/{number}/", fold=fold)
+        notify_users(alice, title=f"paper-{number} has failed", url=f"/{number}/", fold=fold)
         clock.shift(6)
-    tell(bob, fold=fold)
+    notify_users(bob, fold=fold)
     (notice,) = Notification.objects.filter(user=alice)
     assert (notice.title, notice.repeats) == ("paper-0 has failed", 19)
     assert mail.send_due() == 2  # alice's one, and bob's
     services.mark_read(actor=alice)
-    tell(alice, title="paper-21 has failed", fold=fold)
+    notify_users(alice, title="paper-21 has failed", fold=fold)
     clock.shift(fold.total_seconds() + 1)
-    tell(alice, title="paper-22 has failed", fold=fold)
+    notify_users(alice, title="paper-22 has failed", fold=fold)
     titles = list(Notification.objects.filter(user=alice).order_by("pk").values_list("title", "repeats"))
     assert titles == [("paper-0 has failed", 19), ("paper-21 has failed", 0), ("paper-22 has failed", 0)]

@@ -1,4 +1,4 @@
-"""What is drawn: findings in words, values with gaps, tables with the same figures, small pages."""
+"""Plots of devices: titles, values with gaps, tables with equal values, small pages."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def drawn(series: Series, key: str = "use", held=(), **fields) -> Plot:
         ([None] * 5, "GPU use: not measured in the last hour"),
     ],
 )
-def test_the_title_says_how_much_the_gpu_did(percents, title):
+def test_title_summarizes_gpu_use(percents, title):
     series = hour({number: point(number, percent) for number, percent in enumerate(percents)})
     assert drawn(series).title == title
 
 
-def test_the_other_titles():
+def test_titles_of_other_plots():
     hot = {
         "memory_mib": 20_480, "memory_max_mib": 40_960, "power_mw": 400_000, "power_max_mw": 690_400,
         "temperature_c": 60, "temperature_max_c": 83, "throttle_s": 60, "thermal_s": 30, "power_s": 90,
@@ -87,14 +87,14 @@ def test_the_other_titles():
     assert all("not measured" in plot.title for plot in nothing[1:])
 
 
-def test_nothing_measured_gives_no_plot():
+def test_no_samples_give_no_plots():
     assert device_plots(device(), hour({})) == []
 
 
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_a_gap_stays_a_gap():
+def test_gaps_are_not_interpolated():
     series = hour({number: point(number) for number in [*range(10), *range(20, 30), 40]})
     plot = drawn(series)
     mean, peak = plot.lines
@@ -113,7 +113,7 @@ def test_missing_metric_is_a_gap_in_its_plot_only():
     assert not drawn(series, "memory").measured
 
 
-def test_a_month_has_few_points_weighted_by_measured_time():
+def test_month_has_few_points_weighted_by_measured_time():
     points = [SeriesPoint(NOON + 3600 * n, 3600 if n % 4 else 60, gpu_pct=float(n % 4), gpu_max_pct=n % 4)
               for n in range(720)]  # fmt: skip
     plot = device_plots(device(), Series(MONTH, NOON, 3600, tuple(points)))[0]
@@ -138,14 +138,14 @@ def test_concurrent_holders_count_once():
     assert drawn(hour({0: point(0)}), "power", held).held == ()
 
 
-def test_the_newest_sample_is_said():
+def test_newest_sample_is_shown():
     live = Sample(NOON + 3690.0, gpu_util_pct=43, memory_used_mib=40_960, temperature_c=None)
     found = device_plots(device(), hour({0: point(0)}, live=live))
     assert [plot.now for plot in found] == ["43 %", "40 GiB", "", ""]
     assert device_plots(device(), hour({}, live=live))[0].title.startswith("GPU use: not measured")
 
 
-def test_the_power_axis_ends_above_the_limit():
+def test_power_axis_ends_above_the_limit():
     assert drawn(hour({0: point(0)}), "power", facts={"power_limit_mw": 700_000}).top == 800
 
 
@@ -160,7 +160,7 @@ def test_axes_end_at_round_numbers(value, top):
 # --- sparklines -----------------------------------------------------------------------------------
 
 
-def test_a_sparkline_shows_the_floor_and_says_what_lies_below():
+def test_sparkline_shows_the_floor_and_marks_values_below():
     good = svg.sparkline([4100.0, None, 4300.0, 4200.0], floor=4000, unit="GB/s", name="Copy")
     assert good is not None and not good.below and good.floor_y is not None and good.last is not None
     assert good.line.count("M") == 2 and good.last[1] < good.floor_y, "above the floor is higher up"
@@ -192,7 +192,7 @@ FULL = {"memory_used_mib": 31_234, "power_mw": 456_789, "temperature_c": 66, "th
 
 
 def filled(minutes: int) -> int:
-    """Minutes up to now with figures that hardly repeat; when the last one ends."""
+    """Create minutes up to now with varying values; return the end of the last."""
     now_s = int(datetime.now(UTC).timestamp()) // 60 * 60
     apply(
         *(
@@ -212,7 +212,7 @@ def filled(minutes: int) -> int:
     return now_s
 
 
-def test_the_page_and_its_part(client, bob, real):
+def test_full_page_and_htmx_fragment(client, bob, real):
     client.force_login(bob)
     filled(30)
     page = client.get(url_of(real))
@@ -226,7 +226,7 @@ def test_the_page_and_its_part(client, bob, real):
     assert client.get(url_of(Device())).status_code == 404
 
 
-def test_parts_are_small(client, bob, real):
+def test_htmx_fragments_are_small(client, bob, real):
     client.force_login(bob)
     now_s = filled(61)
     series = DeviceSeries.objects.get()
@@ -250,7 +250,7 @@ def test_parts_are_small(client, bob, real):
         assert size < 15_000, f"{span}: {size} bytes"
 
 
-def test_a_page_takes_few_queries(client, bob, real, django_assert_max_num_queries):
+def test_page_has_a_bounded_query_count(client, bob, real, django_assert_max_num_queries):
     client.force_login(bob)
     filled(2)
     client.get(url_of(real))
@@ -258,7 +258,7 @@ def test_a_page_takes_few_queries(client, bob, real, django_assert_max_num_queri
         client.get(url_of(real), headers={"HX-Request": "true", "HX-Target": "plots"})
 
 
-def test_no_samples_say_why(client, bob, real, pool):
+def test_missing_samples_are_explained(client, bob, real, pool):
     client.force_login(bob)
     assert "No samples in the last hour" in client.get(url_of(real)).text
     assert "No samples in the last 30 days" in client.get(url_of(real, "month")).text

@@ -1,4 +1,4 @@
-"""The map of GPUs, a device's page, a node's page: what they say, who may act, and at what price."""
+"""The map of GPUs, device pages and node pages: content, permissions and query counts."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def text(response) -> str:
     return " ".join(unescape(response.content.decode()).split())
 
 
-def test_of_equal_devices_one_with_a_warning_is_taken_last(lab, make, alice):
+def test_device_with_a_warning_is_allocated_last(lab, make, alice):
     Device.objects.filter(uuid__in=["GPU-gpu-01-0", "GPU-gpu-02-0"]).update(warning="slow")
-    # Else all of hers would go to the machine that has her home.
+    # Otherwise all of her workspaces would be placed with her home.
     Pool.objects.filter(pk=lab.pk).update(config={**lab.config, "homes_shared": True})
     taken = []
     for _ in range(10):
@@ -77,7 +77,7 @@ def test_of_equal_devices_one_with_a_warning_is_taken_last(lab, make, alice):
     assert len(taken) == len(set(taken)) == 10
 
 
-def test_filters_narrow_and_a_node_without_a_match_is_left_out(lab):
+def test_filters_hide_devices_and_nodes_without_a_match(lab):
     Device.objects.filter(uuid="GPU-gpu-02-1").update(checking=True)
     assert states(state="checking") == {"gpu-02": ["checking"]}
     assert list(states(q="01")) == ["gpu-01"]
@@ -85,16 +85,16 @@ def test_filters_narrow_and_a_node_without_a_match_is_left_out(lab):
     assert len(states(model=H100)["gpu-01"]) == 8
 
 
-def test_a_node_that_is_out_takes_its_devices_along(lab, olga):
+def test_devices_of_an_offline_or_cordoned_node_have_its_state(lab, olga):
     node = Node.objects.get(name="gpu-02")
     Node.objects.filter(pk=node.pk).update(online=False)
     assert states()["gpu-02"] == ["offline", "offline"]
-    # An operator's decision outlasts the contact.
+    # An operator's cordon is kept while offline.
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Firmware")
     assert states()["gpu-02"] == ["cordoned", "cordoned"]
 
 
-def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
+def test_partitioned_gpu_shows_its_instances(catalog, alice, as_user):
     parts = tuple(
         replace(
             gpu("gpu-03", 0), uuid=f"MIG-{start}", kind=DeviceKind.MIG, parent_uuid="GPU-gpu-03-0",
@@ -120,7 +120,7 @@ def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
 @pytest.mark.parametrize(
     ("change", "state"), [({"healthy": False}, "failed"), ({"cordoned": True}, "cordoned")]
 )
-def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, change, state):
+def test_instance_has_the_failed_state_of_its_gpu(catalog, olga, as_user, change, state):
     part = DeviceInfo(
         uuid="MIG-0", index=0, model=H100, memory_mib=9_856, kind=DeviceKind.MIG,
         parent_uuid="GPU-gpu-03-0", mig_profile="1g.10gb", mig_start=0, facts={"memory_slices": 1},
@@ -140,7 +140,7 @@ def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, cha
     assert [segment.state for segment in cell.segments] == [state]
 
 
-def test_devices_are_grouped_as_one_likes_and_what_is_simulated_stays_apart(lab, alice, as_user, tmp_path):
+def test_devices_are_grouped_as_selected_with_simulated_ones_separate(lab, alice, as_user, tmp_path):
     simulated_pool(str(tmp_path), nodes=1)
     Device.objects.filter(uuid="GPU-gpu-02-1").update(checking=True)
 
@@ -157,7 +157,7 @@ def test_devices_are_grouped_as_one_likes_and_what_is_simulated_stays_apart(lab,
     assert '<option value="state" selected>' in page and page.count("badge sim") == 2
 
 
-def test_simulated_ones_are_called_so_and_counted_apart(lab, alice, as_user, tmp_path):
+def test_simulated_devices_are_marked_and_counted_separately(lab, alice, as_user, tmp_path):
     simulated_pool(str(tmp_path), nodes=2)
     page = as_user(alice).get("/gpus/")
     assert "0 of 10 GPUs in use, 10 free" in text(page)
@@ -165,13 +165,13 @@ def test_simulated_ones_are_called_so_and_counted_apart(lab, alice, as_user, tmp
     assert page.content.decode().count("badge sim") == 2
 
 
-def test_without_any_gpu_it_says_what_to_do(local_pool, alice, as_user):
+def test_page_without_gpus_explains_how_to_add_them(local_pool, alice, as_user):
     page = text(as_user(alice).get("/gpus/"))
     assert "No GPUs" in page and "add_simulated_pool" in page
 
 
 @pytest.mark.parametrize("count", [2, 125])
-def test_a_thousand_devices_for_the_price_of_few(catalog, alice, count):
+def test_query_count_is_constant_for_1000_devices(catalog, alice, count):
     local_pool_with(*(node_with(f"node-{number:03d}", 8) for number in range(count)))
     client = Client()
     client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
@@ -196,7 +196,7 @@ def hall(catalog) -> Pool:
     return pool
 
 
-def test_many_gpus_are_shown_by_rack_and_zoom_to_a_rack_and_a_node(hall, make, alice, charlie, as_user):
+def test_many_gpus_are_shown_by_rack_with_zoom(hall, make, alice, charlie, as_user):
     make(alice, "gpu-1", name="secret-work")
     node = Device.objects.get(allocated__active=True).node
     client = as_user(alice)
@@ -224,18 +224,16 @@ def test_many_gpus_are_shown_by_rack_and_zoom_to_a_rack_and_a_node(hall, make, a
     assert "another team" in other and "secret-work" not in other
 
 
-def test_a_place_that_is_not_in_the_selection_is_ignored_with_a_note(hall):
+def test_rack_outside_the_selection_is_ignored_with_a_note(hall):
     lost = shown_map(rack="b1/r9")
     assert lost.lost.startswith("Rack b1/r9 is not in this selection.") and lost.total == 72
     assert shown_map(rack="b1/r1", node="n1").filters == Filters(rack="b1/r1")
-    # A search without a match shows nothing, and keeps the place.
+    # A search without matches keeps the selected rack.
     nothing = shown_map(rack="b1/r1", q="zzz")
     assert (nothing.lost, nothing.total, nothing.filters.rack) == ("", 0, "b1/r1")
 
 
-def test_the_card_of_a_cell_names_the_holder_its_use_and_the_free_part(
-    catalog, make, alice, charlie, as_user, tmp_path
-):
+def test_card_shows_holder_use_and_free_share(catalog, make, alice, charlie, as_user, tmp_path):
     pool = simulated_pool(str(tmp_path))
     of_it = {"pool": pool, "accelerator_count": 1, "cpu_milli": 100, "memory_mib": 64}
     FlavorFactory(slug="half", accelerator_milli=500, **of_it)
@@ -255,13 +253,13 @@ def test_the_card_of_a_cell_names_the_holder_its_use_and_the_free_part(
     assert as_user(alice).get(f"/gpus/at/sim/{held.node.name}/99/card/").status_code == 404
 
 
-def test_a_place_on_the_map_leads_to_its_device(lab, alice, as_user):
+def test_cell_url_redirects_to_its_device(lab, alice, as_user):
     client = as_user(alice)
     assert client.get("/gpus/at/this-machine/gpu-01/3/").url == f"/gpus/devices/{device('gpu-01', 3).pk}/"
     assert client.get("/gpus/at/this-machine/gpu-01/9/").status_code == 404
 
 
-def test_a_device_says_why_it_is_out_and_what_brings_it_back(lab, bob, olga, as_user):
+def test_device_page_shows_cordon_reason_and_recovery(lab, bob, olga, as_user):
     cordons.cordon_device(
         actor=olga,
         device_id=device("gpu-01", 0).pk,
@@ -279,7 +277,7 @@ def test_a_device_says_why_it_is_out_and_what_brings_it_back(lab, bob, olga, as_
     assert not device("gpu-01", 0).cordoned
 
 
-def test_an_operator_cordons_with_a_reason_and_a_member_may_not(lab, bob, olga, as_user):
+def test_operators_cordon_with_a_reason_and_members_cannot(lab, bob, olga, as_user):
     url = f"/gpus/devices/{device('gpu-01', 0).pk}/"
     assert as_user(bob).post(url, {"do": "cordon", "note": "mine"}).status_code == 403
     as_user(olga).post(url, {"do": "cordon", "note": "Fan is loud"})
@@ -291,7 +289,7 @@ def test_an_operator_cordons_with_a_reason_and_a_member_may_not(lab, bob, olga, 
     assert not Node.objects.get(name="gpu-02").cordoned
 
 
-def test_holders_are_named_to_their_team_and_to_operators_only(lab, make, alice, charlie, olga, as_user):
+def test_holders_are_visible_to_their_team_and_operators_only(lab, make, alice, charlie, olga, as_user):
     make(alice, "gpu-1", name="secret-work")
     held = Device.objects.select_related("node").get(allocated__active=True)
     for url in (f"/gpus/devices/{held.pk}/", f"/gpus/nodes/{held.node.pk}/"):
@@ -315,7 +313,7 @@ def test_events_are_shown_on_their_node_only(lab, olga, as_user):
     assert "Firmware" not in page and "found the node gpu-01" in page
 
 
-def test_a_split_gpu_names_who_holds_its_instances(catalog, make, alice, olga, as_user):
+def test_partitioned_gpu_page_names_holders_of_instances(catalog, make, alice, olga, as_user):
     part = DeviceInfo(
         uuid="MIG-0", index=0, model=H100, memory_mib=9_856, kind=DeviceKind.MIG,
         parent_uuid="GPU-gpu-03-0", mig_profile="1g.10gb", mig_start=0, facts={"memory_slices": 1},
@@ -338,15 +336,15 @@ def test_drain_asks_for_confirmation_and_notifies_users(lab, make, alice, olga, 
     assert client.post(url, {"note": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
     said = text(client.get(f"/gpus/nodes/{node.pk}/"))
     assert f"{node.name} is cordoned; 1 workspace is there yet, until" in said and "Firmware" in said
-    # Somebody is there yet, so it can be asked for again; once nobody is, there is nothing to drain.
+    # While in use it can be repeated; afterwards there is nothing to drain.
     assert url in said
     workspace = Workspace.objects.get(pk=workspace.pk)
     assert workspace.state == State.RUNNING and preempt_at(workspace) is not None
     assert Node.objects.get(pk=node.pk).cordoned
 
 
-def test_of_a_real_gpu_it_is_said_how_a_share_is_held(catalog, make, alice, as_user, tmp_path):
-    """Simulated ones run nothing: nothing is ended there."""
+def test_page_explains_sharing_of_real_gpus_only(catalog, make, alice, as_user, tmp_path):
+    """Simulated GPUs run no processes."""
     simulated_pool(str(tmp_path))
     local_pool_with(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
     Pool.objects.update(hand_out_max_age_hours=0)
@@ -363,15 +361,13 @@ def test_of_a_real_gpu_it_is_said_how_a_share_is_held(catalog, make, alice, as_u
         assert (words in text(client.get(f"/gpus/devices/{held.pk}/"))) is told
 
 
-def test_every_state_has_a_look():
+def test_every_state_has_a_distinct_look():
     assert set(LOOKS) == set(DeviceState)
     assert len({look.glyph for look in LOOKS.values()}) == len(LOOKS)
     assert len({gpu_map.code_of(state) for state in DeviceState}) == len(DeviceState)
 
 
-def test_a_share_is_said_not_to_be_isolated_wherever_it_is_offered_or_held(
-    catalog, make, alice, as_user, tmp_path
-):
+def test_shared_gpus_are_marked_as_not_isolated_everywhere(catalog, make, alice, as_user, tmp_path):
     pool = simulated_pool(str(tmp_path))
     of_it = {"pool": pool, "accelerator_count": 1, "cpu_milli": 100, "memory_mib": 64}
     FlavorFactory(slug="half", accelerator_milli=500, **of_it)
@@ -385,7 +381,7 @@ def test_a_share_is_said_not_to_be_isolated_wherever_it_is_offered_or_held(
     page = text(client.get(f"/workspaces/{first.pk}/"))
     assert words in page
     assert "(0.5 of one, not isolated)" in page
-    # The whole of it is taken, by two.
+    # Two workspaces use all of it.
     make(alice, "half", name="second")
     assert held.allocated.filter(active=True).count() == 2
     assert words in text(client.get(f"/gpus/devices/{held.pk}/"))

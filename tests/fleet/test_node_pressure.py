@@ -1,4 +1,4 @@
-"""What work on a node waited for, and what the node has left, stands on its page and in REST."""
+"""Pressure and headroom of a node, on its page and over REST."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
         (None, None),
     ],
 )
-def test_a_node_says_what_was_waited_for(told, shown, olga, as_user, with_token):
+def test_node_shows_pressure(told, shown, olga, as_user, with_token):
     local_pool_with(node_info(facts={"pressure": told}))
     node = Node.objects.get()
     page = as_user(olga).get(f"/gpus/nodes/{node.pk}/").content.decode()
@@ -40,7 +40,7 @@ def test_a_node_says_what_was_waited_for(told, shown, olga, as_user, with_token)
         (None, None),
     ],
 )
-def test_a_node_says_what_it_has_left(told, shown, olga, as_user):
+def test_node_shows_headroom(told, shown, olga, as_user):
     local_pool_with(node_info(facts={"headroom": told}))
     page = as_user(olga).get(f"/gpus/nodes/{Node.objects.get().pk}/").content.decode()
     assert ("Free, last 5 minutes" in page) == (shown is not None)

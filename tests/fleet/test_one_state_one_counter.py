@@ -1,8 +1,8 @@
-"""One site with everything that used to be counted differently: every page, REST field and metric agrees.
+"""One site with all device states: every page, REST field and metric shows equal counts.
 
-The numbers are read from the rendered pages, from JSON and from the exposition, not from the functions that
-make them. A pool `lab` has a node with one GPU partitioned into two MIG instances plus one whole GPU, a node
-with a GPU in each state, and a node that is offline; a second pool is simulated, a third is switched off.
+The numbers are read from rendered pages, JSON and metrics, not from the functions that compute them. The pool
+`lab` has a node with one partitioned GPU (two MIG instances) and one whole GPU, a node with a GPU in each
+state, and an offline node. A second pool is simulated, a third is disabled.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def site(catalog, bob, team, tmp_path) -> Pool:
 
 
 def text(response: Any) -> str:
-    """What a reader sees: no tags, blanks as one."""
+    """The visible text: no tags, single spaces."""
     assert response.status_code == 200
     plain = re.sub(r"<[^>]+>", " ", response.content.decode())
     return " ".join(unescape(plain).split())
@@ -142,7 +142,7 @@ def rows(response: Any) -> list[list[str]]:
 
 
 def card(page: str, title: str, end: str = "online") -> str:
-    """A pool's capacity card, from its title on."""
+    """A pool's capacity card, from its title."""
     return page[page.index(title) :].split(end)[0]
 
 
@@ -159,7 +159,7 @@ def metrics(client: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 @pytest.mark.parametrize("address", ["/", "/pools/"])
-def test_home_and_the_list_of_pools(site, bob, as_user, address):
+def test_home_and_list_of_pools(site, bob, as_user, address):
     page = text(as_user(bob).get(address))
     lab = card(page, "Pool lab")
     assert f"{H100} 2.5 of 10 free" in lab and f"{H100} · 1g.10gb 1 of 2 free" in lab
@@ -169,7 +169,7 @@ def test_home_and_the_list_of_pools(site, bob, as_user, address):
     assert f"{H100} 0 of 2 free" in off and "CPU 0 of 8 cores free" in off
 
 
-def test_a_box_has_the_tone_of_its_device_s_state(site, bob, as_user):
+def test_box_has_the_color_of_its_device_state(site, bob, as_user):
     page = as_user(bob).get("/pools/lab/").content.decode()
     drawn = page[page.index(f"<span>{H100}</span>") :].split("</div>")[1]
     boxes = Counter(re.findall(r'class="slot ?(\w*)"', drawn))
@@ -177,7 +177,7 @@ def test_a_box_has_the_tone_of_its_device_s_state(site, bob, as_user):
     assert boxes["wait"] == expected["cordoned"] and boxes["bad"] == expected["failed"] + expected["offline"]
 
 
-def test_the_page_of_a_pool(site, bob, as_user):
+def test_pool_page(site, bob, as_user):
     response = as_user(bob).get("/pools/lab/")
     page = text(response)
     assert f"{H100} 2.5 of 10 free" in page and f"{H100} · 1g.10gb 1 of 2 free" in page
@@ -192,13 +192,13 @@ def test_the_page_of_a_pool(site, bob, as_user):
     assert words == {uuid: WORDS[state] for uuid, state in STATES.items()}
 
 
-def test_the_page_of_a_pool_that_is_switched_off(site, bob, as_user):
+def test_page_of_a_disabled_pool(site, bob, as_user):
     response = as_user(bob).get("/pools/off/")
     assert "0 of 2 free" in text(response)
     assert [row[4] for row in rows(response) if row and row[0].startswith("GPU-unused")] == ["Offline"] * 2
 
 
-def test_the_map(site, bob, as_user):
+def test_gpu_map(site, bob, as_user):
     response = as_user(bob).get("/gpus/")
     page = text(response)
     headline = "2 of 10 GPUs in use, 1 idle, 2 free, 1 being checked, 4 out of service"
@@ -219,7 +219,7 @@ def test_the_map(site, bob, as_user):
         assert len(found) == len(expected), (state, word)
 
 
-def test_the_pages_of_nodes_and_devices(site, bob, as_user):
+def test_node_and_device_pages(site, bob, as_user):
     client = as_user(bob)
     for device in Device.objects.filter(node__pool=site).select_related("node"):
         word = WORDS[STATES[device.uuid]]
@@ -235,7 +235,7 @@ def test_the_pages_of_nodes_and_devices(site, bob, as_user):
     assert "0 free of 8 cores" in page and "0 GiB free of 16 GiB" in page
 
 
-def test_the_page_of_limits(site, olga, as_user):
+def test_limits_page(site, olga, as_user):
     response = as_user(olga).get("/quotas/limits/?resource=gpu:h100")
     table = {row[0]: row for row in rows(response) if len(row) == 5}
     assert [(name, table[name][1], table[name][3]) for name in (
@@ -248,7 +248,7 @@ def test_the_page_of_limits(site, olga, as_user):
     assert "In service 6 Sum of quotas" in page and "In use 2.5" in page
 
 
-def test_the_evidence_for_approvals(site, bob, petra, team, as_user, with_token):
+def test_evidence_for_approvals(site, bob, petra, team, as_user, with_token):
     gpu, part = ask(bob, team), ask(bob, team, resource="mig:1g.10gb")
     page = text(as_user(petra).get("/quotas/approvals/"))
     assert "6 in service, 2.5 free" in page and "2 in service, 1 free" in page
@@ -323,7 +323,7 @@ def test_metrics(site, bob, client):
     assert idle == "GPU-each-5"
 
 
-def test_the_scheduler_has_what_is_free_and_what_is_held(site):
+def test_scheduler_capacity_is_free_plus_allocated(site):
     totals = capacity.total_capacity(capacity.load().values())
     assert totals == {
         "gpu": GPUS[2] + GPUS[3],
@@ -333,7 +333,7 @@ def test_the_scheduler_has_what_is_free_and_what_is_held(site):
     }
 
 
-def test_totals_alone_are_those_of_the_counts(site):
+def test_totals_match_the_counts(site):
     counts = counting.site()
     assert counts["gpu"].total == GPUS[0] and counts["mig:1g.10gb"].total == INSTANCES[0]
     assert counting.site_totals() == {name: count.total for name, count in counts.items()}

@@ -1,4 +1,4 @@
-"""A silent pool keeps its last known state, with its age and cause: on pages, in REST and in counts."""
+"""A silent pool keeps its last known state, with age and cause, on pages, over REST and in counts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def silent(catalog, alice, team, settings) -> Pool:
     return pool
 
 
-def test_pages_show_the_last_known_state_with_its_age_and_one_cause(silent, bob, as_user):
+def test_pages_show_last_known_state_with_age_and_cause(silent, bob, as_user):
     client = as_user(bob)
     shown = text_of(client.get(f"/pools/{silent.slug}/"))
     assert f"{AGE}. {CAUSE}" in shown
@@ -79,7 +79,7 @@ def test_rest_and_counts_agree(silent, bob, as_user):
     assert counting.site()["cpu_milli"].free == 0
 
 
-def test_a_silent_node_beside_others_is_named_once(silent, bob, as_user):
+def test_silent_node_among_others_is_named_once(silent, bob, as_user):
     Pool.objects.filter(pk=silent.pk).update(state="online", state_message="")
     Node.objects.filter(name="two").update(online=False)
     shown = text_of(as_user(bob).get("/gpus/"))
@@ -89,7 +89,7 @@ def test_a_silent_node_beside_others_is_named_once(silent, bob, as_user):
     assert "1 of 2 online" in text_of(as_user(bob).get(f"/pools/{silent.slug}/"))
 
 
-def test_the_team_page_says_what_a_member_holds(silent, alice, team, as_user):
+def test_team_page_shows_usage_of_members(silent, alice, team, as_user):
     amounts = {"cpu_milli": 2000, "memory_mib": 1024, "workspaces": 1}
     WorkspaceFactory(owner=alice, team=team, name="plain", state="running", pool=silent, amounts=amounts)
     shown = text_of(as_user(alice).get("/teams/vision/"))

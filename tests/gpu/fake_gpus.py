@@ -1,4 +1,4 @@
-"""GPUs for the fake library, with what such devices have been seen to say."""
+"""GPUs for the fake library, with values seen on real devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A MIG profile. `number` is its place in NVML's list, `id` what instances carry."""
+    """A MIG profile. `number` is its index in NVML's list, `id` is that of instances."""
 
     number: int
     id: int
@@ -191,7 +191,7 @@ def h100_mig(number: int = 0, **more: Any) -> FakeGpu:
                 16,
             ),
         ],
-        # A GPU with active instances tells neither its utilisation nor its row remapping.
+        # A GPU with active instances reports neither utilization nor row remapping.
         values=_common(
             nvmlDeviceGetUtilizationRates=Err(UNSUPPORTED), nvmlDeviceGetRemappedRows=Err(UNSUPPORTED)
         ),

@@ -1,10 +1,9 @@
-"""A stand-in for libnvidia-ml: the real `pynvml` wrappers, structures and exceptions run over it.
+"""A fake libnvidia-ml below the real `pynvml` wrappers, structures and exceptions.
 
-    with installed(FakeLibrary([h200(), t4(1)])) as library:
-        ...
+    with installed(FakeLibrary([h200(), t4(1)])) as library: ...
 
-A value of a `FakeGpu` is what the C function would write; `Err(code)` makes it return that code, and a
-function is asked at each call (it may sleep, count, or return `Err`). What is not there is NOT_SUPPORTED.
+A value of a `FakeGpu` is what the C function writes; `Err(code)` makes it return that code. Functions are
+called each time (they may sleep, count, or return `Err`). Missing values are NOT_SUPPORTED.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ _MANY = ["nvmlDeviceGetEccMode", "nvmlDeviceGetPowerManagementLimitConstraints",
 
 
 class FakeLibrary:
-    """`gpus` may be changed while it is installed: a device then appears, vanishes or changes its UUID."""
+    """`gpus` may be changed while installed: devices then appear, disappear or change UUIDs."""
 
     def __init__(
         self,
@@ -703,7 +702,7 @@ class FakeLibrary:
 
 @contextmanager
 def installed(library: FakeLibrary | None) -> Iterator[FakeLibrary]:
-    """`pynvml` talks to `library`; with None it cannot be loaded, as on a machine without a driver."""
+    """Make `pynvml` use `library`; None: loading fails, as on a machine without a driver."""
     before = (pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache), pynvml._nvmlLib_refcount)
     loader = pynvml.CDLL
 

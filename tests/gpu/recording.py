@@ -1,11 +1,10 @@
-"""What a real NVML has said, call by call: recorded on a machine with a GPU, and said again without one.
+"""Recordings of a real NVML: calls recorded on a machine with a GPU, and replayed without one.
 
     with recorded(path): ...     # on the machine
     with replayed(path): ...     # anywhere: the real `pynvml` runs over the recording
 
-A recording is JSON: for each question (function and what went in) its answers one after another, of which the
-last is given again and again. Handles are addresses in the recorded process; they come out and go in as they
-were. Event sets are not recorded: waiting for one would tell nothing.
+A recording is JSON: for each question (function and inputs) its answers in order; the last one is repeated.
+Handles are addresses in the recorded process and are replayed unchanged. Event sets are not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ UNKNOWN = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 
 
 def _buffer(argument: Any) -> Any | None:
-    """What the function may write into; None for a plain value."""
+    """The output buffer of an argument; None for a plain value."""
     behind = getattr(argument, "_obj", argument)
     if isinstance(behind, ctypes.Array | ctypes.Structure):
         return behind
@@ -33,7 +32,7 @@ def _buffer(argument: Any) -> Any | None:
 
 
 def _said(argument: Any) -> Any:
-    """What goes in, as JSON knows it."""
+    """The inputs of a call as JSON."""
     buffer = _buffer(argument)
     if buffer is not None:
         return bytes(buffer)[:MAX_BYTES].hex().rstrip("0")
@@ -48,7 +47,7 @@ def _question(name: str, args: tuple[Any, ...]) -> str:
 
 
 class Recorder:
-    """Stands in front of the library and writes down what it answers."""
+    """Wraps the library and records its answers."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -82,7 +81,7 @@ class Recorder:
 
 
 class Replay:
-    """Answers as the recording has it; what was never asked is a function that this driver lacks."""
+    """Returns recorded answers; functions that were never called are missing in this driver."""
 
     def __init__(self, path: Path) -> None:
         value = json.loads(gzip.decompress(path.read_bytes()))
@@ -132,7 +131,7 @@ def _in_place(library: Any) -> Iterator[None]:
 
 @contextmanager
 def recorded(path: Path) -> Iterator[None]:
-    """Records this process's calls until the end, into `path` (gzip)."""
+    """Record this process's calls until the end, into `path` (gzip)."""
     recorder = Recorder(pynvml.nvmlLib or ctypes.CDLL("libnvidia-ml.so.1"))
     with _in_place(recorder):
         try:
@@ -143,7 +142,7 @@ def recorded(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replayed(path: Path) -> Iterator[Replay]:
-    """The real `pynvml` over a recording."""
+    """Make `pynvml` use a recording."""
     replay = Replay(path)
     with _in_place(replay):
         yield replay

@@ -1,8 +1,8 @@
-"""A CUDA driver and an NVML for the scrub's own process, over host memory; `$TMPDIR/scrub.json` says how.
+"""A fake CUDA driver and NVML for the scrub's process, over host memory; see `$TMPDIR/scrub.json`.
 
-`total_mib`, `context_mib` (what a context takes), `dirty` (words left by somebody), `stuck` (a word that
-clearing does not clear), `hang` and `die` (the function to do so in), `fault` (the function that fails),
-`cuda_uuid`, `processes` (others), `late` (others that come once CUDA is open), `deaf` (ignore TERM).
+`total_mib`, `context_mib` (memory of a context), `dirty` (residue words), `stuck` (a word that cannot be
+cleared), `hang` and `die` (in this function), `fault` (this function fails), `cuda_uuid`, `processes`
+(others), `late` (others that appear once CUDA is open), `deaf` (ignore SIGTERM).
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def driver() -> Driver:
 
 
 def install() -> None:
-    """As the scrub's stand-in for NVML."""
+    """Install as the scrub's NVML."""
     import pynvml
 
     pynvml.nvmlLib = LIBRARY

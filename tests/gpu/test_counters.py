@@ -1,4 +1,4 @@
-"""Whatever a counter does: no difference is negative, no restart a flood of errors, no total goes back."""
+"""Properties of counters: no negative difference, no jump at restarts, no decreasing total."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTHS = st.sampled_from([NARROW, WIDE])
 
 @st.composite
 def looks(draw: st.DrawFn) -> tuple[int, list[int | None], int]:
-    """A counter of some width from look to look, with wraps and gaps; and what it has really counted."""
+    """A counter with wraps and gaps: its width, readings and true count."""
     bits = draw(WIDTHS)
     little = st.integers(0, (1 << (bits - WRAP_MARGIN_BITS)) - 1)
     first = draw(st.integers(0, (1 << bits) - 1))
@@ -28,7 +28,7 @@ def looks(draw: st.DrawFn) -> tuple[int, list[int | None], int]:
 
 
 @given(looks())
-def test_a_total_is_what_was_counted_however_often_it_wraps(look: tuple[int, list[int | None], int]) -> None:
+def test_total_is_correct_over_any_number_of_wraps(look: tuple[int, list[int | None], int]) -> None:
     bits, seen, counted = look
     total = Total(bits)
     told = [total.add_reading(value) for value in seen]
@@ -38,7 +38,7 @@ def test_a_total_is_what_was_counted_however_often_it_wraps(look: tuple[int, lis
 
 
 @given(WIDTHS, st.lists(st.integers(0, (1 << WIDE) - 1) | st.integers(0, 1000) | st.none(), min_size=2))
-def test_whatever_is_read_a_total_never_goes_back(bits: int, seen: list[int | None]) -> None:
+def test_total_never_decreases(bits: int, seen: list[int | None]) -> None:
     total = Total(bits)
     known = [value for each in seen if (value := total.add_reading(each)) is not None]
     assert all(after >= before for before, after in pairwise(known))
@@ -46,7 +46,7 @@ def test_whatever_is_read_a_total_never_goes_back(bits: int, seen: list[int | No
 
 @given(WIDTHS, st.data())
 def test_restarted_counter_counts_its_value(bits: int, data: st.DataObject) -> None:
-    """Wherever it was before, but for the very end of what it can hold, where it looks like a wrap."""
+    """From any value except near the end of its range, which looks like a wrap."""
     end = (1 << bits) - (1 << (bits - WRAP_MARGIN_BITS))
     before = data.draw(st.integers(1, end))
     after = data.draw(st.integers(0, before - 1))
@@ -55,14 +55,14 @@ def test_restarted_counter_counts_its_value(bits: int, data: st.DataObject) -> N
 
 
 @given(WIDTHS, st.integers(0, (1 << WIDE) + 9), st.integers(0, (1 << WIDE) + 9))
-def test_no_step_is_negative_or_nearly_all_of_it(bits: int, before: int, after: int) -> None:
+def test_step_is_never_negative_or_near_the_full_range(bits: int, before: int, after: int) -> None:
     done = step(before, after, bits=bits)
     assert done.by >= 0
     assert after >= before or done.by <= max(after, (1 << (bits - WRAP_MARGIN_BITS)) - 1)
 
 
 @given(looks(), st.floats(0.1, 60))
-def test_no_rate_is_negative(look: tuple[int, list[int | None], int], every_s: float) -> None:
+def test_rate_is_never_negative(look: tuple[int, list[int | None], int], every_s: float) -> None:
     bits, seen, _ = look
     rate = Rate(bits)
     told = [rate.add_reading(value, number * every_s) for number, value in enumerate(seen)]

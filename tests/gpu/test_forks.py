@@ -1,4 +1,4 @@
-"""NVML is closed before this process forks, opened again after it, and never waited for without an end."""
+"""NVML is closed before this process forks and reopened after; the wait is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def holder() -> Iterator[threading.Event]:
-    """Somebody who has NVML open until it is asked for, as the sampler; set once it is closed."""
+    """A thread with NVML open until its release is requested; the event is set once closed."""
     opened, closed = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -37,14 +37,14 @@ def holder() -> Iterator[threading.Event]:
 
 
 def fork() -> int:
-    """What a child finds open, as its exit code."""
+    """Fork, and return the number of sessions open in the child as its exit code."""
     pid = os.fork()
     if pid == 0:
         os._exit(forks._process_sessions.open)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_it_is_closed_for_the_fork_and_may_be_opened_after_it(holder: threading.Event) -> None:
+def test_nvml_is_closed_during_a_fork_and_can_be_reopened(holder: threading.Event) -> None:
     assert not release.is_release_requested()
     assert forks.prepare()
     assert release.is_release_requested()
@@ -77,7 +77,7 @@ def test_hanging_session_is_not_awaited_before_a_fork() -> None:
         assert not release.is_release_requested()
 
 
-def test_nothing_is_waited_for_where_nothing_is_open() -> None:
+def test_fork_does_not_wait_without_open_sessions() -> None:
     assert forks.prepare(wait_s=0)
     fork()
     assert not release.is_release_requested()

@@ -1,4 +1,4 @@
-"""Counters of a device's health among its samples: told as the driver counts, never taken for 0."""
+"""Health counters in samples: as the driver reports them, and missing instead of 0."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_counted_errors_are_reported() -> None:
         assert (sample.ecc_corrected, sample.ecc_uncorrected, sample.pcie_replays) == (12, 2, 7)
         assert (sample.remapped_corrected, sample.remapped_uncorrected, sample.remap_failed) == (3, 1, 1)
         assert sample.energy_mj == 123_456_789 and sample.last_xid is None
-        # Seldom read, and again when it is time; a counter that begins anew is added to what it was.
+        # Read rarely; a restarted counter is added to its previous total.
         gpu.values["nvmlDeviceGetPcieReplayCounter"] = 2
         assert source.read(100.0 + HEALTH_EVERY_S - 1).pcie_replays == 7
         assert source.read(100.0 + HEALTH_EVERY_S).pcie_replays == 9
-        # A clock that was set back keeps nothing from being read.
+        # Counters are read even after the clock was set back.
         gpu.values["nvmlDeviceGetPcieReplayCounter"] = 3
         assert source.read(50.0).pcie_replays == 10
 
@@ -54,7 +54,7 @@ def test_wrapped_counter_continues() -> None:
         assert source.read(100.0).pcie_replays == 2**32 - 2
         gpu.values["nvmlDeviceGetPcieReplayCounter"] = 3
         gpu.fields[pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] = 5
-        # Of errors that were counted before a reset, none comes twice, and none is forgotten.
+        # Errors before a reset are neither counted twice nor lost.
         gpu.values["nvmlDeviceGetTotalEccErrors"] = {0: 1, 1: 0}
         sample = source.read(100.0 + HEALTH_EVERY_S)
         assert (sample.pcie_replays, sample.energy_mj) == (2**32 + 3, 2**64 + 5)
@@ -67,7 +67,7 @@ def test_unsupported_values_are_omitted() -> None:
         assert (sample.remapped_corrected, sample.remap_failed, sample.energy_mj) == (None, None, None)
 
 
-def test_trouble_with_a_counter_is_no_trouble_with_the_sample() -> None:
+def test_failing_counter_does_not_fail_the_sample() -> None:
     for source in source_of(h200(nvmlDeviceGetRemappedRows=Err(pynvml.NVML_ERROR_UNKNOWN))):
         sample = source.read(100.0)
         assert sample.power_mw == 76_541 and sample.pcie_replays is None

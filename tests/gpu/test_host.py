@@ -1,4 +1,4 @@
-"""Facts of hosts as their kernels write them, under a root folder."""
+"""Facts of hosts from kernel files below a root folder."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_cpu_of_two_sockets(tmp_path):
     assert facts.features == ("amx", "avx512", "avx512_bf16", "avx2")
 
 
-def test_a_feature_counts_only_where_every_cpu_has_all_of_it(tmp_path):
+def test_cpu_feature_needs_all_flags_on_every_cpu(tmp_path):
     write(tmp_path, {"proc/cpuinfo": cpuinfo("avx2 fma")})
     assert host.cpu(tmp_path).features == ("avx2",)
     write(tmp_path, {"proc/cpuinfo": cpuinfo("avx2 fma avx512f amx_tile")})
@@ -70,14 +70,14 @@ def test_a_feature_counts_only_where_every_cpu_has_all_of_it(tmp_path):
     assert host.cpu(tmp_path).features == ("avx2",)
 
 
-def test_an_arm_host(tmp_path):
+def test_arm_host(tmp_path):
     block = "processor\t: {}\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd sve sve2\nCPU part\t: 0xd4f\n"
     write(tmp_path, {"proc/cpuinfo": "\n".join(block.format(number) for number in range(72))})
     facts = host.cpu(tmp_path)
     assert (facts.threads, facts.cores, facts.sockets, facts.features) == (72, 0, 1, ("sve", "sve2"))
 
 
-def test_cxl_memory_is_a_node_without_cpus_behind_a_cxl_region(tmp_path):
+def test_cxl_memory_is_a_cpuless_node_behind_a_cxl_region(tmp_path):
     write(
         tmp_path,
         {
@@ -111,7 +111,7 @@ def test_persistent_memory_is_distinguished_from_cxl(tmp_path):
     assert [item.kind for item in host.numa_nodes(tmp_path)] == ["dram", "pmem"]
 
 
-def test_other_nodes_without_cpus_are_not_called_cxl(tmp_path):
+def test_other_cpuless_nodes_are_not_cxl(tmp_path):
     write(
         tmp_path,
         {
@@ -152,7 +152,7 @@ def test_rdma_ports_with_their_state_and_rate(tmp_path):
     assert "rdma" not in host.read_host_facts(tmp_path).provides
 
 
-def test_a_dpu_is_one_card_and_gpus_are_counted(tmp_path):
+def test_dpu_is_one_card_and_gpus_are_counted(tmp_path):
     pci(tmp_path, "0000:2a:00.0", "0x15b3", "0xa2dc", "0x020000", 1)
     pci(tmp_path, "0000:2a:00.1", "0x15b3", "0xa2dc", "0x020000", 1)
     pci(tmp_path, "0000:18:00.0", "0x15b3", "0x1021", "0x020700")  # ConnectX-7: no DPU
@@ -166,7 +166,7 @@ def test_a_dpu_is_one_card_and_gpus_are_counted(tmp_path):
     assert facts.provides == ("dpu_offload",) and facts.nvidia_gpus_on_pci == 2
 
 
-def test_nothing_to_read_and_nonsense_are_no_error(tmp_path):
+def test_missing_or_malformed_files_cause_no_error(tmp_path):
     facts = host.read_host_facts(tmp_path)
     assert facts.cpu.threads == 0 and facts.provides == () and facts.numa == ()
     write(
@@ -185,7 +185,7 @@ def test_nothing_to_read_and_nonsense_are_no_error(tmp_path):
     assert host.cpu_list("0-2,5,x,7-") == [0, 1, 2, 5]
 
 
-def test_a_gpu_behind_root_ports_alone_has_no_switch(tmp_path):
+def test_gpu_behind_root_ports_only_has_no_switch(tmp_path):
     real = tmp_path / "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0"
     write(tmp_path, {"sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/numa_node": "-1"})
     link = tmp_path / "sys/bus/pci/devices/0000:16:00.0"

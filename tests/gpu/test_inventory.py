@@ -1,4 +1,4 @@
-"""Taking stock: facts of healthy devices, and a clear state for everything that can be wrong."""
+"""Inventory: facts of healthy devices, and a state for each failure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pci_gpu(root: Path, bus: str, *, numa: int = 1, path: str = "pci0000:15/0000
     link.symlink_to(real)
 
 
-def test_everything_about_an_h200(tmp_path):
+def test_facts_of_an_h200(tmp_path):
     pci_gpu(tmp_path, "0000:1b:00.0", path="pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0")
     gpu = h200(processes=[Process(4242, 512 << 20), Process(4343, None)])
     found = scan_of(FakeLibrary([gpu], names={4242: "/usr/bin/python3 train.py --key s3cret"}), tmp_path)
@@ -96,14 +96,14 @@ def test_mig_profiles_and_instances_come_from_the_device(tmp_path):
     assert (small.gpu_instance, small.compute_instance, large.gpu_instance) == (7, 0, 1)
 
 
-def test_without_the_right_to_see_instances_the_name_tells_the_profile(tmp_path):
+def test_mig_profile_is_read_from_the_name_without_permission(tmp_path):
     gpu = h100_mig(nvmlDeviceGetGpuInstanceById=Err(pynvml.NVML_ERROR_NO_PERMISSION))
     gpu.instances[0].name = "NVIDIA H100 80GB HBM3 MIG 1c.3g.40gb"
     (facts,) = scan_of(FakeLibrary([gpu]), tmp_path).gpus
     assert [(item.profile, item.start) for item in facts.instances] == [("3g.40gb", -1), ("1g.10gb", -1)]
 
 
-def test_an_older_driver_tells_no_profile_names(tmp_path):
+def test_profile_names_are_derived_on_older_drivers(tmp_path):
     library = FakeLibrary([h100_mig()], without=["nvmlDeviceGetGpuInstanceProfileInfoV"])
     (facts,) = scan_of(library, tmp_path).gpus
     assert "3g.39gb" in {profile.name for profile in facts.profiles}  # made from slices and memory
@@ -112,14 +112,14 @@ def test_an_older_driver_tells_no_profile_names(tmp_path):
     assert facts.memory_mib == 81_920 and facts.recovery_action is None and facts.unusable_reason == ""
 
 
-def test_a_t4_offers_little_and_says_so(tmp_path):
+def test_unsupported_facts_of_a_t4_are_none(tmp_path):
     (facts,) = scan_of(FakeLibrary([t4()]), tmp_path).gpus
     assert (facts.mig_mode, facts.recovery_action, facts.memory.remap_failed) == (None, None, None)
     assert facts.memory.retired_pages == 3 and facts.island == "" and facts.links.total == 0
     assert facts.as_json()["nvlink"] is None
 
 
-def test_gpus_on_one_switch_are_an_island_and_others_are_not(tmp_path):
+def test_gpus_on_one_switch_form_an_island(tmp_path):
     lonely = h200(2, links=[Link("", active=False)] * 18)
     found = scan_of(FakeLibrary([h200(0), h200(1), lonely]), tmp_path)
     assert [facts.island for facts in found.gpus] == ["nvlink-0000:1b:00.0", "nvlink-0000:1b:00.0", ""]
@@ -147,7 +147,7 @@ def test_gpus_on_one_switch_are_an_island_and_others_are_not(tmp_path):
         (pynvml.NVML_ERROR_UNKNOWN, MachineState.ERROR, "dmesg"),
     ],
 )
-def test_a_driver_that_does_not_start_is_a_state_with_a_next_action(tmp_path, code, state, words):
+def test_driver_start_failure_is_a_state_with_a_next_action(tmp_path, code, state, words):
     found = scan_of(FakeLibrary([h200()], init=Err(code)), tmp_path)
     assert found.state is state and words in found.sentence and found.gpus == ()
 
@@ -166,7 +166,7 @@ def test_no_driver_and_no_gpu_are_distinguished(tmp_path):
     assert found.state is MachineState.GPU_LOST and "NVRM" in found.sentence
 
 
-def test_a_broken_device_does_not_hide_the_others(tmp_path):
+def test_broken_device_does_not_hide_others(tmp_path):
     half = h200(1, used=Err(pynvml.NVML_ERROR_UNKNOWN))
     found = scan_of(FakeLibrary([h200(0, broken=LOST), half, h200(2)]), tmp_path)
     assert [facts.index for facts in found.gpus] == [2]
@@ -177,7 +177,7 @@ def test_a_broken_device_does_not_hide_the_others(tmp_path):
     assert scan_of(FakeLibrary([half, h200(2)]), tmp_path).state is MachineState.ERROR
 
 
-def test_trouble_with_one_value_is_not_trouble_with_the_device(tmp_path):
+def test_failing_value_does_not_fail_the_device(tmp_path):
     gpu = h200(
         nvmlDeviceGetRemappedRows=Err(pynvml.NVML_ERROR_UNKNOWN),
         nvmlDeviceGetPowerUsage=Err(UNSUPPORTED),
@@ -198,7 +198,7 @@ def test_trouble_with_one_value_is_not_trouble_with_the_device(tmp_path):
         ((0, 0, 0, 0), 77, "dmesg"),
     ],
 )
-def test_when_no_new_work_may_come(tmp_path, rows, action, words):
+def test_unusable_reasons(tmp_path, rows, action, words):
     gpu = h200(nvmlDeviceGetRemappedRows=rows)
     gpu.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = action
     (facts,) = scan_of(FakeLibrary([gpu]), tmp_path).gpus
@@ -214,7 +214,7 @@ def test_devices_that_vanish_or_change_between_scans(tmp_path):
     assert len(before.gpus) == 2 and [facts.uuid for facts in after.gpus] == ["GPU-replaced"]
 
 
-def test_a_driver_that_hangs_is_given_up(tmp_path):
+def test_hanging_driver_is_abandoned(tmp_path):
     release = threading.Event()
 
     def hang() -> int:

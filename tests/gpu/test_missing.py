@@ -1,4 +1,4 @@
-"""GPUs that PCI shows and the driver does not."""
+"""GPUs that PCI lists and the driver does not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def eight(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_seven_of_eight_is_not_ok_and_the_eighth_is_named(eight: Path) -> None:
+def test_missing_gpu_is_reported_with_its_pci_address(eight: Path) -> None:
     gpus = [h200(number) for number in range(8)]
     found = scan_of(FakeLibrary(gpus), eight)
     assert (found.state, found.sentence, found.missing) == (MachineState.OK, "", ())
@@ -53,7 +53,7 @@ def test_seven_of_eight_is_not_ok_and_the_eighth_is_named(eight: Path) -> None:
     )
 
 
-def test_several_are_named_and_none_at_all_is_no_machine_without_gpus(eight: Path) -> None:
+def test_several_or_all_missing_gpus_are_reported(eight: Path) -> None:
     found = scan_of(FakeLibrary([h200(0)]), eight)
     assert found.sentence.startswith(f"PCI lists 7 GPUs that the driver does not list: {BUSES[1]}, ")
     found = scan_of(FakeLibrary([]), eight)
@@ -77,19 +77,19 @@ def test_other_driver_devices_are_not_missing(tmp_path: Path) -> None:
     pci(tmp_path, BUSES[3], kind="0x040300")
     pci(tmp_path, BUSES[4], vendor="0x1a03")
     assert scan_of(FakeLibrary([h200(0)]), tmp_path).state is MachineState.OK
-    # A GPU that could not be brought up has no driver; other kinds of display controllers are GPUs as well.
+    # A failed GPU has no driver; other display controller classes are GPUs as well.
     pci(tmp_path, BUSES[5], driver="")
     pci(tmp_path, BUSES[6], kind="0x038000")
     assert scan_of(FakeLibrary([h200(0)]), tmp_path).missing == (BUSES[5], BUSES[6])
 
 
 @pytest.mark.parametrize("mark", [".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io"])
-def test_a_container_sees_more_on_pci_than_it_was_given(eight: Path, mark: str) -> None:
+def test_gpus_hidden_from_a_container_are_not_missing(eight: Path, mark: str) -> None:
     (eight / mark).mkdir(parents=True)
     assert scan_of(FakeLibrary([h200(0)]), eight).state is MachineState.OK
 
 
-def test_many_are_counted_and_not_all_named() -> None:
+def test_long_lists_of_missing_gpus_are_shortened() -> None:
     many = [f"0000:{number:02x}:00.0" for number in range(17)]
     assert missing.sentence(many).count("0000:") == 16 and missing.sentence(many).startswith(
         "PCI lists 17 GPUs"

@@ -1,4 +1,4 @@
-"""The typed NVML over the real `pynvml` and a library that plays devices."""
+"""The typed NVML over the real `pynvml` and a fake library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.gpu import nvml
 from tests.gpu.fake_nvml import LOST, Err, FakeLibrary, Link, Process, a100, h100_mig, h200, installed, t4
 
 
-def test_no_library_is_no_driver_and_names_the_fix():
+def test_missing_library_is_no_driver_and_names_the_fix():
     with installed(None), pytest.raises(nvml.NoDriver) as caught, nvml.session():
         pass
     assert caught.value.state == "no_driver" and "libnvidia-ml.so.1" in caught.value.sentence
@@ -31,7 +31,7 @@ def test_no_library_is_no_driver_and_names_the_fix():
         (pynvml.NVML_ERROR_UNKNOWN, nvml.NvmlProblem),
     ],
 )
-def test_each_failure_of_the_driver_has_its_type(code, kind):
+def test_driver_failures_have_their_exception_type(code, kind):
     with (
         installed(FakeLibrary(init=Err(code))) as library,
         pytest.raises(nvml.NvmlProblem) as caught,
@@ -42,14 +42,14 @@ def test_each_failure_of_the_driver_has_its_type(code, kind):
     assert caught.value.sentence.endswith(".") and library.open == 0
 
 
-def test_sessions_close_whatever_happens():
+def test_sessions_close_after_errors():
     with installed(FakeLibrary([h200()])) as library:
         with pytest.raises(KeyError), nvml.session():
             raise KeyError
         assert library.open == 0
 
 
-def test_values_come_through_the_real_structures():
+def test_values_are_read_through_the_real_structures():
     with installed(FakeLibrary([h200()])), nvml.session() as driver:
         device = driver.device(0)
         assert (driver.driver_version(), driver.cuda_version()) == ("570.124.06", "12.8")
@@ -80,7 +80,7 @@ def test_unsupported_values_are_none_and_never_zero():
         assert driver.device(0).fields([230, 82]) == [None, None]
 
 
-def test_all_ones_are_not_a_value():
+def test_all_ones_are_not_available():
     with (
         installed(FakeLibrary([h200(nvmlDeviceGetPowerUsage=0xFFFFFFFF)])),
         nvml.session() as driver,
@@ -88,7 +88,7 @@ def test_all_ones_are_not_a_value():
         assert driver.device(0).power_mw() is None
 
 
-def test_a_lost_device_raises_whatever_is_asked():
+def test_lost_device_raises_on_every_read():
     with installed(FakeLibrary([h200(broken=LOST)])), nvml.session() as driver:
         device = driver.device(0)
         for ask in (device.uuid, device.power_mw, device.mig_mode, device.processes, device.utilisation_pct):
@@ -100,12 +100,12 @@ def test_a_lost_device_raises_whatever_is_asked():
         driver.device(0).fields([230])
 
 
-def test_an_unknown_uuid_is_a_device_that_is_gone():
+def test_unknown_uuid_raises_device_gone():
     with installed(FakeLibrary([h200()])), nvml.session() as driver, pytest.raises(nvml.DeviceGone):
         driver.by_uuid("GPU-not-here")
 
 
-def test_mig_profiles_and_places_are_discovered():
+def test_mig_profiles_and_placements_are_discovered():
     with installed(FakeLibrary([h100_mig()])), nvml.session() as driver:
         device = driver.device(0)
         info, name = device.mig_profile(2) or (None, "")
@@ -136,7 +136,7 @@ def test_processes_with_and_without_memory():
         assert driver.device(0).process_utilisation(0) is None
 
 
-def test_an_inactive_link_is_not_an_absent_one():
+def test_inactive_link_is_not_absent():
     gpu = h200(links=[Link("00000000:2B:00.0"), Link("", active=False)])
     with installed(FakeLibrary([gpu])), nvml.session() as driver:
         device = driver.device(0)
@@ -153,11 +153,11 @@ def test_an_inactive_link_is_not_an_absent_one():
         ("x:y", "x:y"),
     ],
 )
-def test_bus_ids_are_those_of_sysfs(raw, tidy):
+def test_bus_ids_have_the_sysfs_format(raw, tidy):
     assert nvml.bus_id(raw) == tidy
 
 
-def test_hung_work_ends_at_its_deadline_and_does_not_pile_up():
+def test_hanging_call_ends_at_its_deadline_and_does_not_accumulate():
     release = threading.Event()
     bounded = nvml.DeadlineThread()
     assert bounded.call(lambda: None, timeout_s=5) is None
@@ -178,7 +178,7 @@ def test_hung_work_ends_at_its_deadline_and_does_not_pile_up():
         bounded.call(lambda: (_ for _ in ()).throw(nvml.GpuLost("gone")), timeout_s=5)
 
 
-def test_nothing_else_calls_pynvml():
+def test_only_the_wrapper_calls_pynvml():
     wrapper = Path(nvml.__file__).parent
     call = re.compile(r"pynvml\.nvml\w+\(|getattr\(pynvml")
     files = [path for path in wrapper.parents[1].rglob("*.py") if path.parent != wrapper]

@@ -1,4 +1,4 @@
-"""What we make of an H100 and an H200 as they really answered (driver 580.159.04), idle and under load."""
+"""Inventory, facts and samples from recordings of an H100 and an H200 (driver 580.159.04)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def busy() -> Iterator[Replay]:
         assert replay.unknown == []
 
 
-def test_the_inventory_of_an_h100(idle: Replay, tmp_path: Path) -> None:
+def test_inventory_of_a_recorded_h100(idle: Replay, tmp_path: Path) -> None:
     found = inventory.scan(root=tmp_path)
     assert (found.state, found.driver_version, found.cuda_version) == (
         MachineState.OK, "580.159.04", "13.0",
@@ -52,7 +52,7 @@ def test_the_inventory_of_an_h100(idle: Replay, tmp_path: Path) -> None:
     assert (gpu.memory.remap_pending, gpu.memory.ecc_uncorrected) == (False, 0)
 
 
-def test_the_checks_look_at_an_h100(idle: Replay) -> None:
+def test_check_facts_of_a_recorded_h100(idle: Replay) -> None:
     reader = DeviceReader(UUID)
     facts, seen = reader.facts(), reader.snapshot()
     assert (facts["name"], facts["compute_capability"]) == ("NVIDIA H100 80GB HBM3", [9, 0])
@@ -64,7 +64,7 @@ def test_the_checks_look_at_an_h100(idle: Replay) -> None:
     assert seen["unavailable"] == ["retired_pending"]
 
 
-def test_a_sample_under_load(busy: Replay, tmp_path: Path) -> None:
+def test_sample_under_load(busy: Replay, tmp_path: Path) -> None:
     (gpu,) = inventory.scan(root=tmp_path).gpus
     assert gpu.processes is not None
     assert [(each.pid, each.memory_mib) for each in gpu.processes] == [(755, 2610)]
@@ -84,7 +84,7 @@ def test_a_sample_under_load(busy: Replay, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["idle", "busy"])
-def test_an_h200(state: str, tmp_path: Path) -> None:
+def test_recorded_h200(state: str, tmp_path: Path) -> None:
     with replayed(RECORDED / f"h200-r580-{state}.json.gz") as replay:
         (gpu,) = inventory.scan(root=tmp_path).gpus
         reader = DeviceReader(UUID)
@@ -107,7 +107,7 @@ def test_an_h200(state: str, tmp_path: Path) -> None:
     assert [(process.pid, process.memory_mib) for process in sample.processes] == [(653, 1130)]
 
 
-def test_a_recording_says_again_what_was_said(tmp_path: Path) -> None:
+def test_replay_returns_recorded_answers(tmp_path: Path) -> None:
     with installed(FakeLibrary([h200()])), recorded(tmp_path / "one.json.gz"):
         before = inventory.scan(root=tmp_path)
     with replayed(tmp_path / "one.json.gz") as replay:

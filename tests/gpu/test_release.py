@@ -1,4 +1,4 @@
-"""Letting go of NVML: as long as somebody holds it and its deadline has not passed, and no longer."""
+"""Release of NVML for resets: while held, and until its deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))
 
 
-def test_only_while_it_is_held() -> None:
+def test_release_is_requested_only_while_held() -> None:
     assert not release.is_release_requested()
     with release.release_nvml():
         assert release.is_release_requested()
@@ -49,7 +49,7 @@ def test_reset_under_way_is_reported_after_the_timeout(monkeypatch: pytest.Monke
     assert told.value.retryable
 
 
-def test_inventory_waits_until_the_driver_may_be_opened(tmp_path: Path) -> None:
+def test_inventory_waits_for_the_end_of_a_reset(tmp_path: Path) -> None:
     found: list[MachineState] = []
     scan = threading.Thread(target=lambda: found.append(inventory.scan(root=tmp_path).state))
     with release.release_nvml():

@@ -1,4 +1,4 @@
-"""Rings keep what they should; minutes and hours add up exactly; what is missing stays missing."""
+"""Rings and rollups of samples: exact sums, and missing values stay missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rolled(samples: list[Sample], start_s: int, span_s: int = 60, **more) -> Rol
     return minute(window, uuid="GPU-1", start_s=start_s, span_s=span_s, **more)
 
 
-def test_a_ring_keeps_the_newest_and_does_not_grow():
+def test_ring_keeps_the_newest_samples_and_does_not_grow():
     ring = Ring(3)
     size = ring.nbytes
     for second in range(10):
@@ -43,7 +43,7 @@ def test_a_ring_keeps_the_newest_and_does_not_grow():
     assert Ring().nbytes < 150_000
 
 
-def test_a_minute_counts_what_is_missing_and_never_as_zero():
+def test_missing_samples_are_counted_and_never_zero():
     samples = [Sample(HOUR + second, gpu_util_pct=50, throttle=4) for second in range(0, 60, 2)]
     samples[3] = Sample(HOUR + 6, power_mw=100_000)
     found = rolled(samples, HOUR)
@@ -63,7 +63,7 @@ def test_mean_maximum_and_percentile_of_known_values():
     assert (mean, most) == (29_500, 59_000) and 56_000 <= p95 < 66_000
 
 
-def test_of_two_samples_in_one_second_the_later_counts():
+def test_later_of_two_samples_in_one_second_counts():
     samples = [
         Sample(HOUR + 1.9, gpu_util_pct=10),
         Sample(HOUR + 1.2, gpu_util_pct=90),
@@ -74,7 +74,7 @@ def test_of_two_samples_in_one_second_the_later_counts():
     assert found.n == 2 and found.metrics["gpu_util_pct"].sum == 10 + 30
 
 
-def test_only_the_span_counts_and_no_reason_is_an_answer():
+def test_only_samples_within_the_span_count_and_zero_throttle_is_valid():
     ring = Ring(4)
     for second in (-1, 0, 59, 60):
         ring.append(Sample(HOUR + second, gpu_util_pct=second + 1, throttle=0))
@@ -83,7 +83,7 @@ def test_only_the_span_counts_and_no_reason_is_an_answer():
     assert (found.throttle, found.throttle_n) == ({}, 2)
 
 
-def test_a_wider_interval_misses_nothing():
+def test_wider_interval_has_no_missing_time():
     found = rolled(
         [Sample(HOUR + second, gpu_util_pct=1, throttle=1) for second in range(0, 60, 5)], HOUR, interval_s=5
     )
@@ -100,7 +100,7 @@ values = st.fixed_dictionaries(
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3599), values, st.none() | st.integers(0, 511)), max_size=80))
-def test_an_hour_of_minutes_is_an_hour_of_samples(seen):
+def test_merged_minutes_equal_the_hour(seen):
     samples = [
         Sample(HOUR + second, **dict(numbers), throttle=mask)
         for second, numbers, mask in {row[0]: row for row in seen}.values()
@@ -126,7 +126,7 @@ def test_mismatched_rollups_are_not_merged():
 
 
 @given(st.sampled_from(METRICS), st.integers(0, 2**40))
-def test_each_value_lies_in_its_bin(name, value):
+def test_each_value_is_in_its_bin(name, value):
     number = bin_of(name, value)
     assert value <= top_of(name, number) and bin_of(name, top_of(name, number)) == number
     if number:
@@ -134,7 +134,7 @@ def test_each_value_lies_in_its_bin(name, value):
     assert top_of(name, number) <= max(value * 5 // 4 + 1, value + 10_000)
 
 
-def test_processes_of_a_minute():
+def test_process_use_per_minute():
     tally = ProcessTally()
     for second in range(30):
         tally.add((ProcessUse(7, 50 + second % 2, 100 + second), ProcessUse(8, None, None)))
@@ -145,7 +145,7 @@ def test_processes_of_a_minute():
     assert len(rest) == rollup.MAX_PROCESSES - 1 and rest[0].pid == 129
 
 
-def test_a_rollup_travels_as_json_and_stays_small():
+def test_rollup_round_trips_as_small_json():
     noise = random.Random(1)
     samples = [
         Sample(

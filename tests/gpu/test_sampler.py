@@ -1,4 +1,4 @@
-"""The sampler over scripted devices: minutes go out, and nothing that hangs or breaks stops the others."""
+"""The sampler over scripted devices: complete minutes are sent, and failing devices do not affect others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Out:
 
 def sampler_of(devices: Any, out: Out, **more: Any) -> Sampler:
     source = devices if callable(devices) else lambda: list(devices)
-    # Nobody is late but who hangs: a thread of a busy machine may have to wait for its turn.
+    # A long deadline, as threads may be delayed on a busy machine.
     return Sampler(1, source, out, **{"deadline_s": 30, **more})
 
 
@@ -64,7 +64,7 @@ def until(check: Any) -> None:
     raise AssertionError("it did not come to pass")
 
 
-def test_a_minute_goes_out_when_it_is_over():
+def test_minute_is_sent_when_complete():
     out = Out()
     sampler = sampler_of([Scripted("GPU-1"), Scripted("GPU-2")], out)
     for second in range(60):
@@ -98,7 +98,7 @@ def test_hanging_device_is_stale_and_does_not_delay_others():
     assert sampler.stale() == frozenset() and hung.reads == 2
 
 
-def test_a_device_that_falls_silent_has_rollups_that_miss_everything():
+def test_silent_device_has_empty_rollups():
     device = Scripted("GPU-1")
     out = Out()
     sampler = sampler_of([device], out)
@@ -110,7 +110,7 @@ def test_a_device_that_falls_silent_has_rollups_that_miss_everything():
     assert [(item.n, item.missing_s) for (item,) in out.batches] == [(1, 59), (0, 60)]
 
 
-def test_a_lost_device_leaves_and_the_list_is_asked_again_soon():
+def test_lost_device_is_dropped_and_the_list_refreshed():
     lost, well = Scripted("GPU-lost", fails=GpuLost("gone")), Scripted("GPU-well")
     asked: list[int] = []
 
@@ -124,7 +124,7 @@ def test_a_lost_device_leaves_and_the_list_is_asked_again_soon():
     assert (lost.reads, well.reads, len(asked)) == (1, 7, 2)
 
 
-def test_a_device_that_is_gone_is_forgotten_after_a_while():
+def test_removed_device_is_dropped_after_its_samples_expire():
     removed, stays = Scripted("GPU-gone"), Scripted("GPU-stays")
     devices = [removed, stays]
     out = Out()
@@ -157,7 +157,7 @@ def test_each_error_is_reported_once(caplog):
     assert [record.message.count("It is odd.") for record in caplog.records] == [1, 1]
 
 
-def test_the_list_of_devices_is_closed_at_the_end():
+def test_device_list_is_closed_at_the_end():
     class Devices:
         closed = 0
 
@@ -175,7 +175,7 @@ def test_the_list_of_devices_is_closed_at_the_end():
     assert devices.closed == 1
 
 
-def test_a_driver_that_reports_a_time_out_has_not_hung():
+def test_driver_timeout_is_not_a_hang():
     device = Scripted("GPU-1", fails=TimedOut("slow"))
     sampler = sampler_of([device], Out())
     for second in range(3):
@@ -183,7 +183,7 @@ def test_a_driver_that_reports_a_time_out_has_not_hung():
     assert device.reads == 3 and sampler.stale() == frozenset()
 
 
-def test_a_list_that_hangs_leaves_the_known_devices_sampled(monkeypatch):
+def test_known_devices_are_sampled_while_the_list_hangs(monkeypatch):
     release = threading.Event()
     device = Scripted("GPU-1")
     asked: list[int] = []
@@ -215,7 +215,7 @@ def test_refused_reports_are_kept_up_to_a_limit():
     assert len(starts) == MAX_WAITING and starts == sorted(starts) and starts[-1] == START + 60 * 64
 
 
-def test_a_clock_that_is_set_back_stops_nothing():
+def test_sampling_continues_after_the_clock_is_set_back():
     device = Scripted("GPU-1")
     sampler = sampler_of([device], Out())
     sampler.tick(START + 7200)
@@ -238,7 +238,7 @@ def test_threads_start_sample_and_end():
     sampler.stop()
 
 
-def test_without_a_driver_no_thread_stays():
+def test_sampler_thread_ends_without_a_driver():
     def devices() -> list[Scripted]:
         raise NoDriver("none")
 
@@ -262,7 +262,7 @@ def test_nvml_devices_give_samples_with_rates():
         (source,) = devices()
         first = source.read(100.0)
         counters.update(nvlink=4_000, pcie=2_048_000)
-        (source,) = devices()  # asked again: the counters are remembered
+        (source,) = devices()  # read again: the counters are remembered
         second = source.read(102.0)
         devices.close()
         assert library.open == 0
@@ -275,7 +275,7 @@ def test_nvml_devices_give_samples_with_rates():
     assert second.processes == (ProcessUse(7, None, 512), ProcessUse(9, None, 1))
 
 
-def test_an_older_device_measures_pcie_and_lacks_the_rest():
+def test_older_device_measures_pcie_only():
     with installed(FakeLibrary([t4(), a100(1)])):
         devices = NvmlDevices()
         first, second = (source.read(1.0) for source in devices())
@@ -284,7 +284,7 @@ def test_an_older_device_measures_pcie_and_lacks_the_rest():
     assert second.pcie_tx_kib_s is None and second.memory_temperature_c == 40
 
 
-def test_mig_instances_are_devices_of_their_own():
+def test_mig_instances_are_separate_devices():
     gpu = h100_mig()
     gpu.instances[0].used = 3 << 30
     gpu.instances[0].processes = [Process(7, 1 << 30)]
@@ -298,7 +298,7 @@ def test_mig_instances_are_devices_of_their_own():
     assert instance.processes == (ProcessUse(7, None, 1024),)
 
 
-def test_how_busy_an_instance_is_comes_from_counters():
+def test_instance_utilization_comes_from_counters():
     gpu = h100_mig()
     with installed(FakeLibrary([gpu])) as library:
         devices = NvmlDevices()
@@ -308,7 +308,7 @@ def test_how_busy_an_instance_is_comes_from_counters():
         assert (instance.read(2.0).gpu_util_pct, idle.read(2.0).gpu_util_pct) == (37, 0)
         _, same, _ = devices()
         assert same is instance and same.read(3.0).gpu_util_pct == 0
-        gpu.instances[0].busy_ms -= 9_000  # nonsense is no figure
+        gpu.instances[0].busy_ms -= 9_000  # malformed values are ignored
         assert same.read(4.0).gpu_util_pct is None
         del gpu.instances[1]
         assert len(devices()) == 2 and len(library.gpm_samples) == 2
@@ -325,7 +325,7 @@ def test_how_busy_an_instance_is_comes_from_counters():
         assert [instance.read(at).gpu_util_pct for at in (1.0, 2.0)] == [None, None]
 
 
-def test_nvml_devices_that_break_vanish_change_and_come_back():
+def test_nvml_devices_recover_after_loss_removal_and_driver_errors():
     library = FakeLibrary([h200(0), h200(1)])
     with installed(library):
         devices = NvmlDevices()
@@ -337,7 +337,7 @@ def test_nvml_devices_that_break_vanish_change_and_come_back():
         library.gpus[0].broken = None
         library.gpus[0].uuid = "GPU-new"
         assert [source.uuid for source in devices()] == ["GPU-new", second.uuid]
-        assert library.calls.count("nvmlInitWithFlags") == 2  # opened anew, to see it again
+        assert library.calls.count("nvmlInitWithFlags") == 2  # reopened, to find it again
         for gpu in library.gpus:
             gpu.broken = LOST
         with pytest.raises(GpuLost):
@@ -351,7 +351,7 @@ def test_nvml_devices_that_break_vanish_change_and_come_back():
             devices()
 
 
-def test_rates_need_two_looks_and_survive_a_reset():
+def test_rates_need_two_readings_and_survive_a_reset():
     rate = Rate()
     readings = ((10, 1.0), (30, 3.0), (5, 4.0), (9, 4.0), (None, 5.0))
     assert [rate.add_reading(value, at) for value, at in readings] == [None, 10, None, None, None]
@@ -365,7 +365,7 @@ class App:
         self.sent.append((name, kwargs, queue))
 
 
-def test_the_message_to_the_control_plane():
+def test_message_to_the_control_plane():
     app, out = App(), Out()
     sampler = sampler_of([Scripted(f"GPU-{number:03}") for number in range(70)], out)
     sampler.tick(START)
@@ -381,7 +381,7 @@ def test_the_message_to_the_control_plane():
     assert set(item["metrics"]["gpu_util_pct"]) == {"n", "sum", "max", "p95", "bins"}
 
 
-def test_the_step_does_nothing_without_the_library(monkeypatch):
+def test_step_does_nothing_without_the_library(monkeypatch):
     monkeypatch.setattr(sampling, "LIBRARY", "libnvidia-ml-is-not-here.so.1")
     step = sampling.SamplerStep.__new__(sampling.SamplerStep)
     step._sampler = step._guard = step._live = step._timer = None
@@ -429,7 +429,7 @@ class Redis:
     def close(self) -> None: ...
 
 
-def test_the_step_goes_on_sampling_while_the_broker_is_away(monkeypatch):
+def test_step_samples_while_the_broker_is_unreachable(monkeypatch):
     device, store, timer = Scripted("GPU-1"), Redis(), Timer()
     monkeypatch.setenv("BERTH_NODE_NAME", "a")
     monkeypatch.setattr(sampling, "has_library", lambda: True)
@@ -460,7 +460,7 @@ def test_the_step_goes_on_sampling_while_the_broker_is_away(monkeypatch):
     assert sampler is not None and not sampler.running and timer.calls == []
 
 
-def test_live_samples_are_read_back_and_old_or_foreign_ones_left_out():
+def test_live_samples_are_parsed_and_old_or_malformed_ones_ignored():
     raw = {
         b"GPU-1": b'{"at_s": 1000.0, "gpu_util_pct": 5, "processes": [{"pid": 7}]}',
         b"GPU-2": b'{"at_s": 900.0}',

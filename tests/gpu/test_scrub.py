@@ -1,4 +1,4 @@
-"""Scrubbing over host memory: what is planted is found, and nothing that was not proven counts as clean."""
+"""Scrubbing over host memory: residue is found, and only verified memory counts as clean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.suite.choice import examples
 
 
 class HostGpu:
-    """A device over numpy. `hole` is memory that it says is free and cannot give."""
+    """A device over numpy arrays. `hole` is memory reported as free that cannot be allocated."""
 
     def __init__(self, *, total_mib: int = 100, used_mib: int = 2, hole_mib: int = 0) -> None:
         self.total, self.used, self.hole = total_mib * MIB, used_mib * MIB, hole_mib * MIB
@@ -87,7 +87,7 @@ def scrubbed(gpu: HostGpu, *, others=lambda: 0, **more) -> ScrubResult:
     return scrub(gpu, uuid="GPU-1", others=others, **more)
 
 
-def test_a_clean_device_is_clean_and_everything_is_given_back():
+def test_clean_device_is_reported_clean_and_memory_released():
     gpu = HostGpu()
     stages: list[str] = []
     found = scrubbed(gpu, baseline_mib=98, progress=stages.append)
@@ -109,7 +109,7 @@ def test_residue_is_counted_and_cleared():
     assert (found.verdict, found.residue_words, found.left_words) == ("clean", 3, 0)
 
 
-def test_memory_that_stays_dirty_fails():
+def test_memory_that_cannot_be_cleared_fails():
     gpu = HostGpu()
     gpu.stuck = True
     found = scrubbed(gpu)
@@ -120,7 +120,7 @@ def test_memory_that_stays_dirty_fails():
 def test_missing_memory_is_a_leak():
     found = scrubbed(HostGpu(total_mib=200, used_mib=106), baseline_mib=160)
     assert found.verdict is ScrubVerdict.LEAK and found.text.startswith("66 MiB") and not found.ok
-    # As much as the check allows: what a driver takes for itself differs by some MiB.
+    # The tolerance: a driver's own memory differs by some MiB.
     assert (
         scrubbed(HostGpu(total_mib=200, used_mib=104), baseline_mib=96 + LEAK_MIB).verdict
         is ScrubVerdict.CLEAN
@@ -132,7 +132,7 @@ def test_missing_memory_is_a_leak():
     assert scrubbed(HostGpu(used_mib=2), baseline_mib=90).verdict is ScrubVerdict.CLEAN
 
 
-def test_the_first_time_most_of_the_memory_must_be_free():
+def test_first_scrub_requires_most_memory_free():
     assert scrubbed(HostGpu(used_mib=15)).verdict is ScrubVerdict.CLEAN
     assert scrubbed(HostGpu(used_mib=16)).verdict is ScrubVerdict.INCONCLUSIVE
     assert scrubbed(HostGpu(used_mib=16), baseline_mib=84).verdict is ScrubVerdict.CLEAN
@@ -146,7 +146,7 @@ def test_unallocatable_memory_is_unproven():
     assert scrubbed(HostGpu(used_mib=100)).verdict is ScrubVerdict.INCONCLUSIVE
 
 
-def test_a_busy_device_is_not_touched():
+def test_busy_device_is_not_scrubbed():
     gpu = HostGpu()
     found = scrubbed(gpu, others=lambda: 2)
     assert found.verdict is ScrubVerdict.BUSY and "2 processes use this GPU" in found.text and gpu.calls == {}
@@ -179,15 +179,15 @@ def test_failure_at_any_point_is_reported_and_memory_released(where, error, verd
 
 
 @pytest.mark.parametrize(("baseline", "verdict"), [(101, ScrubVerdict.CLEAN), (100, ScrubVerdict.LEAK)])
-def test_a_baseline_of_another_ecc_mode_does_not_apply(baseline, verdict):
-    """ECC takes a share of the memory from the total."""
+def test_baseline_of_another_ecc_mode_is_ignored(baseline, verdict):
+    """ECC reduces the total memory."""
     seen = {"free": 90 * MIB, "total": 100 * MIB, "scrubbed": 90 * MIB, "left": 0, "others": 0, "error": None}
     assert judge(**seen | {"free": 30 * MIB, "scrubbed": 30 * MIB}, baseline_mib=100)[0] is ScrubVerdict.LEAK
     small = seen if baseline > 100 else seen | {"free": 35 * MIB, "scrubbed": 35 * MIB}
     assert judge(**small, baseline_mib=baseline)[0] is verdict
 
 
-def test_dirt_outweighs_everything():
+def test_remaining_residue_takes_precedence():
     verdict, _ = judge(
         free=100 * MIB,
         total=100 * MIB,
@@ -202,7 +202,7 @@ def test_dirt_outweighs_everything():
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 200 * MIB), st.integers(0, 200 * MIB))
-def test_halving_takes_all_that_chunks_can_take(free, there):
+def test_halving_allocates_all_available_memory(free, there):
     taken: list[int] = []
 
     def take(size: int) -> bool:
@@ -218,7 +218,7 @@ def test_halving_takes_all_that_chunks_can_take(free, there):
     assert taken == sorted(taken, reverse=True)
 
 
-def test_the_result_travels():
+def test_result_round_trips():
     found = scrubbed(HostGpu())
     assert messages.load(json.loads(json.dumps(messages.dump(found))), ScrubResult) == found
 
@@ -243,14 +243,14 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-def test_a_simulated_scrub_runs_through_and_is_never_ok(run):
+def test_simulated_scrub_completes_and_is_never_ok(run):
     found = run(dirty=12)
     assert (found.verdict, found.residue_words, found.left_words) == (ScrubVerdict.CLEAN, 12, 0)
     assert found.simulated and not found.ok and found.duration_ms > 0
     assert found.coverage_per_mille >= 980 and found.total_mib == 103
 
 
-def test_the_child_finds_leaks_faults_and_company(run):
+def test_child_reports_leaks_faults_and_other_processes(run):
     assert run(total_mib=203, context_mib=101, baseline_mib=100 + LEAK_MIB).verdict is ScrubVerdict.CLEAN
     assert run(total_mib=203, context_mib=101, baseline_mib=101 + LEAK_MIB).verdict is ScrubVerdict.LEAK
     assert run(stuck=True).verdict is ScrubVerdict.FAILED
@@ -268,17 +268,17 @@ def test_the_child_finds_leaks_faults_and_company(run):
         ({"cuda_uuid": "GPU-99999999-1111-2222-3333-444444444444"}, ScrubVerdict.INCONCLUSIVE, "CUDA opened"),
     ],
 )  # fmt: skip
-def test_errors_in_the_child(run, scenario, verdict, words):
+def test_errors_in_the_child_process(run, scenario, verdict, words):
     found = run(**scenario)
     assert found.verdict is verdict and words in found.text
 
 
-def test_a_child_that_hangs_and_does_not_listen_is_killed(run):
+def test_hanging_child_that_ignores_sigterm_is_killed(run):
     found = run(hang="cuMemsetD8Async", deaf=True, deadline_s=2.0)
     assert found.verdict is ScrubVerdict.HUNG and found.duration_ms < 15_000
 
 
-def test_an_unknown_device_and_a_machine_without_a_driver(run):
+def test_unknown_device_and_missing_driver_are_reported(run):
     assert run(uuid="GPU-unknown").verdict is ScrubVerdict.INCONCLUSIVE
     found = run_scrub("GPU-1", deadline_s=30)
     if found.verdict is ScrubVerdict.UNAVAILABLE:  # a machine with a driver knows no such device

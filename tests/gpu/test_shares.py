@@ -1,4 +1,4 @@
-"""What is done about a workspace that holds more than its part of a GPU: the rule, second by second."""
+"""Enforcement of GPU memory shares, second by second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PART = 40_000
 ENDS = (ShareStep.ASKED, ShareStep.KILLED)
 
 
-def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareUse:
+def usage(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareUse:
     return ShareUse(
         part, tuple(DeviceProcess(100 + n, 7, amount) for n, amount in enumerate(amounts)), urgent
     )
@@ -35,7 +35,7 @@ def seen(*amounts: int | None, part: int = PART, urgent: bool = False) -> ShareU
 def play(
     looks: list[ShareUse], before: OverShare | None = None, *, every_s: float = 1.0
 ) -> list[tuple[float, ShareAction]]:
-    """What is done, and when, of these looks one after the other."""
+    """The actions, with their time, for these readings in turn."""
     over, done = before, []
     for number, look in enumerate(looks):
         over, acts = decide(over, look, number * every_s)
@@ -48,11 +48,11 @@ def steps(done: list[tuple[float, ShareAction]]) -> list[tuple[float, ShareStep,
 
 
 def test_workspace_within_its_share_gets_no_notice() -> None:
-    assert play([seen(30_000, 10_000)] * 60) == []
+    assert play([usage(30_000, 10_000)] * 60) == []
 
 
 def test_warned_then_terminated_then_killed() -> None:
-    done = play([seen(1_000, 45_000)] * 30)
+    done = play([usage(1_000, 45_000)] * 30)
     assert steps(done) == [
         (0, ShareStep.OVER, None),
         (GRACE_S, ShareStep.ASKED, 101),
@@ -61,10 +61,10 @@ def test_warned_then_terminated_then_killed() -> None:
     assert (done[0][1].used_mib, done[0][1].ends_in_s) == (46_000, 20)
 
 
-def test_the_next_one_is_ended_while_it_is_still_over() -> None:
-    three = seen(25_000, 45_000, 24_000)
-    # The largest has ended when it was asked; the two others are too much as well.
-    done = play([three] * 21 + [seen(25_000, 0, 24_000)] * 30)
+def test_next_process_is_terminated_while_over_the_share() -> None:
+    three = usage(25_000, 45_000, 24_000)
+    # The largest process ended; the other two still exceed the share.
+    done = play([three] * 21 + [usage(25_000, 0, 24_000)] * 30)
     assert [step for step in steps(done) if step[1] in ENDS] == [
         (20, ShareStep.ASKED, 101),
         (25, ShareStep.ASKED, 100),
@@ -74,41 +74,41 @@ def test_the_next_one_is_ended_while_it_is_still_over() -> None:
     ]
 
 
-def test_back_in_time_nothing_is_ended() -> None:
-    done = play([seen(45_000)] * 19 + [seen(30_000)] * 20)
+def test_no_process_ends_if_usage_falls_within_the_grace_period() -> None:
+    done = play([usage(45_000)] * 19 + [usage(30_000)] * 20)
     assert steps(done) == [(0, ShareStep.OVER, None), (19 + STEADY_S, ShareStep.BACK, None)]
 
 
-def test_over_and_back_by_turns_gains_nothing() -> None:
-    done = play(([seen(45_000)] * 3 + [seen(30_000)] * 2) * 10)
+def test_alternating_usage_does_not_reset_the_grace_period() -> None:
+    done = play(([usage(45_000)] * 3 + [usage(30_000)] * 2) * 10)
     assert (20, ShareStep.ASKED, 100) in steps(done)
     assert [each.step for _, each in done].count(ShareStep.OVER) == 1
 
 
-def test_a_neighbour_without_its_own_does_not_wait() -> None:
-    done = play([seen(1_000, 45_000, urgent=True)] * 7)
+def test_no_grace_period_if_the_neighbour_lacks_memory() -> None:
+    done = play([usage(1_000, 45_000, urgent=True)] * 7)
     assert steps(done) == [
         (0, ShareStep.OVER, None), (0, ShareStep.ASKED, 101), (5, ShareStep.KILLED, 101),
     ]  # fmt: skip
     assert done[0][1].ends_in_s == 0
-    # It has its own, or the workspace its part: no haste.
-    assert play([seen(40_000, urgent=True)] * 30) == []
+    # The neighbor has its share, or the workspace is within its own: not urgent.
+    assert play([usage(40_000, urgent=True)] * 30) == []
 
 
 def test_unreported_usage_ends_no_process() -> None:
-    done = play([seen(1_000, None, 90_000)] * 40)
+    done = play([usage(1_000, None, 90_000)] * 40)
     assert {act.step for _, act in done} == {ShareStep.UNKNOWN}
 
 
 def test_gap_restarts_the_time() -> None:
-    over, _ = decide(None, seen(45_000), 0.0)
-    over, acts = decide(over, seen(45_000), 19.0)
+    over, _ = decide(None, usage(45_000), 0.0)
+    over, acts = decide(over, usage(45_000), 19.0)
     assert acts == ()
-    over, acts = decide(over, seen(45_000), 24.0)
+    over, acts = decide(over, usage(45_000), 24.0)
     assert acts == (), "nobody knows what was held between"
 
 
-def test_the_agent_never_and_the_app_last() -> None:
+def test_agent_is_never_terminated_and_the_app_last() -> None:
     agent, app, work = (
         DeviceProcess(1, 1, 90_000, Rank.AGENT),
         DeviceProcess(2, 1, 30_000, Rank.APP),
@@ -120,7 +120,7 @@ def test_the_agent_never_and_the_app_last() -> None:
     assert next_to_end(ShareUse(1, (agent, DeviceProcess(4, 1, 0))), frozenset()) is None
 
 
-def test_a_number_that_serves_another_process_now_is_not_the_same() -> None:
+def test_reused_pid_is_another_process() -> None:
     first, second = ShareUse(1, (DeviceProcess(5, 1, 50),)), ShareUse(1, (DeviceProcess(5, 2, 50),))
     done = play([first] * 21 + [second] * 10)
     assert [act.step for _, act in done if act.step in ENDS] == [
@@ -128,7 +128,7 @@ def test_a_number_that_serves_another_process_now_is_not_the_same() -> None:
     ]  # fmt: skip
 
 
-def test_parts() -> None:
+def test_share_sizes_in_mib() -> None:
     assert part_mib(81_559, 500, 0) == 40_779
     assert part_mib(81_559, 500, 20_000) == 20_000
     assert is_full(1_000, 981) and not is_full(1_000, 980) and not is_full(1_000, None)
@@ -150,7 +150,7 @@ SEEN = st.builds(
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 4.0, 6.0, 12.0]), SEEN), max_size=60))
-def test_nothing_ends_early_or_without_cause(history: list[tuple[float, ShareUse]]) -> None:
+def test_no_process_ends_early_or_without_cause(history: list[tuple[float, ShareUse]]) -> None:
     over: OverShare | None = None
     now, over_since, last_end, asked = 0.0, None, None, None
     previous = None

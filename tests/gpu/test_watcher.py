@@ -1,4 +1,4 @@
-"""The watcher of a node: XIDs from the kernel's log and from NVML, told on at once and once."""
+"""The watcher of a node: XIDs from the kernel log and NVML, reported at once and once."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ SLOT = "0000:3b:00"
         (f"4,1,2,-;something\n {LOST}", None),
     ],
 )  # fmt: skip
-def test_records_of_the_kernels_log(record: str, seen: XidReport | None) -> None:
+def test_kernel_log_records_are_parsed(record: str, seen: XidReport | None) -> None:
     assert parse(record) == seen
 
 
-def test_a_long_line_is_cut() -> None:
+def test_long_line_is_truncated() -> None:
     seen = parse(f"4,1,2,-;{LOST}{'x' * 5000}")
     assert seen is not None and len(seen.line) == 300
 
 
 @pytest.mark.parametrize("bus", ["00000000:3B:00.0", "0000:3b:00.0", "0000:3b:00"])
-def test_a_slot_is_the_same_however_it_is_written(bus: str) -> None:
+def test_pci_slot_notations_are_equal(bus: str) -> None:
     assert slot_of(bus) == SLOT
 
 
@@ -87,7 +87,7 @@ def test_each_xid_is_reported_once_per_minute() -> None:
     assert once.is_first(seen)
 
 
-def test_only_what_comes_from_now_on_is_read(tmp_path: Path) -> None:
+def test_only_new_records_are_read(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text(f"4,1,2,-;{LOST}\n")
     kernel = KernelLog(log)
@@ -100,9 +100,7 @@ def test_only_what_comes_from_now_on_is_read(tmp_path: Path) -> None:
         kernel.close()
 
 
-def test_a_record_that_was_overwritten_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwritten_record_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [BrokenPipeError(32, "overwritten"), f"4,1,2,-;{LOST}".encode(), BlockingIOError()]
 
     def read(*_: Any) -> bytes:
@@ -130,7 +128,7 @@ def test_missing_log_is_not_polled() -> None:
 
 
 class Events(FakeLibrary):
-    """NVML with events; `errors` come one after another."""
+    """A fake NVML with events; `errors` happen one after another."""
 
     def __init__(self, *args: Any, errors: list[tuple[int, int]], **more: Any) -> None:
         super().__init__(*args, **more)
@@ -141,7 +139,7 @@ class Events(FakeLibrary):
 
     def do_nvmlDeviceRegisterEvents(self, handle: Any, kinds: Any, events: Any) -> int:
         self.registered += 1
-        # The first offers none: that keeps the others from nothing.
+        # The first GPU has no events; the others still do.
         return int(pynvml.NVML_ERROR_NOT_SUPPORTED) if self.registered == 1 else 0
 
     def do_nvmlEventSetWait_v2(self, events: Any, target: Any, wait: Any) -> int:
@@ -157,7 +155,7 @@ class Events(FakeLibrary):
         return 0
 
 
-def test_nvml_tells_the_device_of_an_xid() -> None:
+def test_nvml_events_name_the_device_of_an_xid() -> None:
     seen: list[XidReport] = []
     library = Events([h200(0), h200(1), h200(2)], errors=[(2, 79), (1, 31)])
     with installed(library):
@@ -166,17 +164,17 @@ def test_nvml_tells_the_device_of_an_xid() -> None:
     assert seen == [XidReport("0000:3b:00", 79), XidReport("0000:2b:00", 31)] and library.registered == 3
 
 
-def test_nvml_that_cannot_tell_says_why() -> None:
+def test_nvml_event_failure_is_raised() -> None:
     refused = FakeLibrary([h200()], init=Err(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
     with installed(refused), pytest.raises(nvml_events.NvmlProblem):
         nvml_events.follow(lambda _: None, lambda: False)
 
 
-# --- the whole ---
+# --- the whole watcher ----------------------------------------------------------------------------
 
 
-class Told:
-    """A sink that may be away at first."""
+class Sink:
+    """A sink that may be unreachable at first."""
 
     def __init__(self, away: int = 0) -> None:
         self.away, self.tries = away, 0
@@ -199,7 +197,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running: list[Watcher] = []
     (tmp_path / "kmsg").touch()
 
-    def begin(sink: Told, follow: Any = lambda tell, going: None) -> Watcher:
+    def begin(sink: Sink, follow: Any = lambda tell, going: None) -> Watcher:
         watcher = Watcher(sink, kmsg=tmp_path / "kmsg", follow=follow)
         running.append(watcher)
         watcher.start()
@@ -211,7 +209,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_xid_of_either_source_is_reported_once_and_application_xids_are_not(start: Start) -> None:
-    told = Told()
+    told = Sink()
     watcher = start(told)
     for xid in (13, 31, 43, 45, 68, 1):
         watcher.handle(XidReport(SLOT, xid, "x"))
@@ -230,12 +228,12 @@ def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: P
         hung.set()
         hangs.wait(30)
 
-    told = Told()
+    told = Sink()
     start(told, follow)
     assert hung.wait(10)
     deadline = time.monotonic() + 20
     while not told.heard.is_set() and time.monotonic() < deadline:
-        # Whoever reads begins at the end of the log, whenever that is.
+        # Readers start at the end of the log.
         with (tmp_path / "kmsg").open("a") as file:
             file.write(f"4,2,3,-;{LOST}\n")
         told.heard.wait(0.1)
@@ -243,10 +241,8 @@ def test_kernel_messages_are_reported_while_nvml_hangs(start: Start, tmp_path: P
     assert told.found == [XidReport(SLOT, 79, LOST)]
 
 
-def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NVML ends the waiting for all of them; with a pause as after other trouble this test would not end."""
+def test_lost_gpu_does_not_end_the_watch_of_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML stops waiting for all devices; with the usual retry delay this test would not end."""
     monkeypatch.setattr(watching, "RETRY_S", 3600.0)
     rounds = iter([GpuLost("The GPU is lost."), None])
 
@@ -255,21 +251,21 @@ def test_a_lost_gpu_does_not_end_the_watch_over_the_others(
             raise problem
         tell(XidReport(SLOT, 48))
 
-    told = Told()
+    told = Sink()
     start(told, follow)
     assert told.heard.wait(20)
     assert told.found == [XidReport(SLOT, 48)]
 
 
 def test_undeliverable_reports_are_kept(start: Start) -> None:
-    told = Told(away=1)
+    told = Sink(away=1)
     start(told).handle(XidReport(SLOT, 48))
     assert told.heard.wait(20)
     assert told.found == [XidReport(SLOT, 48)] and told.tries == 2
 
 
-def test_a_log_that_may_not_be_read_keeps_nvml_from_nothing(tmp_path: Path) -> None:
-    told = Told()
+def test_nvml_events_work_without_kernel_log_permission(tmp_path: Path) -> None:
+    told = Sink()
     watcher = Watcher(told, kmsg=tmp_path / "nowhere", follow=lambda tell, going: tell(XidReport(SLOT, 95)))
     watcher.start()
     assert told.heard.wait(10)

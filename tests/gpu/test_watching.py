@@ -1,4 +1,4 @@
-"""The watcher inside a node's worker: what it tells the control plane, and where it is not even started."""
+"""The watcher inside a node's worker: reports to the control plane, and conditions to start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class App:
         self.sent.append((name, kwargs, queue))
 
 
-def test_reports_of_a_watcher() -> None:
+def test_watcher_reports() -> None:
     app = App()
     watching.DeviceErrorSender(app, pool_slug="lab", node="gpu-01")(
         [XidReport("0000:3b:00", 79, "line"), XidReport("0000:4b:00", 48)]
@@ -34,7 +34,7 @@ def test_reports_of_a_watcher() -> None:
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_no_watcher_without_a_driver(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
+def test_watcher_is_not_started_without_a_driver(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
     calls: list[str] = []
 
     class Watcher:
@@ -53,7 +53,7 @@ def test_no_watcher_without_a_driver(monkeypatch: pytest.MonkeyPatch, library: b
     step._running = None
     consumer = SimpleNamespace(app=App())
     step.start(consumer)
-    # The broker comes back: the one that watches goes on.
+    # After a reconnect of the broker, the same watcher continues.
     step.stop(consumer)
     step.start(consumer)
     step.shutdown(consumer)

@@ -1,4 +1,4 @@
-"""Answers of nodes about checks and scrubs, made by hand, and the runs that they are about."""
+"""Node results of checks and scrubs, created by hand, and their runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.factories import local_pool_with, node_info
 
 
 def checked_pool(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
-    """A pool of real devices with the policy that pools have by default; nodes answer by hand."""
+    """A pool of real devices with the default check policy; tests answer for its nodes."""
     pool = local_pool_with(*nodes, slug=slug)
     Pool.objects.filter(pk=pool.pk).update(check_every_hours=168, hand_out_max_age_hours=24)
     pool.refresh_from_db()
@@ -27,7 +27,7 @@ def checked_pool(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
 
 
 def linked_node(name: str, gpus: int, *, of: int = 8) -> NodeInfo:
-    """A node whose GPUs are joined by NVLinks, in islands of `of`."""
+    """A node whose GPUs have NVLinks, in islands of `of`."""
     devices = tuple(
         DeviceInfo(
             uuid=f"GPU-{name}-{index}", index=index, model="NVIDIA H100 80GB HBM3", memory_mib=81_559,
@@ -39,7 +39,7 @@ def linked_node(name: str, gpus: int, *, of: int = 8) -> NodeInfo:
 
 
 def commands(sent: Broker) -> list[CheckCommand]:
-    """Checks and scrubs on their way to nodes; they are taken off."""
+    """Remove and return the pending checks and scrubs."""
     kinds = ("check", "scrub", "pair", "joint")
     found = [message for kind in kinds for message in sent.take(f"node.gpu_{kind}")]
     return [messages.load(message.kwargs["command"], CheckCommand) for message in found]
@@ -52,7 +52,7 @@ def only(sent: Broker) -> CheckCommand:
 
 
 def real_report(command: CheckCommand, *wrong: str, **changes: Any) -> dict[str, Any]:
-    """The report of a real device in the published schema; `wrong` as in the simulation's faults."""
+    """A report of a real device in the published schema; `wrong` as in the simulation's faults."""
     made = faults.check_report(
         command.uuid,
         command.level,
@@ -75,14 +75,14 @@ def real_report(command: CheckCommand, *wrong: str, **changes: Any) -> dict[str,
 
 
 def unavailable(command: CheckCommand) -> dict[str, Any]:
-    """What a node without the needed library reports."""
+    """The report of a node without the needed library."""
     report = faults.no_such_device(command.uuid, command.level, 1_800_000_000.0).to_dict()
     missing = {"text": "The CUDA bindings are missing.", "library": "cuda-bindings", "fix": "Install it."}
     return report | {"simulated": False, "unavailable": missing, "summary": "The CUDA bindings are missing."}
 
 
 def answer(command: CheckCommand, *wrong: str, **changes: Any) -> bool:
-    """A node's answer to a check; whether it counted."""
+    """Report a check's result; return whether it was accepted."""
     return tell(command, report=real_report(command, *wrong, **changes))
 
 
@@ -95,7 +95,7 @@ def tell(
 
 
 def scrubbed(command: CheckCommand, verdict: str = "clean", **fields: Any) -> bool:
-    """A node's answer to a scrub; whether it counted."""
+    """Report a scrub's result; return whether it was accepted."""
     assert command.kind == "scrub"
     free = fields.pop("free_mib", 80_000)
     text = fields.pop("text", f"It is {verdict}.")

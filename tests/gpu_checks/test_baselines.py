@@ -1,4 +1,4 @@
-"""What a check is held against: passes of others, measured with the same driver and the same libraries."""
+"""Baselines of checks: passed checks of other devices with the same driver and libraries."""
 
 from __future__ import annotations
 
@@ -41,45 +41,47 @@ def check(sent: Any) -> Any:
     return passes
 
 
-def asked(device: Device, sent: Any) -> CheckCommand:
+def requested_check(device: Device, sent: Any) -> CheckCommand:
     runs.request_check(actor=SYSTEM, device_id=device.pk)
     command = only(sent)
     GpuCheckRun.objects.filter(pk=command.run).delete()
     return command
 
 
-def test_the_first_check_is_held_against_the_datasheet_alone(gpus: list[Device], sent: Any) -> None:
-    command = asked(gpus[0], sent)
+def test_first_check_is_compared_with_the_datasheet_only(gpus: list[Device], sent: Any) -> None:
+    command = requested_check(gpus[0], sent)
     assert (command.baseline, command.node_median, command.baseline_of) == ({}, {}, "")
 
 
-def test_passes_with_the_same_software_are_a_baseline(gpus: list[Device], check: Any, sent: Any) -> None:
+def test_passed_checks_with_the_same_software_form_a_baseline(
+    gpus: list[Device], check: Any, sent: Any
+) -> None:
     for device in gpus[:4]:
         check(device, NEW)
-    command = asked(gpus[0], sent)
+    command = requested_check(gpus[0], sent)
     assert command.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
     expected = real_report(command)["tests"]
     copied = next(test["measures"]["copy_gb_s"] for test in expected if test["name"] == "copy")
     assert command.baseline["copy_gb_s"] == command.node_median["copy_gb_s"] == copied
     assert command.baseline["free_mib:ecc_unknown"] > 0
-    # Its first check: nobody knows what it had free.
-    assert "free_mib:ecc_unknown" not in asked(gpus[4], sent).baseline
+    # First check: the earlier free memory is unknown.
+    assert "free_mib:ecc_unknown" not in requested_check(gpus[4], sent).baseline
 
 
 @pytest.mark.parametrize("change", [{"software": OLD}, {"driver": "570.86"}])
-def test_passes_with_other_software_are_none(
+def test_passed_checks_with_other_software_are_not_in_the_baseline(
     gpus: list[Device], check: Any, sent: Any, change: dict[str, Any]
 ) -> None:
-    """A library that everybody gets at once must not take a fleet out."""
+    """A library update of the whole fleet must not fail it."""
     for device in gpus[:3]:
         check(device, change.get("software", NEW), change.get("driver", "580.10"))
-    assert asked(gpus[3], sent).baseline["copy_gb_s"] > 0
+    assert requested_check(gpus[3], sent).baseline["copy_gb_s"] > 0
     check(gpus[3], NEW)
-    # The newest pass of its node says what its node has.
-    after = asked(gpus[4], sent)
+    # The newest pass on the node determines the node's software.
+    after = requested_check(gpus[4], sent)
     assert after.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
     assert "copy_gb_s" not in after.baseline and after.node_median == {}
-    before = asked(gpus[0], sent)
+    before = requested_check(gpus[0], sent)
     assert before.baseline_of != after.baseline_of and "copy_gb_s" in before.node_median
     assert "free_mib:ecc_unknown" in before.baseline
 
@@ -91,7 +93,7 @@ def test_passes_with_other_software_are_none(
         pytest.param({"driver": ""}, id="without its software"),
     ],
 )
-def test_only_passes_that_say_their_software_count(
+def test_only_passed_checks_with_known_software_count(
     gpus: list[Device], check: Any, sent: Any, report: dict[str, Any]
 ) -> None:
     for device in gpus[:4]:
@@ -108,39 +110,41 @@ def linked(up: int, **more: Any) -> dict[str, Any]:
     return {"health_before": {"unavailable": [], "nvlinks": links}, **more}
 
 
-def test_links_are_held_against_the_devices_own_last_check(gpus: list[Device], check: Any, sent: Any) -> None:
-    assert "nvlinks_up" not in asked(gpus[0], sent).baseline
+def test_links_are_compared_with_the_last_check_of_the_device(
+    gpus: list[Device], check: Any, sent: Any
+) -> None:
+    assert "nvlinks_up" not in requested_check(gpus[0], sent).baseline
     for device, up in zip(gpus[:4], (8, 12, 12, 12), strict=True):
         check(device, NEW, **linked(up))
-    command = asked(gpus[0], sent)
+    command = requested_check(gpus[0], sent)
     assert command.baseline["nvlinks_up"] == 8 and "nvlinks_up" not in command.node_median
-    # Others are no measure for it, and a newer driver changes no bridge.
-    assert "nvlinks_up" not in asked(gpus[4], sent).baseline
+    # Other devices do not count, and a driver update changes no links.
+    assert "nvlinks_up" not in requested_check(gpus[4], sent).baseline
     check(gpus[1], OLD, driver="570.86")
     check(gpus[0], OLD, driver="570.86", **linked(7, verdict="degraded", exit_code=1))
-    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 7
+    assert requested_check(gpus[0], sent).baseline["nvlinks_up"] == 7
     check(gpus[0], OLD, driver="570.86", **linked(3, verdict="fail", exit_code=2))
-    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 7
+    assert requested_check(gpus[0], sent).baseline["nvlinks_up"] == 7
 
 
-def test_a_person_who_returns_a_device_to_service_accepts_its_links(
+def test_operator_uncordon_accepts_the_current_links(
     gpus: list[Device], check: Any, sent: Any, olga: Any
 ) -> None:
     check(gpus[0], NEW, **linked(12))
     for actor, kept in ((SYSTEM, True), (olga, False)):
         cordon_device(actor=actor, device_id=gpus[0].pk, reason="few links")
         lift_cordon(actor=actor, device_id=gpus[0].pk)
-        assert ("nvlinks_up" in asked(gpus[0], sent).baseline) is kept
+        assert ("nvlinks_up" in requested_check(gpus[0], sent).baseline) is kept
     check(gpus[0], NEW, **linked(4))
-    assert asked(gpus[0], sent).baseline["nvlinks_up"] == 4
+    assert requested_check(gpus[0], sent).baseline["nvlinks_up"] == 4
 
 
 @pytest.mark.parametrize("links", [None, [], "12", [{}], [12], {"active": True}])
-def test_links_that_no_check_reports_are_left_out(
+def test_unreported_links_are_not_in_the_baseline(
     gpus: list[Device], check: Any, sent: Any, links: Any
 ) -> None:
     assert run_of(check(gpus[0], NEW, health_before={"unavailable": [], "nvlinks": links})).verdict == "pass"
-    assert "nvlinks_up" not in asked(gpus[0], sent).baseline
+    assert "nvlinks_up" not in requested_check(gpus[0], sent).baseline
 
 
 # --- models without a datasheet -----------------------------------------------------------------------
@@ -149,7 +153,7 @@ UNKNOWN = "NVIDIA GH200 480GB"
 
 
 def unjudged(command: CheckCommand, copied: float = 3600.0, *more: dict[str, Any], **changes: Any) -> bool:
-    """The answer of a sound device of a model that has no floor; `more` are findings besides."""
+    """The result of a sound device of a model without floors; `more` are further findings."""
     report = real_report(command)
     for test in report["tests"]:
         if test["name"] == "copy":
@@ -165,7 +169,7 @@ def unjudged(command: CheckCommand, copied: float = 3600.0, *more: dict[str, Any
 
 @pytest.fixture
 def unlisted(gpus: list[Device], sent: Any) -> Any:
-    """Have devices of a model without a datasheet checked, with what they copied."""
+    """Check devices of a model without a datasheet, with these copy rates."""
     Device.objects.update(model=UNKNOWN)
 
     def check(*copied: float, **changes: Any) -> list[GpuCheckRun]:
@@ -180,23 +184,23 @@ def unlisted(gpus: list[Device], sent: Any) -> Any:
     return check
 
 
-def test_three_devices_that_agree_are_the_first_baseline_of_a_model(
+def test_three_similar_devices_form_the_first_baseline_of_a_model(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
     assert [(run.verdict, run.unjudged) for run in unlisted(3600, 3700)] == [("degraded", True)] * 2
-    assert "copy_gb_s" not in asked(gpus[2], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[2], sent).baseline
     unlisted(3600, 3700, 3650)
-    command = asked(gpus[3], sent)
+    command = requested_check(gpus[3], sent)
     assert command.baseline["copy_gb_s"] == 3650
     assert command.baseline_of == "580.10; nvrtc 13.5; cublas 13.1"
-    # One of the three is held against them, too: it may pass from now on, and be handed out.
-    assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3650
+    # The three are compared as well, so they can pass and be allocated.
+    assert requested_check(gpus[0], sent).baseline["copy_gb_s"] == 3650
 
 
-def test_a_device_without_floors_is_in_service_with_a_warning(
+def test_device_without_floors_is_in_service_with_a_warning(
     gpus: list[Device], unlisted: Any, olga: Any
 ) -> None:
-    """One or two of a model never agree on a baseline: correct results decide alone."""
+    """One or two devices form no baseline, so correct results decide alone."""
     cordon_device(actor=SYSTEM, device_id=gpus[0].pk, reason="its check failed", cause=CordonCause.CHECK)
     unlisted(3600)
     gpus[0].refresh_from_db()
@@ -208,17 +212,21 @@ def test_a_device_without_floors_is_in_service_with_a_warning(
     assert notices.count() == before, "said once"
 
 
-def test_the_figures_of_a_sick_device_are_left_out(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+def test_values_of_a_faulty_device_are_not_in_the_baseline(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
     unlisted(3600, 1800, 3700, 3650)
-    assert asked(gpus[1], sent).baseline["copy_gb_s"] == 3650
+    assert requested_check(gpus[1], sent).baseline["copy_gb_s"] == 3650
 
 
-def test_devices_that_do_not_agree_are_no_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+def test_dissimilar_devices_form_no_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 1800, 3700)
-    assert "copy_gb_s" not in asked(gpus[3], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[3], sent).baseline
 
 
-def test_passes_go_before_what_was_only_not_refuted(gpus: list[Device], unlisted: Any, sent: Any) -> None:
+def test_passed_checks_take_precedence_over_unjudged_values(
+    gpus: list[Device], unlisted: Any, sent: Any
+) -> None:
     unlisted(3600, 3700, 3650)
     for device in gpus[:4]:
         runs.request_check(actor=SYSTEM, device_id=device.pk)
@@ -226,29 +234,29 @@ def test_passes_go_before_what_was_only_not_refuted(gpus: list[Device], unlisted
     passed = GpuCheckRun.objects.filter(verdict="pass").first()
     assert passed is not None and not passed.unjudged
     expected = passed.measures["copy_gb_s"]["value"]
-    assert asked(gpus[4], sent).baseline["copy_gb_s"] == expected
+    assert requested_check(gpus[4], sent).baseline["copy_gb_s"] == expected
 
 
-def test_a_fleet_of_three_keeps_its_baseline_when_it_has_passed(
+def test_fleet_of_three_keeps_its_baseline_after_passing(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
-    """Each of them has two others alone, of which no median is made."""
+    """Each device has only two others, too few for a median."""
     unlisted(3600, 3700, 3650)
     for device in gpus[:3]:
         runs.request_check(actor=SYSTEM, device_id=device.pk)
         assert answer(only(sent), software=NEW, facts=FACTS | {"driver_version": "580.10"})
-    assert "copy_gb_s" in asked(gpus[0], sent).baseline
+    assert "copy_gb_s" in requested_check(gpus[0], sent).baseline
 
 
 def test_other_driver_resets_the_baseline(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 3700, 3650, 3600)
     unlisted(3000, 3100, software=OLD)
-    assert "copy_gb_s" not in asked(gpus[0], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[0], sent).baseline
     unlisted(3000, 3100, 3050, software=OLD)
-    assert asked(gpus[0], sent).baseline["copy_gb_s"] == 3050
+    assert requested_check(gpus[0], sent).baseline["copy_gb_s"] == 3050
 
 
-def test_figures_of_a_thorough_check_outlast_a_quick_one(
+def test_values_of_a_standard_check_are_kept_after_a_quick_one(
     gpus: list[Device], unlisted: Any, sent: Any
 ) -> None:
     made = unlisted(3600, 3700, 3650)
@@ -256,7 +264,7 @@ def test_figures_of_a_thorough_check_outlast_a_quick_one(
         figures = run.measures | {"gemm_bf16_tflops": {"value": 600.0, "unit": "TFLOP/s"}}
         GpuCheckRun.objects.filter(pk=run.pk).update(level="standard", measures=figures)
     unlisted(3000, 3000, 3000)
-    found = asked(gpus[3], sent).baseline
+    found = requested_check(gpus[3], sent).baseline
     assert (found["copy_gb_s"], found["gemm_bf16_tflops"]) == (3000, 600)
 
 
@@ -267,7 +275,7 @@ def test_figures_of_a_thorough_check_outlast_a_quick_one(
         {"code": "processes_unknown", "severity": "inconclusive", "text": "x", "action": "inspect"},
     ],
 )
-def test_device_with_other_findings_is_no_baseline(
+def test_device_with_other_findings_is_not_in_the_baseline(
     gpus: list[Device], unlisted: Any, sent: Any, finding: dict[str, Any]
 ) -> None:
     for device in gpus[:4]:
@@ -278,7 +286,7 @@ def test_device_with_other_findings_is_no_baseline(
     assert baselines.baselines_for(gpus[4]) == baselines.Baselines()
 
 
-def test_a_test_that_did_not_run_is_no_figure_without_a_floor(gpus: list[Device], sent: Any) -> None:
+def test_skipped_test_is_not_an_unjudged_value(gpus: list[Device], sent: Any) -> None:
     Device.objects.update(model=UNKNOWN)
     runs.request_check(actor=SYSTEM, device_id=gpus[0].pk)
     command = only(sent)
@@ -291,9 +299,7 @@ def test_a_test_that_did_not_run_is_no_figure_without_a_floor(gpus: list[Device]
     assert not run_of(command).unjudged
 
 
-def test_a_listed_model_has_its_datasheet_and_no_agreement(
-    gpus: list[Device], unlisted: Any, sent: Any
-) -> None:
+def test_listed_model_uses_its_datasheet(gpus: list[Device], unlisted: Any, sent: Any) -> None:
     unlisted(3600, 3700, 3650, 3600)
     Device.objects.update(model="NVIDIA H100 80GB HBM3")
-    assert "copy_gb_s" not in asked(gpus[4], sent).baseline
+    assert "copy_gb_s" not in requested_check(gpus[4], sent).baseline

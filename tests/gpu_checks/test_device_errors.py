@@ -1,4 +1,4 @@
-"""XIDs that a node's watcher tells: the device takes no new work, its holder is told, a check ends that."""
+"""XIDs reported by a node: the device is cordoned, its user notified, and a check lifts the cordon."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def seen(*errors: DeviceError, node: str = "node-1", pool: str = "this-machine")
     return device_errors.apply(DeviceErrors(pool, node, errors))
 
 
-def test_a_device_that_has_failed_takes_no_new_work(gpus: list[Device], olga: Any) -> None:
+def test_fatal_xid_cordons_the_device(gpus: list[Device], olga: Any) -> None:
     assert seen(DeviceError("0000:1b:00", 79, LINE)) == 1
     device = fresh(gpus[1])
     assert (device.cordoned, device.cordon_cause, device.recovery) == (True, CordonCause.CHECK, "reboot")
@@ -59,7 +59,7 @@ def test_a_device_that_has_failed_takes_no_new_work(gpus: list[Device], olga: An
     assert Notification.objects.filter(kind="device.cordoned", user=olga).count() == 1
 
 
-def test_errors_of_several_kinds_in_turns_are_one_event_and_the_strongest_recovery_stays(
+def test_repeated_errors_are_one_event_and_the_strongest_recovery_is_kept(
     gpus: list[Device],
 ) -> None:
     for xid in (92, 79, 92, 94, 79, 92):
@@ -98,18 +98,16 @@ def test_application_xids_have_no_effect(gpus: list[Device], xid: int) -> None:
         ("0000:0b:00", "node-1", "another"),
     ],
 )
-def test_a_device_that_is_not_there_is_left_out(gpus: list[Device], slot: str, node: str, pool: str) -> None:
+def test_errors_of_unknown_devices_are_ignored(gpus: list[Device], slot: str, node: str, pool: str) -> None:
     assert seen(DeviceError(slot, 79), node=node, pool=pool) == 0
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_a_node_that_does_not_know_its_pool_speaks_of_its_own_devices(gpus: list[Device]) -> None:
+def test_errors_without_pool_are_matched_by_node(gpus: list[Device]) -> None:
     assert seen(DeviceError("0000:0b:00", 79), pool="") == 1
 
 
-def test_a_passing_check_puts_it_back_and_an_operators_cordon_stays(
-    gpus: list[Device], olga: Any, sent: Any
-) -> None:
+def test_passed_check_lifts_its_cordon_and_not_an_operators(gpus: list[Device], olga: Any, sent: Any) -> None:
     seen(DeviceError("0000:0b:00", 92))
     runs.request_check(actor=olga, device_id=gpus[0].pk)
     assert answer(only(sent)) and not fresh(gpus[0]).cordoned
@@ -132,7 +130,7 @@ def test_user_of_the_device_is_notified(make: Any, bob: Any, pool: Pool) -> None
     assert notice.url == f"/workspaces/{workspace.pk}/" and "XID 48" in notice.body
     workspace.refresh_from_db()
     assert AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True).exists()
-    # Who has read it is not told again while the errors go on.
+    # No repeated notice after reading while errors continue.
     notice.read_at = notice.at
     notice.save(update_fields=["read_at"])
     assert seen(error, node=held.node.name, pool=pool.slug) == 1
@@ -151,7 +149,7 @@ def test_instance_is_cordoned_with_its_gpu_and_its_user_notified(make: Any, bob:
     assert Notification.objects.filter(kind="workspace.device_error", user=bob).exists()
 
 
-def test_a_node_speaks_for_itself_alone(gpus: list[Device]) -> None:
+def test_node_can_report_only_its_own_devices(gpus: list[Device]) -> None:
     control_app.loader.import_default_modules()
     task = control_app.tasks["control.apply_device_errors"]
     found = messages.dump(DeviceErrors("this-machine", "node-1", (DeviceError("0000:0b:00", 79),)))

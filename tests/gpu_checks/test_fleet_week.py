@@ -1,4 +1,4 @@
-"""A small fleet that breaks often, for a day, by `bench.fleet_week`: what the default policy makes of it."""
+"""A day of a small fleet with many faults, by `bench.fleet_week`, under the default policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RATE = 1500
 @pytest.mark.django_db
 def test_only_broken_devices_are_cordoned(monkeypatch):
     monkeypatch.setattr(faults, "XID_TOLD", 1.0)
-    # Else most of so few would be silently wrong from the beginning, and have no room for anything else.
+    # Otherwise most of the few devices would have silent errors from the start.
     rarer = tuple(replace(each, at_start=each.at_start / 8) for each in CLASSES)
     monkeypatch.setattr(run, "CLASSES", rarer)
     monkeypatch.setattr(faults, "APPLICATION_XIDS_PER_GPU_HOUR", 0.1)
@@ -53,7 +53,7 @@ def test_only_broken_devices_are_cordoned(monkeypatch):
 
 
 def verdict_of(fault: str, level: str, *, seed: int = 1, wrong_tiles: float = 0.1) -> Verdict:
-    """What a check of an H100 with this fault would say if it were a real one."""
+    """The verdict of a check of a real H100 with this fault."""
     gpu = devices(8, Random(seed))[0]
     if fault:
         gpu.breaks(next(each for each in CLASSES if each.name == fault), 0.0, Random(seed))
@@ -68,15 +68,15 @@ def verdict_of(fault: str, level: str, *, seed: int = 1, wrong_tiles: float = 0.
 
 
 @pytest.mark.parametrize("fault", [each.name for each in CLASSES])
-def test_each_fault_is_found_by_a_check_that_can_see_it(fault):
+def test_each_fault_is_found_by_a_suitable_level(fault):
     it = next(each for each in CLASSES if each.name == fault)
     bad = (Verdict.FAIL, Verdict.HUNG)
-    # That one is slow shows beside the fleet's figures, which a check by itself has not got.
+    # Slowness is found relative to the fleet, which a single check lacks.
     assert verdict_of(fault, "standard") in bad or it.slow
     assert (verdict_of(fault, "quick") in bad) is not it.only_under_load
 
 
-def test_a_device_that_is_well_fails_for_no_noise():
+def test_noise_does_not_fail_a_healthy_device():
     for seed in range(60):
         assert verdict_of("", "quick", seed=seed) in (Verdict.PASS, Verdict.DEGRADED)
         assert verdict_of("", "standard", seed=seed) in (Verdict.PASS, Verdict.DEGRADED)

@@ -1,4 +1,4 @@
-"""A simulated pool of eight GPUs with scripted faults, as operators meet it: over REST and in pages."""
+"""A simulated pool of eight GPUs with scripted faults, over REST and on pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS = {
 
 @pytest.fixture
 def pool(catalog, tmp_path) -> Pool:
-    """Eight devices, six with a fault each; every one was new and has been checked."""
+    """Eight checked devices, six of them with one fault each."""
     made = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=8)
     Pool.objects.filter(pk=made.pk).update(check_every_hours=1, scrub_required=True)
     rescript(made, **FAULTS)
@@ -52,7 +52,7 @@ def states(operator: Api) -> list[str]:
     return [each["state"] for each in sorted(found, key=lambda each: each["index"])]
 
 
-def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_token, as_user, sent):
+def test_faulty_gpus_are_cordoned_recovered_and_returned(pool, olga, with_token, as_user, sent):
     operator, pages = Api(with_token(olga)), as_user(olga)
     for _ in range(12):
         policy.run()
@@ -81,7 +81,7 @@ def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_
         assert run["simulated"] and "imulated" in run["summary"]
         assert "says nothing about real hardware" in text(pages.get(f"/gpus/checks/{run['id']}/"))
 
-    # Repaired, and looked at again: some by a program, one by a click. The vanished one comes back.
+    # Repaired and checked again: some over REST, one on the page. The missing one returns.
     rescript(pool, **dict.fromkeys(FAULTS, ""))
     take_stock(pool)
     for index in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""Joint checks: all GPUs of an idle node at once; what is refused, held, and concluded for each of them."""
+"""Joint checks of all GPUs of an idle node: refusals, reservations and results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def refused(node: Node) -> CheckCode:
 
 
 def joint_report(command: CheckCommand, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What a node reports, with these changes of the parts of some GPUs."""
+    """The report of a node, with changed results for some GPUs."""
     report = copy.deepcopy(real_report(command))
     (test,) = [test for test in report["tests"] if test["name"] == "joint_burn"]
     for uuid, changes in parts.items():
@@ -69,7 +69,7 @@ def joint_report(command: CheckCommand, parts: dict[str, dict[str, Any]]) -> dic
 
 
 @pytest.fixture
-def end(command, django_capture_on_commit_callbacks):
+def report_end(command, django_capture_on_commit_callbacks):
     def answered(**parts: dict[str, Any]) -> GpuCheckRun:
         report = joint_report(command, {f"GPU-node-1-{key[1:]}": part for key, part in parts.items()})
         with django_capture_on_commit_callbacks(execute=True):
@@ -79,18 +79,18 @@ def end(command, django_capture_on_commit_callbacks):
     return answered
 
 
-def test_all_gpus_are_named_and_held_until_the_end(gpus, command, end):
+def test_all_gpus_are_reserved_until_the_end(gpus, command, report_end):
     assert (command.kind, command.uuid) == ("joint", gpus[0].uuid)
     assert command.peers == tuple(gpu.uuid for gpu in gpus[1:])
     assert Device.objects.filter(checking=True).count() == 4
-    run = end()
+    run = report_end()
     assert (run.state, run.verdict) == (RunState.DONE, CheckVerdict.PASS)
     assert not Device.objects.filter(checking=True).exists()
     assert not Device.objects.exclude(passed_at=None).exists(), "memory and links were not checked"
 
 
-def test_each_gpu_is_judged_by_what_it_did(gpus, olga, end):
-    run = end(g1=SLOW, g2=WRONG, g3=BLIND)
+def test_each_gpu_is_judged_by_its_own_result(gpus, olga, report_end):
+    run = report_end(g1=SLOW, g2=WRONG, g3=BLIND)
     assert run.verdict == CheckVerdict.PASS, "the run's own GPU is sound"
     first, slow, wrong, blind = map(fresh, gpus)
     assert (first.cordoned, first.warning) == (False, "")
@@ -107,7 +107,7 @@ def test_each_gpu_is_judged_by_what_it_did(gpus, olga, end):
     ]  # fmt: skip
 
 
-def test_a_part_of_a_gpu_that_is_none_of_the_run_changes_nothing(gpus, command, end):
+def test_results_for_gpus_outside_the_run_are_ignored(gpus, command, report_end):
     report = joint_report(command, {})
     (test,) = [test for test in report["tests"] if test["name"] == "joint_burn"]
     stranger = dict(test["detail"]["by_device"][gpus[1].uuid], errors=5)
@@ -118,12 +118,12 @@ def test_a_part_of_a_gpu_that_is_none_of_the_run_changes_nothing(gpus, command, 
     assert not fresh(gpus[3]).cordoned
 
 
-def test_a_report_with_malformed_parts_is_no_pass(gpus, end):
-    run = end(g1={"percent": "fast"})
+def test_report_with_malformed_parts_is_inconclusive(gpus, report_end):
+    run = report_end(g1={"percent": "fast"})
     assert run.verdict == CheckVerdict.INCONCLUSIVE and "names other devices" in run.summary
 
 
-def test_refused_unless_the_node_is_idle(gpus, make, alice, olga, sent):
+def test_joint_check_is_refused_unless_the_node_is_idle(gpus, make, alice, olga, sent):
     node = gpus[0].node
     with pytest.raises(NotAllowed):
         ask(node, alice)
@@ -140,7 +140,7 @@ def test_refused_unless_the_node_is_idle(gpus, make, alice, olga, sent):
     assert refused(node) == CheckCode.NODE_NOT_ANSWERING
 
 
-def test_a_drained_node_is_checked_without_its_cordoned_gpu(gpus, olga, sent):
+def test_drained_node_is_checked_without_its_cordoned_gpu(gpus, olga, sent):
     Node.objects.update(cordoned=True)
     cordon_device(actor=olga, device_id=gpus[0].pk, reason="")
     run = ask(gpus[0].node, olga)
@@ -148,14 +148,14 @@ def test_a_drained_node_is_checked_without_its_cordoned_gpu(gpus, olga, sent):
     assert ask(gpus[0].node) == run, "idempotent"
 
 
-def test_no_gpu_of_the_node_can_be_checked_otherwise_meanwhile(gpus, command, sent):
+def test_other_checks_on_the_node_are_refused_during_a_joint_check(gpus, command, sent):
     with pytest.raises(StateConflict):
         runs.request_check(actor=SYSTEM, device_id=gpus[2].pk)
     assert commands(sent) == []
 
 
-def test_rest_and_pages_ask_for_it_and_show_each_gpu(gpus, client, olga, end):
-    run = end(g2=SLOW)
+def test_joint_check_over_rest_and_on_pages_shows_each_gpu(gpus, client, olga, report_end):
+    run = report_end(g2=SLOW)
     client.force_login(olga)
     page = client.get(reverse("gpu_checks:check", args=[run.pk])).content.decode()
     assert "All GPUs of node-1 at once" in page and "Checked at the same time:" in page
@@ -167,7 +167,7 @@ def test_rest_and_pages_ask_for_it_and_show_each_gpu(gpus, client, olga, end):
     assert "in progress" in client.get(node).content.decode()
 
 
-def test_a_simulated_node_answers(catalog, tmp_path, olga, run_node, settle):
+def test_simulated_node_runs_a_joint_check(catalog, tmp_path, olga, run_node, settle):
     pool = simulated_pool(str(tmp_path))
     run = ask(pool.nodes.order_by("name")[0], olga)
     settle()
@@ -176,7 +176,7 @@ def test_a_simulated_node_answers(catalog, tmp_path, olga, run_node, settle):
     assert run.measures["joint_burn_percent:4"]["value"] == 97.0
 
 
-def test_a_simulated_gpu_that_slows_down_beside_the_others_is_found(catalog, tmp_path, olga, settle):
+def test_simulated_slow_gpu_under_joint_load_is_found(catalog, tmp_path, olga, settle):
     pool = simulated_pool(str(tmp_path))
     rescript(pool, fault_slow_joint="sim-001:0")
     run = ask(pool.nodes.order_by("name")[0], olga)

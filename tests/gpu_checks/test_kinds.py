@@ -1,4 +1,4 @@
-"""Each kind of run has one handler, which is found by its kind, and by which pages show it."""
+"""Each kind of run has one handler."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tests.gpu_checks.helpers import checked_pool, only
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_each_kind_has_a_handler_of_its_own(kind: CheckKind) -> None:
+def test_each_kind_has_its_own_handler(kind: CheckKind) -> None:
     handler = handler_of(kind)
     assert handler.kind == kind
     assert handler is handler_of(kind.value), "one instance serves all runs"
 
 
-def test_an_unknown_kind_has_no_handler() -> None:
+def test_unknown_kind_has_no_handler() -> None:
     with pytest.raises(ValueError, match="polish"):
         handler_of("polish")
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_the_audit_log_and_refusals_have_the_same_noun(kind: CheckKind) -> None:
+def test_audit_log_and_refusals_use_the_same_noun(kind: CheckKind) -> None:
     assert handler_of(kind).noun == NOUNS[kind]
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_only_checks_and_scrubs_prove_a_device(kind: CheckKind) -> None:
+def test_only_checks_and_scrubs_clear_a_device(kind: CheckKind) -> None:
     if kind in PROOFS:
         assert proof_of(kind) is handler_of(kind)
     else:
@@ -49,7 +49,7 @@ def test_only_checks_and_scrubs_prove_a_device(kind: CheckKind) -> None:
     ("cause", "kind"),
     [("check", CheckKind.CHECK), ("scrub", CheckKind.SCRUB), ("operator", None), ("", None)],
 )
-def test_a_cordon_is_lifted_by_the_proof_of_its_cause(cause: str, kind: CheckKind | None) -> None:
+def test_cordon_is_lifted_by_a_run_of_the_matching_kind(cause: str, kind: CheckKind | None) -> None:
     proof = proof_for_cordon(cause)
     assert (proof.kind if proof else None) == kind
 
@@ -78,7 +78,7 @@ def run_of_kind(device: Device, kind: CheckKind, **fields: Any) -> GpuCheckRun:
         (CheckKind.JOINT, "All GPUs of a node at once"),
     ],
 )
-def test_an_open_run_has_a_label_beside_its_device(
+def test_open_run_has_a_label_beside_its_device(
     client: Client, olga: User, gpu: Device, kind: CheckKind, label: str
 ) -> None:
     run_of_kind(gpu, kind)
@@ -91,7 +91,7 @@ def test_an_open_run_has_a_label_beside_its_device(
 @pytest.mark.parametrize(
     ("kind", "label"), [(CheckKind.CHECK, "Check again"), (CheckKind.SCRUB, "Scrub again")]
 )
-def test_a_proof_that_has_ended_is_repeated_from_its_page(
+def test_finished_check_or_scrub_can_be_repeated_from_its_page(
     client: Client, olga: User, alice: User, gpu: Device, sent: Broker, kind: CheckKind, label: str
 ) -> None:
     run = run_of_kind(gpu, kind, state=RunState.DONE, verdict=CheckVerdict.PASS)
@@ -110,9 +110,7 @@ def test_a_proof_that_has_ended_is_repeated_from_its_page(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", [CheckKind.REPARTITION, CheckKind.RESET, CheckKind.PAIR])
-def test_a_run_that_cannot_be_asked_for_again_has_no_button(
-    client: Client, olga: User, gpu: Device, kind: CheckKind
-) -> None:
+def test_unrepeatable_run_has_no_button(client: Client, olga: User, gpu: Device, kind: CheckKind) -> None:
     run = run_of_kind(gpu, kind, state=RunState.DONE, verdict=CheckVerdict.PASS)
     client.force_login(olga)
     page = client.get(reverse("gpu_checks:check", args=[run.pk]))

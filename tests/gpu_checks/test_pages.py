@@ -1,4 +1,4 @@
-"""Checks in pages and REST: asked for, watched, read; simulated ones are called so."""
+"""Checks on pages and over REST; simulated ones are marked."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def operator(with_token, olga) -> Api:
         (66.0, "°C", "66 °C"),
     ],
 )
-def test_figures_read_as_all_other_amounts(value: float, unit: str, words: str):
+def test_values_use_common_number_formats(value: float, unit: str, words: str):
     assert format_measure(value, unit) == words
 
 
-def test_a_sum_over_several_gpus_is_named_by_how_many_and_by_what():
+def test_collective_metric_names_gpu_count_and_library():
     assert metric_title("all_reduce_bus_gb_s:3:2.32.3") == "Sum over 3 GPUs (NCCL 2.32.3)"
     assert metric_title("gemm_bf16_tflops") == "BF16 matrix product"
     assert metric_title("gemm_bf16_burst_tflops") == "BF16 matrix product (cold)"
@@ -65,7 +65,7 @@ def text(response) -> str:
     return " ".join(unescape(response.content.decode()).split())
 
 
-def test_ci_asks_for_a_check_watches_it_and_reads_the_report(operator, h100, sent):
+def test_check_is_requested_followed_and_read_over_rest(operator, h100, sent):
     made = operator.post("gpu-checks", {"device": h100.uuid, "level": "standard"})
     assert made.status_code == 202, made.content
     run = made.json()
@@ -98,11 +98,11 @@ def test_ci_asks_for_a_check_watches_it_and_reads_the_report(operator, h100, sen
         ({"device": "GPU-none", "wrong": 1}, 400, "invalid"),
     ],
 )
-def test_wrong_requests_are_refused_with_the_reason(operator, h100, body, status, code):
+def test_invalid_requests_are_refused_with_the_reason(operator, h100, body, status, code):
     problem(operator.post("gpu-checks", body), status, code)
 
 
-def test_another_level_has_to_wait_and_says_for_what(operator, h100, sent):
+def test_another_level_is_refused_while_a_check_is_open(operator, h100, sent):
     run = operator.post("gpu-checks", {"device": h100.uuid}).json()
     refused = problem(
         operator.post("gpu-checks", {"device": h100.uuid, "level": "extended"}), 409, "check_under_way"
@@ -112,13 +112,13 @@ def test_another_level_has_to_wait_and_says_for_what(operator, h100, sent):
     problem(operator.post(f"gpu-checks/{run['id']}/cancel"), 409, "conflict")
 
 
-def test_a_scrub_is_asked_for_in_the_same_way(operator, h100, sent):
+def test_scrub_can_be_requested_over_rest(operator, h100, sent):
     made = operator.post("gpu-checks", {"device": h100.uuid, "kind": "scrub"}).json()
     assert made["kind"] == "scrub" and only(sent).kind == "scrub"
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_the_stream_tells_each_step_and_ends_with_the_verdict(olga, sent, catalog, monkeypatch):
+async def test_stream_sends_each_step_and_ends_with_the_verdict(olga, sent, catalog, monkeypatch):
     await sync_to_async(checked_pool)(node_info(gpus=1))
     device = await Device.objects.aget()
     run = await sync_to_async(runs.request_check)(actor=olga, device_id=device.pk)
@@ -157,7 +157,7 @@ async def test_the_stream_tells_each_step_and_ends_with_the_verdict(olga, sent, 
     assert channels == [live.check_channel(run.pk)]
 
 
-def test_an_operator_runs_one_from_the_device_and_reads_its_page(olga, bob, as_user, h100, sent):
+def test_operator_starts_a_check_on_the_device_page_and_reads_the_result(olga, bob, as_user, h100, sent):
     url = f"/gpus/devices/{h100.pk}/checks/"
     assert as_user(bob).post(url, {"level": "quick"}).status_code == 403
     where = as_user(olga).post(url, {"level": "quick"}).url
@@ -182,7 +182,7 @@ def test_an_operator_runs_one_from_the_device_and_reads_its_page(olga, bob, as_u
     assert 'class="sparkline"' in page and "Check again" in page
 
 
-def test_a_queued_one_can_be_taken_back_on_its_page(olga, as_user, h100, sent):
+def test_queued_run_can_be_cancelled_on_its_page(olga, as_user, h100, sent):
     where = as_user(olga).post(f"/gpus/devices/{h100.pk}/checks/", {"kind": "scrub"}).url
     assert "Scrub of GPU 0" in text(as_user(olga).get(where))
     as_user(olga).post(where)
@@ -198,7 +198,7 @@ def test_unavailable_check_names_the_library_and_the_fix(olga, as_user, h100, se
     assert "The CUDA bindings are missing." in page and "Install it." in page and "Inconclusive" in page
 
 
-def test_the_block_is_refreshed_by_itself_and_leads_elsewhere_without_htmx(olga, as_user, h100, sent):
+def test_checks_block_refreshes_and_redirects_without_htmx(olga, as_user, h100, sent):
     client = as_user(olga)
     url = f"/gpus/devices/{h100.pk}/checks/"
     assert client.get(url).url == f"/gpus/devices/{h100.pk}/"
@@ -208,7 +208,7 @@ def test_the_block_is_refreshed_by_itself_and_leads_elsewhere_without_htmx(olga,
     assert "every 2s" in text(client.get(url, headers={"HX-Request": "true"}))
 
 
-def test_a_simulated_check_is_called_so_everywhere(olga, as_user, operator, catalog, sent, tmp_path):
+def test_simulated_check_is_marked_everywhere(olga, as_user, operator, catalog, sent, tmp_path):
     simulated_pool(str(tmp_path), fault_slow_memory="sim-001:0")
     found = Device.objects.get(node__name="sim-001", index=0)
     made = operator.post("gpu-checks", {"device": found.uuid}).json()

@@ -1,4 +1,4 @@
-"""Checks of the link between two nodes: what is refused, what is held, and what both ends come to."""
+"""Link checks between two nodes: refusals, reservations and results of both ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rdma_node(name: str, *, gpus: int = 2, rate: int = 400_000, **fields: Any):
 
 @pytest.fixture
 def nodes(catalog, settings) -> list[Node]:
-    """Three nodes with RDMA and two proven GPUs each; the portal's own machine is the first."""
+    """Three nodes with RDMA and two passed GPUs each; the first is the portal's machine."""
     settings.BERTH_NODES_ADDRESS = ADDRESS
     pool = checked_pool(rdma_node("node-1"), rdma_node("node-2", rate=200_000), rdma_node("node-3"))
     Pool.objects.filter(pk=pool.pk).update(config={**pool.config, "node": "node-1"})
@@ -57,8 +57,8 @@ def ask(node: Node, other: Node, actor: Any = SYSTEM) -> GpuCheckRun:
 
 
 @pytest.fixture
-def two(nodes, sent, django_capture_on_commit_callbacks) -> tuple[CheckCommand, CheckCommand]:
-    """The commands of a check of node-1 and node-2 on their way, that of rank 0 first."""
+def end_commands(nodes, sent, django_capture_on_commit_callbacks) -> tuple[CheckCommand, CheckCommand]:
+    """The pending commands of a check of node-1 and node-2, rank 0 first."""
     with django_capture_on_commit_callbacks(execute=True):
         ask(nodes[0], nodes[1])
     found = sorted(commands(sent), key=lambda each: each.meeting.rank)
@@ -69,7 +69,7 @@ def two(nodes, sent, django_capture_on_commit_callbacks) -> tuple[CheckCommand, 
 def link_report(
     command: CheckCommand, *, wrong: int = 0, skipped: str = "", **changes: Any
 ) -> dict[str, Any]:
-    """What an end reports: sums that are right, with wrong words, or none at all."""
+    """The report of an end: correct sums, wrong words, or none."""
     report = copy.deepcopy(real_report(command))
     (test,) = [each for each in report["tests"] if each["name"] == "two_nodes"]
     severity = verdict = ""
@@ -104,7 +104,7 @@ def notices() -> list[Notification]:
 
 
 def refused(node: Node, other: Node) -> CheckCode:
-    """The code of the refusal, of the click and before it."""
+    """The refusal's code, for the request and for the page's offer."""
     with pytest.raises(StateConflict) as error:
         ask(node, other)
     assert error.value.code == "link_not_checkable"
@@ -116,42 +116,42 @@ def refused(node: Node, other: Node) -> CheckCode:
     return reason.code
 
 
-# --- what is asked of both nodes ---
+# --- requests to both nodes -----------------------------------------------------------------------
 
 
-def test_both_ends_get_the_same_port(nodes, two):
-    first, second = two
-    assert [each.kind for each in two] == ["pair", "pair"]
-    assert [each.uuid for each in two] == ["GPU-node-1-0", "GPU-node-2-0"]
-    ends = [(each.meeting.rank, each.meeting.address, each.meeting.port) for each in two]
+def test_both_ends_get_the_same_port(nodes, end_commands):
+    first, second = end_commands
+    assert [each.kind for each in end_commands] == ["pair", "pair"]
+    assert [each.uuid for each in end_commands] == ["GPU-node-1-0", "GPU-node-2-0"]
+    ends = [(each.meeting.rank, each.meeting.address, each.meeting.port) for each in end_commands]
     assert ends == [(0, ADDRESS, 29400), (1, ADDRESS, 29400)]
     assert (first.meeting.partner, second.meeting.partner) == ("node-2", "node-1")
     # The slower of both ports: 200 Gbit/s.
-    assert {each.meeting.port_gb_s for each in two} == {25.0}
-    assert {each.meeting.transport for each in two} == {"rdma"}
+    assert {each.meeting.port_gb_s for each in end_commands} == {25.0}
+    assert {each.meeting.transport for each in end_commands} == {"rdma"}
     assert run_of(first).partner == run_of(second) and run_of(second).partner == run_of(first)
 
 
-def test_the_node_that_has_an_address_is_met_whichever_is_asked_for(nodes, sent):
+def test_node_with_an_address_is_the_meeting_point(nodes, sent):
     run = ask(nodes[1], nodes[0])
     assert run.device.node == nodes[1]
     assert (run.plan["meeting"]["rank"], run.plan["meeting"]["address"]) == (1, ADDRESS)
 
 
-def test_a_machine_that_has_joined_is_met_at_its_gateways_host(nodes, settings, sent):
+def test_joined_machine_is_reached_at_its_gateway_host(nodes, settings, sent):
     settings.BERTH_NODES_ADDRESS = ""
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NO_ADDRESS
     MachineFactory(pool=nodes[0].pool, name="node-2", gateway_host="192.0.2.22")
     assert ask(nodes[0], nodes[1]).plan["meeting"]["address"] == "192.0.2.22"
 
 
-def test_a_revoked_machine_is_not_met(nodes, settings):
+def test_revoked_machine_is_not_a_meeting_point(nodes, settings):
     settings.BERTH_NODES_ADDRESS = ""
     MachineFactory(pool=nodes[0].pool, name="node-2", gateway_host="192.0.2.22", state="revoked")
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NO_ADDRESS
 
 
-def test_each_check_at_a_time_has_a_port_of_its_own(nodes, settings, sent):
+def test_concurrent_checks_use_distinct_ports(nodes, settings, sent):
     settings.BERTH_CHECK_PORTS = range(29400, 29402)
     found = [ask(nodes[0], other).plan["meeting"]["port"] for other in nodes[1:]]
     assert found == [29400, 29401]
@@ -161,26 +161,26 @@ def test_each_check_at_a_time_has_a_port_of_its_own(nodes, settings, sent):
     assert refused(nodes[0], nodes[2]) == CheckCode.LINK_PORTS_IN_USE
 
 
-def test_asking_again_answers_with_what_is_under_way(nodes, sent):
+def test_repeated_request_returns_the_open_run(nodes, sent):
     run = ask(nodes[0], nodes[1])
     assert ask(nodes[0], nodes[1]) == run
     assert ask(nodes[1], nodes[0]) == run.partner
     assert GpuCheckRun.objects.count() == 2
 
 
-def test_both_devices_are_held_and_given_back(nodes, two, end):
-    mine = Device.objects.filter(uuid__in=[each.uuid for each in two])
+def test_both_devices_are_reserved_and_released(nodes, end_commands, end):
+    mine = Device.objects.filter(uuid__in=[each.uuid for each in end_commands])
     assert set(mine.values_list("checking", flat=True)) == {True}
     shown = [d for state in next(iter(capacity.load().values())).nodes for d in state.devices if d.unusable]
-    assert {each.uuid for each in shown} == {each.uuid for each in two}
+    assert {each.uuid for each in shown} == {each.uuid for each in end_commands}
     assert {each.unusable.code for each in shown} == {PlacementCode.DEVICE_CHECKING}
-    for each in two:
+    for each in end_commands:
         end(each)
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_nothing_else_is_done_with_either(nodes, two):
-    for command in two:
+def test_reserved_devices_refuse_checks_resets_and_cordons(nodes, end_commands):
+    for command in end_commands:
         device = Device.objects.get(uuid=command.uuid)
         with pytest.raises(StateConflict) as error:
             runs.request_check(actor=SYSTEM, device_id=device.pk)
@@ -190,7 +190,7 @@ def test_nothing_else_is_done_with_either(nodes, two):
             resets.request_reset(actor=SYSTEM, device_id=device.pk)
 
 
-# --- what is refused before anything is held ---
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_nothing_else_is_done_with_either(nodes, two):
     ids=["no port up", "offline"],
 )  # fmt: skip
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_node_that_cannot(nodes, changed, code, which):
+def test_unsuitable_nodes_are_refused(nodes, changed, code, which):
     Node.objects.filter(pk=nodes[which].pk).update(**changed)
     assert refused(nodes[0], nodes[1]) == code
 
@@ -215,7 +215,7 @@ def test_a_node_that_cannot(nodes, changed, code, which):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_device_that_is_no_end(nodes, changed):
+def test_unsuitable_devices_are_not_chosen(nodes, changed):
     Device.objects.filter(uuid="GPU-node-2-0").update(**changed)
     assert ask(nodes[0], nodes[1]).partner.device.uuid == "GPU-node-2-1"
     GpuCheckRun.objects.all().delete()
@@ -236,24 +236,24 @@ def test_allocated_device_is_not_chosen(nodes, make, alice):
     assert refused(node, other) == CheckCode.LINK_NO_IDLE_GPU
 
 
-def test_a_node_has_no_link_to_itself_or_to_another_pool(nodes):
+def test_link_to_itself_or_to_another_pool_is_refused(nodes):
     assert refused(nodes[0], nodes[0]) == CheckCode.LINK_NEEDS_TWO_NODES
     checked_pool(rdma_node("elsewhere"), slug="another")
     assert refused(nodes[0], Node.objects.get(name="elsewhere")) == CheckCode.LINK_NEEDS_TWO_NODES
 
 
-def test_a_node_with_as_many_checks_as_it_takes(nodes, sent, monkeypatch):
+def test_node_at_its_check_limit_is_refused(nodes, sent, monkeypatch):
     monkeypatch.setattr(runs, "AT_ONCE_ON_NODE", 1)
     runs.request_check(actor=SYSTEM, device_id=Device.objects.get(uuid="GPU-node-2-0").pk)
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NODE_BUSY
 
 
-def test_a_pool_whose_nodes_have_no_worker(nodes, monkeypatch):
+def test_pool_without_node_workers_is_refused(nodes, monkeypatch):
     monkeypatch.setattr(Pool, "runs_on_node", property(lambda self: False))
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NOT_BY_DRIVER
 
 
-def test_it_is_for_operators_and_nodes_that_are_there(nodes, alice, olga):
+def test_link_checks_need_an_operator_and_existing_nodes(nodes, alice, olga):
     with pytest.raises(NotAllowed):
         ask(nodes[0], nodes[1], alice)
     Node.objects.filter(pk=nodes[1].pk).update(retired=True)
@@ -261,13 +261,13 @@ def test_it_is_for_operators_and_nodes_that_are_there(nodes, alice, olga):
         ask(nodes[0], nodes[1], olga)
 
 
-# --- what comes of it ---
+# --- results --------------------------------------------------------------------------------------
 
 
-def test_sums_that_are_right_prove_no_device(nodes, two, end, olga):
-    proven = Device.objects.get(uuid=two[0].uuid)
+def test_correct_sums_do_not_pass_the_device(nodes, end_commands, end, olga):
+    proven = Device.objects.get(uuid=end_commands[0].uuid)
     Device.objects.filter(pk=proven.pk).update(warning="a link is slow")
-    for each in two:
+    for each in end_commands:
         run = end(each)
         assert (run.state, run.verdict) == (RunState.DONE, CheckVerdict.PASS)
         assert run.measures["between_nodes_gb_s"]["value"] == 22.0
@@ -277,10 +277,10 @@ def test_sums_that_are_right_prove_no_device(nodes, two, end, olga):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_wrong_words_at_both_ends_fail_no_device(nodes, two, end, olga, order):
+def test_wrong_words_at_both_ends_fail_no_device(nodes, end_commands, end, olga, order):
     for each in order:
-        end(two[each], wrong=7)
-    for command in two:
+        end(end_commands[each], wrong=7)
+    for command in end_commands:
         run = run_of(command)
         assert (run.verdict, run.recovery) == (CheckVerdict.DEGRADED, "inspect")
         assert THIRD_NODE in run.summary
@@ -295,24 +295,27 @@ def test_wrong_words_at_both_ends_fail_no_device(nodes, two, end, olga, order):
 
 @pytest.mark.parametrize("wrong_at", [0, 1])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_wrong_words_at_one_end_are_reported_there(nodes, two, end, olga, wrong_at, order):
+def test_wrong_words_at_one_end_are_reported_there(nodes, end_commands, end, olga, wrong_at, order):
     for each in order:
-        end(two[each], wrong=7 if each == wrong_at else 0)
+        end(end_commands[each], wrong=7 if each == wrong_at else 0)
     bad, good = (f"node-{wrong_at + 1}", f"node-{2 - wrong_at}")
-    right = run_of(two[1 - wrong_at])
+    right = run_of(end_commands[1 - wrong_at])
     assert right.verdict == CheckVerdict.DEGRADED
     assert right.summary.startswith(f"This end passed. The other end, {bad}, reported: 7 wrong words")
-    assert (wrong_words(run_of(two[wrong_at])), wrong_words(right)) == (7, 0)
+    assert (wrong_words(run_of(end_commands[wrong_at])), wrong_words(right)) == (7, 0)
     (notice,) = notices()
     assert notice.body.startswith(f"Only {bad} received wrong data, {good} did not.")
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_missing_partner_gives_no_verdict(nodes, two, end, olga):
+def test_missing_partner_gives_no_verdict(nodes, end_commands, end, olga):
     text = "Not run. Could not connect to node-2 at 192.0.2.11, port 29400 within 150 s."
-    end(two[0], skipped=text)
-    run = end(two[1])
-    assert (run_of(two[0]).verdict, run.verdict) == (CheckVerdict.INCONCLUSIVE, CheckVerdict.INCONCLUSIVE)
+    end(end_commands[0], skipped=text)
+    run = end(end_commands[1])
+    assert (run_of(end_commands[0]).verdict, run.verdict) == (
+        CheckVerdict.INCONCLUSIVE,
+        CheckVerdict.INCONCLUSIVE,
+    )
     assert text in run.summary
     (notice,) = notices()
     assert (notice.kind, notice.title) == (
@@ -321,37 +324,37 @@ def test_missing_partner_gives_no_verdict(nodes, two, end, olga):
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_error_of_one_end_cordons_only_that_device(nodes, two, end, olga):
-    end(two[0])
-    end(two[1], "ecc")
+def test_error_of_one_end_cordons_only_that_device(nodes, end_commands, end, olga):
+    end(end_commands[0])
+    end(end_commands[1], "ecc")
     out = Device.objects.get(cordoned=True)
-    assert (out.uuid, out.cordon_cause) == (two[1].uuid, "check")
-    assert run_of(two[0]).verdict == CheckVerdict.INCONCLUSIVE
+    assert (out.uuid, out.cordon_cause) == (end_commands[1].uuid, "check")
+    assert run_of(end_commands[0]).verdict == CheckVerdict.INCONCLUSIVE
 
 
-def test_an_end_whose_node_is_silent_leaves_the_other_undecided(
-    nodes, two, end, olga, clock, sent, django_capture_on_commit_callbacks
+def test_silent_node_makes_the_other_end_inconclusive(
+    nodes, end_commands, end, olga, clock, sent, django_capture_on_commit_callbacks
 ):
-    end(two[0])
+    end(end_commands[0])
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     with django_capture_on_commit_callbacks(execute=True):
         lost_runs.sweep_lost()
-    lost = run_of(two[1])
+    lost = run_of(end_commands[1])
     assert lost.state == RunState.LOST and not commands(sent), "it is not sent again"
-    assert run_of(two[0]).verdict == CheckVerdict.INCONCLUSIVE
+    assert run_of(end_commands[0]).verdict == CheckVerdict.INCONCLUSIVE
     assert len(notices()) == 1
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_an_end_that_waits_for_its_node_ends_with_the_other(nodes, two, end):
-    GpuCheckRun.objects.filter(pk=two[1].run).update(lease="", lease_expires_at=None)
-    end(two[0], skipped="Not run. Could not connect to node-2.")
-    waiting = run_of(two[1])
+def test_waiting_end_is_cancelled_with_the_other(nodes, end_commands, end):
+    GpuCheckRun.objects.filter(pk=end_commands[1].run).update(lease="", lease_expires_at=None)
+    end(end_commands[0], skipped="Not run. Could not connect to node-2.")
+    waiting = run_of(end_commands[1])
     assert waiting.state == RunState.LOST and "node-1 ended its part" in waiting.summary
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_both_ends_are_taken_back_together_before_they_begin(nodes, olga, sent):
+def test_both_ends_are_cancelled_together_before_they_start(nodes, olga, sent):
     run = ask(nodes[0], nodes[1])
     runs.cancel_check(actor=olga, run_id=run.partner_id)
     assert set(GpuCheckRun.objects.values_list("state", flat=True)) == {RunState.LOST}
@@ -362,16 +365,16 @@ def test_both_ends_are_taken_back_together_before_they_begin(nodes, olga, sent):
         runs.cancel_check(actor=olga, run_id=run.pk)
 
 
-def test_a_deleted_end_leaves_the_other_to_itself(nodes, two, end):
-    GpuCheckRun.objects.filter(pk=two[1].run).delete()
-    run = end(two[0])
+def test_deleted_end_does_not_affect_the_other(nodes, end_commands, end):
+    GpuCheckRun.objects.filter(pk=end_commands[1].run).delete()
+    run = end(end_commands[0])
     assert (run.verdict, run.partner) == (CheckVerdict.PASS, None)
 
 
 # --- simulated pools ---
 
 
-def test_simulated_nodes_answer_and_are_called_so(catalog, olga, sent, end):
+def test_simulated_link_checks_are_marked(catalog, olga, sent, end):
     pool = checked_pool(rdma_node("node-1"), rdma_node("node-2"))
     Pool.objects.filter(pk=pool.pk).update(simulated=True)
     Device.objects.update(passed_at=timezone.now())
@@ -389,7 +392,7 @@ def test_simulated_nodes_answer_and_are_called_so(catalog, olga, sent, end):
 # --- REST and pages ---
 
 
-def test_rest_asks_and_shows_both_ends(client, nodes, olga, sent, end):
+def test_link_check_over_rest_shows_both_ends(client, nodes, olga, sent, end):
     client.force_login(olga)
     made = client.post(
         f"/api/v1/nodes/{nodes[0].pk}/check-link", {"with_node": str(nodes[1].pk)}, "application/json"
@@ -403,7 +406,7 @@ def test_rest_asks_and_shows_both_ends(client, nodes, olga, sent, end):
     assert {each["id"] for each in listed} == {first["id"], second["id"]}
 
 
-def test_rest_refuses_with_a_code_and_what_to_do(client, nodes, olga):
+def test_rest_refusal_has_a_code_and_a_next_action(client, nodes, olga):
     client.force_login(olga)
     Node.objects.filter(pk=nodes[1].pk).update(provides=[])
     where = f"/api/v1/nodes/{nodes[0].pk}/check-link"
@@ -414,7 +417,7 @@ def test_rest_refuses_with_a_code_and_what_to_do(client, nodes, olga):
     assert "ibstat" in str(body)
 
 
-def test_listing_takes_as_many_queries_for_links(client, nodes, olga, sent):
+def test_list_query_count_is_constant_with_link_checks(client, nodes, olga, sent):
     client.force_login(olga)
 
     def queries() -> int:
@@ -430,7 +433,7 @@ def test_listing_takes_as_many_queries_for_links(client, nodes, olga, sent):
     assert queries() == before
 
 
-def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, sent):
+def test_node_page_offers_suitable_partners(client, nodes, olga, alice, sent):
     where = reverse("fleet:node", args=[nodes[0].pk])
     client.force_login(olga)
     page = client.get(where).content.decode()
@@ -453,7 +456,7 @@ def test_the_page_of_a_node_offers_those_that_can(client, nodes, olga, alice, se
     assert refused.status_code == 403
 
 
-def test_the_page_of_a_node_says_why_there_is_none(client, nodes, olga):
+def test_node_page_explains_missing_partners(client, nodes, olga):
     client.force_login(olga)
     where = reverse("fleet:node", args=[nodes[0].pk])
     Node.objects.exclude(pk=nodes[0].pk).update(provides=[])
@@ -466,7 +469,7 @@ def test_the_page_of_a_node_says_why_there_is_none(client, nodes, olga):
     assert "Check link to another node" not in client.get(where).content.decode()
 
 
-def test_a_choice_that_is_none_leads_back(client, nodes, olga):
+def test_invalid_partner_redirects_to_the_node_page(client, nodes, olga):
     client.force_login(olga)
     where = reverse("gpu_checks:check-link", args=[nodes[0].pk])
     for given in ("", "no-uuid", str(nodes[0].pk)):
@@ -474,9 +477,7 @@ def test_a_choice_that_is_none_leads_back(client, nodes, olga):
     assert not GpuCheckRun.objects.exists()
 
 
-def test_a_nodes_page_takes_as_many_queries_for_more_nodes(
-    client, nodes, olga, django_assert_max_num_queries
-):
+def test_node_page_query_count_is_constant(client, nodes, olga, django_assert_max_num_queries):
     client.force_login(olga)
     where = reverse("fleet:node", args=[nodes[0].pk])
     client.get(where)
@@ -489,13 +490,13 @@ def test_a_nodes_page_takes_as_many_queries_for_more_nodes(
         assert "node-8</option>" in client.get(where).content.decode()
 
 
-def test_both_device_pages_show_the_result(client, nodes, two, end, olga):
-    end(two[0], wrong=7)
-    end(two[1])
+def test_both_device_pages_show_the_result(client, nodes, end_commands, end, olga):
+    end(end_commands[0], wrong=7)
+    end(end_commands[1])
     client.force_login(olga)
-    for command, far in zip(two, ("node-2", "node-1"), strict=True):
+    for command, far in zip(end_commands, ("node-2", "node-1"), strict=True):
         device = Device.objects.get(uuid=command.uuid)
         page = client.get(reverse("fleet:device", args=[device.pk])).content.decode()
         assert f"Link to {far}" in page and "7 wrong words" in page
-    page = client.get(reverse("gpu_checks:check", args=[two[0].run])).content.decode()
+    page = client.get(reverse("gpu_checks:check", args=[end_commands[0].run])).content.decode()
     assert "Link between the nodes" in page and "Check again" in page

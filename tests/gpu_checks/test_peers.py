@@ -1,4 +1,4 @@
-"""Which devices a check measures its links to; how they are kept free for it, and given back."""
+"""Peers for link measurements: selection, reservation and release."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 @pytest.fixture
 def gpus(catalog) -> list[Device]:
-    """Six linked GPUs on one node, all of them proven."""
+    """Six linked GPUs on one node, all passed."""
     pool = checked_pool(linked_node("node-1", 6))
     Device.objects.filter(node__pool=pool).update(passed_at=timezone.now())
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
@@ -42,8 +42,8 @@ def ask(device: Device, level: str = CheckLevel.STANDARD, **fields) -> GpuCheckR
 
 
 @pytest.fixture
-def hold(gpus, make, alice) -> Callable[[int], set[int]]:
-    """Let so many workspaces have one GPU each; which ones have been taken."""
+def allocate(gpus, make, alice) -> Callable[[int], set[int]]:
+    """Start this many workspaces with one GPU each; return the GPUs' indexes."""
 
     def taken(number: int) -> set[int]:
         Pool.objects.update(hand_out_max_age_hours=0)
@@ -61,24 +61,24 @@ def indexes(run: GpuCheckRun) -> list[int]:
     return list(run.peers.order_by("index").values_list("index", flat=True))
 
 
-def busy(device: Device) -> set[int]:
-    """The GPUs of its node that take no work as they are checked."""
+def reserved_indexes(device: Device) -> set[int]:
+    """The GPUs of the node that are reserved by checks."""
     state = next(iter(capacity.load().values())).nodes[0]
     found = {each.uuid for each in state.devices if each.unusable}
     assert all(each.unusable.code is PlacementCode.DEVICE_CHECKING for each in state.devices if each.unusable)
     return set(Device.objects.filter(uuid__in=found).values_list("index", flat=True))
 
 
-def test_two_idle_neighbours_are_named_and_kept_free(gpus, sent, django_capture_on_commit_callbacks):
+def test_two_idle_neighbours_are_reserved_as_peers(gpus, sent, django_capture_on_commit_callbacks):
     with django_capture_on_commit_callbacks(execute=True):
         run = ask(gpus[0])
     assert indexes(run) == [1, 2]
     command = only(sent)
     assert command.peers == (gpus[1].uuid, gpus[2].uuid)
-    assert busy(gpus[0]) == {0, 1, 2}
+    assert reserved_indexes(gpus[0]) == {0, 1, 2}
     with django_capture_on_commit_callbacks(execute=True):
         assert answer(command)
-    assert busy(gpus[0]) == set()
+    assert reserved_indexes(gpus[0]) == set()
     assert run_of(command).state == RunState.DONE
     assert indexes(run) == [1, 2], "who they were stays known"
 
@@ -88,14 +88,14 @@ def test_levels_with_links(gpus, level):
     assert indexes(ask(gpus[3], level)) == [0, 1]
 
 
-def test_a_quick_check_and_a_scrub_have_none(gpus):
+def test_quick_checks_and_scrubs_have_no_peers(gpus):
     assert indexes(ask(gpus[0], CheckLevel.QUICK)) == []
     assert indexes(runs.request_scrub(actor=SYSTEM, device_id=gpus[1].pk)) == []
     assert not fresh(gpus[2]).checking
 
 
-def test_a_check_before_hand_out_has_none(gpus, hold):
-    (mine,) = hold(1)
+def test_preflight_checks_have_no_peers(gpus, allocate):
+    (mine,) = allocate(1)
     workspace = Workspace.objects.get()
     run = ask(gpus[mine], cause=CheckCause.HAND_OUT, workspace=workspace)
     assert run.workspace == workspace and indexes(run) == []
@@ -116,47 +116,47 @@ def test_a_check_before_hand_out_has_none(gpus, hold):
     ],
     ids=str,
 )
-def test_devices_that_are_no_peers(gpus, changed):
+def test_unsuitable_devices_are_not_peers(gpus, changed):
     Device.objects.filter(pk__in=[gpus[1].pk, gpus[4].pk]).update(**changed)
     assert indexes(ask(gpus[0])) == [2, 3]
 
 
-def test_allocated_device_is_no_peer(gpus, hold):
-    free = sorted(set(range(6)) - hold(2))
+def test_allocated_device_is_not_a_peer(gpus, allocate):
+    free = sorted(set(range(6)) - allocate(2))
     assert indexes(ask(gpus[free[0]])) == free[1:3]
 
 
-def test_one_neighbour_alone_would_prove_nothing(gpus):
+def test_single_neighbour_is_not_used_as_peer(gpus):
     Device.objects.filter(index__gte=2).update(island="nvlink-1")
     assert indexes(ask(gpus[0])) == []
     assert indexes(ask(gpus[2])) == [3, 4]
 
 
-def test_neighbours_on_another_node_are_none(catalog):
+def test_devices_of_another_node_are_not_peers(catalog):
     pool = checked_pool(linked_node("node-1", 2), linked_node("node-2", 4))
     Device.objects.filter(node__pool=pool).update(passed_at=timezone.now())
     first = Device.objects.get(uuid="GPU-node-1-0")
     assert indexes(ask(first)) == []
 
 
-def test_one_device_of_the_pool_stays_free(gpus, hold):
-    free = sorted(set(range(6)) - hold(3))
+def test_one_device_of_the_pool_is_left_free(gpus, allocate):
+    free = sorted(set(range(6)) - allocate(3))
     assert indexes(ask(gpus[free[0]])) == []
 
 
-def test_no_start_waits_for_it(gpus):
+def test_no_peers_are_reserved_while_workspaces_wait(gpus):
     WorkspaceFactory(state=State.PENDING)
     assert indexes(ask(gpus[0])) == []
 
 
-def test_a_device_without_links_and_a_simulated_one(catalog, gpus):
+def test_devices_without_links_and_simulated_devices_have_no_peers(catalog, gpus):
     Device.objects.filter(pk=gpus[0].pk).update(island="")
     assert indexes(ask(gpus[0])) == []
     Pool.objects.update(simulated=True)
     assert indexes(ask(gpus[1])) == []
 
 
-def test_pairs_take_turns(gpus, sent, django_capture_on_commit_callbacks):
+def test_peers_rotate_between_checks(gpus, sent, django_capture_on_commit_callbacks):
     seen = []
     for week in range(4):
         with django_capture_on_commit_callbacks(execute=True):
@@ -168,10 +168,10 @@ def test_pairs_take_turns(gpus, sent, django_capture_on_commit_callbacks):
     assert seen == [[1, 2], [3, 4], [1, 5], [2, 3]]
 
 
-# --- while it is a peer ----------------------------------------------------------------------------
+# --- reserved peers -------------------------------------------------------------------------------
 
 
-def test_nothing_else_is_done_with_a_peer(gpus):
+def test_reserved_peers_refuse_other_runs(gpus):
     run = ask(gpus[0])
     peer = gpus[1]
     for request in (
@@ -196,7 +196,7 @@ def test_two_checks_share_no_peer(gpus):
     assert not fresh(gpus[4]).checking
 
 
-def test_the_schedule_takes_peers_and_leaves_those_of_others_alone(
+def test_scheduled_checks_reserve_peers_without_conflicts(
     gpus, sent, clock, django_capture_on_commit_callbacks
 ):
     with django_capture_on_commit_callbacks(execute=True):
@@ -213,7 +213,7 @@ def test_the_schedule_takes_peers_and_leaves_those_of_others_alone(
     assert list(GpuCheckRun.objects.filter(state__in=OPEN)) == runs_open
 
 
-def test_a_run_that_is_lost_gives_them_back(gpus, sent, clock, django_capture_on_commit_callbacks):
+def test_lost_run_releases_its_peers(gpus, sent, clock, django_capture_on_commit_callbacks):
     with django_capture_on_commit_callbacks(execute=True):
         run = ask(gpus[0])
         for _ in range(runs.MAX_ATTEMPTS):
@@ -222,10 +222,10 @@ def test_a_run_that_is_lost_gives_them_back(gpus, sent, clock, django_capture_on
             lost_runs.sweep_lost()
     run.refresh_from_db()
     assert run.state == RunState.LOST
-    assert busy(gpus[0]) == set()
+    assert reserved_indexes(gpus[0]) == set()
 
 
-def test_a_failure_gives_them_back_and_takes_out_the_device_alone(
+def test_failed_check_releases_peers_and_cordons_only_the_device(
     gpus, sent, django_capture_on_commit_callbacks
 ):
     with django_capture_on_commit_callbacks(execute=True):
@@ -237,7 +237,7 @@ def test_a_failure_gives_them_back_and_takes_out_the_device_alone(
 
 
 def test_sweep_releases_leftovers_of_a_killed_process(gpus, sent):
-    """The run's own transaction has held, and what was to follow it was cut off."""
+    """The run was committed, and the process was killed before the release."""
     run = ask(gpus[0])
     GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
     assert set(peers.unused_reservations().values_list("index", flat=True)) == {0, 1, 2}
@@ -245,14 +245,14 @@ def test_sweep_releases_leftovers_of_a_killed_process(gpus, sent):
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_the_sweep_leaves_open_runs_alone(gpus, sent):
+def test_sweep_ignores_open_runs(gpus, sent):
     ask(gpus[0])
     lost_runs.sweep_lost()
-    assert busy(gpus[0]) == {0, 1, 2}
+    assert reserved_indexes(gpus[0]) == {0, 1, 2}
 
 
-def test_letting_go_leaves_a_peer_that_has_a_new_run(gpus, django_capture_on_commit_callbacks):
-    """Between the end of the run and the release of its peers, one of them was taken for another."""
+def test_release_skips_peers_with_a_new_run(gpus, django_capture_on_commit_callbacks):
+    """A peer was reserved again between the end of the run and the release."""
     run = ask(gpus[0])
     GpuCheckRun.objects.filter(pk=run.pk).update(state=RunState.DONE)
     Device.objects.filter(pk=gpus[1].pk).update(checking=False)
@@ -262,10 +262,10 @@ def test_letting_go_leaves_a_peer_that_has_a_new_run(gpus, django_capture_on_com
     assert not fresh(gpus[2]).checking
 
 
-# --- as it is shown --------------------------------------------------------------------------------
+# --- pages and REST -------------------------------------------------------------------------------
 
 
-def test_pages_say_what_is_going_on(client, gpus, olga):
+def test_pages_show_reserved_peers(client, gpus, olga):
     run = ask(gpus[0])
     client.force_login(olga)
     page = client.get(reverse("gpu_checks:check", args=[run.pk])).content.decode()
@@ -276,7 +276,7 @@ def test_pages_say_what_is_going_on(client, gpus, olga):
     assert "A check or scrub is running" in page
 
 
-def test_a_nodes_page_asks_once_for_all_of_its_devices(client, gpus, olga, django_assert_max_num_queries):
+def test_node_page_reads_peers_in_one_query(client, gpus, olga, django_assert_max_num_queries):
     client.force_login(olga)
     where = reverse("fleet:node", args=[gpus[0].node_id])
     client.get(where)
@@ -288,7 +288,7 @@ def test_a_nodes_page_asks_once_for_all_of_its_devices(client, gpus, olga, djang
     assert page.count("is measuring the link between the two") == 2
 
 
-def test_rest_names_them(client, gpus, olga):
+def test_rest_lists_peers(client, gpus, olga):
     run = ask(gpus[0])
     client.force_login(olga)
     listed = client.get("/api/v1/gpu-checks").json()["results"]

@@ -1,4 +1,4 @@
-"""When devices are checked by themselves; and a simulated pool from its faults through cordon to return."""
+"""Automatic checks; and a simulated pool from faults through cordon to return."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def site(clock, catalog) -> Pool:
-    """Two nodes with eight real GPUs each; checked every week."""
+    """Two nodes with eight real GPUs each, checked weekly."""
     return checked_pool(node_info("node-1", gpus=8), node_info("node-2", gpus=8))
 
 
@@ -40,7 +40,7 @@ def stay_seen(pool: Pool) -> None:
     Pool.objects.filter(pk=pool.pk).update(state="online", inventory_at=timezone.now())
 
 
-def test_new_devices_are_checked_a_few_at_a_time_until_all_have_been(site, sent, clock):
+def test_new_devices_are_checked_a_few_at_a_time(site, sent, clock):
     most = 0
     seen: set[str] = set()
     for _ in range(40):
@@ -61,7 +61,7 @@ def test_new_devices_are_checked_a_few_at_a_time_until_all_have_been(site, sent,
     assert not commands(sent)
 
 
-def test_then_they_are_checked_on_schedule_with_the_level_of_the_pool(site, sent, clock):
+def test_devices_are_checked_on_schedule_with_the_level_of_the_pool(site, sent, clock):
     for device in Device.objects.all():
         GpuCheckRun.objects.create(
             device=device, cause=CheckCause.NEW, state=RunState.DONE, verdict=CheckVerdict.PASS,
@@ -80,8 +80,8 @@ def test_then_they_are_checked_on_schedule_with_the_level_of_the_pool(site, sent
     assert {each.level for each in found} == {"extended"}
 
 
-def test_quick_checks_before_hand_outs_do_not_put_off_the_thorough_one(site, sent, clock):
-    """On a device that is handed out every day the schedule's check would never come."""
+def test_preflight_checks_do_not_delay_the_scheduled_check(site, sent, clock):
+    """Otherwise a device allocated daily would never have its scheduled check."""
     device = Device.objects.get(node__name="node-1", index=0)
     Device.objects.exclude(pk=device.pk).delete()
 
@@ -138,14 +138,12 @@ def test_devices_without_automatic_checks(site, sent, olga, how):
     assert not commands(sent)
 
 
-def test_a_simulated_pool_is_not_checked_by_itself(pool, sent):
+def test_simulated_pool_is_not_checked_automatically(pool, sent):
     policy.run()
     assert not commands(sent)
 
 
-def test_looking_takes_as_many_questions_for_many_devices_as_for_few(
-    clock, catalog, tmp_path, sent, django_assert_max_num_queries
-):
+def test_policy_query_count_is_constant(clock, catalog, tmp_path, sent, django_assert_max_num_queries):
     pool = simulated_pool(str(tmp_path / "big"), nodes=20, gpus=8)
     with django_assert_max_num_queries(6):
         policy.run()
@@ -160,7 +158,7 @@ def test_looking_takes_as_many_questions_for_many_devices_as_for_few(
     assert not commands(sent)
 
 
-def test_the_last_free_device_is_left_to_those_who_wait(clock, catalog, make, alice, bob, sent):
+def test_last_free_device_is_left_to_waiting_workspaces(clock, catalog, make, alice, bob, sent):
     checked_pool(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_hours=0)
     Device.objects.update(checking=True)
@@ -174,7 +172,7 @@ def test_the_last_free_device_is_left_to_those_who_wait(clock, catalog, make, al
     assert causes(sent) == [CheckCause.NEW]
 
 
-def test_devices_in_use_are_left_alone(clock, catalog, make, alice, sent):
+def test_devices_in_use_are_not_checked(clock, catalog, make, alice, sent):
     checked_pool(node_info(gpus=4))
     Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, Flavor.objects.get(accelerator_count=2).slug)
@@ -188,7 +186,7 @@ def test_devices_in_use_are_left_alone(clock, catalog, make, alice, sent):
     assert GpuCheckRun.objects.count() == 2
 
 
-def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(site, sent, clock):
+def test_returned_device_is_checked_even_if_cordoned_by_a_check(site, sent, clock):
     device = Device.objects.first()
     Device.objects.update(passed_at=timezone.now())
     for each in Device.objects.all():
@@ -247,7 +245,7 @@ def test_transient_failure_is_retried_with_backoff(site, sent, clock):
 
 @pytest.mark.parametrize("recovery", ["reset", "drain_and_reset", "reboot", "replace", "inspect"])
 def test_manual_repair_waits_for_an_operator(site, sent, clock, recovery):
-    """Counters of errors start anew with each check: a second look would find nothing, and prove nothing."""
+    """Error counters restart with each check, so another check would find nothing."""
     Pool.objects.update(check_every_hours=0)
     cordon_device(
         actor=SYSTEM, device_id=Device.objects.first().pk, reason="bad", cause=CordonCause.CHECK,
@@ -259,7 +257,7 @@ def test_manual_repair_waits_for_an_operator(site, sent, clock, recovery):
     assert not commands(sent)
 
 
-def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock):
+def test_lost_check_is_swept_and_retried_later(site, sent, clock):
     Device.objects.exclude(pk=Device.objects.first().pk).delete()
     for _ in range(6):
         policy.run()
@@ -274,7 +272,7 @@ def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock
     assert causes(sent) == [CheckCause.NEW]
 
 
-def test_a_bad_simulated_device_never_reaches_its_user(clock, catalog, tmp_path, make, alice, settle):
+def test_faulty_simulated_device_is_never_allocated(clock, catalog, tmp_path, make, alice, settle):
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=2, fault_xid79="sim-001:0,sim-001:1")
     Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=1)
     rescript(pool, fault_xid79="sim-001:0")
@@ -288,7 +286,7 @@ def test_a_bad_simulated_device_never_reaches_its_user(clock, catalog, tmp_path,
         assert "workspace.no_capacity" in told
 
 
-def test_inventory_that_repeats_itself_does_not_touch_checks(site, sent):
+def test_repeated_inventory_does_not_affect_checks(site, sent):
     policy.run()
     first = commands(sent)
     infos = [node_info(name, gpus=8) for name in ("node-1", "node-2")]

@@ -1,4 +1,4 @@
-"""Before hand-out a quick check, where the last is too old; after reclaim a scrub."""
+"""A quick check before allocation if the last is too old; a scrub after release."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WORLD = sites.with_catalog
 
 @pytest.fixture
 def gpus(clock, catalog) -> list[Device]:
-    """Two real GPUs on one node, never checked yet."""
+    """Two real, unchecked GPUs on one node."""
     pool = checked_pool(node_info(gpus=2))
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
 
@@ -59,7 +59,7 @@ def flavor(count: int) -> str:
 
 @pytest.fixture
 def workspace(gpus, make, alice) -> Workspace:
-    """Placed on one of the GPUs; the check before hand-out is on its way."""
+    """Placed on one of the GPUs, with its preflight check pending."""
     return make(alice, flavor(1))
 
 
@@ -76,7 +76,7 @@ def messages_of(workspace: Workspace) -> list[str]:
     return [event.sentence for event in Event.objects.filter(workspace=workspace).order_by("pk")]
 
 
-def test_it_is_started_only_when_its_device_has_passed(workspace, sent, clock):
+def test_workspace_starts_only_after_its_device_passed(workspace, sent, clock):
     assert (workspace.state, workspace.lease) == (State.PROVISIONING, "")
     assert not sent.commands
     command = only(sent)
@@ -98,7 +98,7 @@ def test_it_is_started_only_when_its_device_has_passed(workspace, sent, clock):
     check_invariants()
 
 
-def test_a_fresh_pass_is_enough(gpus, make, alice, sent):
+def test_recent_pass_needs_no_check(gpus, make, alice, sent):
     Device.objects.update(passed_at=timezone.now() - timedelta(hours=23))
     workspace = make(alice, flavor(1))
     assert taken(sent, Op.START)
@@ -106,7 +106,7 @@ def test_a_fresh_pass_is_enough(gpus, make, alice, sent):
     assert not GpuCheckRun.objects.exists()
 
 
-def test_an_old_pass_is_not_and_a_degraded_device_is_not_checked_each_time(gpus, make, alice, sent):
+def test_old_pass_needs_a_check_and_degraded_devices_are_not_checked_each_time(gpus, make, alice, sent):
     Device.objects.update(passed_at=timezone.now() - timedelta(hours=25))
     first = make(alice, flavor(1))
     assert answer(only(sent), "slow_memory")
@@ -123,7 +123,7 @@ def run_device(workspace: Workspace):
     return GpuCheckRun.objects.filter(workspace=workspace).latest("created_at").device_id
 
 
-def test_it_is_off_where_the_pool_says_so(gpus, make, alice, sent):
+def test_preflight_can_be_disabled_per_pool(gpus, make, alice, sent):
     Pool.objects.update(hand_out_max_age_hours=0)
     make(alice, flavor(1))
     assert taken(sent, Op.START)
@@ -131,7 +131,7 @@ def test_it_is_off_where_the_pool_says_so(gpus, make, alice, sent):
 
 
 @pytest.mark.parametrize("wrong", ["ecc", "xid79", "hang"])
-def test_a_bad_device_goes_out_and_another_one_is_taken(workspace, sent, settle, wrong):
+def test_failed_device_is_cordoned_and_another_is_allocated(workspace, sent, settle, wrong):
     bad = device_of(workspace)
     requested = workspace.requested_at
     assert answer(only(sent), wrong)
@@ -140,7 +140,7 @@ def test_a_bad_device_goes_out_and_another_one_is_taken(workspace, sent, settle,
     assert (workspace.requested_at, workspace.pool) == (requested, None)
     assert "failed its check. The workspace is queued again" in error_message(workspace)
     assert not held(bad) and fresh(bad).cordoned
-    # No scrub: nobody has been on it. And the queue is told.
+    # No scrub, as it was unused. And the queue is notified.
     assert not sent.of("node.gpu_scrub")
     assert sent.of("control.schedule")
     assert any("queued again" in text for text in messages_of(workspace))
@@ -155,7 +155,7 @@ def test_a_bad_device_goes_out_and_another_one_is_taken(workspace, sent, settle,
     check_invariants()
 
 
-def test_it_keeps_its_place_before_those_who_came_later(gpus, make, alice, bob, sent, clock):
+def test_workspace_keeps_its_queue_position_after_a_failed_check(gpus, make, alice, bob, sent, clock):
     cordon_device(actor=SYSTEM, device_id=gpus[1].pk, reason="away")
     first = make(alice, flavor(1))
     clock.shift(5)
@@ -169,7 +169,7 @@ def test_it_keeps_its_place_before_those_who_came_later(gpus, make, alice, bob, 
     assert (first.state, second.state) == (State.PROVISIONING, State.PENDING)
 
 
-def test_real_devices_have_to_pass_by_default_and_simulated_ones_cannot(gpus, olga):
+def test_checks_are_required_by_default_for_real_devices_only(gpus, olga):
     pool = gpus[0].node.pool
     assert (pool.check_required, pool.scrub_required) == (True, True)
     trial = create_pool(actor=olga, slug="trial", name="Trial", driver="simulated")
@@ -177,7 +177,7 @@ def test_real_devices_have_to_pass_by_default_and_simulated_ones_cannot(gpus, ol
 
 
 @pytest.mark.parametrize("how", ["unavailable", "failure"])
-def test_where_it_could_not_be_checked_it_is_kept_back_and_the_workspace_waits(workspace, sent, how):
+def test_unchecked_device_is_cordoned_and_the_workspace_waits(workspace, sent, how):
     device, command = device_of(workspace), only(sent)
     if how == "unavailable":
         assert tell(command, report=unavailable(command))
@@ -191,7 +191,7 @@ def test_where_it_could_not_be_checked_it_is_kept_back_and_the_workspace_waits(w
 
 
 @pytest.mark.parametrize("how", ["unavailable", "failure"])
-def test_or_it_is_handed_out_with_a_warning_where_the_pool_allows_that(workspace, sent, how):
+def test_unchecked_device_is_allocated_with_a_warning_if_allowed(workspace, sent, how):
     Pool.objects.update(check_required=False)
     command = only(sent)
     if how == "unavailable":
@@ -204,7 +204,7 @@ def test_or_it_is_handed_out_with_a_warning_where_the_pool_allows_that(workspace
     assert not Device.objects.filter(cordoned=True).exists()
 
 
-def test_where_no_library_is_there_it_is_not_tried_before_each_hand_out(workspace, make, alice, sent, clock):
+def test_missing_library_is_not_retried_at_each_start(workspace, make, alice, sent, clock):
     Pool.objects.update(check_required=False, scrub_required=False)
     command = only(sent)
     assert tell(command, report=unavailable(command))
@@ -218,7 +218,7 @@ def test_where_no_library_is_there_it_is_not_tried_before_each_hand_out(workspac
     assert not commands(sent)
 
 
-def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
+def test_silent_node_does_not_block_the_start_indefinitely(workspace, sent, clock):
     Pool.objects.update(check_required=False)
     for _ in range(preflight.DEADLINE_S // 10 + 1):
         sent.take("node.gpu_check")
@@ -244,7 +244,7 @@ def test_check_on_a_silent_node_is_abandoned(workspace, sent, clock):
     assert device_of(workspace) != device
 
 
-def test_the_deadline_holds_even_when_its_node_goes_on_telling(workspace, sent, clock):
+def test_deadline_applies_although_the_node_reports_progress(workspace, sent, clock):
     Pool.objects.update(check_required=False)
     command = only(sent)
     for _ in range(preflight.DEADLINE_S // 10 + 1):
@@ -255,7 +255,7 @@ def test_the_deadline_holds_even_when_its_node_goes_on_telling(workspace, sent, 
     assert answer(command, "ecc") is False
 
 
-def test_the_time_of_its_check_does_not_count_as_time_of_its_start(workspace, sent, clock):
+def test_check_time_does_not_count_toward_the_start_timeout(workspace, sent, clock):
     Workspace.objects.filter(pk=workspace.pk).update(next_reconcile_at=timezone.now())
     limit = workspace.template.start_timeout_s
     command = only(sent)
@@ -269,7 +269,7 @@ def test_the_time_of_its_check_does_not_count_as_time_of_its_start(workspace, se
 
 
 @pytest.mark.parametrize("act", ["stop", "delete"])
-def test_it_can_be_stopped_and_deleted_during_its_check(workspace, alice, sent, act):
+def test_workspace_can_be_stopped_or_deleted_during_its_check(workspace, alice, sent, act):
     device = device_of(workspace)
     command = only(sent)
     getattr(services, act)(actor=alice, workspace_id=workspace.pk)
@@ -287,7 +287,7 @@ def test_it_can_be_stopped_and_deleted_during_its_check(workspace, alice, sent, 
     check_invariants()
 
 
-def test_the_check_of_an_earlier_place_does_not_start_the_next_one(workspace, alice, sent):
+def test_check_of_an_earlier_placement_does_not_start_the_next(workspace, alice, sent):
     first = only(sent)
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert node_says(sent, "stop", "absent")
@@ -324,7 +324,7 @@ def test_start_under_way_is_not_checked_again(workspace, alice, sent):
     assert not sent.commands
 
 
-def test_a_workspace_of_two_waits_for_both_and_leaves_both_when_one_is_bad(gpus, make, alice, sent):
+def test_workspace_with_two_devices_waits_for_both_and_releases_both_on_failure(gpus, make, alice, sent):
     workspace = make(alice, flavor(2))
     first, second = commands(sent)
     assert answer(first)
@@ -376,7 +376,7 @@ def test_device_is_not_allocated_before_its_scrub(running, make, alice, bob, sen
     assert device_of(waiting) == device
 
 
-def test_a_leak_keeps_it_out_and_it_is_scrubbed_again_after_a_while(running, alice, sent, clock):
+def test_leak_cordons_the_device_and_it_is_scrubbed_again_later(running, alice, sent, clock):
     device = device_of(running)
     services.delete(actor=alice, workspace_id=running.pk)
     assert node_says(sent, "delete", "absent")
@@ -393,7 +393,7 @@ def test_a_leak_keeps_it_out_and_it_is_scrubbed_again_after_a_while(running, ali
 
 
 def scrubs_after(device_id):
-    """How many scrubs a workspace that leaves this device behind has queued."""
+    """The number of scrubs queued when a workspace releases this device."""
     return preflight.scrub_after(AllocationsReleased(Workspace(), (device_id,), used=True))
 
 
@@ -410,8 +410,8 @@ def test_scrubs_run_only_if_required_and_not_twice(gpus, pool, make, alice, sent
     assert scrubs_after(device_of(workspace).pk) == 0
 
 
-def test_the_scrub_is_queued_in_the_transaction_that_releases(running, alice, sent, monkeypatch):
-    """There is no moment at which the device is free and its scrub is not known."""
+def test_scrub_is_queued_in_the_releasing_transaction(running, alice, sent, monkeypatch):
+    """The device is never free without its scrub being queued."""
     seen = []
     real = runs.make_run
 

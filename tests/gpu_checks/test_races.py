@@ -1,4 +1,4 @@
-"""Checks, people and answers at the same moment, on whichever database the tests run."""
+"""Concurrent checks, requests and results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEVICES = 4
 
 
 def at_once(*acts):
-    """Do all of it in threads of their own that begin together; what each gave, or its refusal."""
+    """Run all in threads that start together; return results or refusals."""
     together = threading.Barrier(len(acts))
 
     def do(act):
@@ -49,7 +49,7 @@ def at_once(*acts):
 
 
 def people(number: int, actor, team):
-    """So many that start a workspace with one GPU each."""
+    """Users that each start a workspace with one GPU."""
     template = selectors.all_templates().get(slug="jupyterlab")
     flavor = Flavor.objects.get(accelerator_count=1)
     return [
@@ -58,7 +58,7 @@ def people(number: int, actor, team):
     ]
 
 
-def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catalog, sent):
+def test_device_is_never_allocated_while_its_check_is_requested(alice, team, catalog, sent):
     checked_pool(node_info(gpus=DEVICES))
     Pool.objects.update(hand_out_max_age_hours=0)
 
@@ -76,8 +76,8 @@ def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catal
     check_invariants()
 
 
-def test_no_peer_is_given_away_or_named_twice(alice, team, catalog, sent):
-    # One node, as all of one person's workspaces are where their home is.
+def test_peer_is_never_allocated_or_reserved_twice(alice, team, catalog, sent):
+    # One node, as all workspaces of a user are placed with their home.
     checked_pool(linked_node("node-1", 16))
     Pool.objects.update(hand_out_max_age_hours=0)
     Device.objects.update(passed_at=timezone.now())
@@ -98,8 +98,8 @@ def test_no_peer_is_given_away_or_named_twice(alice, team, catalog, sent):
     check_invariants()
 
 
-def test_no_end_of_a_link_is_given_away(alice, team, catalog, sent, settings):
-    """Nor are both of a node's GPUs ends of links to the same other one, however often it is asked for."""
+def test_end_of_a_link_check_is_never_allocated(alice, team, catalog, sent, settings):
+    """Nor do both GPUs of a node become ends of links to the same node."""
     settings.BERTH_NODES_ADDRESS = "192.0.2.11"
     pool = checked_pool(*(node_info(f"node-{each}", gpus=2, provides=("rdma",)) for each in (1, 2, 3)))
     config = {**pool.config, "node": "node-1", "homes_shared": True}
@@ -124,7 +124,7 @@ def test_no_end_of_a_link_is_given_away(alice, team, catalog, sent, settings):
     check_invariants()
 
 
-def test_both_ends_of_a_link_are_answered_for_at_the_same_moment(catalog, sent, settings, olga):
+def test_results_of_both_ends_at_the_same_moment(catalog, sent, settings, olga):
     settings.BERTH_NODES_ADDRESS = "192.0.2.11"
     pool = checked_pool(*(node_info(f"node-{each}", gpus=1, provides=("rdma",)) for each in (1, 2)))
     Pool.objects.update(config={**pool.config, "node": "node-1"})
@@ -142,9 +142,7 @@ def test_both_ends_of_a_link_are_answered_for_at_the_same_moment(catalog, sent, 
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
-    alice, team, catalog, sent, monkeypatch
-):
+def test_check_waits_for_the_cycle_that_allocates_the_device(alice, team, catalog, sent, monkeypatch):
     checked_pool(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_hours=0)
     device = Device.objects.get()
@@ -153,7 +151,7 @@ def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
     def slow_start(site, names):
         if names:
             decided.set()
-            # Time for the check to come in between, if it could.
+            # Time for the check to interfere, if it could.
             time.sleep(0.3)
         return real(site, names)
 
@@ -177,7 +175,7 @@ def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
     assert not GpuCheckRun.objects.exists()
 
 
-def test_one_verdict_of_many_copies_counts(catalog, sent):
+def test_concurrent_copies_of_a_result_count_once(catalog, sent):
     checked_pool(node_info(gpus=1))
     device = Device.objects.get()
     runs.request_check(actor=SYSTEM, device_id=device.pk)
@@ -188,7 +186,7 @@ def test_one_verdict_of_many_copies_counts(catalog, sent):
     assert Event.objects.filter(kind="device.cordoned").count() == 1
 
 
-def test_those_who_ask_for_the_same_get_the_same(catalog, sent):
+def test_concurrent_equal_requests_return_one_run(catalog, sent):
     checked_pool(node_info(gpus=1))
     device = Device.objects.get()
     found = at_once(*[lambda: runs.request_check(actor=SYSTEM, device_id=device.pk)] * 6)
@@ -196,11 +194,11 @@ def test_those_who_ask_for_the_same_get_the_same(catalog, sent):
     assert len(commands(sent)) == 1
 
 
-def test_the_last_check_of_a_place_and_its_stop_at_the_same_moment(alice, make, catalog, sent):
-    """Whoever comes first: it is stopped, or it is started and then stopped; nothing is left in between."""
+def test_last_check_and_stop_at_the_same_moment_are_consistent(alice, make, catalog, sent):
+    """In either order the workspace ends up stopping, with nothing left in between."""
     for number in range(3):
         pool = checked_pool(node_info(f"node-{number}", gpus=1), slug=f"pool-{number}")
-        # Else all of hers would wait for the machine that has her home.
+        # Otherwise all of her workspaces would wait for the node with her home.
         Pool.objects.filter(pk=pool.pk).update(config={**pool.config, "homes_shared": True})
         workspace = make(alice, Flavor.objects.filter(accelerator_count=1).first().slug, name=f"w{number}")
         assert GpuCheckRun.objects.filter(cause=CheckCause.HAND_OUT, workspace=workspace).exists()

@@ -1,4 +1,4 @@
-"""Other MIG layouts before a start: the step, lost and late messages, and what follows a failure."""
+"""MIG repartitioning before a start: steps, lost and late messages, failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL, LARGE = "1g.10gb", "3g.40gb"
 
 @pytest.fixture
 def pool(catalog, tmp_path) -> Pool:
-    """One simulated GPU in two halves, the first of four small instances; other layouts are allowed."""
+    """One simulated GPU with a large and four small instances; repartitioning is allowed."""
     made = simulated_pool(
         str(tmp_path / "sim"), nodes=1, gpus=1, mig="1g.10gb@0, 1g.10gb@1, 1g.10gb@2, 3g.40gb@4"
     )
@@ -61,7 +61,7 @@ def small(pool):
 
 @pytest.fixture
 def waiting(large, make, alice, settle) -> Workspace:
-    """The second large one: the first has the instance that stood, for this one the small ones go."""
+    """A second large workspace: the small instances are removed for it."""
     first = make(alice, large)
     settle()
     first.refresh_from_db()
@@ -88,7 +88,7 @@ def state(workspace: Workspace) -> str:
     return workspace.state
 
 
-def test_the_layout_is_changed_and_the_new_instance_is_given_when_it_has_been_seen(waiting, sent, settle):
+def test_layout_changes_and_the_new_instance_is_allocated_after_inventory(waiting, sent, settle):
     assert state(waiting) == State.PROVISIONING and held(waiting) == []
     assert (waiting.lease, sent.commands) == ("", [])
     change = change_of(run())
@@ -108,20 +108,20 @@ def test_the_layout_is_changed_and_the_new_instance_is_given_when_it_has_been_se
     check_invariants()
 
 
-def test_without_the_permission_it_waits(pool, large, make, alice, settle):
+def test_workspace_waits_without_permission_to_repartition(pool, large, make, alice, settle):
     allow(pool, False)
     make(alice, large)
     settle()
     second = make(alice, large)
     settle()
     assert state(second) == State.PENDING and not GpuCheckRun.objects.exists()
-    # And is taken at once when that is allowed.
+    # It starts at once when that is allowed.
     allow(pool)
     settle()
     assert state(second) == State.RUNNING
 
 
-def test_the_permission_does_nothing_where_the_driver_cannot(pool, large, make, alice, settle):
+def test_permission_has_no_effect_without_driver_support(pool, large, make, alice, settle):
     Pool.objects.update(capabilities=["whole_gpu", "mig"])
     rows_changed()
     make(alice, large)
@@ -129,7 +129,7 @@ def test_the_permission_does_nothing_where_the_driver_cannot(pool, large, make, 
     assert state(make(alice, large)) == State.PENDING
 
 
-def test_the_preview_says_what_the_creation_does(large, make, alice, settle, team):
+def test_preview_equals_the_result_of_creation(large, make, alice, settle, team):
     for _ in range(3):
         verdict = admission.assess(
             actor=alice,
@@ -142,7 +142,7 @@ def test_the_preview_says_what_the_creation_does(large, make, alice, settle, tea
         settle()
 
 
-def test_operators_allow_it_on_the_page_and_by_rest(pool, olga, as_user, operator):
+def test_operators_allow_repartitioning_on_the_page_and_over_rest(pool, olga, as_user, operator):
     allow(pool, False)
     page = as_user(olga)
     assert "Replace idle MIG instances" in page.get("/pools/sim/").content.decode()
@@ -167,7 +167,7 @@ def test_impossible_layout_is_refused(pool, make, alice):
         make(alice, flavor)
 
 
-def test_two_at_once_never_change_one_gpu_twice(pool, make, alice, settle):
+def test_workspaces_at_once_never_repartition_one_gpu_twice(pool, make, alice, settle):
     flavor = FlavorFactory(accelerator_count=1, mig_profile="2g.20gb", pool=pool).slug
     both = [make(alice, flavor), make(alice, flavor)]
     cycle.run()
@@ -181,17 +181,17 @@ def test_two_at_once_never_change_one_gpu_twice(pool, make, alice, settle):
     check_invariants()
 
 
-def test_nothing_else_is_placed_on_the_gpu_meanwhile(waiting, small, make, alice):
+def test_gpu_takes_no_other_work_during_repartitioning(waiting, small, make, alice):
     assert state(make(alice, small)) == State.PENDING
 
 
-def test_an_instance_of_it_is_not_checked_meanwhile(waiting):
+def test_instances_are_not_checked_during_repartitioning(waiting):
     for device in Device.objects.filter(mig_profile=SMALL):
         with pytest.raises(StateConflict, match="MIG layout change"):
             runs.request_scrub(actor=SYSTEM, device_id=device.pk)
 
 
-def test_a_refusal_gives_everything_back_and_the_gpu_a_rest(waiting, pool, sent, settle, clock):
+def test_refusal_releases_everything_and_delays_the_next_attempt(waiting, pool, sent, settle, clock):
     rescript(pool, refuse_repartitions=True)
     sent.take(TASK)
     clock.shift(runs.BEGIN_WITHIN_S + 1)
@@ -223,7 +223,7 @@ LOSSES = ("command", "answer", "inventory")
 
 
 @pytest.mark.parametrize("lost", LOSSES)
-def test_a_lost_message_costs_time_and_nothing_else(waiting, sent, settle, clock, lost):
+def test_lost_message_only_delays_repartitioning(waiting, sent, settle, clock, lost):
     if lost == "command":
         assert sent.take(TASK)
     else:
@@ -241,7 +241,7 @@ def test_a_lost_message_costs_time_and_nothing_else(waiting, sent, settle, clock
     check_invariants()
 
 
-def test_every_message_twice_is_once(waiting, sent, settle):
+def test_messages_delivered_twice_take_effect_once(waiting, sent, settle):
     (command,) = sent.take(TASK)
     sent.deliver(command)
     sent.deliver(command)
@@ -264,14 +264,14 @@ def test_answer_under_an_old_lease_is_ignored(waiting, sent, settle, clock):
     (command,) = sent.take(TASK)
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     lost_runs.sweep_lost()
-    # The first one is void by now.
+    # The first one is outdated.
     sent.deliver(command)
     assert not sent.of(ANSWER)
     settle()
     assert held(waiting) == [LARGE]
 
 
-def test_an_inventory_from_before_the_change_shows_nothing(waiting, sent, settle):
+def test_inventory_from_before_the_change_does_not_complete_it(waiting, sent, settle):
     (command,) = sent.take(TASK)
     polling.request_inventory(Pool.objects.get())
     (inventory,) = sent.take("node.inventory")
@@ -311,7 +311,7 @@ def test_stop_during_the_operation_leaves_nothing(waiting, sent, settle, alice, 
     check_invariants()
 
 
-def test_the_same_workspace_asked_for_again_meanwhile_gets_one_instance(waiting, sent, settle, alice):
+def test_workspace_restarted_during_repartitioning_gets_one_instance(waiting, sent, settle, alice):
     sent.deliver(*sent.take(TASK))
     services.stop(actor=alice, workspace_id=waiting.pk)
     settle()
@@ -321,7 +321,7 @@ def test_the_same_workspace_asked_for_again_meanwhile_gets_one_instance(waiting,
     check_invariants()
 
 
-def test_an_instance_that_is_not_clean_is_out_and_not_given(waiting, pool, sent, settle):
+def test_unclean_instance_is_cordoned_and_not_allocated(waiting, pool, sent, settle):
     rescript(pool, fault_leak="sim-001:0")
     (command,) = sent.take(TASK)
     command.kwargs["command"]["pool"]["config"]["fault_leak"] = "sim-001:0"
@@ -332,7 +332,7 @@ def test_an_instance_that_is_not_clean_is_out_and_not_given(waiting, pool, sent,
     assert profiles() == [SMALL] * 3 + [LARGE]
 
 
-def test_the_new_instance_is_checked_where_the_pool_says_so(pool, large, make, alice, sent, settle):
+def test_new_instance_is_checked_if_the_pool_requires_it(pool, large, make, alice, sent, settle):
     make(alice, large)
     settle()
     Pool.objects.update(hand_out_max_age_hours=24)

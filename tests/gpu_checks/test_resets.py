@@ -1,4 +1,4 @@
-"""Resets of GPUs: what is refused, what comes of one, what follows, and what a kill leaves at each stage."""
+"""Resets of GPUs: refusals, results, following checks, and kills at each stage."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ WORLD = sites.with_catalog
 
 @pytest.fixture
 def gpus(catalog: None) -> list[Device]:
-    """Four real GPUs on one node; the first is out, for its check asks for a reset."""
+    """Four real GPUs on one node; the first is cordoned by a check that recommends a reset."""
     pool = checked_pool(node_info(gpus=4))
     found = list(Device.objects.filter(node__pool=pool).order_by("index"))
-    out(found[0])
+    cordon_by_check(found[0])
     return found
 
 
@@ -52,7 +52,7 @@ def operator(with_token: Any, olga: Any) -> Api:
     return Api(with_token(olga))
 
 
-def out(device: Device, cause: CordonCause = CordonCause.CHECK, recovery: str = "reset") -> None:
+def cordon_by_check(device: Device, cause: CordonCause = CordonCause.CHECK, recovery: str = "reset") -> None:
     cordon_device(actor=SYSTEM, device_id=device.pk, reason="Rows wait.", cause=cause, recovery=recovery)
 
 
@@ -65,7 +65,7 @@ def command_of(sent: Any) -> CheckCommand:
     return messages.load(message.kwargs["command"], CheckCommand)
 
 
-def says(command: CheckCommand, verdict: str, text: str = "So it is.", **fields: Any) -> bool:
+def report_reset(command: CheckCommand, verdict: str, text: str = "So it is.", **fields: Any) -> bool:
     result = ResetResult(command.uuid, ResetVerdict(verdict), text, **fields)
     return tell(command, report=messages.dump(result))
 
@@ -78,14 +78,14 @@ def refused(device: Device) -> Any:
     return found.value.reason.code
 
 
-def test_a_reset_is_done_and_the_check_that_follows_lifts_the_cordon(gpu: Device, sent: Any) -> None:
+def test_check_after_a_reset_lifts_the_cordon(gpu: Device, sent: Any) -> None:
     Device.objects.filter(pk=gpu.pk).update(facts={"pci_bus_id": "0000:1b:00.0"})
     run = ask(gpu)
     assert ask(gpu) == run
     assert (run.kind, run.state, fresh(gpu).checking) == (CheckKind.RESET, RunState.QUEUED, True)
     command = command_of(sent)
     assert (command.kind, command.uuid, command.bus) == ("reset", gpu.uuid, "0000:1b:00.0")
-    assert says(command, "done", "It was reset.")
+    assert report_reset(command, "done", "It was reset.")
     run.refresh_from_db()
     assert (run.state, run.verdict, run.summary) == (RunState.DONE, CheckVerdict.PASS, "It was reset.")
     assert fresh(gpu).cordoned, "nobody knows yet what it is worth"
@@ -97,21 +97,21 @@ def test_a_reset_is_done_and_the_check_that_follows_lifts_the_cordon(gpu: Device
 
 
 def test_device_cordoned_by_a_scrub_is_scrubbed(gpus: list[Device], sent: Any) -> None:
-    out(gpus[1], CordonCause.SCRUB)
+    cordon_by_check(gpus[1], CordonCause.SCRUB)
     ask(gpus[1])
-    assert says(command_of(sent), "done")
+    assert report_reset(command_of(sent), "done")
     following = only(sent)
     assert following.kind == "scrub" and scrubbed(following)
     assert not fresh(gpus[1]).cordoned
 
 
-def test_a_check_that_was_never_asked_for_is_made_up_for(
+def test_check_lost_by_a_killed_process_is_requested_by_the_policy(
     gpu: Device, sent: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between the answer and what follows: the policy looks again."""
+    """Killed between the result and the request of the check."""
     monkeypatch.setattr(resets, "check_again", lambda device: None)
     ask(gpu)
-    assert says(command_of(sent), "done")
+    assert report_reset(command_of(sent), "done")
     assert fresh(gpu).recovery == "retry" and fresh(gpu).cordoned
     clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
     policy.run()
@@ -130,7 +130,7 @@ def test_unfinished_reset_keeps_the_cordon_with_the_next_step(
     gpu: Device, sent: Any, said: str, verdict: str, advice: str
 ) -> None:
     run = ask(gpu)
-    assert says(command_of(sent), said, "Somebody has it open.")
+    assert report_reset(command_of(sent), said, "Somebody has it open.")
     run.refresh_from_db()
     now = fresh(gpu)
     assert (run.verdict, run.recovery, run.summary) == (verdict, advice, "Somebody has it open.")
@@ -138,15 +138,15 @@ def test_unfinished_reset_keeps_the_cordon_with_the_next_step(
     assert not GpuCheckRun.objects.exclude(pk=run.pk).exists()
 
 
-def test_a_cordon_of_an_operator_stays_his(gpus: list[Device], sent: Any) -> None:
-    out(gpus[1], CordonCause.OPERATOR, "")
+def test_reset_keeps_an_operator_cordon(gpus: list[Device], sent: Any) -> None:
+    cordon_by_check(gpus[1], CordonCause.OPERATOR, "")
     ask(gpus[1])
-    assert says(command_of(sent), "failed", "It failed.")
+    assert report_reset(command_of(sent), "failed", "It failed.")
     now = fresh(gpus[1])
     assert (now.cordon_cause, now.cordon_reason, now.recovery) == ("operator", "Rows wait.", "reboot")
 
 
-def test_report_about_another_gpu_is_no_reset(gpu: Device, gpus: list[Device], sent: Any) -> None:
+def test_report_about_another_gpu_is_refused(gpu: Device, gpus: list[Device], sent: Any) -> None:
     ask(gpu)
     command = command_of(sent)
     other = ResetResult(gpus[1].uuid, ResetVerdict.DONE, "It was reset.")
@@ -154,19 +154,19 @@ def test_report_about_another_gpu_is_no_reset(gpu: Device, gpus: list[Device], s
     assert run_of(command).verdict == CheckVerdict.INCONCLUSIVE
     ask(gpu)
     pretended = command_of(sent)
-    assert says(pretended, "done", simulated=True)
+    assert report_reset(pretended, "done", simulated=True)
     assert run_of(pretended).verdict == CheckVerdict.INCONCLUSIVE
     ask(gpu)
     hung = command_of(sent)
     assert tell(hung, failure=failure("hung"))
     assert (run_of(hung).verdict, fresh(gpu).recovery) == (CheckVerdict.HUNG, "reboot")
-    assert says(hung, "done") is False, "it has ended"
+    assert report_reset(hung, "done") is False, "it has ended"
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
-def test_only_what_is_out_or_advised(gpus: list[Device], sent: Any, alice: Any) -> None:
+def test_reset_needs_a_cordon_or_a_recommendation(gpus: list[Device], sent: Any, alice: Any) -> None:
     with pytest.raises(NotAllowed):
         resets.request_reset(actor=alice, device_id=gpus[0].pk)
     assert refused(gpus[1]) == CheckCode.RESET_NOT_ADVISED
@@ -194,12 +194,12 @@ def test_devices_that_cannot_be_reset(gpu: Device, fields: dict[str, Any], code:
     assert refused(gpu) == code
 
 
-def test_a_node_that_is_away_resets_nothing(gpu: Device) -> None:
+def test_offline_node_cannot_reset(gpu: Device) -> None:
     Node.objects.update(online=False)
     assert refused(gpu) == CheckCode.NODE_NOT_ANSWERING
 
 
-def test_not_under_a_check_and_not_under_a_workspace(
+def test_reset_is_refused_during_a_check_and_while_in_use(
     gpu: Device, gpus: list[Device], sent: Any, make: Any, alice: Any
 ) -> None:
     check = runs.request_check(actor=SYSTEM, device_id=gpu.pk)
@@ -208,13 +208,13 @@ def test_not_under_a_check_and_not_under_a_workspace(
     Pool.objects.update(hand_out_max_age_hours=0)
     workspace = make(alice, flavor_of_one_gpu())
     taken = Device.objects.get(allocated__allocation__workspace=workspace)
-    out(taken)
+    cordon_by_check(taken)
     assert refused(taken) == CheckCode.DEVICE_IN_USE
 
 
-def test_an_old_form_is_void(gpu: Device) -> None:
+def test_outdated_form_is_refused(gpu: Device) -> None:
     seen = frozenset({resets.etags.version_of(resets.displayed_state(gpu))})
-    out(gpu, recovery="reboot")
+    cordon_by_check(gpu, recovery="reboot")
     with pytest.raises(PreconditionFailed):
         resets.request_reset(actor=SYSTEM, device_id=gpu.pk, expected=seen)
 
@@ -222,7 +222,7 @@ def test_an_old_form_is_void(gpu: Device) -> None:
 # --- alone on its node, and kills ------------------------------------------------------------------
 
 
-def test_it_is_alone_on_its_node(gpu: Device, gpus: list[Device], sent: Any) -> None:
+def test_reset_runs_alone_on_its_node(gpu: Device, gpus: list[Device], sent: Any) -> None:
     runs.request_check(actor=SYSTEM, device_id=gpus[1].pk)
     running = only(sent)
     ask(gpu)
@@ -231,13 +231,11 @@ def test_it_is_alone_on_its_node(gpu: Device, gpus: list[Device], sent: Any) -> 
     command = command_of(sent)
     runs.request_scrub(actor=SYSTEM, device_id=gpus[2].pk)
     assert not sent.of("node.gpu_scrub")
-    assert says(command, "refused")
+    assert report_reset(command, "refused")
     assert len(sent.of("node.gpu_scrub")) == 1
 
 
-def test_killed_before_it_has_begun_it_is_sent_again_and_then_lost(
-    gpu: Device, sent: Any, clock: Any
-) -> None:
+def test_reset_killed_before_start_is_sent_again_and_then_lost(gpu: Device, sent: Any, clock: Any) -> None:
     run = ask(gpu)
     leases = {command_of(sent).lease}
     for _ in range(2):
@@ -247,23 +245,23 @@ def test_killed_before_it_has_begun_it_is_sent_again_and_then_lost(
     clock.shift(runs.BEGIN_WITHIN_S + 1)
     assert lost_runs.sweep_lost() == 1
     assert len(leases) == 3
-    is_lost(run, gpu)
+    assert_lost(run, gpu)
 
 
-def test_killed_at_work_it_is_lost_and_never_done_a_second_time(gpu: Device, sent: Any, clock: Any) -> None:
+def test_reset_killed_while_running_is_lost_and_never_repeated(gpu: Device, sent: Any, clock: Any) -> None:
     run = ask(gpu)
     command = command_of(sent)
     assert results.apply_progress(run_id=run.pk, lease=command.lease, progress={"phase": "prepare"})
-    # Whoever lifts the cordon meanwhile has lifted what was there before.
+    # A cordon lifted meanwhile was the earlier one.
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     clock.shift(runs.SILENT_S + 1)
     assert lost_runs.sweep_lost() == 1
     assert not sent.of("node.gpu_reset")
-    is_lost(run, gpu)
-    assert says(command, "done") is False, "it comes too late"
+    assert_lost(run, gpu)
+    assert report_reset(command, "done") is False, "it comes too late"
 
 
-def is_lost(run: GpuCheckRun, device: Device) -> None:
+def assert_lost(run: GpuCheckRun, device: Device) -> None:
     run.refresh_from_db()
     now = fresh(device)
     assert (run.state, run.verdict) == (RunState.LOST, "")
@@ -279,7 +277,9 @@ def text(response: Any) -> str:
     return " ".join(unescape(response.content.decode()).split())
 
 
-def test_by_rest_once_for_each_key(operator: Api, gpu: Device, gpus: list[Device], sent: Any) -> None:
+def test_reset_over_rest_is_idempotent_by_key(
+    operator: Api, gpu: Device, gpus: list[Device], sent: Any
+) -> None:
     refusal = problem(operator.post(f"devices/{gpus[1].pk}/reset"), 409, "conflict")
     assert refusal["reason"]["code"] == "reset_not_advised"
     made = operator.post(f"devices/{gpu.pk}/reset", **{"Idempotency-Key": "at-three"})
@@ -292,7 +292,7 @@ def test_by_rest_once_for_each_key(operator: Api, gpu: Device, gpus: list[Device
     assert operator.post("gpu-checks", {"device": gpu.uuid, "kind": "reset"}).status_code == 400
 
 
-def test_the_page_asks_with_what_it_would_interrupt(
+def test_page_asks_for_confirmation_with_affected_workspaces(
     client: Any, olga: Any, alice: Any, gpu: Device, gpus: list[Device], sent: Any, make: Any
 ) -> None:
     Device.objects.update(island="nvlink-0")
@@ -312,29 +312,29 @@ def test_the_page_asks_with_what_it_would_interrupt(
     command = command_of(sent)
     results.apply_progress(run_id=run.pk, lease=command.lease, progress={})
     assert "Resetting" in text(client.get(asked.url))
-    assert says(command, "failed", "The reset failed.")
+    assert report_reset(command, "failed", "The reset failed.")
     assert "Drain and reboot the node" in text(client.get(asked.url))
 
 
-def test_an_old_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) -> None:
+def test_outdated_page_asks_again(client: Any, olga: Any, gpu: Device, sent: Any) -> None:
     client.force_login(olga)
     link = f"/gpus/devices/{gpu.pk}/reset/"
     version = client.get(link).context["hidden"]["version"]
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     again = client.post(link, {"version": version}, follow=True)
     assert message_of(Reason(CommonCode.CHANGED_SINCE, {"name": "GPU 0 of node-1"})) in text(again)
-    # It asks no more.
+    # There is no button.
     assert "is in service, and no check recommends a reset" in text(again)
     assert 'class="btn danger-fill"' not in text(again)
     assert not GpuCheckRun.objects.exists()
 
 
-def test_a_simulated_gpu_is_not_reset_and_says_so(
+def test_simulated_gpu_reset_is_marked(
     catalog: None, tmp_path: Any, client: Any, olga: Any, sent: Any
 ) -> None:
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=1)
     device = Device.objects.get(node__pool=pool)
-    out(device)
+    cordon_by_check(device)
     client.force_login(olga)
     link = f"/gpus/devices/{device.pk}/reset/"
     assert "nothing; the GPU is simulated" in text(client.get(link))

@@ -1,4 +1,4 @@
-"""Checks of devices: asked for, sent, answered; what a verdict does; what comes twice, late or wrong."""
+"""Checks of devices: requests, messages, verdicts, and repeated, late or invalid results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORLD = sites.with_catalog
 
 @pytest.fixture
 def gpus(catalog) -> list[Device]:
-    """Four real GPUs on one node; what their node would say is said by hand."""
+    """Four real GPUs on one node; the test answers for it."""
     pool = checked_pool(node_info(gpus=4))
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
 
@@ -59,7 +59,7 @@ def kinds(device: Device) -> list[str]:
     return [event.kind for event in told if event.data.get("device") == device.uuid]
 
 
-# --- asking ----------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def test_check_is_sent_to_its_node_and_reserves_the_device(gpu, olga, sent, clock):
@@ -102,7 +102,7 @@ def test_repeated_request_is_one_run_and_others_wait(gpu, sent):
         assert refused.value.next_action
 
 
-def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
+def test_missing_or_partitioned_device_is_not_checked(gpu, sent):
     Device.objects.filter(pk=gpu.pk).update(present=False)
     with pytest.raises(StateConflict, match="is missing"):
         ask(gpu)
@@ -125,7 +125,7 @@ def flavor_of_one_gpu() -> str:
     return Flavor.objects.filter(accelerator_count=1).order_by("slug").first().slug
 
 
-def test_only_what_has_not_begun_is_cancelled(gpu, olga, sent):
+def test_only_queued_runs_can_be_cancelled(gpu, olga, sent):
     run = ask(gpu)
     command = only(sent)
     runs.cancel_check(actor=olga, run_id=run.pk)
@@ -138,7 +138,7 @@ def test_only_what_has_not_begun_is_cancelled(gpu, olga, sent):
         runs.cancel_check(actor=olga, run_id=again.pk)
 
 
-def test_a_node_does_a_few_at_a_time_and_the_next_when_one_has_ended(catalog, sent):
+def test_node_runs_a_limited_number_of_checks_at_a_time(catalog, sent):
     pool = checked_pool(node_info(gpus=6))
     for device in Device.objects.filter(node__pool=pool):
         ask(device)
@@ -151,7 +151,7 @@ def test_a_node_does_a_few_at_a_time_and_the_next_when_one_has_ended(catalog, se
 # --- verdicts --------------------------------------------------------------------------------------
 
 
-def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
+def test_pass_is_recorded_and_clears_the_warning(gpu, sent):
     Device.objects.filter(pk=gpu.pk).update(warning="slow once")
     run = ask(gpu)
     command = only(sent)
@@ -183,7 +183,7 @@ def test_each_step_is_published(gpu, sent, monkeypatch):
     assert told == [run.pk] * 3
 
 
-def test_placement_learns_of_a_warning_and_of_its_end(gpu, sent):
+def test_warnings_are_published_to_placement(gpu, sent):
     kept = snapshot.load()
 
     def warned() -> list[str]:
@@ -200,7 +200,7 @@ def test_placement_learns_of_a_warning_and_of_its_end(gpu, sent):
     assert warned() == []
 
 
-def test_a_degraded_device_stays_in_use_with_a_warning(gpu, olga, sent):
+def test_degraded_device_stays_in_service_with_a_warning(gpu, olga, sent):
     ask(gpu)
     assert answer(only(sent), "slow_memory")
     device = fresh(gpu)
@@ -214,7 +214,7 @@ def test_a_degraded_device_stays_in_use_with_a_warning(gpu, olga, sent):
     ("wrong", "verdict", "recovery"),
     [("ecc", "fail", "drain_and_reset"), ("xid79", "fail", "reboot"), ("hang", "hung", "reboot")],
 )
-def test_a_bad_device_is_cordoned_until_it_passes(gpu, olga, sent, wrong, verdict, recovery):
+def test_failed_device_is_cordoned_until_it_passes(gpu, olga, sent, wrong, verdict, recovery):
     ask(gpu)
     assert answer(only(sent), wrong)
     device = fresh(gpu)
@@ -231,7 +231,7 @@ def test_a_bad_device_is_cordoned_until_it_passes(gpu, olga, sent, wrong, verdic
     assert kinds(gpu)[-2:] == ["device.check_passed", "device.uncordoned"]
 
 
-def test_a_pass_does_not_lift_what_others_hold_out(gpu, olga, sent):
+def test_pass_does_not_lift_other_cordons(gpu, olga, sent):
     cordon_device(actor=olga, device_id=gpu.pk, reason="new cooling")
     for wrong in ("ecc", ""):
         ask(gpu)
@@ -249,7 +249,7 @@ def test_a_pass_does_not_lift_what_others_hold_out(gpu, olga, sent):
 
 
 @pytest.mark.parametrize("how", ["unavailable", "busy", "failure"])
-def test_a_check_that_could_not_be_run_changes_nothing(gpu, olga, sent, how):
+def test_check_that_could_not_run_changes_nothing(gpu, olga, sent, how):
     before = timezone.now() - timedelta(days=3)
     Device.objects.filter(pk=gpu.pk).update(passed_at=before)
     ask(gpu)
@@ -266,14 +266,14 @@ def test_a_check_that_could_not_be_run_changes_nothing(gpu, olga, sent, how):
     assert not Notification.objects.exists()
 
 
-def test_a_node_that_does_not_come_back_from_a_device_means_that_it_hangs(gpu, sent):
+def test_hung_node_failure_cordons_the_device(gpu, sent):
     ask(gpu)
     assert tell(only(sent), failure=failure("hung"))
     device = fresh(gpu)
     assert (device.cordoned, device.recovery) == (True, "reboot")
 
 
-def test_a_mig_instance_takes_its_gpu_along_and_brings_it_back(catalog, sent):
+def test_failed_mig_instance_cordons_its_gpu_until_all_instances_pass(catalog, sent):
     parent = DeviceInfo("GPU-p", 0, "NVIDIA H100 80GB HBM3", 81_559, mig_mode=True)
     parts = [
         DeviceInfo(
@@ -288,7 +288,7 @@ def test_a_mig_instance_takes_its_gpu_along_and_brings_it_back(catalog, sent):
     assert answer(only(sent), "xid79")
     assert fresh(first).cordoned and fresh(whole).cordoned and not fresh(second).cordoned
     assert "1g.10gb" in fresh(whole).cordon_reason
-    # What is the instance's own matter stays with it.
+    # A leak concerns the instance only.
     ask(second)
     assert answer(only(sent), "hang")
     assert fresh(second).cordoned
@@ -301,7 +301,7 @@ def test_a_mig_instance_takes_its_gpu_along_and_brings_it_back(catalog, sent):
     assert not fresh(whole).cordoned
 
 
-def test_a_slow_instance_leaves_its_gpu_alone(catalog, sent):
+def test_instance_leak_does_not_cordon_its_gpu(catalog, sent):
     parent = DeviceInfo("GPU-p", 0, "NVIDIA H100 80GB HBM3", 81_559, mig_mode=True)
     part = DeviceInfo("MIG-0", 0, "x", 9_728, DeviceKind.MIG, "GPU-p", mig_profile="1g.10gb", mig_start=0)
     checked_pool(node_info(devices=(parent, part)))
@@ -312,7 +312,7 @@ def test_a_slow_instance_leaves_its_gpu_alone(catalog, sent):
     assert not Device.objects.get(uuid="GPU-p").cordoned
 
 
-# --- reports that are none -------------------------------------------------------------------------
+# --- invalid reports ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_slow_instance_leaves_its_gpu_alone(catalog, sent):
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_an_unsound_report_is_no_pass(gpu, sent, changes, why):
+def test_invalid_report_is_inconclusive(gpu, sent, changes, why):
     ask(gpu)
     command = only(sent)
     assert answer(command, **changes)
@@ -346,8 +346,8 @@ def test_no_report_and_a_text_for_a_report_are_inconclusive(gpu, sent):
     assert fresh(gpu).clean_free_mib is None
 
 
-def test_the_worse_of_what_is_said_and_what_it_adds_up_to_counts(gpu, sent):
-    """A report may not call itself degraded where one of its tests has failed."""
+def test_worse_of_reported_and_computed_verdict_counts(gpu, sent):
+    """A report with a failed test cannot be only degraded."""
     ask(gpu)
     command = only(sent)
     report = real_report(command, "leak") | {"verdict": "degraded", "exit_code": 1}
@@ -355,35 +355,35 @@ def test_the_worse_of_what_is_said_and_what_it_adds_up_to_counts(gpu, sent):
     assert fresh(gpu).cordoned
 
 
-# --- twice, late, never ----------------------------------------------------------------------------
+# --- repeated, late and lost messages -------------------------------------------------------------
 
 
-def picture(device: Device) -> tuple:
+def state_of_device(device: Device) -> tuple:
     rows = GpuCheckRun.objects.filter(device=device).order_by("pk").values()
     return (Device.objects.filter(pk=device.pk).values().get(), list(rows), Event.objects.count())
 
 
-def test_an_answer_counts_once_and_under_its_own_lease_only(gpu, sent):
+def test_result_counts_once_and_only_with_its_lease(gpu, sent):
     ask(gpu)
     command = only(sent)
-    before = picture(gpu)
+    before = state_of_device(gpu)
     for lease in ("", "0" * 32):
         wrong = type(command)(**{**_fields(command), "lease": lease})
         assert answer(wrong) is False
         assert not results.apply_progress(run_id=command.run, lease=lease, progress={})
-    assert picture(gpu) == before
+    assert state_of_device(gpu) == before
     assert answer(command)
-    after = picture(gpu)
+    after = state_of_device(gpu)
     assert answer(command, "ecc") is False
     assert not results.apply_progress(run_id=command.run, lease=command.lease, progress={})
-    assert picture(gpu) == after
+    assert state_of_device(gpu) == after
 
 
 def _fields(command) -> dict:
     return {name: getattr(command, name) for name in command.__slots__}
 
 
-def test_a_lost_run_is_sent_again_twice_and_then_given_up(gpu, sent, clock):
+def test_lost_run_is_sent_again_twice_and_then_abandoned(gpu, sent, clock):
     run = ask(gpu)
     leases = {only(sent).lease}
     for _ in range(2):
@@ -401,7 +401,7 @@ def test_a_lost_run_is_sent_again_twice_and_then_given_up(gpu, sent, clock):
     assert lost_runs.sweep_lost() == 0
 
 
-def test_a_device_whose_run_was_deleted_is_free_again(gpus, sent):
+def test_device_of_a_deleted_run_is_released(gpus, sent):
     for device in gpus[:2]:
         ask(device)
     GpuCheckRun.objects.filter(device=gpus[0]).delete()
@@ -409,7 +409,7 @@ def test_a_device_whose_run_was_deleted_is_free_again(gpus, sent):
     assert [fresh(device).checking for device in gpus[:2]] == [False, True]
 
 
-def test_a_run_that_tells_something_is_not_lost(gpu, sent, clock):
+def test_run_with_progress_is_not_lost(gpu, sent, clock):
     run = ask(gpu, level="standard")
     lease = only(sent).lease
     for _ in range(4):
@@ -423,7 +423,7 @@ def test_a_run_that_tells_something_is_not_lost(gpu, sent, clock):
     assert run.state == RunState.QUEUED
 
 
-def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock):
+def test_run_with_endless_heartbeats_is_abandoned(gpu, sent, clock):
     run = ask(gpu)
     lease = only(sent).lease
     for _ in range(20):
@@ -435,7 +435,7 @@ def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock)
     assert not fresh(gpu).checking
 
 
-def test_a_node_that_was_away_for_long_gets_it_again(gpu, sent, clock):
+def test_run_is_sent_again_after_a_long_node_outage(gpu, sent, clock):
     run = ask(gpu)
     sent.take()
     clock.shift(3600)
@@ -445,7 +445,7 @@ def test_a_node_that_was_away_for_long_gets_it_again(gpu, sent, clock):
     assert run.verdict == CheckVerdict.PASS
 
 
-def test_a_message_that_was_not_sent_is_sent_by_the_sweep(gpu, sent, clock):
+def test_unsent_message_is_sent_by_the_sweep(gpu, sent, clock):
     sent.away = True
     ask(gpu)
     sent.away = False
@@ -455,7 +455,7 @@ def test_a_message_that_was_not_sent_is_sent_by_the_sweep(gpu, sent, clock):
     assert answer(only(sent))
 
 
-def test_a_result_about_a_device_that_has_gone(gpu, sent):
+def test_result_for_a_missing_device(gpu, sent):
     ask(gpu)
     command = only(sent)
     Device.objects.filter(pk=gpu.pk).update(present=False)
@@ -467,7 +467,7 @@ def test_a_result_about_a_device_that_has_gone(gpu, sent):
     assert answer(outdated) is False
 
 
-def test_progress_from_outside_is_kept_within_bounds(gpu, sent):
+def test_reported_progress_is_bounded(gpu, sent):
     run = ask(gpu)
     lease = only(sent).lease
     odd = {"phase": "x" * 9000, "test": "a\0b", "done": -3, "total": "many", "elapsed_ms": 10**20, "more": 1}
@@ -481,7 +481,7 @@ def test_progress_from_outside_is_kept_within_bounds(gpu, sent):
 # --- scrubs ----------------------------------------------------------------------------------------
 
 
-def test_a_clean_scrub_is_the_next_ones_baseline(gpu, sent):
+def test_clean_scrub_is_the_baseline_of_the_next(gpu, sent):
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     first = only(sent)
     assert first.baseline_mib is None
@@ -489,7 +489,7 @@ def test_a_clean_scrub_is_the_next_ones_baseline(gpu, sent):
     assert fresh(gpu).clean_free_mib == 80_123
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     assert only(sent).baseline_mib == 80_123
-    # Another driver keeps another amount for itself: the figure is no baseline any more.
+    # Another driver uses another amount, so the value is no baseline.
     GpuCheckRun.objects.filter(state=RunState.QUEUED).delete()
     fresh(gpu).node.__class__.objects.update(driver_version="999.1")
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
@@ -499,7 +499,7 @@ def test_a_clean_scrub_is_the_next_ones_baseline(gpu, sent):
 @pytest.mark.parametrize(
     ("verdict", "recovery"), [("leak", "reset"), ("failed", "inspect"), ("hung", "reboot")]
 )
-def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, sent, verdict, recovery):
+def test_unclean_memory_cordons_the_device_until_a_clean_scrub(gpu, olga, sent, verdict, recovery):
     runs.request_scrub(actor=olga, device_id=gpu.pk)
     assert scrubbed(only(sent), verdict)
     device = fresh(gpu)
@@ -513,7 +513,7 @@ def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, se
 @pytest.mark.parametrize("verdict", ["unavailable", "busy", "inconclusive"])
 @pytest.mark.parametrize("required", [None, False, True])
 def test_inconclusive_scrub_is_reported_once_and_the_pool_decides(gpu, sent, verdict, required):
-    """Without a choice of the pool, the device is kept back."""
+    """By default, the device is kept back."""
     if required is not None:
         Pool.objects.update(scrub_required=required)
     for _ in range(3):
@@ -524,7 +524,7 @@ def test_inconclusive_scrub_is_reported_once_and_the_pool_decides(gpu, sent, ver
     assert not fresh(gpu).checking
 
 
-def test_a_simulated_scrub_says_nothing_about_a_real_device(gpu, sent):
+def test_simulated_scrub_does_not_clear_a_real_device(gpu, sent):
     runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     command = only(sent)
     assert scrubbed(command, simulated=True)
@@ -532,7 +532,7 @@ def test_a_simulated_scrub_says_nothing_about_a_real_device(gpu, sent):
     assert fresh(gpu).clean_free_mib is None
 
 
-def test_kinds_of_runs_do_not_answer_for_each_other(gpu, sent):
+def test_result_of_another_kind_is_refused(gpu, sent):
     ask(gpu)
     command = only(sent)
     other = type(command)(**{**_fields(command), "kind": "scrub"})

@@ -1,4 +1,4 @@
-"""Memory of a GPU that several share: what somebody has left there is cleared before anybody else comes."""
+"""Memory of a shared GPU is cleared before it is reused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def gpu(clock, catalog) -> Device:
-    """The one GPU of a real pool that gives shares; it is not checked before hand-out."""
+    """The only GPU of a real pool that offers shares, without preflight checks."""
     pool = checked_pool(node_info(gpus=1, provides=(PROVIDES_SHARES,)))
     Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_hours=0, check_every_hours=0)
     FlavorFactory(slug="half", accelerator_count=1, accelerator_milli=500)
@@ -37,8 +37,8 @@ def gpu(clock, catalog) -> Device:
 
 
 @pytest.fixture
-def two(gpu, make, alice, bob, sent) -> list[Workspace]:
-    """Two that have half of it each, and run."""
+def two_workspaces(gpu, make, alice, bob, sent) -> list[Workspace]:
+    """Two running workspaces with half of the GPU each."""
     found = []
     for user in (alice, bob):
         workspace = make(user, "half")
@@ -47,13 +47,13 @@ def two(gpu, make, alice, bob, sent) -> list[Workspace]:
     return found
 
 
-def leave(workspace: Workspace, sent) -> None:
+def release_gpu(workspace: Workspace, sent) -> None:
     services.delete(actor=workspace.owner, workspace_id=workspace.pk)
     assert node_says(sent, "delete", "absent")
 
 
 def never_began(workspace: Workspace) -> None:
-    """It gives back what it held before a program of it ran there."""
+    """Release the GPU before any program ran."""
     held = AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True)
     devices = tuple(held.values_list("device_id", flat=True))
     held.update(active=False)
@@ -61,7 +61,7 @@ def never_began(workspace: Workspace) -> None:
 
 
 def placed_as(device: Device) -> PlacementCode | None:
-    """Why nothing is placed on it, as the scheduler sees it; and the count says the same."""
+    """The scheduler's reason against placement on the GPU, which must match the counts."""
     pool = device.node.pool
     nodes = capacity.load([pool])[pool.pk]
     (found,) = nodes.nodes[0].devices
@@ -77,16 +77,16 @@ def state_of(device: Device):
     return found
 
 
-def test_shared_gpu_is_not_reused_until_all_have_left(two, gpu, make, alice, sent):
-    first, second = two
+def test_shared_gpu_is_not_reused_until_all_have_left(two_workspaces, gpu, make, alice, sent):
+    first, second = two_workspaces
     assert placed_as(gpu) is None
-    leave(first, sent)
+    release_gpu(first, sent)
     assert fresh(gpu).unscrubbed and not commands(sent)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
     waiting = make(alice, "half")
     assert waiting.state == State.PENDING
     assert (state_of(gpu).state, state_of(gpu).kept_back) == ("shared", True)
-    leave(second, sent)
+    release_gpu(second, sent)
     scrub = only(sent)
     assert (scrub.kind, GpuCheckRun.objects.get().cause) == ("scrub", CheckCause.RECLAIM)
     assert scrubbed(scrub)
@@ -97,28 +97,28 @@ def test_shared_gpu_is_not_reused_until_all_have_left(two, gpu, make, alice, sen
     check_invariants()
 
 
-def test_page_shows_why_the_rest_is_unavailable(two, gpu, alice, sent, as_user):
+def test_page_shows_why_the_rest_is_unavailable(two_workspaces, gpu, alice, sent, as_user):
     words = "New shares start after all others end"
     assert words not in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
-    leave(two[0], sent)
+    release_gpu(two_workspaces[0], sent)
     assert words in as_user(alice).get(f"/gpus/devices/{gpu.pk}/").content.decode()
 
 
-def test_device_unused_by_the_last_user_is_scrubbed_for_earlier_ones(two, gpu, sent):
-    leave(two[0], sent)
-    never_began(two[1])
+def test_device_unused_by_the_last_user_is_scrubbed_for_earlier_ones(two_workspaces, gpu, sent):
+    release_gpu(two_workspaces[0], sent)
+    never_began(two_workspaces[1])
     assert only(sent).kind == "scrub"
 
 
-def test_unused_device_is_not_scrubbed(two, gpu, sent):
-    for each in two:
+def test_unused_device_is_not_scrubbed(two_workspaces, gpu, sent):
+    for each in two_workspaces:
         never_began(each)
     assert not commands(sent) and not fresh(gpu).unscrubbed
 
 
 @pytest.mark.parametrize("every_h", [0, 168])
-def test_the_policy_scrubs_what_is_empty_and_was_not_scrubbed(gpu, sent, every_h):
-    """A check was open when the last one left, say."""
+def test_policy_scrubs_empty_unscrubbed_devices(gpu, sent, every_h):
+    """For example, a check was open at the last release."""
     Pool.objects.update(check_every_hours=every_h)
     Device.objects.update(unscrubbed=True)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
@@ -132,9 +132,9 @@ def test_the_policy_scrubs_what_is_empty_and_was_not_scrubbed(gpu, sent, every_h
     assert placed_as(gpu) is None and state_of(gpu).state == "free"
 
 
-def test_a_check_that_was_open_when_the_last_one_left_is_no_scrub(two, gpu, sent):
-    leave(two[0], sent)
-    never_began(two[1])
+def test_check_open_at_the_last_release_does_not_replace_a_scrub(two_workspaces, gpu, sent):
+    release_gpu(two_workspaces[0], sent)
+    never_began(two_workspaces[1])
     GpuCheckRun.objects.update(kind=CheckKind.CHECK)
     run = GpuCheckRun.objects.get()
     runs.close(runs.locked_run(run.pk), "done", verdict="pass")
@@ -144,37 +144,37 @@ def test_a_check_that_was_open_when_the_last_one_left_is_no_scrub(two, gpu, sent
     assert only(sent).kind == "scrub"
 
 
-def test_policy_skips_devices_in_use(two, gpu, sent):
-    leave(two[0], sent)
+def test_policy_skips_devices_in_use(two_workspaces, gpu, sent):
+    release_gpu(two_workspaces[0], sent)
     assert policy.run() == 0
     assert not commands(sent)
 
 
-def test_memory_that_is_not_clean_keeps_it_out_until_an_operator_says_otherwise(two, gpu, sent, olga):
-    for each in two:
-        leave(each, sent)
+def test_unclean_memory_cordons_the_device_until_an_operator_uncordons(two_workspaces, gpu, sent, olga):
+    for each in two_workspaces:
+        release_gpu(each, sent)
     assert scrubbed(only(sent), "leak")
     assert (fresh(gpu).cordon_cause, fresh(gpu).unscrubbed) == (CordonCause.SCRUB, True)
     lift_cordon(actor=olga, device_id=gpu.pk)
     assert placed_as(gpu) is None
 
 
-def test_an_operators_own_cordon_says_nothing_of_its_memory(gpu, olga, sent):
+def test_lifting_an_operator_cordon_does_not_clear_unscrubbed(gpu, olga, sent):
     Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.OPERATOR)
     assert policy.run() == 0
     lift_cordon(actor=olga, device_id=gpu.pk)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
 
 
-def test_without_required_scrubs_nothing_is_kept_back(two, gpu, make, alice, sent):
+def test_devices_are_reusable_without_required_scrubs(two_workspaces, gpu, make, alice, sent):
     Pool.objects.update(scrub_required=False)
-    leave(two[0], sent)
+    release_gpu(two_workspaces[0], sent)
     assert not fresh(gpu).unscrubbed
     assert make(alice, "half").state == State.PROVISIONING
 
 
-def test_disabling_scrubs_releases_waiting_devices(two, gpu, make, alice, sent, olga):
-    leave(two[0], sent)
+def test_disabling_scrubs_releases_waiting_devices(two_workspaces, gpu, make, alice, sent, olga):
+    release_gpu(two_workspaces[0], sent)
     waiting = make(alice, "half")
     assert waiting.state == State.PENDING
     settings.set_checks(actor=olga, slug="this-machine", scrub_required=False)
@@ -185,7 +185,7 @@ def test_disabling_scrubs_releases_waiting_devices(two, gpu, make, alice, sent, 
 
 
 @pytest.mark.parametrize("required", [False, True])
-def test_simulated_gpus_wait_only_where_scrubs_are_required(pool, make, alice, bob, sent, required):
+def test_simulated_gpus_wait_for_scrubs_only_if_required(pool, make, alice, bob, sent, required):
     Pool.objects.filter(pk=pool.pk).update(scrub_required=required, hand_out_max_age_hours=0)
     FlavorFactory(slug="part", pool=pool, accelerator_count=1, accelerator_milli=500)
     first, second = make(alice, "part"), make(bob, "part")
@@ -197,10 +197,10 @@ def test_simulated_gpus_wait_only_where_scrubs_are_required(pool, make, alice, b
     assert second.state == State.PROVISIONING
 
 
-def test_a_gpu_that_is_gone_when_it_is_left_is_scrubbed_when_it_is_back(two, gpu, sent):
-    for each in two:
+def test_gpu_missing_at_release_is_scrubbed_after_its_return(two_workspaces, gpu, sent):
+    for each in two_workspaces:
         Device.objects.update(present=False)
-        leave(each, sent)
+        release_gpu(each, sent)
     assert not commands(sent) and fresh(gpu).unscrubbed
     Device.objects.update(present=True)
     assert placed_as(gpu) is PlacementCode.DEVICE_UNSCRUBBED
@@ -209,25 +209,23 @@ def test_a_gpu_that_is_gone_when_it_is_left_is_scrubbed_when_it_is_back(two, gpu
     assert placed_as(gpu) is None
 
 
-def test_a_gpu_that_was_split_meanwhile_gives_its_instances(gpu):
+def test_gpu_partitioned_while_unscrubbed_offers_its_instances(gpu):
     Device.objects.update(unscrubbed=True, mig_mode=True)
     assert not state_of(gpu).kept_back
     (found,) = capacity.load([gpu.node.pool])[gpu.node.pool_id].nodes[0].devices
     assert found.unusable is None
 
 
-def test_an_operator_puts_nothing_back_for_the_system(gpu):
-    """A clean scrub lifts its own cordon, and with it what waited."""
+def test_system_uncordon_after_a_scrub_clears_unscrubbed(gpu):
+    """A clean scrub lifts its own cordon and clears the flag."""
     Device.objects.update(unscrubbed=True, cordoned=True, cordon_cause=CordonCause.SCRUB)
     lift_cordon(actor=SYSTEM, device_id=gpu.pk)
     assert not fresh(gpu).unscrubbed
 
 
 @pytest.mark.parametrize("flag", ["checking", "unscrubbed"])
-def test_a_share_that_was_given_while_the_last_one_left_is_withdrawn(
-    gpu, make, alice, sent, monkeypatch, flag
-):
-    """The cycle has seen half of it free; before it has written that, its scrub has begun."""
+def test_share_allocated_during_the_last_release_is_withdrawn(gpu, make, alice, sent, monkeypatch, flag):
+    """The scrub started after the cycle read the device and before it wrote."""
     allocate = launches._allocate
 
     def later(starts, now):

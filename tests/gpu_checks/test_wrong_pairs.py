@@ -1,4 +1,4 @@
-"""Wrong words between two peers of a check: both get a warning, operators are told, nobody is taken out."""
+"""Wrong words between two peers of a check: both get a warning, operators are notified, none is cordoned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def gpus(catalog) -> list[Device]:
-    """Six linked GPUs on one node, all of them proven."""
+    """Six linked GPUs on one node, all passed."""
     pool = checked_pool(linked_node("node-1", 6))
     Device.objects.filter(node__pool=pool).update(passed_at=timezone.now())
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
@@ -35,7 +35,7 @@ def pair(
 
 @pytest.fixture
 def answered(gpus, sent, django_capture_on_commit_callbacks):
-    """The check of the first GPU with these pairs that were wrong; its peers are the second and the third."""
+    """The first GPU's check with these wrong pairs; its peers are the second and third GPU."""
 
     def answer(*pairs: dict[str, Any], errors: int = 0, **changes: Any) -> GpuCheckRun:
         with django_capture_on_commit_callbacks(execute=True):
@@ -59,7 +59,7 @@ def warnings(gpus: list[Device]) -> dict[int, str]:
     return {device.index: text for device in gpus if (text := fresh(device).warning)}
 
 
-def test_both_are_warned_of_and_the_checked_device_passes(gpus, olga, answered):
+def test_both_peers_get_a_warning_and_the_checked_device_passes(gpus, olga, answered):
     run = answered(pair(gpus[1], gpus[2]), pair(gpus[2], gpus[1], errors=2))
     assert run.verdict == CheckVerdict.PASS
     assert fresh(gpus[0]).passed_at == run.finished_at
@@ -76,7 +76,7 @@ def test_both_are_warned_of_and_the_checked_device_passes(gpus, olga, answered):
     assert not Device.objects.filter(checking=True).exists()
 
 
-def test_error_of_the_checked_device_is_its_own(gpus, olga, answered):
+def test_error_of_the_checked_device_fails_it_without_peer_warnings(gpus, olga, answered):
     run = answered(pair(gpus[0], gpus[2], own=True), errors=13, verdict="fail", exit_code=2, action="replace")
     assert run.verdict == CheckVerdict.FAIL
     assert [device.index for device in gpus if fresh(device).cordoned] == [0]
@@ -92,14 +92,14 @@ def test_only_peers_of_the_run_are_concerned(gpus, olga, answered):
 @pytest.mark.parametrize(
     "bad", [{"from": "GPU-1"}, 7, {"from": "a", "to": "b", "errors": "many", "own": False}]
 )
-def test_pairs_that_no_check_names_so_are_no_report(gpus, answered, bad):
+def test_malformed_pairs_make_the_report_inconclusive(gpus, answered, bad):
     run = answered(bad)
     assert run.verdict == CheckVerdict.INCONCLUSIVE
     assert "as no check does" in run.summary
     assert warnings(gpus) == {}
 
 
-def test_the_next_pass_of_a_peer_ends_its_warning(gpus, sent, answered, django_capture_on_commit_callbacks):
+def test_next_pass_of_a_peer_clears_its_warning(gpus, sent, answered, django_capture_on_commit_callbacks):
     answered(pair(gpus[1], gpus[2]))
     with django_capture_on_commit_callbacks(execute=True):
         runs.request_check(actor=SYSTEM, device_id=gpus[1].pk, level=CheckLevel.STANDARD)
@@ -109,7 +109,7 @@ def test_the_next_pass_of_a_peer_ends_its_warning(gpus, sent, answered, django_c
     assert set(warnings(gpus)) == {2}
 
 
-def test_pages_say_it_in_words(client, gpus, olga, answered):
+def test_pages_describe_the_warning(client, gpus, olga, answered):
     answered(pair(gpus[1], gpus[2]))
     client.force_login(olga)
     page = client.get(reverse("fleet:device", args=[gpus[2].pk])).content.decode()

@@ -1,4 +1,4 @@
-"""An authority of the tests that signs what a portal's signs for machines that join."""
+"""A test certificate authority like the portal's for joining machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """Its certificate is `pem`; `issue` signs, `write` makes a key and a certificate as files."""
+    """`pem` is its certificate; `issue` signs, `write` creates key and certificate files."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -49,7 +49,7 @@ class Authority:
         )
 
     def issue(self, key: ec.EllipticCurvePublicKey, *, name: str, host: str, days: float = 90) -> str:
-        """A certificate for servers and clients alike."""
+        """A certificate for servers and clients."""
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         signed = (
@@ -65,7 +65,7 @@ class Authority:
         return signed.public_bytes(_PEM).decode()
 
     def write(self, folder: Path, name: str, *, host: str = "", days: float = 90) -> tuple[Path, Path]:
-        """`<name>.pem` and `<name>.key` in the folder, beside `authority.pem`."""
+        """Create `<name>.pem` and `<name>.key` in the folder, beside `authority.pem`."""
         key = ec.generate_private_key(ec.SECP256R1())
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "authority.pem").write_text(self.pem)

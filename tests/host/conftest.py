@@ -30,7 +30,7 @@ def doors(tmp_path: Path, authority: Authority) -> Iterator[Doors]:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command said, and its exit code."""
+    """The output of a command and its exit code."""
 
     code: int
     out: str
@@ -49,14 +49,14 @@ def folder(tmp_path: Path) -> NodeFolder:
 def berth(
     folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Berth:
-    """`berth node …` in this process, on a machine without systemd, in a folder of its own."""
+    """`berth node …` in this process, on a machine without systemd, in its own folder."""
     for name in list(os.environ):
         if name.startswith("BERTH_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("BERTH_HOME", str(folder.home))
     monkeypatch.setenv("BERTH_SKIP_NOTEBOOK", "1")
     monkeypatch.setattr(unit, "BOOTED", tmp_path / "no-systemd")
-    # Looked at by tests of its own: it takes seconds.
+    # Has its own tests; it takes seconds.
     monkeypatch.setattr(abilities, "probe", lambda *_, **__: (AbilityResult("Sandbox", True, "bubblewrap"),))
 
     def run(*arguments: str) -> Ran:
@@ -74,7 +74,7 @@ def port() -> str:
 
 @pytest.fixture
 def join(berth: Berth, doors: Doors, port: str) -> Berth:
-    """`berth node join` at the tests' doors, as b."""
+    """`berth node join` as b, at the tests' doors."""
 
     def run(*arguments: str) -> Ran:
         return berth(

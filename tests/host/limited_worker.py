@@ -1,8 +1,7 @@
-"""A service that gives limits as the node's worker does: `python -m tests.host.limited_worker FILE`.
+"""A service that sets limits like the node's worker: `python -m tests.host.limited_worker FILE`.
 
-Started as the node's services are, in a scope of the user's systemd where that is needed, it takes control
-groups by the worker's own code, puts a process into one, and writes to FILE what it did. The process stays
-when it ends.
+Started like the node's services (in a scope of the user's systemd if needed), it creates control groups with
+the worker's code, puts a process into one, and writes to FILE what it did. The process outlives it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The portal's doors for machines, played by the tests: over real TLS, with the answers of the contract."""
+"""Fake portal doors for machines: over real TLS, with the responses of the contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class Doors:
-    """`answer_join` says what a join gets; without it everybody is let in. What was asked is in `asked`."""
+    """`answer_join` sets the response to a join; by default all are accepted. `asked` records requests."""
 
     def __init__(self, folder: Path, authority: Authority, *, redis_port: int = 1, name: str = PORTAL_NAME):
         self.authority = authority
@@ -60,7 +60,7 @@ class Doors:
         return [path for _, path, _ in self.asked]
 
     def granted(self, name: str, csr: str) -> dict[str, Any]:
-        """What a machine is given."""
+        """The data that a joined machine gets."""
         request = x509.load_pem_x509_csr(csr.encode())
         assert request.is_signature_valid
         key: Any = request.public_key()
@@ -106,7 +106,7 @@ class Doors:
                 if self.path == "/nodes/v1/join":
                     answer = doors.answer_join(body)
                     if answer == (0, {}):
-                        # Taken in, and the answer is lost.
+                        # Accepted, and the response is lost.
                         self.connection.close()
                         return
                     status, document = answer or (201, doors.granted(body["name"], body["csr"]))
@@ -138,5 +138,5 @@ class Doors:
 
 
 def problem(code: str, detail: str, next_action: str = "Do this.") -> dict[str, Any]:
-    """A refusal as the portal writes it."""
+    """A refusal in the portal's format."""
     return {"code": code, "detail": detail, "next_action": next_action, "status": 409}

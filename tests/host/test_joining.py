@@ -1,4 +1,4 @@
-"""`berth node join`: what it leaves on the machine, and what it says in bad weather."""
+"""`berth node join`: files on the machine, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.host.portal_doors import Doors, problem
 from tests.suite.choice import quick_of
 
 
-def test_it_joins_and_keeps_its_keys_to_itself(
+def test_join_stores_private_keys_with_restricted_permissions(
     join: Berth, doors: Doors, folder: NodeFolder, port: str
 ) -> None:
     done = join()
@@ -47,10 +47,10 @@ def test_it_joins_and_keeps_its_keys_to_itself(
     }  # fmt: skip
 
 
-def test_it_makes_what_notebooks_run_in(
+def test_join_builds_the_notebook_environment(
     join: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the lock that comes with Berth, in the node's own folder; nothing is fetched here."""
+    """From the packaged lock, in the node's folder; nothing is downloaded here."""
     built: list[tuple[Path, Path]] = []
 
     def build(target: Path, lock: Path, **_: object) -> None:
@@ -67,7 +67,7 @@ def test_it_makes_what_notebooks_run_in(
 
 
 @pytest.mark.parametrize("error", [Problem("No index answers.", "Try again."), OSError(28, "No space left")])
-def test_without_it_the_machine_has_joined_and_says_how_to_go_on(
+def test_join_succeeds_if_the_notebook_environment_fails(
     join: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -80,14 +80,14 @@ def test_without_it_the_machine_has_joined_and_says_how_to_go_on(
     assert f"Later: berth node environment --home {folder.home}" in done.out
 
 
-def test_a_second_join_says_what_the_machine_is(join: Berth, doors: Doors) -> None:
+def test_second_join_names_the_existing_node(join: Berth, doors: Doors) -> None:
     assert join().code == 0
     done = join()
     assert done.code == 1 and "already the node b of https://" in done.err and "berth node leave" in done.err
     assert doors.paths().count("/nodes/v1/join") == 1
 
 
-def test_the_folder_of_a_portal_is_not_taken(join: Berth, folder: NodeFolder) -> None:
+def test_folder_of_a_portal_is_refused(join: Berth, folder: NodeFolder) -> None:
     (folder.home / "secrets").mkdir(parents=True)
     done = join()
     assert done.code == 1 and "folder of a portal" in done.err and "--home" in done.err
@@ -108,13 +108,13 @@ def test_invalid_address_is_reported(berth: Berth, doors: Doors, url: str) -> No
 
 
 @pytest.mark.parametrize("name", ["GPU", "a_b", "-a", "a" * 64, "a b"])
-def test_a_wrong_name_is_not_sent(berth: Berth, doors: Doors, name: str) -> None:
+def test_invalid_name_is_not_sent(berth: Berth, doors: Doors, name: str) -> None:
     done = berth("join", doors.url, "--token", doors.token, f"--name={name}")
     assert done.code == 1 and "is not a valid node name" in done.err and doors.asked == []
 
 
-def test_another_authority_gets_nothing(join: Berth, doors: Doors, folder: NodeFolder) -> None:
-    """Somebody in between shows an authority of his own, over TLS that works."""
+def test_another_authority_receives_no_token(join: Berth, doors: Doors, folder: NodeFolder) -> None:
+    """A man in the middle shows his own authority, over valid TLS."""
     doors.shown = Authority().pem
     done = join()
     assert done.code == 1 and "it has another authority. Nothing was sent." in done.err
@@ -137,7 +137,7 @@ def test_authority_certificate_without_its_key_is_refused(
 def test_another_node_cannot_stand_in_for_the_portal(
     berth: Berth, tmp_path: Path, authority: Authority, doors: Doors
 ) -> None:
-    """Its certificate is of the right authority, and has its own name."""
+    """Its certificate is of the right authority, with another name."""
     hostile = Doors(tmp_path / "hostile", authority, name="a.node.berth.internal")
     try:
         done = berth("join", hostile.url, "--token", doors.token, "--name", "b")
@@ -147,7 +147,7 @@ def test_another_node_cannot_stand_in_for_the_portal(
     assert hostile.paths() == ["/nodes/v1/authority"]
 
 
-def test_no_portal_answers(berth: Berth, doors: Doors) -> None:
+def test_unreachable_portal_is_reported(berth: Berth, doors: Doors) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     done = berth("join", f"https://127.0.0.1:{port}", "--token", doors.token, "--name", "b")
@@ -159,7 +159,7 @@ def test_no_portal_answers(berth: Berth, doors: Doors) -> None:
     )
 
 
-def test_a_port_without_tls(berth: Berth, doors: Doors) -> None:
+def test_port_without_tls_is_reported(berth: Berth, doors: Doors) -> None:
     code = (
         "import http.server; s = http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler)"
     )
@@ -237,14 +237,16 @@ def test_lost_answer_is_reported_with_its_effect(join: Berth, doors: Doors, fold
         (201, {"node": 7}),
     ],
 )
-def test_a_portal_in_trouble(join: Berth, doors: Doors, folder: NodeFolder, answer: tuple[int, dict]) -> None:
+def test_failing_portal_is_reported(
+    join: Berth, doors: Doors, folder: NodeFolder, answer: tuple[int, dict]
+) -> None:
     doors.answer_join = lambda _: answer
     done = join()
     assert done.code in {1, 4} and not folder.state.exists()
     assert "Traceback" not in done.err and len(done.err.splitlines()) == 2
 
 
-def test_a_certificate_for_another_key_is_not_taken(join: Berth, doors: Doors, folder: NodeFolder) -> None:
+def test_certificate_for_another_key_is_refused(join: Berth, doors: Doors, folder: NodeFolder) -> None:
     doors.answer_join = lambda _: (201, doors.granted("b", keys.make("b").csr))
     done = join()
     assert done.code == 1 and "the certificate belongs to another key" in done.err
@@ -258,7 +260,7 @@ def test_port_in_use_is_reported_before_any_request(join: Berth, doors: Doors, p
     assert f"Port {port} of the node's gateway is used" in done.err and "--gateway-port" in done.err
 
 
-def test_a_full_disk_after_the_token_was_used_says_so(
+def test_full_disk_after_the_token_was_used_is_reported(
     join: Berth, doors: Doors, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -271,7 +273,7 @@ def test_a_full_disk_after_the_token_was_used_says_so(
     assert "Revoke and remove b on its pool's page" in done.err
 
 
-def test_without_the_right_to_write_nothing_is_asked(
+def test_unwritable_home_is_reported_before_any_request(
     berth: Berth, doors: Doors, tmp_path: Path, port: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -279,10 +281,8 @@ def test_without_the_right_to_write_nothing_is_asked(
     assert done.code == 1 and "cannot be written" in done.err and doors.asked == []
 
 
-def test_a_killed_join_leaves_nothing_in_the_way(
-    join: Berth, doors: Doors, folder: NodeFolder, port: str
-) -> None:
-    """Killed while the portal thinks, so that the token is not used."""
+def test_killed_join_can_be_repeated(join: Berth, doors: Doors, folder: NodeFolder, port: str) -> None:
+    """Killed while the portal processes the request, so the token is unused."""
     came, go = threading.Event(), threading.Event()
 
     def think(_: object) -> tuple[int, dict]:
@@ -305,7 +305,7 @@ def test_a_killed_join_leaves_nothing_in_the_way(
     assert membership.load(folder).name == "b"
 
 
-def test_settings_of_the_call_hold_for_the_service(
+def test_environment_settings_are_stored_for_the_service(
     join: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTH_EGRESS", "none")

@@ -1,4 +1,4 @@
-"""A node that is cut off: by whose word, after how long, and what no clock and no restart brings about."""
+"""Nodes cut off from the portal: causes and grace periods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_PERIODS = GracePeriods()
 def after(
     *looks: tuple[PortalAnswer, float], limits: GracePeriods = DEFAULT_PERIODS
 ) -> tuple[CutOff | None, bool]:
-    """What is found after these looks, and whether workspaces end then."""
+    """The state after these checks, and whether workspaces end."""
     found, due = None, False
     for word, now_s in looks:
         found = next_cut_off(found, word, boot=BOOT, now_s=now_s)
@@ -52,7 +52,7 @@ def test_revoked_node_has_ten_minutes_and_isolated_node_no_limit() -> None:
     assert after(*looks(PortalAnswer.REVOKED, until_s=10_000_000, every_s=10_000), limits=never)[1] is False
 
 
-def test_one_answer_resets_the_count() -> None:
+def test_one_member_answer_resets_the_count() -> None:
     limits = GracePeriods(no_contact_s=600)
     assert after(*looks(PortalAnswer.SILENT, until_s=600), limits=limits)[1] is True
     restarted = [
@@ -77,13 +77,13 @@ def test_revoked_node_stays_revoked_while_the_portal_is_silent() -> None:
     assert found is not None and found.word is PortalAnswer.REVOKED and due
 
 
-def test_silence_before_the_word_does_not_count_as_that() -> None:
+def test_silence_before_a_revocation_does_not_count_toward_its_grace_period() -> None:
     found, due = after(*looks(PortalAnswer.SILENT, until_s=6000), (PortalAnswer.REVOKED, 6060))
     assert found == CutOff(PortalAnswer.REVOKED, BOOT, 6060) and not due
 
 
-def test_a_sleep_or_a_stall_ends_nothing_by_itself() -> None:
-    """One look an hour after the last: nobody has said it three times."""
+def test_gap_between_checks_alone_does_not_cut_off() -> None:
+    """One check an hour after the last: it was not confirmed three times."""
     assert after((PortalAnswer.REVOKED, 0), (PortalAnswer.REVOKED, 3600))[1] is False
     assert (
         after((PortalAnswer.REVOKED, 0), (PortalAnswer.REVOKED, 3600), (PortalAnswer.REVOKED, 3660))[1]
@@ -98,8 +98,8 @@ def test_reboot_resets_the_state() -> None:
     )
 
 
-def test_no_clock_moves_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A year forward, with a portal that does not answer, is nothing to the clock that counts."""
+def test_wall_clock_changes_have_no_effect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The wall clock jumps a year while the portal is silent; grace periods use the monotonic clock."""
     ended: list[object] = []
     monkeypatch.setattr(membership_watch, "end_all", lambda *_: ended.append(1) or 0)
     folder = NodeFolder(tmp_path)
@@ -122,7 +122,7 @@ def test_settings() -> None:
             membership_watch.graces({"BERTH_NO_CONTACT_GRACE_S": wrong})
 
 
-def test_only_the_portal_itself_revokes(
+def test_only_the_portal_revokes(
     join: Berth, folder: NodeFolder, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
@@ -147,7 +147,7 @@ def test_only_the_portal_itself_revokes(
         stranger.close()
 
 
-def test_its_workspaces_end_once_and_the_status_says_why(
+def test_workspaces_are_stopped_once_and_status_shows_the_reason(
     join: Berth, berth: Berth, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
@@ -166,7 +166,7 @@ def test_its_workspaces_end_once_and_the_status_says_why(
     for at in (0, 60, 120):
         watch.handle(PortalAnswer.REVOKED, now_s=began + at)
     assert ended == [] and len(lines) == 1 and "workspaces stop after 10 min, homes stay" in lines[0]
-    # The services start anew in between: the time goes on.
+    # The services restart meanwhile: the time keeps running.
     again = MembershipWatch(folder, {}, GracePeriods(), lines.append)
     again.handle(PortalAnswer.REVOKED, now_s=began + 600)
     assert ended == ["b"] and "2 workspaces are still stopping" in lines[-1]
@@ -188,7 +188,7 @@ def test_damaged_file_counts_as_missing(tmp_path: Path) -> None:
     assert membership_watch.load_cut_off(folder) is None
 
 
-def test_leaving_says_what_runs_there_and_ends_it_by_choice(
+def test_leave_lists_workspaces_and_stops_them_on_request(
     join: Berth, berth: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
@@ -214,7 +214,7 @@ def test_leaving_says_what_runs_there_and_ends_it_by_choice(
     ] * 3
 
 
-def test_waiting_for_what_does_not_go_has_an_end(
+def test_leave_wait_has_a_timeout(
     join: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0

@@ -87,7 +87,7 @@ class Node:
         self.log = folder.home.parent / "run.log"
 
     def let_in(self) -> None:
-        """Give it the user of Redis that its last certificate came with, and no other password."""
+        """Create the Redis user of its last certificate, with that password only."""
         node = configs.RedisNode("b", self.doors.passwords[-1])
         rules = configs.redis_acl("x", [node]).splitlines()[2].split(" ", 2)[2]
         self.control.execute_command("ACL", "SETUSER", "node-b", *_words(rules))
@@ -135,7 +135,7 @@ class Node:
 
 
 def _words(rules: str) -> list[str]:
-    """The rules of an ACL as arguments: selectors in parentheses are one."""
+    """The rules of an ACL as arguments; a selector in parentheses is one argument."""
     words: list[str] = []
     for word in rules.split():
         if words and words[-1].startswith("(") and not words[-1].endswith(")"):
@@ -158,7 +158,7 @@ def node(
     found.end()
 
 
-def test_its_life(node: Node, berth: Berth) -> None:
+def test_node_starts_runs_and_stops(node: Node, berth: Berth) -> None:
     assert berth("status").code == 3
     node.start()
     first = node.until_running()
@@ -190,7 +190,7 @@ def test_its_life(node: Node, berth: Berth) -> None:
 
 
 @pytest.mark.thorough("restarts services twice")
-def test_other_keys_are_taken_up_by_what_runs(node: Node, berth: Berth) -> None:
+def test_running_services_use_rotated_keys(node: Node, berth: Berth) -> None:
     node.start()
     first = node.until_running()
     before = membership.load(node.folder)
@@ -226,7 +226,7 @@ def test_revoked_node_reports_it_and_returns_after_rejoining(
     assert node.inventory()["failure"] is None
 
 
-def test_it_leaves_when_nothing_is_there(node: Node, berth: Berth) -> None:
+def test_node_leaves_when_it_has_no_workspaces(node: Node, berth: Berth) -> None:
     node.doors.answer_leave = (409, problem("node_has_workspaces", "2 workspaces are on it.", "Drain it."))
     done = berth("leave")
     assert done.code == 1 and "2 workspaces are on it." in done.err and "--drain" in done.err
@@ -254,7 +254,7 @@ class _App(http.server.BaseHTTPRequestHandler):
 def test_only_the_front_door_enters_workspaces(
     node: Node, authority: Authority, tmp_path: Path, port: str
 ) -> None:
-    """Nobody without a certificate, with one of another authority, or with that of another node."""
+    """Not without a certificate, nor with one of another authority or node."""
     handles: list[int] = []
 
     def short(path: Path) -> str:
@@ -264,7 +264,7 @@ def test_only_the_front_door_enters_workspaces(
     name = "ws-" + hashlib.md5(b"a").hexdigest()
     place = node.folder.local / name
     place.mkdir(parents=True)
-    # By a handle of their folder: paths of sockets have to be short.
+    # By a handle of their folder, as socket paths must be short.
     app = socketserver.ThreadingUnixStreamServer(f"{short(place)}/app.1.sock", _App)
     threading.Thread(target=app.serve_forever, daemon=True).start()
     node.start()
@@ -291,7 +291,7 @@ def test_only_the_front_door_enters_workspaces(
         for signer in (None, Authority()):
             with pytest.raises(OSError):
                 ask(signer)
-        # Agents reach the door for machines as this node, and only what is for agents.
+        # Agents use the machines' door as this node, with agent paths only.
         before = len(node.doors.asked)
         with socket.socket(socket.AF_UNIX) as plug:
             plug.connect(f"{short(node.folder.local)}/.gateway/portal.sock")

@@ -1,4 +1,4 @@
-"""What a node says of itself, and of a machine that is not the one that joined."""
+"""`berth node status`, `run` and `leave`, and copied or damaged installations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.host.portal_doors import Doors, problem
 DAY = dt.timedelta(days=1)
 
 
-def test_a_certificate_that_ended_says_how_to_go_on(
+def test_expired_certificate_is_reported_with_the_fix(
     join: Berth, berth: Berth, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issue = doors.authority.issue
@@ -31,7 +31,7 @@ def test_a_certificate_that_ended_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(("in_days", "due"), [(0, False), (59, False), (61, True), (95, True)])
-def test_keys_are_changed_thirty_days_before(
+def test_keys_are_rotated_30_days_before_expiry(
     join: Berth, folder: NodeFolder, in_days: int, due: bool
 ) -> None:
     assert join().code == 0
@@ -55,7 +55,7 @@ def test_running_node_renews_its_certificate(
     assert membership.load(folder).key != before.key
 
 
-def test_a_portal_that_does_not_know_it_any_more(
+def test_node_unknown_to_the_portal_can_leave(
     join: Berth, berth: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
@@ -78,7 +78,7 @@ def test_forget_makes_no_request(join: Berth, berth: Berth, folder: NodeFolder, 
     assert len(doors.asked) == asked and not folder.state.exists()
 
 
-def test_a_copied_disk_does_not_run(
+def test_node_on_a_copied_disk_does_not_run(
     join: Berth, berth: Berth, folder: NodeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert join().code == 0
@@ -90,14 +90,14 @@ def test_a_copied_disk_does_not_run(
     assert "berth node leave --forget" in done.err
 
 
-def test_a_damaged_file_says_how_to_go_on(join: Berth, berth: Berth, folder: NodeFolder) -> None:
+def test_damaged_state_file_is_reported_with_the_fix(join: Berth, berth: Berth, folder: NodeFolder) -> None:
     assert join().code == 0
     folder.state.write_text('{"answer": 1}')
     done = berth("status")
     assert done.code == 1 and "is damaged" in done.err and "--forget" in done.err
 
 
-def test_files_that_were_lost_are_written_again(join: Berth, folder: NodeFolder) -> None:
+def test_lost_files_are_written_again(join: Berth, folder: NodeFolder) -> None:
     assert join().code == 0
     key = folder.key.read_text()
     folder.key.unlink()
@@ -106,7 +106,7 @@ def test_files_that_were_lost_are_written_again(join: Berth, folder: NodeFolder)
     assert folder.key.read_text() == key and "BEGIN CERTIFICATE" in folder.certificate.read_text()
 
 
-def test_another_user_does_not_run_it(join: Berth, berth: Berth, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_cannot_run_the_node(join: Berth, berth: Berth, monkeypatch: pytest.MonkeyPatch) -> None:
     assert join().code == 0
     monkeypatch.setattr(membership.os, "geteuid", lambda: 4242)
     done = berth("run")
@@ -130,7 +130,7 @@ def test_missing_programs_name_their_package(folder: NodeFolder, monkeypatch: py
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_limits_that_a_service_will_have_are_no_obstacle(
+def test_limits_set_later_by_systemd_are_reported_as_good(
     folder: NodeFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: int
 ) -> None:
     if version == 2:
@@ -154,4 +154,4 @@ def test_systemd_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert ear.recv(100) == b"READY=1"
         finally:
             os.close(handle)
-    notify("STOPPING=1")  # nobody listens any more
+    notify("STOPPING=1")  # nothing listens any more

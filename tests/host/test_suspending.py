@@ -1,4 +1,4 @@
-"""What `berth node try-suspend`, `suspend` and `resume` say, over a stand-in for the driver or none."""
+"""Output of `berth node try-suspend`, `suspend` and `resume`, over a fake driver or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ driver, fake_library = stand_in.driver, stand_in.fake_library
 WORKSPACE = "0f0e0d0c-0000-4000-8000-000000000001"
 
 
-def test_a_stand_in_for_the_driver_gives_a_machine_nothing(
+def test_trial_with_a_simulated_driver_grants_nothing(
     berth: Berth,
     folder: NodeFolder,
     driver: FakeDriver,
@@ -31,7 +31,7 @@ def test_a_stand_in_for_the_driver_gives_a_machine_nothing(
     assert kept is not None and kept.simulated and kept.problem == ""
 
 
-def test_a_trial_that_counts_says_what_it_has_found(
+def test_successful_trial_prints_its_result(
     berth: Berth,
     folder: NodeFolder,
     driver: FakeDriver,
@@ -44,9 +44,7 @@ def test_a_trial_that_counts_says_what_it_has_found(
     assert "Suspended in" in berth("try-suspend").out
 
 
-def test_without_a_driver_it_says_what_to_do(
-    berth: Berth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_driver_is_reported(berth: Berth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     done = berth("try-suspend")
     assert done.code != 0 and "The NVIDIA driver is not installed on this machine" in done.err
@@ -59,7 +57,7 @@ def test_workspace_not_on_this_machine_is_reported(berth: Berth, verb: str) -> N
     assert done.code != 0 and "does not run on this machine" in done.err
 
 
-def test_every_refusal_has_its_sentence() -> None:
+def test_every_refusal_has_a_message() -> None:
     refusals = {grant.NOT_TRIED, grant.FAILED, grant.SIMULATED, grant.OTHER_MACHINE, grant.OTHER_DRIVER}
     assert set(suspending._GRANT) == refusals | {grant.NO_KERNEL_MODULE}
     assert set(suspending._WHY) == set(SuspendProblem) - {SuspendProblem.NOT_GRANTED, SuspendProblem.NO_ROOM}

@@ -1,4 +1,4 @@
-"""The node as a service of systemd, which a script plays here."""
+"""The node as a systemd service, with a fake systemctl."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.host.portal_doors import Doors
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berth: Berth) -> Path:
-    """A machine with systemd; the file names what `systemctl` was asked."""
+    """A machine with a fake systemd; the file records the calls of `systemctl`."""
     asked = tmp_path / "asked"
     program = tmp_path / "bin" / "systemctl"
     program.parent.mkdir()
@@ -36,7 +36,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berth: Berth) -> Pa
     return asked
 
 
-def test_root_gets_a_unit_of_the_system(
+def test_root_gets_a_system_unit(
     join: Berth, berth: Berth, systemd: Path, folder: NodeFolder, tmp_path: Path, doors: Doors, monkeypatch
 ) -> None:
     monkeypatch.setattr(unit.os, "geteuid", lambda: 0)
@@ -58,7 +58,7 @@ def test_root_gets_a_unit_of_the_system(
 
 
 @pytest.mark.parametrize("version", ["252", "253", "254", "255", "none"])
-def test_groups_are_asked_for_where_systemd_can_start_the_services_again(
+def test_control_groups_are_delegated_if_systemd_supports_it(
     join: Berth, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setattr(unit.os, "geteuid", lambda: 0)
@@ -70,7 +70,7 @@ def test_groups_are_asked_for_where_systemd_can_start_the_services_again(
     assert "TasksMax=infinity" in lines and "OOMPolicy=continue" in lines
 
 
-def test_user_unit_is_written_with_a_hint_to_keep_it(
+def test_user_unit_is_written_with_a_hint_to_enable_lingering(
     join: Berth, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit.os, "geteuid", lambda: 1000)
@@ -89,7 +89,7 @@ def test_user_unit_is_written_with_a_hint_to_keep_it(
     assert systemd.read_text().splitlines()[0] == "--user daemon-reload"
 
 
-def test_without_a_session_it_says_the_command(
+def test_missing_user_session_is_reported_with_the_command(
     join: Berth, systemd: Path, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit.os, "geteuid", lambda: 1000)

@@ -1,4 +1,4 @@
-"""The unit that `berth node join` writes, read and run by systemd itself."""
+"""The unit written by `berth node join`, loaded and run by a real systemd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("node-service")]
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 @pytest.mark.parametrize("user", [False, True])
-def test_systemd_understands_every_line(tmp_path: Path, folder: NodeFolder, user: bool, monkeypatch) -> None:
+def test_systemd_accepts_every_line(tmp_path: Path, folder: NodeFolder, user: bool, monkeypatch) -> None:
     program = shutil.which("systemctl")
     assert program is not None
     version = unit._version(program)
@@ -44,7 +44,7 @@ def test_systemd_understands_every_line(tmp_path: Path, folder: NodeFolder, user
 
 @pytest.fixture(scope="module")
 def version_2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SystemdMachine, Path]]:
-    """A machine with control groups of version 2 and `ada`, whose systemd runs; and a folder for all."""
+    """A machine with control groups v2 and `ada`, whose systemd runs; and a shared folder."""
     folder = tmp_path_factory.mktemp("version-2").resolve()
     shared = folder / "shared"
     shared.mkdir()
@@ -66,7 +66,7 @@ def version_2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System
 
 
 def give(found: SystemdMachine, *groups: str) -> None:
-    """Switch on the one controller that is to be had, down to these groups."""
+    """Enable the one available controller down to these groups."""
     root = next(path for path in ROOTS if (path / "cgroup.controllers").exists())
     with contextlib.suppress(OSError):
         (root / "cgroup.subtree_control").write_text("+hugetlb")
@@ -80,7 +80,7 @@ def give(found: SystemdMachine, *groups: str) -> None:
 
 
 def written(folder: Path, version: int, *, user: bool, file: Path) -> str:
-    """The unit, with a program in it that gives limits as the worker does."""
+    """The unit, with a program that sets limits like the worker."""
     node = NodeFolder(folder)
     text = unit.text(node, "b", user=user, version=version)
     run = f"ExecStart={sys.executable} -m tests.host.limited_worker {file}"
@@ -96,7 +96,7 @@ def started(found: SystemdMachine, file: Path, *systemctl: str, user: str) -> di
 
 
 @pytest.mark.parametrize("user", ["", "ada"])
-def test_the_services_start_again_while_what_they_gave_limits_to_goes_on(version_2, user: str) -> None:
+def test_services_restart_while_limited_processes_keep_running(version_2, user: str) -> None:
     found, shared = version_2
     uid = found.ask("id", "-u", "ada").strip()
     give(found, f"user.slice/user-{uid}.slice/user@{uid}.service/app.slice" if user else "system.slice")

@@ -1,4 +1,4 @@
-"""A TLS proxy of the tests in front of a port, as the Redis door is; it can go away and come back."""
+"""A TLS proxy in front of a port, like the Redis door; it can be stopped and restarted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ports import free_port
 
 
 class TLSProxy:
-    """Takes who shows a certificate of the authority, under `name`."""
+    """Accepts clients with a certificate of the authority, under `name`."""
 
     def __init__(self, folder: Path, authority: Authority, *, to: int, name: str = PORTAL_NAME) -> None:
         self._to = to
@@ -28,10 +28,10 @@ class TLSProxy:
         self._thread.start()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = free_port()  # nobody else is given it while the proxy is away
+        self.port = free_port()  # reserved while the proxy is stopped
 
     def start(self) -> None:
-        """Listen; each time at the same port."""
+        """Listen, always at the same port."""
 
         async def begin() -> None:
             self._server = await asyncio.start_server(
@@ -41,7 +41,7 @@ class TLSProxy:
         asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
 
     def stop(self) -> None:
-        """Listen no more, and cut every connection."""
+        """Stop listening, and close every connection."""
 
         async def end() -> None:
             if self._server is not None:

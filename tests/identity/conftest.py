@@ -1,4 +1,4 @@
-"""Fixtures of the tests about sign-in providers: an OpenID Connect provider that can lie."""
+"""Fixtures for sign-in providers: an OpenID Connect provider that can be made to lie."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_S = 60
 
 
 def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes], what: str) -> None:
-    """Until `ready`, for a minute at most."""
+    """Wait until `ready`, at most a minute."""
     until = time.monotonic() + START_S
     while not ready():
         assert process.poll() is None, f"{what} has ended"
@@ -37,27 +37,27 @@ def answers(url: str) -> bool:
 
 
 class Op:
-    """The provider, as a test talks to it."""
+    """Client of the provider's control interface."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
 
     def tell(self, **told: Any) -> dict[str, Any]:
-        """Have it say these `claims` from now on, and these `lies` until it is told again."""
+        """Set the `claims`, and the `lies` until the next call."""
         answer = httpx.post(f"{self.issuer}/control", json=told, timeout=30)
         answer.raise_for_status()
         found: dict[str, Any] = answer.json()
         return found
 
     def approve(self, url: str) -> str:
-        """Follow a browser that was sent to the provider: the path by which it comes back."""
+        """Follow a browser that was sent to the provider; return the path of its way back."""
         answer = httpx.get(url, timeout=30)
         assert answer.status_code == 302, answer.text
         back = urlsplit(answer.headers["Location"])
         return f"{back.path}?{back.query}"
 
     def sign_in(self, browser: Client, **claims: Any) -> Any:
-        """A whole round trip in `browser`; what it is answered at the end."""
+        """A whole round trip in `browser`; return the last response."""
         if claims:
             self.tell(claims=claims)
         away = browser.get("/sign-in/by/corp/")
@@ -79,7 +79,7 @@ def op_process() -> Iterator[Op]:
 
 @pytest.fixture
 def op(op_process: Op, configure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Op:
-    """The provider, telling the truth, and configured as corp."""
+    """An honest provider, configured as corp."""
     monkeypatch.setenv("CORP_SECRET", SECRET)
     op_process.tell(reset=True)
     configure(op_settings(op_process))

@@ -1,7 +1,6 @@
-"""An OpenID Connect provider for tests, in a process of its own; it lies as it is told to (`/control`).
+"""An OpenID Connect provider for tests in its own process; `/control` makes it lie.
 
-Run as `python -m tests.identity.op PORT`. It asks nobody: whoever comes to `/authorize` is the person of the
-claims that it was last told.
+Run as `python -m tests.identity.op PORT`. It needs no sign-in: `/authorize` returns the claims set last.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ CLIENT, SECRET = "berth", "client-secret"
 
 
 def b64(data: bytes) -> str:
-    """As in a JSON Web Token."""
+    """Base64 as in a JSON Web Token."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 class Provider:
-    """What it says at present, and the codes that it has given out."""
+    """The current claims and lies, and the issued codes."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
@@ -60,7 +59,7 @@ class Provider:
             case "none":
                 return jwt.encode(payload, None, algorithm="none", headers={"kid": self.kid})
             case "hmac":
-                # As an attacker would who hopes that the public key is taken for a secret.
+                # The attack that uses the public key as an HMAC secret.
                 public = self.key.public_key().public_bytes(
                     serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
                 )

@@ -1,4 +1,4 @@
-"""A SAML identity provider for tests: it answers a request with a signed response, or with a forged one."""
+"""A SAML identity provider for tests, with valid and forged responses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PERSISTENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent"
 
 
 class Idp:
-    """The provider, with a key of its own."""
+    """The provider, with its own key."""
 
     def __init__(self) -> None:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -61,7 +61,7 @@ class Idp:
         ).decode()
 
     def assertion(self, request_id: str, *, groups: tuple[str, ...] = ("vision",), **told: str) -> str:
-        """An assertion about nora, without a signature. `told` replaces values of the template."""
+        """An unsigned assertion about nora. `told` replaces values of the template."""
         now = dt.datetime.now(dt.UTC)
         shift = dt.timedelta(seconds=int(told.pop("shift_s", "0")))
         attributes = {"uid": ["nora"], "mail": ["nora@example.org"], "groups": list(groups)}
@@ -111,6 +111,6 @@ def encoded(xml: str) -> str:
 
 
 def request_in(url: str) -> etree._Element:
-    """The request that a browser takes to the provider."""
+    """The SAML request in a browser's URL."""
     given = parse_qs(urlsplit(url).query)["SAMLRequest"][0]
     return etree.fromstring(zlib.decompress(base64.b64decode(given), -15))

@@ -1,4 +1,4 @@
-"""A directory of one's own: OpenLDAP's slapd with a few people, in a folder."""
+"""An LDAP directory: OpenLDAP's slapd with a few users, in a folder."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def ldif() -> str:
 
 
 def certify(folder: Path) -> None:
-    """A certificate for this machine that is its own authority: `ca.pem`, `key.pem`."""
+    """A self-signed certificate for this machine: `ca.pem`, `key.pem`."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = dt.datetime.now(dt.UTC)
@@ -96,7 +96,7 @@ def certify(folder: Path) -> None:
 
 
 def start(folder: Path, port: int, tls_port: int) -> subprocess.Popen[bytes]:
-    """The directory at both ports, with its data loaded."""
+    """Start the directory at both ports, with its data loaded."""
     certify(folder)
     (folder / "data").mkdir()
     config = folder / "slapd.conf"

@@ -1,4 +1,4 @@
-"""What an administrator writes about sign-in providers, and what is said about mistakes in it."""
+"""Configuration of sign-in providers, and its error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def wrong(tmp_path: Path, text: str) -> str:
 
 
 def with_line(line: str, *, to: str = "provider") -> str:
-    """The good file with one more line in its provider, or in a rule of its own."""
+    """The valid file with one more line, in its provider or in another rule."""
     if to == "provider":
         return GOOD.replace('client_id = "berth"\n', f'client_id = "berth"\n{line}\n')
     return f"{GOOD}\n[[provider.{to}]]\n{line}\n"
@@ -55,7 +55,7 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMPUS_CERTIFICATE", "-----BEGIN CERTIFICATE-----")
 
 
-def test_a_file_is_read(tmp_path):
+def test_configuration_file_is_read(tmp_path):
     (corp,) = loaded(tmp_path, GOOD)
     assert isinstance(corp, Oidc)
     assert (corp.kind, corp.issuer, len(corp.rules)) == ("oidc", "https://id.example.org", 2)
@@ -86,7 +86,7 @@ user_base = "ou=people,dc=example,dc=org"
     assert [each.kind for each in loaded(tmp_path, text)] == ["oidc", "saml", "ldap"]
 
 
-def test_one_claim_of_a_directory_leaves_the_others(tmp_path):
+def test_setting_one_ldap_claim_keeps_the_other_defaults(tmp_path):
     (directory,) = loaded(
         tmp_path,
         """
@@ -104,7 +104,7 @@ username = "sAMAccountName"
     assert (claims.username, claims.subject, claims.email) == ("sAMAccountName", "entryUUID", "mail")
 
 
-def test_one_provider_by_variables(tmp_path):
+def test_provider_from_environment_variables(tmp_path):
     found = config.load(
         "", {"BERTH_OIDC_ISSUER": "https://x.org", "BERTH_OIDC_CLIENT_ID": "b", "BERTH_OIDC_TEAM": "all"}
     ).providers
@@ -141,19 +141,19 @@ def test_one_provider_by_variables(tmp_path):
         (with_line('group = "x"\nequals = "y"', to="require"), "belong to a claim"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named(tmp_path, text, said):
+def test_configuration_error_is_reported_without_secrets(tmp_path, text, said):
     words = wrong(tmp_path, text)
     assert said in words
     assert "s3cret" not in words
 
 
-def test_all_mistakes_are_said_at_once(tmp_path):
+def test_all_configuration_errors_are_reported_together(tmp_path):
     text = GOOD.replace("https://id", "http://id").replace("CORP_SECRET", "NO_SUCH")
     assert "write an https address" in wrong(tmp_path, text)
     assert "NO_SUCH is not set" in wrong(tmp_path, text)
 
 
-def test_passwords_cross_no_network_in_the_clear(tmp_path):
+def test_unencrypted_ldap_is_refused(tmp_path):
     ldap = """
 [[provider]]
 kind = "ldap"
@@ -167,7 +167,7 @@ user_base = "dc=example,dc=org"
     assert loaded(tmp_path, ldap.replace("ldap.example.org", "127.0.0.1"))
 
 
-def test_a_file_that_is_not_there_is_an_error_of_the_system_check(settings, configure):
+def test_missing_file_is_a_system_check_error(settings, configure):
     settings.BERTH_SIGN_IN_PROVIDERS = "/nowhere/providers.toml"
     found = [check for check in run_checks() if check.id == "identity.E001"]
     assert "/nowhere/providers.toml cannot be read" in found[0].msg
@@ -175,7 +175,7 @@ def test_a_file_that_is_not_there_is_an_error_of_the_system_check(settings, conf
     assert [check for check in run_checks() if check.id.startswith("identity")] == []
 
 
-def test_public_access_is_warned_about(configure):
+def test_public_access_is_a_warning(configure):
     configure(GOOD.replace("https://id.example.org", "https://accounts.google.com"))
     assert [check.id for check in run_checks() if check.id.startswith("identity")] == ["identity.W001"]
     configure(

@@ -1,4 +1,4 @@
-"""What the portal itself asks of a provider goes where the configuration leads, and nowhere else."""
+"""The portal's own requests to a provider follow no redirects elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.receivers import receiver, status
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_a_provider_does_not_lead_the_portal_elsewhere(code):
+def test_redirects_of_a_provider_are_not_followed(code):
     with receiver() as inside, receiver(status(code, Location=f"{inside.url}/admin")) as provider:
         with pytest.raises(requests.TooManyRedirects):
             oidc._fetch_json(f"{provider.url}/.well-known/openid-configuration")

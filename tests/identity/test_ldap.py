@@ -1,4 +1,4 @@
-"""Signing in with name and password of a directory: OpenLDAP in a process of its own."""
+"""Sign-in with an LDAP directory: OpenLDAP in its own process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ timeout_s = 3
 
 @pytest.fixture
 def directory(ports, configure, monkeypatch, team) -> Any:
-    """Configure the directory; called, with other settings."""
+    """Configure the directory; call it with other settings."""
     monkeypatch.setenv("DIRECTORY_SECRET", slapd.ADMIN_PASSWORD)
 
     def change(more: str = "", url: str = f"ldap://127.0.0.1:{ports[0]}", rules: str = RULES) -> None:
@@ -79,7 +79,7 @@ def directory(ports, configure, monkeypatch, team) -> Any:
 
 
 def sign_in(name: str, password: str = PASSWORD) -> tuple[Client, str]:
-    """A fresh browser that signs in: who it is then, and what the page says."""
+    """Sign in with a new browser; return the user and the page."""
     browser = Client()
     answer = browser.post("/sign-in/", {"username": name, "password": password})
     return browser, answer.content.decode()
@@ -90,7 +90,7 @@ def who(browser: Client) -> str:
     return str(answer.json()["username"]) if answer.status_code == 200 else ""
 
 
-def test_the_first_sign_in_makes_the_account_in_its_teams(directory):
+def test_first_sign_in_creates_the_account_with_teams(directory):
     assert who(sign_in("nora")[0]) == "nora"
     nora = User.objects.get(username="nora")
     assert (nora.first_name, nora.last_name, nora.email) == ("Nora", "Berg", "nora@example.org")
@@ -101,14 +101,14 @@ def test_the_first_sign_in_makes_the_account_in_its_teams(directory):
     assert not nora.has_usable_password()
 
 
-def test_upper_case_and_spaces_are_the_same_person(directory):
+def test_usernames_ignore_case_and_spaces(directory):
     for name in ("nora", "NORA", " nora "):
         assert who(sign_in(name)[0]) == "nora"
     assert User.objects.filter(username__icontains="nora").count() == 1
 
 
 @pytest.mark.parametrize("password", ["wrong", "", " ", "\x00", PASSWORD.upper()])
-def test_a_wrong_password_is_refused(directory, password):
+def test_wrong_password_is_refused(directory, password):
     browser, _ = sign_in("nora", password)
     assert who(browser) == ""
     assert not User.objects.filter(username="nora").exists()
@@ -126,19 +126,19 @@ def test_a_wrong_password_is_refused(directory, password):
         "uid=nora,ou=people,dc=example,dc=org",
     ],
 )
-def test_a_name_is_never_a_filter(directory, name):
+def test_username_is_never_interpreted_as_a_filter(directory, name):
     assert who(sign_in(name)[0]) == ""
     assert not User.objects.filter(username="nora").exists()
 
 
-def test_an_account_here_is_not_the_directorys_of_the_same_name(directory, bob):
+def test_equal_local_username_is_not_linked(directory, bob):
     browser, page = sign_in("bob")
     assert who(browser) == ""
     assert "belongs to an account that is not linked" in page
     assert who(sign_in("bob", LOCAL)[0]) == "bob"
 
 
-def test_a_disabled_entry_stays_out(directory):
+def test_disabled_entry_cannot_sign_in(directory):
     directory('user_filter = "(&(uid=%(user)s)(!(employeeType=disabled)))"')
     assert who(sign_in("otto")[0]) == ""
     directory('require = [{ claim = "employeeType", equals = "staff" }]')
@@ -148,14 +148,14 @@ def test_a_disabled_entry_stays_out(directory):
     assert who(sign_in("nora")[0]) == "nora"
 
 
-def test_a_group_that_is_asked_for(directory):
+def test_required_group(directory):
     directory('require = [{ group = "vision" }]')
     assert who(sign_in("nora")[0]) == "nora"
     assert who(sign_in("bob")[0]) == ""
 
 
 @pytest.mark.parametrize("how", ["ldaps", "start_tls"])
-def test_encrypted_with_an_authority_of_ones_own(directory, ports, how):
+def test_private_certificate_authority_is_accepted(directory, ports, how):
     ca = f'ca_file = "{ports[2] / "ca.pem"}"'
     if how == "ldaps":
         directory(ca, url=f"ldaps://127.0.0.1:{ports[1]}")
@@ -175,7 +175,7 @@ def test_unknown_certificate_is_refused(directory, ports, how):
     assert "is not responding" in page
 
 
-def test_a_dead_directory_says_so_and_passwords_here_work(directory, bob):
+def test_unreachable_directory_is_reported_and_local_passwords_work(directory, bob):
     directory(url="ldap://127.0.0.1:1")
     browser, page = sign_in("nora")
     assert "Example Directory is not responding" in page
@@ -183,26 +183,26 @@ def test_a_dead_directory_says_so_and_passwords_here_work(directory, bob):
     assert who(sign_in("bob", LOCAL)[0]) == "bob"
 
 
-def test_a_directory_that_hangs_is_given_up(directory, bob):
+def test_hanging_directory_times_out(directory, bob):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         directory("", url=f"ldap://127.0.0.1:{silent.getsockname()[1]}")
         _, page = sign_in("nora")
     assert "is not responding" in page
 
 
-def test_a_service_account_that_may_not_search_is_no_wrong_password(directory, monkeypatch):
+def test_service_account_failure_is_not_reported_as_a_wrong_password(directory, monkeypatch):
     monkeypatch.setenv("DIRECTORY_SECRET", "wrong")
     assert "is not responding" in sign_in("nora")[1]
 
 
-def test_groups_that_cannot_be_read_take_nothing_away(directory):
+def test_unreadable_groups_remove_no_memberships(directory):
     assert who(sign_in("nora")[0]) == "nora"
     directory('group_filter = "(objectClass=groupOfNames"')
     assert "is not responding" in sign_in("nora")[1]
     assert User.objects.get(username="nora").memberships.count() == 1
 
 
-def test_the_password_is_nowhere(directory):
+def test_password_is_not_in_the_audit_log(directory):
     sign_in("nora")
     sign_in("otto", "typed-wrong-password")
     for entry in Event.objects.all():

@@ -1,4 +1,4 @@
-"""*Test this provider* for a directory: what it has of somebody, without a password and without a change."""
+"""*Test this provider* for a directory: attributes of a user, without password and changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE, REST = "/sign-in-providers/directory/test/", "/api/v1/sign-in-providers/di
 
 @pytest.fixture
 def ask(as_user, ada):
-    """Ask over REST, as an administrator."""
+    """Request over REST as an administrator."""
     browser = as_user(ada)
 
     def asked(name: str, status: int = 200) -> dict:
@@ -56,12 +56,12 @@ def test_preview_of_a_sign_in(directory, ask, ada):
     assert untouched() == before
     entry = Event.objects.get(kind="user.provider_tested")
     assert (entry.actor, entry.data) == (ada, {"provider": "directory", "username": "nora"})
-    # It is what a sign-in does.
+    # The sign-in behaves the same.
     assert who(sign_in("nora")[0]) == "nora"
     assert User.objects.get(username="nora").memberships.get().role == "member"
 
 
-def test_the_page_shows_attributes_and_what_follows(directory, as_user, ada):
+def test_page_shows_attributes_and_the_resulting_account(directory, as_user, ada):
     browser = as_user(ada)
     assert PAGE in browser.get("/sign-in-providers/directory/").content.decode()
     empty = browser.get(PAGE).content.decode()
@@ -83,15 +83,15 @@ def test_existing_account_and_refused_user(directory, ask):
     assert refused["action"] == "refuse" and "employeeType" in refused["refusal"]["detail"]
 
 
-def test_no_password_is_shown(directory, ask, as_user, ada):
-    """The account that searches may read digests of passwords where the directory lets it."""
+def test_no_password_attribute_is_shown(directory, ask, as_user, ada):
+    """The search account may read password digests if the directory allows it."""
     page = as_user(ada).post(PAGE, {"username": "nora"}).content.decode()
     for text in (json.dumps(ask("nora")), page):
         assert "userpassword" not in text.lower()
         assert PASSWORD not in text and PASSWORD.encode().hex() not in text and ADMIN_PASSWORD not in text
 
 
-def test_what_is_secret_or_long_is_left_out():
+def test_secret_attributes_are_removed_and_long_ones_truncated():
     secret = [
         "userPassword",
         "USERPASSWORD",
@@ -122,7 +122,7 @@ def test_what_is_secret_or_long_is_left_out():
         "uid=nora,ou=people,dc=example,dc=org",
     ],
 )
-def test_a_name_is_never_a_filter(directory, ask, name):
+def test_username_is_never_interpreted_as_a_filter(directory, ask, name):
     refused = ask(name, 400)
     assert refused["reason"]["code"] == "directory_nobody"
     assert "username" in refused["errors"]
@@ -134,14 +134,14 @@ def test_ambiguous_name_matches_no_user(directory, ask):
 
 
 @pytest.mark.parametrize("name", ["", " ", "\x00", "x" * 151])
-def test_what_is_no_name(directory, ask, as_user, ada, name):
+def test_invalid_username_is_400(directory, ask, as_user, ada, name):
     ask(name, 400)
     page = as_user(ada).post(PAGE, {"username": name})
     assert page.status_code == 400
     assert not Event.objects.filter(kind="user.provider_tested").exists()
 
 
-def test_directory_that_is_silent_or_refuses_the_search(directory, ask, as_user, ada, monkeypatch):
+def test_unreachable_directory_or_refused_search_is_reported(directory, ask, as_user, ada, monkeypatch):
     monkeypatch.setenv("DIRECTORY_SECRET", "wrong")
     assert ask("nora", 503)["reason"]["code"] == "provider_down"
     monkeypatch.setenv("DIRECTORY_SECRET", ADMIN_PASSWORD)
@@ -155,14 +155,14 @@ def test_directory_that_is_silent_or_refuses_the_search(directory, ask, as_user,
     assert "Example Directory is not responding" in text and 'value="nora"' in text
 
 
-def test_it_is_no_way_to_try_passwords_or_to_sign_in(directory, as_user, ada, bob):
+def test_lookup_checks_no_passwords_and_signs_no_one_in(directory, as_user, ada, bob):
     as_user(ada).post(PAGE, {"username": "nora", "password": PASSWORD})
     assert not User.objects.filter(username="nora").exists()
     assert who(sign_in("bob", LOCAL)[0]) == "bob"
 
 
 @pytest.mark.parametrize("who_asks", ["auditor", "operator", "nobody"])
-def test_it_is_for_administrators(directory, as_user, client, who_asks):
+def test_lookup_needs_an_administrator(directory, as_user, client, who_asks):
     roles = {"auditor": {"is_auditor": True}, "operator": {"is_operator": True}}
     browser = as_user(UserFactory(username="una", **roles[who_asks])) if who_asks in roles else client
     before = Event.objects.count()

@@ -1,4 +1,4 @@
-"""Signing in by OpenID Connect, with a provider in a process of its own that lies as it is told."""
+"""Sign-in by OpenID Connect, with a provider in its own process that can be made to lie."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def _rules(op, configure, team):
     configure(op_settings(op, rules=RULES))
 
 
-def who(browser: Client) -> str:
+def signed_in_user(browser: Client) -> str:
     answer = browser.get("/api/v1/me")
     return str(answer.json()["username"]) if answer.status_code == 200 else ""
 
 
-def said(answer: Any) -> str:
-    """The sentence of the page that refuses."""
+def page_message(answer: Any) -> str:
+    """The message of the refusal page."""
     text = answer.content.decode()
     assert "Sign-in failed" in text
     assert 'href="/sign-in/"' in text
     return str(text.split('role="alert"', 1)[1].split("</div>", 1)[0])
 
 
-# --- good ------------------------------------------------------------------------------------------
+# --- valid sign-ins -------------------------------------------------------------------------------
 
 
-def test_the_first_sign_in_makes_the_account_and_leads_where_one_wanted_to(op, client):
+def test_first_sign_in_creates_the_account_and_redirects_to_the_requested_page(op, client):
     page = client.get("/sign-in/?next=/teams/").content.decode()
     assert "Sign in with Example Corp" in page
     assert "/sign-in/by/corp/?next=%2Fteams%2F" in page
@@ -66,22 +66,22 @@ def test_the_first_sign_in_makes_the_account_and_leads_where_one_wanted_to(op, c
     back = client.get(op.approve(away["Location"]))
     assert (back.status_code, back["Location"]) == (302, "/teams/")
     nora = User.objects.get(username="nora")
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
     assert list(nora.memberships.values_list("team__slug", flat=True)) == ["vision"]
     entry = Event.objects.get(kind="session.signed_in")
     assert entry.message == "signed in by corp"
 
 
-def test_user_refused_by_the_provider_stays_out(op, configure, client):
+def test_user_without_a_required_group_is_refused(op, configure, client):
     configure(op_settings(op, 'require = [{ group = "vision" }]'))
     op.sign_in(Client(), **NORA)
     answer = op.sign_in(client, **{**NORA, "groups": []})
     assert answer.status_code == 403
-    assert "groups" in said(answer)
-    assert who(client) == ""
+    assert "groups" in page_message(answer)
+    assert signed_in_user(client) == ""
 
 
-def test_several_providers_are_several_buttons(op, configure, client):
+def test_each_provider_has_a_button(op, configure, client):
     second = op_settings(op).replace('"corp"', '"other"').replace("Example Corp", "Other Org")
     configure(op_settings(op) + second)
     page = client.get("/sign-in/").content.decode()
@@ -91,37 +91,37 @@ def test_several_providers_are_several_buttons(op, configure, client):
     op.tell(claims={**NORA, "preferred_username": "otto", "email": ""})
     browser = Client()
     browser.get(op.approve(browser.get("/sign-in/by/other/")["Location"]))
-    assert who(browser) == "otto"
+    assert signed_in_user(browser) == "otto"
     assert set(IdentityLink.objects.values_list("provider", "subject")) == {("corp", "42"), ("other", "42")}
 
 
-def test_a_rotated_key_works_at_once(op, client):
+def test_rotated_key_works_at_once(op, client):
     op.sign_in(Client(), **NORA)
     op.tell(rotate=True)
     op.sign_in(client)
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
-def test_clocks_may_differ_a_little(op, client):
+def test_small_clock_differences_are_accepted(op, client):
     op.tell(claims=NORA, lies={"shift": {"iat": 50, "exp": -340}})
     op.sign_in(client)
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
-def test_who_is_signed_in_as_another_is_signed_out_first(op, as_user, bob):
+def test_another_signed_in_user_is_signed_out_first(op, as_user, bob):
     browser = as_user(bob)
     op.sign_in(browser, **NORA)
-    assert who(browser) == "nora"
+    assert signed_in_user(browser) == "nora"
     assert Event.objects.filter(kind="session.signed_out", actor=bob).exists()
 
 
-def test_a_second_sign_in_in_the_same_browser(op, client):
+def test_second_sign_in_in_the_same_browser(op, client):
     op.sign_in(client, **NORA)
     op.sign_in(client)
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
-# --- lies ------------------------------------------------------------------------------------------
+# --- forged responses -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_a_second_sign_in_in_the_same_browser(op, client):
         ({"id_token": {"events": {oidc.LOGOUT_EVENT: {}}}}, "no token of this kind"),
     ],
 )
-def test_a_lie_is_not_believed(op, client, lies, reason):
+def test_forged_provider_responses_are_refused(op, client, lies, reason):
     op.tell(claims=NORA)
     away = client.get("/sign-in/by/corp/")
     op.tell(lies=lies)
     answer = client.get(op.approve(away["Location"]))
-    assert reason in said(answer)
+    assert reason in page_message(answer)
     assert answer.status_code in (400, 502)
-    assert who(client) == ""
+    assert signed_in_user(client) == ""
     assert not User.objects.filter(username="nora").exists()
     assert Event.objects.get(kind="session.provider_refused").data["code"] == "provider_wrong"
 
@@ -167,66 +167,66 @@ def test_userinfo_does_not_set_the_sign_in_method(op, configure, client):
     assert Event.objects.get(kind="session.signed_in").message == "signed in by corp"
 
 
-def test_a_second_factor_at_the_provider_counts_where_the_settings_say_so(op, configure, client):
+def test_second_factor_at_the_provider_counts_if_configured(op, configure, client):
     configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
     op.sign_in(client, **NORA, amr=["pwd", "otp"])
     assert Event.objects.get(kind="session.signed_in").message == "signed in by corp and second factor there"
 
 
-def test_a_state_works_once_and_in_its_own_browser(op, client):
+def test_state_is_valid_once_and_in_its_own_browser(op, client):
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
     stranger = Client()
-    assert "started in another browser" in said(stranger.get(back))
+    assert "started in another browser" in page_message(stranger.get(back))
     assert client.get(back).status_code == 302
     client.post("/sign-out/")
-    assert "started in another browser" in said(client.get(back))
-    assert who(client) == who(stranger) == ""
+    assert "started in another browser" in page_message(client.get(back))
+    assert signed_in_user(client) == signed_in_user(stranger) == ""
 
 
-def test_a_state_of_one_provider_is_none_of_anothers(op, configure, client):
+def test_state_of_another_provider_is_refused(op, configure, client):
     second = op_settings(op).replace('"corp"', '"other"')
     configure(op_settings(op) + second)
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
-    assert "started in another browser" in said(client.get(back.replace("/corp/", "/other/")))
+    assert "started in another browser" in page_message(client.get(back.replace("/corp/", "/other/")))
 
 
 @pytest.mark.parametrize(
     "query", ["", "?code=x", "?code=x&state=y", "?error=access_denied", "?state=x&error=x"]
 )
-def test_coming_back_from_nowhere(op, client, query):
-    assert "started in another browser" in said(client.get(f"/sign-in/oidc/corp/callback/{query}"))
+def test_callback_without_a_started_sign_in_is_refused(op, client, query):
+    assert "started in another browser" in page_message(client.get(f"/sign-in/oidc/corp/callback/{query}"))
 
 
-def test_a_code_is_of_no_use_to_who_has_it_alone(op, client):
-    """PKCE: another browser's code, put into one's own sign-in, is refused by the provider."""
+def test_code_of_another_browser_is_refused_by_pkce(op, client):
+    """Another browser's code in the own sign-in."""
     op.tell(claims=NORA)
     victim = parse_qs(urlsplit(op.approve(Client().get("/sign-in/by/corp/")["Location"])).query)
     own = op.approve(client.get("/sign-in/by/corp/")["Location"])
     path, _, query = own.partition("?")
     state = parse_qs(query)["state"][0]
     answer = client.get(path, {"code": victim["code"][0], "state": state})
-    assert "refused the sign-in" in said(answer)
-    assert who(client) == ""
+    assert "refused the sign-in" in page_message(answer)
+    assert signed_in_user(client) == ""
 
 
 def test_refusal_at_the_provider_is_shown(op, client):
     op.tell(claims=NORA, lies={"deny": True})
     away = client.get("/sign-in/by/corp/")
-    assert "was cancelled" in said(client.get(op.approve(away["Location"])))
+    assert "was cancelled" in page_message(client.get(op.approve(away["Location"])))
 
 
 @pytest.mark.parametrize(
     "target", ["https://evil.example.org/", "//evil.example.org/", "/\\evil.example.org", "javascript:1"]
 )
-def test_no_way_leads_to_another_site(op, client, target):
+def test_next_does_not_redirect_to_another_site(op, client, target):
     op.tell(claims=NORA)
     away = client.get("/sign-in/by/corp/", {"next": target})
     assert client.get(op.approve(away["Location"]))["Location"] == "/"
 
 
-def test_what_the_address_asks_for_changes_nothing_of_the_protocol(op, client):
+def test_query_parameters_cannot_change_the_protocol(op, client):
     away = client.get(
         "/sign-in/by/corp/?process=connect&scope=admin&auth_params=prompt%3Dnone%26redirect_uri%3Dx"
     )
@@ -236,29 +236,29 @@ def test_what_the_address_asks_for_changes_nothing_of_the_protocol(op, client):
     assert query["redirect_uri"][0].endswith("/sign-in/oidc/corp/callback/")
 
 
-# --- down ------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
-def test_a_provider_that_is_down_says_so_and_passwords_work(op, configure, client, ada):
+def test_unreachable_provider_is_reported_and_passwords_work(op, configure, client, ada):
     op.tell(lies={"down": True})
     answer = client.get("/sign-in/by/corp/")
     assert answer.status_code == 503
-    assert "is not responding" in said(answer)
+    assert "is not responding" in page_message(answer)
     configure(op_settings(op).replace(op.issuer, "http://127.0.0.1:1"))
     assert client.get("/sign-in/by/corp/").status_code == 503
-    assert "is not responding" in said(client.get("/sign-in/by/corp/"))
+    assert "is not responding" in page_message(client.get("/sign-in/by/corp/"))
     client.post("/sign-in/", {"username": "ada", "password": PASSWORD})
-    assert who(client) == "ada"
+    assert signed_in_user(client) == "ada"
 
 
-def test_a_provider_that_goes_down_on_the_way(op, client):
+def test_provider_failure_during_sign_in_is_reported(op, client):
     op.tell(claims=NORA)
     back = op.approve(client.get("/sign-in/by/corp/")["Location"])
     op.tell(lies={"down": True})
-    assert "is not responding" in said(client.get(back))
+    assert "is not responding" in page_message(client.get(back))
 
 
-def test_a_provider_that_is_off_or_unknown_is_not_there(op, configure, client):
+def test_disabled_or_unknown_provider_is_404(op, configure, client):
     configure(op_settings(op, "enabled = false"))
     assert client.get("/sign-in/by/corp/").status_code == 404
     assert client.get("/sign-in/by/nowhere/").status_code == 404
@@ -268,7 +268,7 @@ def test_a_provider_that_is_off_or_unknown_is_not_there(op, configure, client):
 # --- sign-out --------------------------------------------------------------------------------------
 
 
-def test_signing_out_ends_the_session_there_too(op, configure, client):
+def test_sign_out_ends_the_session_at_the_provider_if_configured(op, configure, client):
     configure(op_settings(op, "sign_out_everywhere = true"))
     op.sign_in(client, **NORA)
     left = client.post("/sign-out/")
@@ -277,11 +277,11 @@ def test_signing_out_ends_the_session_there_too(op, configure, client):
     page = client.get(left["Location"]).content.decode()
     assert f"{op.issuer}/end?id_token_hint=" in page
     assert "post_logout_redirect_uri=" in page
-    assert who(client) == ""
+    assert signed_in_user(client) == ""
     assert client.get(left["Location"])["Location"] == "/sign-in/"
 
 
-def test_signing_out_here_alone_is_the_usual(op, client):
+def test_sign_out_is_local_by_default(op, client):
     op.sign_in(client, **NORA)
     assert client.post("/sign-out/")["Location"] == "/sign-in/"
 
@@ -294,7 +294,7 @@ def logout_token(op: Any, **more: Any) -> str:
     return str(op.tell(logout_token=told)["token"])
 
 
-def test_who_signs_out_there_is_signed_out_here(op, client):
+def test_back_channel_logout_ends_the_local_session(op, client):
     op.sign_in(client, **NORA)
     other = Client()
     op.sign_in(other, **{**NORA, "sub": "43", "preferred_username": "otto", "email": ""})
@@ -303,7 +303,7 @@ def test_who_signs_out_there_is_signed_out_here(op, client):
     )
     assert answer.status_code == 200
     assert "no-store" in answer["Cache-Control"]
-    assert (who(client), who(other)) == ("", "otto")
+    assert (signed_in_user(client), signed_in_user(other)) == ("", "otto")
 
 
 @pytest.mark.parametrize(
@@ -329,18 +329,18 @@ def test_invalid_logout_token_signs_no_one_out(op, client, more):
     token = logout_token(op, **more)
     answer = Client().post("/sign-in/oidc/corp/signed-out/", {"logout_token": token})
     assert answer.status_code == 400
-    assert who(client) == "nora"
+    assert signed_in_user(client) == "nora"
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "e30.e30.e30", "x" * 100_000])
-def test_no_token_at_all(op, token):
+def test_missing_logout_token_is_refused(op, token):
     assert Client().post("/sign-in/oidc/corp/signed-out/", {"logout_token": token}).status_code == 400
 
 
-# --- test ------------------------------------------------------------------------------------------
+# --- provider test --------------------------------------------------------------------------------
 
 
-def test_a_test_shows_what_is_said_and_changes_nothing(op, as_user, ada):
+def test_provider_test_shows_claims_and_changes_nothing(op, as_user, ada):
     browser = as_user(ada)
     op.tell(claims=NORA)
     before = (User.objects.count(), IdentityLink.objects.count())
@@ -351,16 +351,16 @@ def test_a_test_shows_what_is_said_and_changes_nothing(op, as_user, ada):
     assert "The account nora would be created" in page
     assert "preferred_username" in page
     assert (User.objects.count(), IdentityLink.objects.count()) == before
-    assert who(browser) == "ada"
+    assert signed_in_user(browser) == "ada"
     assert Event.objects.filter(kind="user.provider_tested", actor=ada).exists()
     assert browser.get(found["Location"])["Location"] == "/sign-in-providers/corp/"
 
 
-def test_a_test_is_for_who_began_it(op, as_user, ada, bob):
+def test_provider_test_is_bound_to_its_administrator(op, as_user, ada, bob):
     browser = as_user(ada)
     op.tell(claims=NORA)
     back = op.approve(browser.get("/sign-in-providers/corp/test/")["Location"])
     ada.is_superuser = False
     ada.save()
-    assert "Only the administrator" in said(browser.get(back))
+    assert "Only the administrator" in page_message(browser.get(back))
     assert as_user(bob).get("/sign-in-providers/corp/test/").status_code == 403

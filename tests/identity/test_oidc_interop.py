@@ -1,4 +1,4 @@
-"""The same with a provider that somebody else wrote: oidc-provider-mock, in a process of its own."""
+"""Sign-in with a third-party provider: oidc-provider-mock, in its own process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mock() -> Iterator[str]:
 
 
 def sign_in(browser: Client, claims: dict[str, Any], issuer: str) -> Any:
-    """As `claims["sub"]`, who clicks at the provider."""
+    """Sign in as `claims["sub"]`, who clicks at the provider."""
     more = {name: value for name, value in claims.items() if name != "sub"}
     httpx.put(f"{issuer}/users/{claims['sub']}", json=more, timeout=30).raise_for_status()
     away = browser.get("/sign-in/by/corp/")["Location"]

@@ -1,4 +1,4 @@
-"""The pages about sign-in providers, and the same over REST."""
+"""Sign-in providers on pages and over REST."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def test_list_shows_each_state(browser, bob):
     assert "http://127.0.0.1:1" in page
 
 
-def test_no_page_and_no_answer_holds_a_secret(browser):
+def test_no_page_or_response_contains_a_secret(browser):
     for url in ("/sign-in-providers/", "/sign-in-providers/corp/", "/api/v1/sign-in-providers"):
         text = browser.get(url).content.decode()
         assert "hush-hush" not in text
     assert "env:CORP_SECRET" in browser.get("/sign-in-providers/corp/").content.decode()
 
 
-def test_nothing_configured_says_what_to_do(browser, settings):
+def test_empty_list_explains_the_setting(browser, settings):
     settings.BERTH_SIGN_IN_PROVIDERS = ""
     page = browser.get("/sign-in-providers/").content.decode()
     assert "BERTH_SIGN_IN_PROVIDERS" in page
 
 
-def test_a_preview_shows_what_would_become_of_claims_and_changes_nothing(browser):
+def test_preview_shows_the_result_of_claims_and_changes_nothing(browser):
     before = (User.objects.count(), Event.objects.count())
     page = browser.post("/sign-in-providers/corp/", {"claims": json.dumps(CLAIMS)}).content.decode()
     assert "The account nora would be created" in page
@@ -71,20 +71,20 @@ def test_a_preview_shows_what_would_become_of_claims_and_changes_nothing(browser
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", '"x"', "[" * 40_000])
-def test_what_is_no_claims_is_refused_at_the_field(browser, text):
+def test_invalid_claims_are_a_field_error(browser, text):
     answer = browser.post("/sign-in-providers/corp/", {"claims": text})
     assert answer.status_code == 400
     assert 'id="id_claims_error"' in answer.content.decode()
 
 
-def test_claims_of_others_are_shown_as_text(browser):
+def test_claims_are_escaped(browser):
     claims = {**CLAIMS, "preferred_username": "<script>alert(1)</script>"}
     page = browser.post("/sign-in-providers/corp/", {"claims": json.dumps(claims)}).content.decode()
     assert "<script>alert" not in page
     assert "is not a valid username" in page
 
 
-def test_rest_previews_alike(api, ada):
+def test_rest_preview_matches_the_page(api, ada):
     answer = api(ada).post("sign-in-providers/corp/preview", {"claims": CLAIMS})
     body = answer.json()
     assert (body["action"], body["username"], body["refusal"]) == ("create", "nora", None)
@@ -95,7 +95,7 @@ def test_rest_previews_alike(api, ada):
     assert "preferred_username" in refused["refusal"]["detail"]
 
 
-def test_links_are_made_and_ended_on_the_page(browser, bob):
+def test_links_are_created_and_removed_on_the_page(browser, bob):
     url = "/sign-in-providers/corp/"
     assert browser.post(f"{url}link/", {"username": "bob", "subject": "42"}).status_code == 302
     assert "42" in browser.get(url).content.decode()
@@ -111,7 +111,7 @@ def test_links_are_made_and_ended_on_the_page(browser, bob):
     assert not IdentityLink.objects.exists()
 
 
-def test_links_are_made_and_ended_over_rest(api, ada, bob):
+def test_links_are_created_and_removed_over_rest(api, ada, bob):
     program = api(ada)
     made = program.post("sign-in-providers/corp/links", {"username": "bob", "expected": "robert"})
     assert (made.status_code, made.json()["linked_by"]) == (201, "administrator")
@@ -121,7 +121,7 @@ def test_links_are_made_and_ended_over_rest(api, ada, bob):
     assert program.get("sign-in-providers/nowhere").status_code == 404
 
 
-def test_five_hundred_links_are_a_few_pages_and_a_few_queries(browser, django_assert_max_num_queries):
+def test_list_of_500_links_is_paged_with_few_queries(browser, django_assert_max_num_queries):
     people = User.objects.bulk_create(UserFactory.build_batch(500, password="!"))
     IdentityLink.objects.bulk_create(
         IdentityLink(user=user, provider="corp", subject=user.username, how=LinkOrigin.CREATED)

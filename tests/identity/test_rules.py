@@ -1,4 +1,4 @@
-"""What claims become, by themselves: without accounts and database."""
+"""Rules for claims, without accounts and database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refusal(claims: dict[str, Any], **more: Any) -> tuple[str, str]:
     return caught.value.reason.code.value, sentence_of(caught.value.reason)
 
 
-def test_a_person_is_read():
+def test_claims_are_read():
     person = rules.read(provider(), ADA)
     assert (person.subject, person.username, person.email) == ("42", "ada", "ada@example.org")
     assert (person.first_name, person.last_name) == ("Ada", "King Lovelace")
@@ -41,24 +41,24 @@ def test_a_person_is_read():
 
 @pytest.mark.parametrize("claim", ["sub", "preferred_username"])
 @pytest.mark.parametrize("value", [None, "", [], {}, True, "\x00"])
-def test_a_missing_claim_is_named(claim, value):
+def test_missing_claim_is_reported(claim, value):
     code, sentence = refusal({**ADA, claim: value})
     assert code == "claim_missing"
     assert f"“{claim}”" in sentence
 
 
 @pytest.mark.parametrize("verified", [None, False, "false", "no", 0, [], {"x": 1}])
-def test_an_unverified_address_is_not_used(verified):
+def test_unverified_email_is_not_used(verified):
     person = rules.read(provider(), {**ADA, "email_verified": verified})
     assert (person.email, person.unverified_email) == ("", "ada@example.org")
 
 
-def test_an_address_may_be_trusted_by_setting():
+def test_emails_can_be_trusted_by_setting():
     assert rules.read(provider(trust_email=True), {**ADA, "email_verified": None}).email == "ada@example.org"
     assert rules.read(provider(trust_email=True), {**ADA, "email": "no address"}).email == ""
 
 
-def test_a_pattern_takes_the_name_out_of_a_claim():
+def test_username_pattern_extracts_the_name():
     pattern = r"(.+)@example\.org"
     upn = {**ADA, "preferred_username": "Ada.L@example.org"}
     assert rules.read(provider(username_pattern=pattern), upn).username == "ada.l"
@@ -68,18 +68,18 @@ def test_a_pattern_takes_the_name_out_of_a_claim():
 
 
 @pytest.mark.parametrize("name", ["аda", "ada\u212a", "ädä"])
-def test_a_name_that_only_looks_alike_is_refused(name):
+def test_lookalike_username_is_refused(name):
     assert refusal({**ADA, "preferred_username": name})[0] == "username_not_valid"
 
 
-def test_nested_claims_and_claims_with_dots_in_their_names():
+def test_nested_claims_and_claim_names_with_dots():
     claims = {"realm_access": {"roles": ["a"]}, "https://x.org/groups": ["b"]}
     for name, found in (("realm_access.roles", ("a",)), ("https://x.org/groups", ("b",)), ("no.where", ())):
         person = rules.read(provider(claims=Claims(groups=name)), {**ADA, **claims})
         assert person.groups == found
 
 
-def test_groups_that_were_left_out_are_not_taken_for_none():
+def test_omitted_groups_are_refused():
     for more in ({"_claim_names": {"groups": "src1"}}, {"hasgroups": True}):
         assert refusal({**ADA, "groups": None, **more})[0] == "groups_left_out"
 
@@ -101,7 +101,7 @@ def test_groups_that_were_left_out_are_not_taken_for_none():
         (Condition(everyone=True), True),
     ],
 )
-def test_what_is_asked_for(condition, good):
+def test_required_conditions(condition, good):
     if good:
         assert rules.read(provider(require=(condition,)), ADA).username == "ada"
     else:
@@ -110,19 +110,19 @@ def test_what_is_asked_for(condition, good):
         assert (condition.claim or "groups") in sentence
 
 
-def test_all_conditions_have_to_hold():
+def test_all_conditions_must_hold():
     both = (Condition(group="staff"), Condition(group="others"))
     assert refusal(ADA, require=both)[0] == "not_allowed_by_rule"
 
 
-def test_a_second_factor_there_counts_where_the_settings_say_so():
+def test_second_factor_at_the_provider_counts_if_configured():
     claims = {**ADA, "amr": ["pwd", "otp"]}
     assert rules.read(provider(), claims).mfa is False
     assert rules.read(provider(mfa=(Condition(claim="amr", equals="otp"),)), claims).mfa is True
     assert rules.read(provider(mfa=(Condition(claim="amr", equals="hwk"),)), claims).mfa is False
 
 
-def test_rules_give_places_and_roles():
+def test_rules_grant_memberships_and_roles():
     found = rules.grants(
         provider(
             rules=(
@@ -140,12 +140,12 @@ def test_rules_give_places_and_roles():
     assert found.may_create == frozenset()
 
 
-def test_the_higher_role_wins_in_whatever_order():
+def test_higher_role_wins_in_any_order():
     owner, member = Rule(group="staff", team="t", role="owner"), Rule(everyone=True, team="t")
     for order in ((owner, member), (member, owner)):
         assert rules.grants(provider(rules=order), ADA).places == {"t": "owner"}
 
 
-def test_a_huge_value_keeps_no_pattern_busy():
+def test_long_values_are_not_matched_by_patterns():
     claims = {**ADA, "groups": ["a" * 5000 + "!"]}
     assert rules.grants(provider(rules=(Rule(group_pattern=".*", team="t"),)), claims).places == {}

@@ -1,4 +1,4 @@
-"""Signing in by SAML: what is signed and answers a request of this browser, and nothing else."""
+"""Sign-in by SAML: only signed responses to a request of this browser are accepted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _provider(idp, configure, monkeypatch, settings, team):
 
 
 class Attempt:
-    """A sign-in that was begun in `browser`: the request's id, and where the answer goes."""
+    """A sign-in started in `browser`: the request's id and response URL."""
 
     def __init__(self, browser: Client, next_url: str = "") -> None:
         self.browser = browser
@@ -62,13 +62,13 @@ class Attempt:
         self.acs = request.get("AssertionConsumerServiceURL") or ""
 
     def good(self, idp: Idp, **told: Any) -> str:
-        """What an honest provider answers."""
+        """The response of an honest provider."""
         told = {"recipient": self.acs, "audience": OURS, **told}
         return idp.response(idp.signed(idp.assertion(self.id, **told)), self.id, self.acs)
 
 
-def bring(browser: Client, xml: str) -> Any:
-    """Post the response as the provider's page does, then come for it; what the browser is answered."""
+def post_response(browser: Client, xml: str) -> Any:
+    """Post the response as the provider's page does, then follow the redirect; return the last response."""
     posted = Client(enforce_csrf_checks=True)
     kept = posted.post("/sign-in/saml/campus/acs/", {"SAMLResponse": encoded(xml)})
     if kept.status_code != 302:
@@ -78,25 +78,25 @@ def bring(browser: Client, xml: str) -> Any:
     return browser.get(kept["Location"])
 
 
-def who(browser: Client) -> str:
+def signed_in_user(browser: Client) -> str:
     answer = browser.get("/api/v1/me")
     return str(answer.json()["username"]) if answer.status_code == 200 else ""
 
 
 def refused(browser: Client, xml: str) -> str:
-    """The page that refuses; nobody is signed in and nothing is made."""
-    answer = bring(browser, xml)
+    """The refusal page, after checking that no one is signed in and nothing is created."""
+    answer = post_response(browser, xml)
     assert answer.status_code in (400, 403, 502), answer.status_code
-    assert who(browser) == ""
+    assert signed_in_user(browser) == ""
     assert not User.objects.filter(username="nora").exists()
     return str(answer.content.decode())
 
 
-def test_a_good_response_signs_in_and_leads_where_one_wanted_to(idp, client):
+def test_valid_response_signs_in_and_redirects_to_the_requested_page(idp, client):
     assert "Sign in with Campus" in client.get("/sign-in/").content.decode()
     attempt = Attempt(client, "/teams/")
-    assert bring(client, attempt.good(idp))["Location"] == "/teams/"
-    assert who(client) == "nora"
+    assert post_response(client, attempt.good(idp))["Location"] == "/teams/"
+    assert signed_in_user(client) == "nora"
     nora = User.objects.get(username="nora")
     assert (nora.email, list(nora.memberships.values_list("team__slug", flat=True))) == (
         "nora@example.org",
@@ -106,30 +106,30 @@ def test_a_good_response_signs_in_and_leads_where_one_wanted_to(idp, client):
     assert Event.objects.get(kind="session.signed_in").message == "signed in by campus"
 
 
-def test_the_next_certificate_may_stand_beside_the_present_one(idp, client, monkeypatch):
+def test_next_certificate_is_accepted_beside_the_current_one(idp, client, monkeypatch):
     monkeypatch.setenv("CAMPUS_CERTIFICATE", Idp().certificate + idp.certificate)
-    bring(client, Attempt(client).good(idp))
-    assert who(client) == "nora"
+    post_response(client, Attempt(client).good(idp))
+    assert signed_in_user(client) == "nora"
 
 
-def test_sign_in_method_may_count_as_second_factor(idp, client, configure):
+def test_sign_in_method_can_count_as_second_factor(idp, client, configure):
     context = "urn:oasis:names:tc:SAML:2.0:ac:classes:TimeSyncToken"
     configure(settings_of(f'mfa = [{{ claim = "AuthnContextClassRef", equals = "{context}" }}]'))
-    bring(client, Attempt(client).good(idp, context="TimeSyncToken"))
+    post_response(client, Attempt(client).good(idp, context="TimeSyncToken"))
     assert "second factor" in Event.objects.get(kind="session.signed_in").message
 
 
-def test_signature_of_another_key(client):
+def test_signature_of_another_key_is_refused(client):
     assert "not valid" in refused(client, Attempt(client).good(Idp()))
 
 
-def test_no_signature_at_all(idp, client):
+def test_unsigned_response_is_refused(idp, client):
     attempt = Attempt(client)
     bare = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS)
     refused(client, idp.response(bare, attempt.id, attempt.acs))
 
 
-def test_a_signature_around_an_assertion_that_has_none(idp, client):
+def test_signed_response_with_unsigned_assertion_is_refused(idp, client):
     attempt = Attempt(client)
     bare = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS)
     refused(client, idp.signed(idp.response(bare, attempt.id, attempt.acs)))
@@ -147,49 +147,49 @@ def test_a_signature_around_an_assertion_that_has_none(idp, client):
         {"answers": 'InResponseTo="_another"'},
     ],
 )
-def test_what_is_signed_and_not_meant_for_this(idp, client, told):
+def test_signed_response_for_another_recipient_or_time_is_refused(idp, client, told):
     refused(client, Attempt(client).good(idp, **told))
 
 
-def test_a_change_after_signing(idp, client):
+def test_change_after_signing_is_refused(idp, client):
     attempt = Attempt(client)
     refused(client, attempt.good(idp).replace("<saml:AttributeValue>nora<", "<saml:AttributeValue>admin<"))
 
 
-def test_a_comment_does_not_cut_a_name(idp, client):
+def test_comment_does_not_truncate_a_name(idp, client):
     attempt = Attempt(client)
     xml = attempt.good(idp, name_id="nora-42.evil").replace("nora-42.evil", "nora-42<!-- -->.evil")
-    bring(client, xml)
+    post_response(client, xml)
     assert not IdentityLink.objects.filter(subject="nora-42").exists()
 
 
-def test_a_response_works_once_and_in_its_own_browser(idp, client):
+def test_response_is_valid_once_and_in_its_own_browser(idp, client):
     attempt = Attempt(client)
     xml = attempt.good(idp)
     assert "started in another browser" in refused(Client(), xml)
-    bring(client, xml)
-    assert who(client) == "nora"
+    post_response(client, xml)
+    assert signed_in_user(client) == "nora"
     client.post("/sign-out/")
-    assert "started in another browser" in bring(client, xml).content.decode()
-    assert who(client) == ""
+    assert "started in another browser" in post_response(client, xml).content.decode()
+    assert signed_in_user(client) == ""
 
 
-def test_an_assertion_of_another_sign_in_in_a_new_response(idp, client):
-    """Somebody puts a signed assertion that was made for another into an answer to their own request."""
+def test_assertion_of_another_sign_in_is_refused(idp, client):
+    """An attacker puts a signed assertion for another request into the response to their own."""
     stolen = idp.signed(idp.assertion(Attempt(Client()).id, recipient=Attempt(Client()).acs, audience=OURS))
     own = Attempt(client)
     refused(client, idp.response(stolen, own.id, own.acs))
 
 
-def test_an_answer_to_nothing_is_not_taken(idp, client):
+def test_unsolicited_response_is_refused(idp, client):
     attempt = Attempt(client)
     unasked = idp.signed(idp.assertion("", recipient=attempt.acs, audience=OURS))
     assert "started in another browser" in refused(client, idp.response(unasked, "", attempt.acs))
 
 
 @pytest.mark.parametrize("place", ["before", "after", "inside"])
-def test_signature_wrapping(idp, client, place):
-    """A forged assertion beside the signed one, under the same or another id."""
+def test_signature_wrapping_is_refused(idp, client, place):
+    """A forged assertion beside the signed one, with the same or another id."""
     attempt = Attempt(client)
     signed = idp.signed(idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS))
     forged = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS, name_id="admin-1").replace(
@@ -206,7 +206,7 @@ def test_signature_wrapping(idp, client, place):
     assert not User.objects.filter(username="admin").exists()
 
 
-def test_the_signed_one_in_an_extension_of_a_forged_one_with_its_id(idp, client):
+def test_signed_assertion_in_an_extension_of_a_forged_one_is_refused(idp, client):
     attempt = Attempt(client)
     signed = idp.signed(idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS, assertion_id="_same"))
     forged = idp.assertion(
@@ -233,39 +233,39 @@ def test_document_types_and_entities_are_refused(idp, client, doctype):
 
 
 @pytest.mark.parametrize("given", ["", "x", "!!!", encoded("<x/>"), encoded("not xml"), "A" * 300_000])
-def test_what_is_no_response(client, given):
+def test_malformed_response_is_refused(client, given):
     Attempt(client)
     answer = Client().post("/sign-in/saml/campus/acs/", {"SAMLResponse": given})
     if answer.status_code == 302:
         client.cookies["saml-response"] = answer.cookies["saml-response"].value
         answer = client.get(answer["Location"])
     assert answer.status_code in (400, 502)
-    assert who(client) == ""
+    assert signed_in_user(client) == ""
 
 
-def test_who_is_refused_there(idp, client):
+def test_refusal_at_the_provider_is_shown(idp, client):
     attempt = Attempt(client)
     refused(client, idp.response("", attempt.id, attempt.acs, status="Responder"))
 
 
-def test_a_name_that_changes_each_time_is_no_subject(idp, client):
+def test_transient_name_id_is_refused(idp, client):
     transient = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
     assert "another one at each sign-in" in refused(client, Attempt(client).good(idp, name_format=transient))
 
 
-def test_a_test_shows_what_is_said_and_changes_nothing(idp, as_user, ada):
+def test_provider_test_shows_claims_and_changes_nothing(idp, as_user, ada):
     browser = as_user(ada)
     request = request_in(browser.get("/sign-in-providers/campus/test/")["Location"])
     assert request.get("ForceAuthn") == "true"
     attempt = Attempt.__new__(Attempt)
     attempt.id, attempt.acs = request.get("ID"), request.get("AssertionConsumerServiceURL")
-    found = bring(browser, attempt.good(idp))
+    found = post_response(browser, attempt.good(idp))
     assert "The account nora would be created" in browser.get(found["Location"]).content.decode()
-    assert who(browser) == "ada"
+    assert signed_in_user(browser) == "ada"
     assert not User.objects.filter(username="nora").exists()
 
 
-def test_the_metadata_say_who_and_where_we_are(client):
+def test_metadata_has_entity_id_and_urls(client):
     text = client.get("/sign-in/saml/campus/metadata/").content.decode()
     assert f'entityID="{OURS}"' in text
     assert 'Location="http://localhost:8000/sign-in/saml/campus/acs/"' in text

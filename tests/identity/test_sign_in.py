@@ -1,4 +1,4 @@
-"""Sign-in by a provider's claims: accounts, links, places and roles; and the attacks on them."""
+"""Sign-in by claims: accounts, links, memberships and roles; and attacks."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _rules(configure, team) -> None:
 
 
 @pytest.fixture
-def settled(configure):
-    """Have other settings of the provider, with the same rules."""
+def change_settings(configure):
+    """Change settings of the provider, with the same rules."""
 
     def change(line: str, rules: str = RULES) -> None:
         configure(PROVIDER + line + rules)
@@ -84,7 +84,7 @@ def settled(configure):
 # --- accounts ---------------------------------------------------------------------------------------
 
 
-def test_the_first_sign_in_makes_the_account_with_places_and_roles():
+def test_first_sign_in_creates_the_account_with_memberships_and_roles():
     nora = sign_in("vision", "ops")
     assert (nora.username, nora.email, nora.state) == ("nora", "nora@example.org", AccountState.ACTIVE)
     assert not nora.has_usable_password()
@@ -99,22 +99,22 @@ def test_the_first_sign_in_makes_the_account_with_places_and_roles():
     assert "The rules of Example Corp" in actors
 
 
-def test_the_same_subject_is_the_same_account_whatever_it_is_called():
+def test_account_is_identified_by_subject():
     nora = sign_in()
     again = sign_in(name="renamed")
     assert (again.pk, again.username, again.email) == (nora.pk, "nora", "renamed@example.org")
     assert sign_in(sub="43", name="otto").pk != nora.pk
 
 
-def test_claims_are_not_kept():
+def test_claims_are_not_stored():
     sign_in("vision", secret_claim="confidential-value")
     kept = [str(vars(row)) for model in (IdentityLink, Event) for row in model.objects.all()]
     assert kept
     assert not any("confidential-value" in each for each in kept)
 
 
-def test_no_account_is_made_where_the_settings_say_so(settled):
-    settled("create_accounts = false\n")
+def test_account_creation_can_be_disabled(change_settings):
+    change_settings("create_accounts = false\n")
     assert refusal() == "no_account"
     assert not User.objects.filter(username="nora").exists()
 
@@ -122,15 +122,15 @@ def test_no_account_is_made_where_the_settings_say_so(settled):
 @pytest.mark.parametrize(
     "name", ["../etc", "nora nora", "nora@example.org", "-", ".nora", "n" * 33, "{{7*7}}"]
 )
-def test_a_name_that_cannot_be_one_is_refused(name):
+def test_invalid_username_is_refused(name):
     assert refusal(name=name, email="") in ("username_not_valid", "username_too_long")
 
 
-def test_what_cannot_be_an_address_is_none():
+def test_invalid_email_is_ignored():
     assert sign_in(email="<script>@").email == ""
 
 
-# --- nobody takes another's account -----------------------------------------------------------------
+# --- account takeover -----------------------------------------------------------------------------
 
 
 def test_equal_username_does_not_link_accounts(bob):
@@ -138,7 +138,7 @@ def test_equal_username_does_not_link_accounts(bob):
     assert IdentityLink.objects.count() == 0
 
 
-def test_an_address_that_is_taken_here_is_no_proof_by_itself(bob):
+def test_equal_email_does_not_link_accounts_by_default(bob):
     assert refusal(name="robert", email=bob.email.upper()) == "email_taken"
 
 
@@ -147,12 +147,12 @@ def test_deleted_username_is_not_reused(ada, bob):
     assert refusal(name="bob") == "username_taken"
 
 
-def test_who_was_deleted_does_not_come_back_under_another_name(ada):
+def test_deleted_user_cannot_return_under_another_name(ada):
     users.delete(actor=ada, user=sign_in())
     assert refusal(name="fresh-name") == "user_deleted"
 
 
-def test_who_is_deactivated_stays_out_and_gets_nothing(ada):
+def test_deactivated_user_is_refused_and_gets_nothing(ada):
     nora = sign_in()
     deactivation.deactivate(actor=ada, user=nora)
     assert refusal("vision", "ops") == "account_deactivated"
@@ -160,8 +160,8 @@ def test_who_is_deactivated_stays_out_and_gets_nothing(ada):
     assert (places(nora), nora.roles) == ({}, [])
 
 
-def test_a_verified_address_links_where_the_settings_trust_it(settled):
-    settled('link = ["email"]\n')
+def test_verified_email_links_accounts_if_configured(change_settings):
+    change_settings('link = ["email"]\n')
     olaf = users.create(actor=SYSTEM, username="olaf", email="nora@example.org")
     assert sign_in().pk == olaf.pk
     assert IdentityLink.objects.get().how == LinkOrigin.EMAIL
@@ -169,40 +169,40 @@ def test_a_verified_address_links_where_the_settings_trust_it(settled):
     assert olaf.state == AccountState.ACTIVE
 
 
-def test_an_unverified_address_links_nothing(settled):
-    settled('link = ["email"]\n')
+def test_unverified_email_links_no_account(change_settings):
+    change_settings('link = ["email"]\n')
     users.create(actor=SYSTEM, username="olaf", email="nora@example.org")
     assert sign_in(email_verified=False).username == "nora"
 
 
-def test_claimed_address_of_another_user_grants_nothing(settled):
-    """Mallory waits with Nora's address for Nora's first sign-in, to have her teams."""
-    settled('link = ["email"]\n')
+def test_claimed_address_of_another_user_grants_nothing(change_settings):
+    """Mallory sets Nora's address before Nora's first sign-in, to get her teams."""
+    change_settings('link = ["email"]\n')
     mallory = UserFactory(username="mallory", email="")
     users.change_email(user=mallory, email="nora@example.org", password="a-long-enough-password")
     assert refusal("vision") == "email_taken"
     assert places(mallory) == {}
 
 
-def test_a_name_links_where_the_settings_trust_it(settled, bob):
-    settled('link = ["username"]\n')
+def test_username_links_accounts_if_configured(change_settings, bob):
+    change_settings('link = ["username"]\n')
     assert sign_in(name="bob", email="").pk == bob.pk
 
 
-def test_no_rule_links_an_administrator(settled, ada):
-    settled('link = ["email", "username"]\n')
+def test_administrators_are_never_linked_automatically(change_settings, ada):
+    change_settings('link = ["email", "username"]\n')
     ada.email_confirmed = True
     ada.save()
     assert refusal(name="ada", email=ada.email) == "roles_not_linked"
 
 
-def test_a_second_identity_does_not_get_a_linked_account(settled):
-    settled('link = ["email", "username"]\n')
+def test_second_identity_cannot_use_a_linked_account(change_settings):
+    change_settings('link = ["email", "username"]\n')
     sign_in()
     assert refusal(sub="43") == "linked_to_another"
 
 
-def test_an_administrator_links_by_subject_or_by_name(ada, bob, alice):
+def test_administrator_links_by_subject_or_username(ada, bob, alice):
     corp = registry.provider_by_id("corp")
     services.link(actor=ada, provider=corp, user=bob, subject="42")
     assert sign_in().pk == bob.pk
@@ -218,7 +218,7 @@ def test_an_administrator_links_by_subject_or_by_name(ada, bob, alice):
         services.link(actor=bob, provider=corp, user=bob, subject="1")
 
 
-def test_a_link_that_ends_takes_what_the_rules_gave(ada):
+def test_unlinking_removes_grants_of_the_rules(ada):
     nora = sign_in("vision", "ops")
     services.unlink(actor=ada, provider_id="corp", username="nora")
     nora.refresh_from_db()
@@ -226,7 +226,7 @@ def test_a_link_that_ends_takes_what_the_rules_gave(ada):
     assert refusal() == "username_taken"
 
 
-def test_two_browsers_at_once_make_one_account(monkeypatch):
+def test_sign_ins_at_once_create_one_account(monkeypatch):
     real, calls = services._settle, []
 
     def slower(provider, given):
@@ -241,10 +241,10 @@ def test_two_browsers_at_once_make_one_account(monkeypatch):
     assert User.objects.filter(username="nora").count() == 1
 
 
-# --- places and roles -------------------------------------------------------------------------------
+# --- memberships and roles ------------------------------------------------------------------------
 
 
-def test_who_leaves_a_group_loses_what_it_gave_and_nothing_else():
+def test_leaving_a_group_removes_only_its_grants():
     other = TeamFactory(slug="audio")
     nora = sign_in("vision", "ops")
     MembershipFactory(user=nora, team=other)
@@ -263,7 +263,7 @@ def test_manual_membership_is_kept(team):
     assert places(nora) == {"vision": "member"}
 
 
-def test_an_owner_by_the_rules_is_again_what_they_were_by_hand(team):
+def test_manual_role_returns_when_the_rule_no_longer_applies(team):
     nora = sign_in()
     accounts.set_member(actor=SYSTEM, team=team, username="nora", role="member")
     sign_in("vision-leads")
@@ -272,7 +272,7 @@ def test_an_owner_by_the_rules_is_again_what_they_were_by_hand(team):
     assert places(nora) == {"vision": "member"}
 
 
-def test_the_role_follows_the_group():
+def test_team_role_follows_the_group():
     nora = sign_in("vision")
     sign_in("vision", "vision-leads")
     assert places(nora) == {"vision": "owner"}
@@ -282,7 +282,7 @@ def test_the_role_follows_the_group():
     assert places(nora) == {}
 
 
-def test_what_was_changed_by_hand_is_the_hands(team):
+def test_manual_role_change_takes_over_from_the_rules(team):
     nora = sign_in("vision")
     accounts.set_member(actor=SYSTEM, team=team, username="nora", role="owner")
     sign_in()
@@ -290,7 +290,7 @@ def test_what_was_changed_by_hand_is_the_hands(team):
     assert not GivenPlace.objects.exists()
 
 
-def test_a_role_that_was_there_before_stays():
+def test_existing_site_role_is_kept():
     nora = sign_in()
     nora.is_operator = True
     nora.save()
@@ -300,7 +300,7 @@ def test_a_role_that_was_there_before_stays():
     assert nora.roles == ["operator"]
 
 
-def test_a_rule_may_make_an_administrator_and_take_it_back(ada):
+def test_rule_can_grant_and_revoke_administrator(ada):
     assert sign_in("admins").administers
     assert not sign_in().administers
 
@@ -312,7 +312,7 @@ def test_last_administrator_keeps_the_role_and_is_notified():
     assert Notification.objects.filter(user=nora, kind="identity.rules_not_met").exists()
 
 
-def test_a_member_with_workspaces_leaves_the_team_and_they_stop(team, local_pool):
+def test_workspaces_stop_when_the_member_leaves_the_team(team, local_pool):
     nora = sign_in("vision")
     running = WorkspaceFactory(owner=nora, team=team, state=State.RUNNING, pool=local_pool)
     stopped = WorkspaceFactory(owner=nora, team=team, state=State.STOPPED, desired_state=DesiredState.STOPPED)
@@ -325,9 +325,9 @@ def test_a_member_with_workspaces_leaves_the_team_and_they_stop(team, local_pool
     assert caught.value.code == "not_a_member"
 
 
-def test_an_owner_who_leaves_passes_the_team_on(settled, bob):
+def test_leaving_owner_passes_the_team_on(change_settings, bob):
     team = TeamFactory(slug="audio")
-    settled("", '[[provider.rules]]\ngroup = "a"\nteam = "audio"\nrole = "owner"\n')
+    change_settings("", '[[provider.rules]]\ngroup = "a"\nteam = "audio"\nrole = "owner"\n')
     nora = sign_in("a")
     sign_in()
     assert places(nora) == {"audio": "owner"}
@@ -338,11 +338,11 @@ def test_an_owner_who_leaves_passes_the_team_on(settled, bob):
     assert Membership.objects.get(team=team, user=bob).role == "owner"
 
 
-# --- teams that are not there -----------------------------------------------------------------------
+# --- missing teams --------------------------------------------------------------------------------
 
 
-def test_missing_team_is_reported_to_administrators_and_not_created(settled, ada):
-    settled("", '[[provider.rules]]\neveryone = true\nteam = "ghosts"\n')
+def test_missing_team_is_reported_to_administrators_and_not_created(change_settings, ada):
+    change_settings("", '[[provider.rules]]\neveryone = true\nteam = "ghosts"\n')
     nora = sign_in()
     assert places(nora) == {}
     assert not Team.objects.filter(slug="ghosts").exists()
@@ -352,9 +352,9 @@ def test_missing_team_is_reported_to_administrators_and_not_created(settled, ada
     assert Notification.objects.filter(user=ada, kind="identity.rules_not_met").count() == 1
 
 
-def test_a_team_is_made_where_the_rule_says_so(settled):
+def test_rule_can_create_a_team(change_settings):
     rule = "[[provider.rules]]\ngroup_pattern = \"gpu-(.+)\"\nteam = '\\1'\ncreate_team = true\n"
-    settled("", rule)
+    change_settings("", rule)
     nora = sign_in("gpu-audio", "gpu-../x", "gpu-" + "y" * 50)
     assert places(nora) == {"audio": "member"}
     assert Team.objects.filter(slug="audio").exists()
@@ -362,22 +362,22 @@ def test_a_team_is_made_where_the_rule_says_so(settled):
     assert codes == {"team_name_not_valid"}
 
 
-# --- what is refused is noted; a preview is the same answer and changes nothing ----------------------
+# --- audit of refusals, and previews --------------------------------------------------------------
 
 
-def test_a_refusal_is_in_the_audit_log(bob):
+def test_refusal_is_audited(bob):
     refusal(name="bob", email="")
     entry = Event.objects.get(kind="session.provider_refused")
     assert entry.data == {"provider": "corp", "code": "username_taken"}
 
 
-def test_disabled_provider_signs_no_one_in(settled):
-    settled("enabled = false\n")
+def test_disabled_provider_signs_no_one_in(change_settings):
+    change_settings("enabled = false\n")
     assert refusal() == "provider_off"
 
 
 @pytest.mark.parametrize("groups", [(), ("vision",), ("vision-leads", "ops"), ("admins",)])
-def test_a_preview_says_what_the_sign_in_does(groups, ada):
+def test_preview_equals_the_sign_in(groups, ada):
     for held in ((), ("vision",), ("vision-leads", "ops")):
         sign_in(*held)
         decision = decide(registry.provider_by_id("corp"), claims(*groups))
@@ -393,8 +393,8 @@ def test_a_preview_says_what_the_sign_in_does(groups, ada):
 # --- viewers and auditors ---------------------------------------------------------------------------
 
 
-def test_a_group_of_viewers(settled, team, local_pool):
-    settled("", RULES + '[[provider.rules]]\neveryone = true\nteam = "vision"\nrole = "viewer"\n')
+def test_group_of_viewers(change_settings, team, local_pool):
+    change_settings("", RULES + '[[provider.rules]]\neveryone = true\nteam = "vision"\nrole = "viewer"\n')
     nora = sign_in()
     assert places(nora) == {"vision": "viewer"}
     sign_in("vision")
@@ -405,8 +405,8 @@ def test_a_group_of_viewers(settled, team, local_pool):
     assert (places(nora), running.desired_state) == ({"vision": "viewer"}, DesiredState.STOPPED)
 
 
-def test_who_becomes_an_auditor_gives_up_what_does_not_go_with_it(settled):
-    settled("", RULES + '[[provider.rules]]\ngroup = "audit"\nsite_role = "auditor"\n')
+def test_new_auditor_loses_incompatible_roles_and_memberships(change_settings):
+    change_settings("", RULES + '[[provider.rules]]\ngroup = "audit"\nsite_role = "auditor"\n')
     nora = sign_in("vision", "ops")
     sign_in("audit")
     nora.refresh_from_db()

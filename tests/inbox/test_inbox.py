@@ -1,4 +1,4 @@
-"""What waits for whom, in which order, and that one number is said everywhere."""
+"""The inbox: recipients, order, and equal counts everywhere."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def quota_request(user, team, **fields) -> QuotaRequest:
 
 
 @pytest.fixture
-def full(team, alice, bob, fay, pool):
-    """One of each request; alice owns vision."""
+def one_request_each(team, alice, bob, fay, pool):
+    """One request of each kind; alice owns vision."""
     quota_request(bob, team)
     quota_request(bob, team, kind="member_cap", resource="workspaces")
     ask(alice, team)
     joins.request_to_join(actor=fay, slug="vision", text="Hello")
 
 
-# --- what waits for whom --------------------------------------------------------------------------------
+# --- items by user --------------------------------------------------------------------------------
 
 
-def test_inbox_is_limited_to_own_decisions(full, alice, bob, charlie, fay, petra, olga):
+def test_inbox_is_limited_to_own_decisions(one_request_each, alice, bob, charlie, fay, petra, olga):
     assert sorted(kinds(petra)) == ["quota", "reservation"]
     assert sorted(kinds(alice)) == ["join", "quota"]
     assert sorted(kinds(olga)) == ["quota", "reservation"]
@@ -63,7 +63,7 @@ def test_inbox_is_limited_to_own_decisions(full, alice, bob, charlie, fay, petra
         assert kinds(nobody) == [] and selectors.count(nobody) == 0
 
 
-def test_badge_equals_the_list_for_each_user(full, pool, alice, bob, fay, petra, olga, ada):
+def test_badge_equals_the_list_for_each_user(one_request_each, pool, alice, bob, fay, petra, olga, ada):
     Device.objects.filter(pk=Device.objects.first().pk).update(healthy=False)
     Node.objects.create(pool=pool, name="away", online=False)
     Pool.objects.create(name="Mute", slug="mute", driver="simulated", state=PoolState.UNREACHABLE)
@@ -73,8 +73,8 @@ def test_badge_equals_the_list_for_each_user(full, pool, alice, bob, fay, petra,
         assert selectors.count(user) == len(keys) == len(selectors.items(user, keys))
 
 
-def test_a_delegate_gets_what_waits_for_the_approver_for_as_long_as_it_lasts(
-    full, petra, bob, charlie, clock
+def test_delegate_sees_items_of_the_approver_until_the_delegation_ends(
+    one_request_each, petra, bob, charlie, clock
 ):
     now = timezone.now()
     Delegation.objects.create(
@@ -94,13 +94,13 @@ def test_own_request_is_not_in_the_inbox(team, petra, pool):
     assert kinds(petra) == []
 
 
-def test_a_deactivated_user_has_nothing_to_decide(full, petra):
+def test_deactivated_user_has_no_items(one_request_each, petra):
     deactivation.deactivate(actor=SYSTEM, user=petra)
     petra.refresh_from_db()
     assert selectors.count(petra) == 0
 
 
-def test_decided_items_leave_all_inboxes(full, petra, alice):
+def test_decided_items_leave_all_inboxes(one_request_each, petra, alice):
     other = UserFactory(username="paul", is_approver=True)
     before = selectors.keys(petra)
     quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, note="No")
@@ -126,7 +126,7 @@ def test_urgent_items_come_first_then_the_oldest(team, bob, petra, alice, pool, 
 # --- capacity -------------------------------------------------------------------------------------------
 
 
-def test_capacity_in_trouble_waits_for_operators_until_it_is_decided(pool, olga, petra, alice):
+def test_capacity_problems_are_listed_for_operators_until_decided(pool, olga, petra, alice):
     bad, lost = Device.objects.filter(node=Node.objects.first()).order_by("index")[:2]
     cordons.cordon_device(actor=SYSTEM, device_id=bad.pk, reason="fails", cause=CordonCause.CHECK)
     Device.objects.filter(pk=lost.pk).update(present=False)
@@ -137,7 +137,7 @@ def test_capacity_in_trouble_waits_for_operators_until_it_is_decided(pool, olga,
     items = {item.who: item for item in selectors.items(olga, selectors.keys(olga))}
     assert items[cordons.display_name(bad)].detail == "fails"
     assert all(item.simulated for item in items.values())
-    # An operator's word decides: it stays out, or comes back.
+    # The operator decides: it stays cordoned, or returns.
     cordons.cordon_device(actor=olga, device_id=bad.pk, reason="to be replaced")
     inventory.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
     assert kinds(olga) == ["device"]
@@ -145,7 +145,7 @@ def test_capacity_in_trouble_waits_for_operators_until_it_is_decided(pool, olga,
     assert kinds(olga) == []
 
 
-def test_a_pool_that_does_not_answer_is_one_item(pool, olga):
+def test_unreachable_pool_is_one_item(pool, olga):
     Node.objects.update(online=False)
     Pool.objects.update(state=PoolState.UNREACHABLE, state_message="timed out")
     [item] = selectors.items(olga, selectors.keys(olga))
@@ -179,7 +179,7 @@ def test_operators_are_notified_only_when_problems_change(
 # --- tokens ---------------------------------------------------------------------------------------------
 
 
-def test_a_token_in_use_that_expires_soon_waits_for_its_user(bob, alice):
+def test_expiring_token_in_use_is_listed_for_its_user(bob, alice):
     token, _ = make_token(bob)
     soon, now = timezone.now() + dt.timedelta(days=3), timezone.now()
     ApiToken.objects.filter(pk=token.pk).update(expires_at=soon)
@@ -190,12 +190,12 @@ def test_a_token_in_use_that_expires_soon_waits_for_its_user(bob, alice):
     assert kinds(bob) == []
 
 
-# --- who is told ----------------------------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """Whose open pages have been told to look again."""
+def refreshed_users(monkeypatch):
+    """The users whose open pages were told to refresh."""
     found: set = set()
     monkeypatch.setattr(live, "publish_to_all", lambda ids, kind: found.update(ids))
     monkeypatch.setattr(live, "publish_to", lambda user_id, kind: found.add(user_id))
@@ -203,12 +203,12 @@ def told(monkeypatch):
 
 
 @pytest.fixture
-def committed(told, django_capture_on_commit_callbacks):
+def committed(refreshed_users, django_capture_on_commit_callbacks):
     def run(act, *args, **kwargs):
-        told.clear()
+        refreshed_users.clear()
         with django_capture_on_commit_callbacks(execute=True):
             act(*args, **kwargs)
-        return told
+        return refreshed_users
 
     return run
 
@@ -230,8 +230,10 @@ def test_all_deciders_are_notified_at_each_step(team, alice, bob, fay, petra, ol
     assert {alice.pk, amy.pk, olga.pk} <= committed(quota.cancel, actor=bob, request_id=cap.pk)
 
 
-def test_inbox_and_notices_have_the_same_recipients(full, alice, bob, charlie, fay, petra, olga, ada):
-    """Selectors ask by actor, notices by request: both have to name the same people."""
+def test_inbox_and_notices_have_the_same_recipients(
+    one_request_each, alice, bob, charlie, fay, petra, olga, ada
+):
+    """Selectors query by actor, notices by request; both must agree."""
     people = (alice, bob, charlie, fay, petra, olga, ada)
     tells = {
         "quota": quota_policies.deciders_of,
@@ -256,7 +258,7 @@ def body(response) -> str:
     return response.content.decode()
 
 
-def test_the_page_shows_who_what_since_when_and_why(full, alice, petra, as_user):
+def test_page_shows_requester_subject_age_and_reason(one_request_each, alice, petra, as_user):
     page = body(as_user(alice).get("/inbox/"))
     for words in (
         "fay",
@@ -272,14 +274,14 @@ def test_the_page_shows_who_what_since_when_and_why(full, alice, petra, as_user)
     assert "Approve as member" not in page
 
 
-def test_an_empty_inbox_teaches(bob, team, as_user):
+def test_empty_inbox_explains_its_purpose(bob, team, as_user):
     page = body(as_user(bob).get("/inbox/"))
     assert "Your inbox is empty" in page and "your tokens that expire soon" in page
     assert "No items of this kind" in body(as_user(bob).get("/inbox/?kind=join"))
     assert body(as_user(bob).get("/inbox/?kind=nonsense&page=x"))
 
 
-def test_approving_from_the_inbox_comes_back_to_it(full, alice, fay, team, as_user):
+def test_approval_from_the_inbox_returns_to_it(one_request_each, alice, fay, team, as_user):
     made = fay.join_requests.get()
     given = {"do": "approve", "role": "member", "next": "/inbox/"}
     answer = as_user(alice).post(f"/join/requests/{made.pk}/decide/", given)
@@ -287,7 +289,7 @@ def test_approving_from_the_inbox_comes_back_to_it(full, alice, fay, team, as_us
     assert team.memberships.filter(user=fay).exists()
 
 
-def test_keeping_a_gpu_out_from_the_inbox_comes_back_to_it(pool, olga, as_user):
+def test_keeping_a_gpu_cordoned_from_the_inbox_returns_to_it(pool, olga, as_user):
     bad = Device.objects.order_by("uuid")[0]
     cordons.cordon_device(actor=SYSTEM, device_id=bad.pk, reason="fails", cause=CordonCause.CHECK)
     page = body(as_user(olga).get("/inbox/"))
@@ -299,19 +301,19 @@ def test_keeping_a_gpu_out_from_the_inbox_comes_back_to_it(pool, olga, as_user):
     assert kinds(olga) == []
 
 
-def test_markup_stays_text(team, fay, alice, as_user):
+def test_markup_is_escaped(team, fay, alice, as_user):
     joins.request_to_join(actor=fay, slug="vision", text="<script>alert(1)</script>")
     page = body(as_user(alice).get("/inbox/"))
     assert "<script>alert" not in page and "&lt;script&gt;" in page
 
 
-def test_the_badge_says_the_number_on_every_page(full, alice, as_user):
+def test_badge_shows_the_count_on_every_page(one_request_each, alice, as_user):
     for path in ("/", "/teams/", "/inbox/"):
         assert '<span class="badge plain wait">2<' in body(as_user(alice).get(path)).replace("\n", "")
     assert ">2<" in body(as_user(alice).get("/inbox/badge/"))
 
 
-def test_500_take_as_many_queries_as_a_few(team, alice, petra, pool, as_user):
+def test_page_of_500_items_has_few_queries(team, alice, petra, pool, as_user):
     people = [UserFactory(username=f"p{number}") for number in range(10)]
     start = timezone.now() + dt.timedelta(days=3)
     Reservation.objects.bulk_create(
@@ -339,13 +341,13 @@ def test_500_take_as_many_queries_as_a_few(team, alice, petra, pool, as_user):
     assert len(queries) <= 30, [query["sql"] for query in queries]
 
 
-def test_the_number_takes_few_queries_on_any_page(team, bob, as_user):
+def test_count_takes_few_queries(team, bob, as_user):
     with CaptureQueriesContext(connection) as queries:
         selectors.count(bob)
     assert len(queries) <= 4, [query["sql"] for query in queries]
 
 
-def test_over_rest(full, alice, with_token):
+def test_inbox_over_rest(one_request_each, alice, with_token):
     program = with_token(alice)
     found = program.get("/api/v1/inbox").json()
     assert found["count"] == 2
@@ -360,7 +362,7 @@ def test_over_rest(full, alice, with_token):
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "MXx4fHg=", "%00", "MXwyMDI2LTAxLTAxfHF8cQ=="])
-def test_a_cursor_that_is_none_is_refused(alice, with_token, cursor):
+def test_invalid_cursor_is_refused(alice, with_token, cursor):
     assert with_token(alice).get(f"/api/v1/inbox?cursor={cursor}").status_code == 400
 
 

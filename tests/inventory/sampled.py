@@ -1,4 +1,4 @@
-"""Minutes as a node's sampler sends them."""
+"""Minutes of samples, as a node's sampler sends them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def apply(*rollups: Any, node: str = "node-1", pool: str = "this-machine", now_s
 
 
 class SamplesInRedis:
-    """A Redis that has live samples, by node and UUID."""
+    """A fake Redis with live samples, by node and UUID."""
 
     def __init__(self, stored: dict[str, dict[str, Any]]) -> None:
         self._stored = {live_key(node): samples for node, samples in stored.items()}

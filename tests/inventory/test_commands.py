@@ -22,7 +22,7 @@ def run(*arguments: str) -> str:
     return out.getvalue()
 
 
-def test_a_large_simulated_pool_in_one_command(tmp_path):
+def test_large_simulated_pool_is_created_in_one_command(tmp_path):
     said = run(
         "add_simulated_pool", "--nodes", "100", "--gpus", "8", "--set", f"state={tmp_path}", "--set", "seed=7"
     )
@@ -44,16 +44,16 @@ def test_a_large_simulated_pool_in_one_command(tmp_path):
         (["--slug", "No Slug"], "slug"),
     ],
 )
-def test_a_wrong_setting_is_named(arguments, words):
+def test_invalid_setting_is_reported(arguments, words):
     with pytest.raises(CommandError, match=words):
         run("add_simulated_pool", *arguments)
     assert not Pool.objects.exists()
 
 
-def test_bootstrap_makes_what_a_portal_begins_with_and_shows_the_password_once(monkeypatch, caplog):
+def test_bootstrap_creates_initial_objects_and_shows_the_password_once(monkeypatch, caplog):
     monkeypatch.delenv("BERTH_ADMIN_PASSWORD", raising=False)
     said = run("bootstrap")
-    # It runs before Redis does, which is no news.
+    # It runs before Redis, which is normal.
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     admin = User.objects.get()
     assert admin.username == "admin"
@@ -71,13 +71,13 @@ def test_bootstrap_makes_what_a_portal_begins_with_and_shows_the_password_once(m
     assert admin.check_password(password)
 
 
-def test_bootstrap_takes_the_password_that_is_given_and_does_not_show_it(monkeypatch):
+def test_bootstrap_uses_a_given_password_without_showing_it(monkeypatch):
     monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "correct-horse-battery")
     assert "correct-horse" not in run("bootstrap")
     assert User.objects.get().check_password("correct-horse-battery")
 
 
-def test_bootstrap_shows_a_link_instead_of_a_password_until_one_is_chosen(monkeypatch, client):
+def test_bootstrap_shows_an_invitation_link_until_a_password_is_set(monkeypatch, client):
     monkeypatch.delenv("BERTH_ADMIN_PASSWORD", raising=False)
     first, again = (run("bootstrap", "--link") for _ in range(2))
     old, new = (next(word for word in said.split() if "://" in word) for said in (first, again))
@@ -93,7 +93,7 @@ def test_bootstrap_shows_a_link_instead_of_a_password_until_one_is_chosen(monkey
     assert run("bootstrap", "--link") == ""
 
 
-def test_bootstrap_refuses_a_weak_password_and_leaves_nothing(monkeypatch):
+def test_bootstrap_refuses_a_weak_password_and_creates_nothing(monkeypatch):
     monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "1234")
     with pytest.raises(CommandError, match="too short"):
         run("bootstrap")

@@ -1,4 +1,4 @@
-"""Nodes of a silent pool are no target of new work, although they were online when last heard of."""
+"""Nodes of a silent pool are no targets of new work, although they were online before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pools report: nodes and devices that appear, change, move, vanish and come back."""
+"""Reports of pools: nodes and devices appear, change, move, disappear and return."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def report(pool: Pool, *nodes) -> None:
     services.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
 
 
-# --- taking in ------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
-def test_nodes_and_devices_appear_with_an_event_each(catalog):
+def test_new_nodes_and_devices_have_one_event_each(catalog):
     pool = local_pool_with(node_info(gpus=2))
     node = pool.nodes.get()
     assert (node.name, node.cpu_milli, node.memory_mib, node.online) == ("node-1", 8000, 16_384, True)
@@ -46,7 +46,7 @@ def test_nodes_and_devices_appear_with_an_event_each(catalog):
     assert kinds(pool) == ["pool.created", "node.appeared", "device.appeared", "pool.online"]
 
 
-def test_the_same_report_again_changes_nothing(catalog):
+def test_repeated_report_changes_nothing(catalog):
     pool = local_pool_with(node_info(gpus=2))
     before = kinds(pool), list(Device.objects.values()), Node.objects.get().pk
     report(pool, node_info(gpus=2))
@@ -65,7 +65,7 @@ def test_changed_values_are_stored(catalog):
     assert (device.healthy, device.health_note) == (False, "ECC errors")
 
 
-def test_a_device_that_vanishes_is_kept_as_absent_and_comes_back_as_itself(catalog):
+def test_missing_device_is_kept_as_absent_and_returns_as_the_same_row(catalog):
     pool = local_pool_with(node_info(gpus=2))
     keys = set(Device.objects.values_list("pk", flat=True))
     report(pool, node_info(gpus=1))
@@ -76,7 +76,7 @@ def test_a_device_that_vanishes_is_kept_as_absent_and_comes_back_as_itself(catal
     assert set(Device.objects.values_list("pk", flat=True)) == keys
 
 
-def test_a_device_that_moves_keeps_its_row(catalog):
+def test_moved_device_keeps_its_row(catalog):
     a, b = node_info("a", gpus=1), node_info("b")
     pool = local_pool_with(a, b)
     device = Device.objects.get()
@@ -87,7 +87,7 @@ def test_a_device_that_moves_keeps_its_row(catalog):
     assert Device.objects.get().present
 
 
-def test_a_node_that_says_it_is_offline_and_online_again(catalog):
+def test_node_reports_offline_and_online(catalog):
     pool = local_pool_with(node_info())
     report(pool, node_info(online=False))
     assert not pool.nodes.get().online
@@ -96,19 +96,19 @@ def test_a_node_that_says_it_is_offline_and_online_again(catalog):
     assert kinds(pool)[-2:] == ["node.offline", "node.online"]
 
 
-def test_a_node_of_a_local_pool_speaks_for_itself_alone(catalog):
+def test_node_of_a_local_pool_can_report_only_itself(catalog):
     pool = local_pool_with(node_info("a"), node_info("b"))
     report(pool, node_info("a"))
     assert set(pool.nodes.filter(online=True).values_list("name", flat=True)) == {"a", "b"}
 
 
-def test_a_node_that_an_engine_no_longer_lists_is_offline(pool):
+def test_node_no_longer_listed_by_an_engine_is_offline(pool):
     services.apply_inventory(pool=pool, inventory=replace(inventory_of(), nodes=()))
     assert not pool.nodes.filter(online=True).exists()
     assert kinds(pool).count("node.offline") == 2
 
 
-def test_two_simulated_pools_have_devices_of_their_own(catalog, tmp_path):
+def test_two_simulated_pools_have_separate_devices(catalog, tmp_path):
     one = simulated_pool(str(tmp_path / "1"), slug="one")
     other = simulated_pool(str(tmp_path / "2"), slug="other")
     for pool in (one, other, one):
@@ -124,7 +124,7 @@ def test_home_limit_is_sent_to_nodes(pool, local_pool, settings):
     assert driver_for(config_of(local_pool)).home_limit_mib == 51200
 
 
-def test_an_inventory_leaves_allocations_and_cordons_alone(make, alice, pool):
+def test_inventory_keeps_allocations_and_cordons(make, alice, pool):
     workspace = make(alice, "sim-h100-x2")
     node = active(workspace)[0].node
     services.set_cordon(actor=SYSTEM, node_id=node.pk, cordoned=True)
@@ -134,11 +134,11 @@ def test_an_inventory_leaves_allocations_and_cordons_alone(make, alice, pool):
     assert [item.milli for item in active(workspace)[0].devices.all()] == [1000, 1000]
 
 
-# --- asking ---------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
-def test_pools_are_asked_when_due_and_not_before(local_pool, pool, sent, clock, settings):
-    # What has reported has been asked; its next turn comes with time.
+def test_inventory_is_requested_only_when_due(local_pool, pool, sent, clock, settings):
+    # Pools that have reported are due later.
     Pool.objects.update(inventory_due_at=timezone.now())
     polling.refresh_due()
     assert sorted(message.queue for message in sent.of("node.inventory")) == ["engine", "node.node-1"]
@@ -150,7 +150,7 @@ def test_pools_are_asked_when_due_and_not_before(local_pool, pool, sent, clock, 
     assert len(sent) == 2
 
 
-def test_the_answer_comes_back_through_both_planes(pool, sent, run_node):
+def test_inventory_result_passes_through_both_planes(pool, sent, run_node):
     Node.objects.update(online=False)
     Pool.objects.update(inventory_due_at=timezone.now(), state=PoolState.UNKNOWN)
     polling.refresh_due()
@@ -160,7 +160,7 @@ def test_the_answer_comes_back_through_both_planes(pool, sent, run_node):
     assert pool.nodes.filter(online=True).count() == 2
 
 
-def test_a_worker_that_starts_has_its_pools_asked_at_once(local_pool, pool, sent):
+def test_started_worker_triggers_inventory_of_its_pools(local_pool, pool, sent):
     polling.worker_ready(["node.node-1", "other"])
     assert [message.queue for message in sent] == ["node.node-1"]
     sent.clear()
@@ -171,14 +171,14 @@ def test_a_worker_that_starts_has_its_pools_asked_at_once(local_pool, pool, sent
     assert len(sent) == 0
 
 
-def test_a_disabled_pool_is_not_asked(pool, sent):
+def test_disabled_pool_gets_no_inventory_request(pool, sent):
     Pool.objects.update(enabled=False, inventory_due_at=timezone.now())
     polling.refresh_due()
     polling.worker_ready(["engine"])
     assert len(sent) == 0
 
 
-def test_a_pool_that_cannot_take_stock_says_why_and_is_asked_again_soon(pool, sent, run_node, clock):
+def test_failed_inventory_shows_its_reason_and_is_retried_soon(pool, sent, run_node, clock):
     pool.config["unavailable"] = True
     pool.save()
     Pool.objects.update(inventory_due_at=timezone.now())
@@ -197,14 +197,14 @@ def test_a_pool_that_cannot_take_stock_says_why_and_is_asked_again_soon(pool, se
     assert (pool.state, pool.state_message) == (PoolState.ONLINE, "")
 
 
-def test_the_same_failure_again_is_one_event(pool):
+def test_repeated_failure_is_one_event(pool):
     failure = Failure("backend_unavailable", "It does not answer.", retryable=True, blame="operator")
     for _ in range(3):
         services.apply_inventory_failure(pool=pool, failure=failure)
     assert kinds(pool).count("pool.unreachable") == 1
 
 
-def test_while_a_gpu_is_being_reset_all_stays_as_it_was_seen(pool, clock):
+def test_inventory_during_a_gpu_reset_changes_nothing(pool, clock):
     pool.refresh_from_db()
     before = (pool.state, pool.state_message, list(Device.objects.order_by("pk").values()))
     failure = Failure(GpuBeingReset.code, "A GPU is being reset.", retryable=True, blame="backend")
@@ -216,7 +216,7 @@ def test_while_a_gpu_is_being_reset_all_stays_as_it_was_seen(pool, clock):
     assert pool in services.pools_due(), "asked again soon"
 
 
-def test_a_pool_that_stays_silent_is_unreachable_and_takes_nothing_new(local_pool, sent, clock, settings):
+def test_silent_pool_is_unreachable_and_takes_no_new_work(local_pool, sent, clock, settings):
     Pool.objects.update(inventory_at=timezone.now())
     Node.objects.update(seen_at=timezone.now())
     clock.shift(settings.INVENTORY_INTERVAL_S * services.SILENT_AFTER_INVENTORIES + 1)
@@ -232,14 +232,14 @@ def test_a_pool_that_stays_silent_is_unreachable_and_takes_nothing_new(local_poo
     assert local_pool.nodes.get().online
 
 
-def test_an_answer_about_a_pool_that_has_gone_is_dropped(db):
+def test_result_for_a_deleted_pool_is_dropped(db):
     polling.apply("gone", None, None)
 
 
 # --- pools and cordons ----------------------------------------------------------------------------
 
 
-def test_only_operators_add_pools(alice, olga):
+def test_only_operators_create_pools(alice, olga):
     fields = {"slug": "p", "name": "P", "driver": "simulated", "config": {}}
     with pytest.raises(NotAllowed):
         services.create_pool(actor=alice, **fields)
@@ -257,7 +257,7 @@ def test_only_operators_add_pools(alice, olga):
         ({"name": ""}, "name"),
     ],
 )
-def test_a_pool_that_could_not_work_is_refused(db, change, field):
+def test_invalid_pool_is_refused(db, change, field):
     fields = {"slug": "p", "name": "P", "driver": "simulated", "config": {}} | change
     with pytest.raises(InvalidInput) as refused:
         services.create_pool(actor=SYSTEM, **fields)
@@ -265,12 +265,12 @@ def test_a_pool_that_could_not_work_is_refused(db, change, field):
     assert not Pool.objects.exists()
 
 
-def test_a_pools_slug_is_taken_once(pool):
+def test_pool_slug_is_unique(pool):
     with pytest.raises(StateConflict):
         services.create_pool(actor=SYSTEM, slug="sim", name="again", driver="simulated")
 
 
-def test_a_cordon_keeps_new_work_away_and_says_who_and_why(make, alice, olga, local_pool, sent):
+def test_cordon_blocks_new_work_and_is_audited_with_its_reason(make, alice, olga, local_pool, sent):
     node = local_pool.nodes.get()
     running = make(alice, name="before")
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="new fans")
@@ -284,7 +284,7 @@ def test_a_cordon_keeps_new_work_away_and_says_who_and_why(make, alice, olga, lo
     assert Event.objects.filter(kind="node.uncordoned").count() == 1
 
 
-def test_cordons_are_for_operators(alice, local_pool):
+def test_only_operators_cordon(alice, local_pool):
     with pytest.raises(NotAllowed):
         services.set_cordon(actor=alice, node_id=local_pool.nodes.get().pk, cordoned=True)
     with pytest.raises(NotFound):
@@ -294,7 +294,7 @@ def test_cordons_are_for_operators(alice, local_pool):
 # --- reads ----------------------------------------------------------------------------------------
 
 
-def test_counts_are_those_of_real_nodes_by_what_takes_work(make, alice, local_pool, pool, sent):
+def test_counts_cover_real_nodes_in_service(make, alice, local_pool, pool, sent):
     assert counting.site()["cpu_milli"] == Count(total=8000, in_service=8000, allocated=0, free=8000)
     one, two = make(alice), make(alice)
     make(alice, "sim-cpu")
@@ -304,14 +304,14 @@ def test_counts_are_those_of_real_nodes_by_what_takes_work(make, alice, local_po
     assert counting.site()["cpu_milli"] == Count(8000, 0, used, 0)
 
 
-def test_devices_that_are_held_are_counted(catalog, make, alice):
+def test_allocated_devices_are_counted(catalog, make, alice):
     local_pool_with(node_info(gpus=4))
     assert counting.site()["gpu"] == counting.site()["gpu:h100"] == Count(4000, 4000, 0, 4000)
     make(alice, "nvidia-h100-80gb-hbm3-x2")
     assert counting.site()["gpu"] == Count(4000, 4000, 2000, 2000)
 
 
-def test_numbers_of_pools(catalog, tmp_path):
+def test_counts_per_pool(catalog, tmp_path):
     pool = simulated_pool(str(tmp_path / "sim"), nodes=5, gpus=3)
     pool.nodes.filter(name="sim-002").update(online=False)
     found = selectors.pool_by_slug("sim")
@@ -349,7 +349,7 @@ def test_facts_for_placement_are_stored(catalog):
     assert [(flavor.name, flavor.mig_profile) for flavor in offered] == [("MIG 1g.10gb", "1g.10gb")]
 
 
-def test_devices_that_cannot_be_seen_are_out_of_use_and_not_gone(catalog):
+def test_unseen_devices_are_unhealthy_and_not_missing(catalog):
     pool = local_pool_with(node_info(gpus=2, accelerator_state="ok"))
     blind = node_info(accelerator_state="driver_mismatch", accelerator_note="Reboot after the update.")
     services.apply_inventory(pool=pool, inventory=inventory_of(blind))
@@ -362,10 +362,10 @@ def test_devices_that_cannot_be_seen_are_out_of_use_and_not_gone(catalog):
     assert all(row.healthy for row in Device.objects.all())
 
 
-# --- who is told --------------------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------
 
 
-def told(user) -> dict[str, tuple[str, int]]:
+def notices_of(user) -> dict[str, tuple[str, int]]:
     return {
         notification.kind: (notification.title, notification.repeats)
         for notification in Notification.objects.filter(user=user)
@@ -378,12 +378,12 @@ def test_operators_but_not_members_are_notified_of_offline_nodes_and_pools(pool,
     failure = Failure("backend_unavailable", "It does not answer.", retryable=True, blame="backend")
     for _ in range(3):
         services.apply_inventory_failure(pool=pool, failure=failure)
-    found = told(olga)
+    found = notices_of(olga)
     assert found["pool.unreachable"] == (f"Simulated: Pool {pool.name} is unreachable", 0)
     title, repeats = found["node.offline"]
     assert title.endswith(f"of {pool.name} is offline")
     assert repeats == len(nodes) - 1, "one notice, which counts the others"
-    assert told(alice) == {}
+    assert notices_of(alice) == {}
 
 
 def test_operators_get_one_notice_about_all_failed_gpus(catalog, olga):
@@ -394,4 +394,4 @@ def test_operators_get_one_notice_about_all_failed_gpus(catalog, olga):
         for info in infos
     ]
     services.apply_inventory(pool=pool, inventory=inventory_of(*ill))
-    assert told(olga) == {"device.ill": ("4 GPUs of node-1 and node-2 are out of service", 0)}
+    assert notices_of(olga) == {"device.ill": ("4 GPUs of node-1 and node-2 are out of service", 0)}

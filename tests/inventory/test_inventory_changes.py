@@ -1,4 +1,4 @@
-"""Devices and nodes that change: each as an event, in few queries, and honest for who holds them."""
+"""Changes of devices and nodes: one event each, few queries, and effects on their users."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mig(uuid: str, start: int, profile: str = "1g.10gb", parent: str = "GPU-0") 
 
 
 def report(pool: Pool, *nodes) -> list[Event]:
-    """Have these nodes report; the events that came of it, but for workspaces'."""
+    """Apply a report of these nodes; return the resulting events, except those of workspaces."""
     last = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     services.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
     return list(Event.objects.filter(pk__gt=last, pool=pool).order_by("pk"))
@@ -58,10 +58,10 @@ def kinds(found: list[Event]) -> list[str]:
 # --- devices ---------------------------------------------------------------------------------------
 
 
-def test_another_device_in_the_same_slot_has_replaced_the_one_before(catalog):
+def test_another_device_in_the_same_slot_is_a_replacement(catalog):
     slots = [{"pci_bus_id": f"0000:{n}B:00.0"} for n in range(2)]
     pool = local_pool_with(node_info(devices=(gpu("A", 0, facts=slots[0]), gpu("B", 1, facts=slots[1]))))
-    # Numbers are given anew: the slot says which one it is.
+    # Indexes are reassigned; the slot identifies the device.
     found = report(pool, node_info(devices=(gpu("A", 1, facts=slots[0]), gpu("C", 0, facts=slots[1]))))
     assert kinds(found) == ["device.replaced"]
     assert found[0].data == {"devices": ["C", "B"], "node": "node-1", "before": {"C": "B"}}
@@ -86,20 +86,20 @@ def test_another_slot_is_another_device(catalog):
     assert kinds(found) == ["device.appeared", "device.disappeared"]
 
 
-def test_a_device_that_had_gone_before_is_replaced_by_its_slot_alone(catalog):
+def test_device_missing_earlier_is_replaced_only_by_slot(catalog):
     slot = {"pci_bus_id": "1"}
     pool = local_pool_with(node_info(devices=(gpu("A", 0, facts=slot),)))
     assert kinds(report(pool, node_info())) == ["device.disappeared"]
     assert kinds(report(pool, node_info(devices=(gpu("B", 0, facts=slot),)))) == ["device.replaced"]
 
 
-def test_without_slots_one_that_had_gone_before_is_not_said_to_be_replaced(catalog):
+def test_device_missing_earlier_without_slot_is_not_replaced(catalog):
     pool = local_pool_with(node_info(devices=(gpu("A", 0),)))
     report(pool, node_info())
     assert kinds(report(pool, node_info(devices=(gpu("B", 0),)))) == ["device.appeared"]
 
 
-def test_a_device_that_moved_was_not_replaced_by_the_one_in_its_old_place(catalog):
+def test_moved_device_is_not_replaced_by_the_one_in_its_old_slot(catalog):
     a, b = node_info("a", devices=(gpu("A", 0),)), node_info("b")
     pool = local_pool_with(a, b)
     found = report(pool, replace(a, devices=(gpu("C", 0),)), replace(b, devices=(gpu("A", 0),)))
@@ -119,7 +119,7 @@ def test_returned_device_is_reported_and_checked(catalog, sent):
     assert GpuCheckRun.objects.get(state="queued").cause == CheckCause.RETURNED
 
 
-def test_a_device_in_another_node_has_returned_there(catalog):
+def test_device_in_another_node_is_returned_there(catalog):
     a, b = node_info("a", gpus=1), node_info("b")
     pool = local_pool_with(a, b)
     found = report(pool, replace(a, devices=()), replace(b, devices=a.devices))
@@ -182,7 +182,7 @@ def test_new_partitioning_is_one_event(catalog):
     assert kinds(report(pool, node_info(devices=(whole, gpu("GPU-1", 1))))) == ["device.mig_changed"]
 
 
-def test_the_same_instance_elsewhere_on_its_gpu_is_another_layout(catalog):
+def test_same_instance_at_another_position_is_another_layout(catalog):
     split = gpu("GPU-0", 0, mig_mode=True)
     pool = local_pool_with(node_info(devices=(split, mig("M0", 0))))
     assert kinds(report(pool, node_info(devices=(split, mig("M0", 4))))) == [
@@ -202,7 +202,7 @@ def test_changed_driver_is_reported(catalog):
     assert Node.objects.get().cuda_version == "13.0"
 
 
-def test_a_driver_that_is_there_for_the_first_time_is_no_change(catalog):
+def test_first_reported_driver_is_not_a_change(catalog):
     pool = local_pool_with(node_info())
     assert report(pool, node_info(driver_version="570")) == []
 
@@ -232,7 +232,7 @@ def test_changed_node_resources_are_reported(catalog, change, named):
     assert report(pool, node_info(**change)) == []
 
 
-def test_files_that_come_and_go_are_nothing_to_tell(catalog):
+def test_disk_size_and_warning_changes_are_not_events(catalog):
     pool = local_pool_with(node_info())
     assert report(pool, node_info(disk_mib=95_000, warnings=("x",))) == []
     assert Node.objects.get().disk_mib == 95_000
@@ -252,12 +252,12 @@ def test_queue_is_reloaded_after_a_capacity_change(catalog):
         assert not snapshot_cache.apply_changes(kept, timezone.now())
 
 
-# --- many ------------------------------------------------------------------------------------------
+# --- many devices ---------------------------------------------------------------------------------
 
 NODES, EACH = 50, 20
 
 
-def many(word: str = "", **fields):
+def many_nodes(word: str = "", **fields):
     return [
         node_info(
             f"n{n:02}",
@@ -268,31 +268,31 @@ def many(word: str = "", **fields):
 
 
 @pytest.mark.thorough("a thousand devices")
-def test_a_thousand_devices_take_no_query_each(catalog, django_assert_max_num_queries):
-    pool = local_pool_with(*many())
+def test_inventory_of_1000_devices_has_few_queries(catalog, django_assert_max_num_queries):
+    pool = local_pool_with(*many_nodes())
     assert Device.objects.filter(present=True).count() == 1000
     with django_assert_max_num_queries(NODES + 20):
-        assert report(pool, *many()) == []
+        assert report(pool, *many_nodes()) == []
     # One event for a node, its targets, and whether operators have been told just now; rows are written some
     # at a time: a statement holds some only.
     with django_assert_max_num_queries(5 * NODES + 60):
-        found = report(pool, *many(healthy=False, health_note="hot"))
+        found = report(pool, *many_nodes(healthy=False, health_note="hot"))
     assert kinds(found) == ["device.ill"] * NODES
     with django_assert_max_num_queries(5 * NODES + 60):
-        found = report(pool, *many(word="x"))
+        found = report(pool, *many_nodes(word="x"))
     assert kinds(found) == ["device.replaced"] * NODES
     assert Device.objects.filter(present=True).count() == 1000
     with django_assert_max_num_queries(5 * NODES + 60):
-        found = report(pool, *(replace(each, devices=()) for each in many()))
+        found = report(pool, *(replace(each, devices=()) for each in many_nodes()))
     assert kinds(found) == ["device.disappeared"] * NODES
 
 
-# --- who holds them --------------------------------------------------------------------------------
+# --- allocated devices ----------------------------------------------------------------------------
 
 
 @pytest.fixture
-def held(catalog, make, alice, sent):
-    """A pool of 2 GPUs, of which a running workspace of alice's has the first, and one of bob's none."""
+def held_device(catalog, make, alice, sent):
+    """A pool of 2 GPUs: alice's running workspace has the first, bob's workspace has none."""
     pool = local_pool_with(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1, name="train")
@@ -305,8 +305,8 @@ def without(device: Device, **fields):
     return replace(info, devices=tuple(each for each in info.devices if each.uuid != device.uuid))
 
 
-def test_workspace_on_a_missing_device_ends_and_its_user_is_notified(held, alice, make, sent):
-    pool, row, device = held
+def test_workspace_on_a_missing_device_ends_and_its_user_is_notified(held_device, alice, make, sent):
+    pool, row, device = held_device
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)
     report(pool, without(device))
@@ -333,7 +333,7 @@ def test_workspace_placed_on_a_missing_device_ends(catalog, make, alice, sent):
     assert (again(row).state, error_code(again(row))) == (State.TERMINATING, "device_lost")
 
 
-def test_whose_start_was_lost_may_have_left_something_behind_so_it_is_ended(catalog, make, alice, sent):
+def test_workspace_with_a_lost_start_on_a_missing_device_is_terminated(catalog, make, alice, sent):
     pool = local_pool_with(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
@@ -361,8 +361,8 @@ def test_start_waiting_for_a_check_gets_another_device(catalog, make, alice, sen
     check_invariants()
 
 
-def test_stopping_workspace_is_not_ended_again(held, alice, sent):
-    pool, row, device = held
+def test_stopping_workspace_is_not_ended_again(held_device, alice, sent):
+    pool, row, device = held_device
     workspaces.stop(actor=alice, workspace_id=row.pk)
     report(pool, without(device))
     assert not lost_devices.end_workspace(row.pk)
@@ -370,7 +370,7 @@ def test_stopping_workspace_is_not_ended_again(held, alice, sent):
     assert not Notification.objects.filter(kind="workspace.device_lost").exists()
 
 
-def test_a_node_that_is_away_has_not_lost_its_devices(pool, make, alice, settle):
+def test_offline_node_keeps_its_devices(pool, make, alice, settle):
     row = make(alice, "sim-h100-x1")
     settle(60)
     report(pool)
@@ -378,7 +378,7 @@ def test_a_node_that_is_away_has_not_lost_its_devices(pool, make, alice, settle)
     assert again(row).state == State.RUNNING
 
 
-def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make, alice, sent):
+def test_device_moved_to_another_node_is_lost_for_its_workspace(catalog, make, alice, sent):
     pool = local_pool_with(node_info("a", gpus=1), node_info("b"))
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
@@ -387,8 +387,8 @@ def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make
     assert error_message(again(row)).startswith("GPU 0 of a has disappeared")
 
 
-def test_missed_end_is_repeated_by_the_next_inventory(held, monkeypatch):
-    pool, row, device = held
+def test_missed_end_is_repeated_by_the_next_inventory(held_device, monkeypatch):
+    pool, row, device = held_device
     with monkeypatch.context() as patch:
         patch.setattr(lost_devices, "end_workspace", lambda workspace_id: False)
         report(pool, without(device))
@@ -397,8 +397,8 @@ def test_missed_end_is_repeated_by_the_next_inventory(held, monkeypatch):
     assert again(row).state == State.TERMINATING
 
 
-def test_unkillable_workspace_does_not_delay_others(held, alice, make, sent, monkeypatch):
-    pool, row, _ = held
+def test_unkillable_workspace_does_not_delay_others(held_device, alice, make, sent, monkeypatch):
+    pool, row, _ = held_device
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)
     end, first = lost_devices.end_workspace, min(row.pk, other.pk)
@@ -415,8 +415,8 @@ def test_unkillable_workspace_does_not_delay_others(held, alice, make, sent, mon
     assert states[first] == State.RUNNING
 
 
-def test_a_cordon_outlives_the_absence_of_its_device(held):
-    pool, _, device = held
+def test_cordon_is_kept_while_the_device_is_missing(held_device):
+    pool, _, device = held_device
     cordons.cordon_device(actor=SYSTEM, device_id=device.pk, reason="ECC")
     report(pool, without(device))
     report(pool, node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
@@ -424,7 +424,7 @@ def test_a_cordon_outlives_the_absence_of_its_device(held):
     assert (device.present, device.cordoned, device.cordon_reason) == (True, True, "ECC")
 
 
-def test_a_simulated_device_that_vanishes_says_that_it_is_simulated(catalog, tmp_path, make, alice, settle):
+def test_loss_of_a_simulated_device_is_marked(catalog, tmp_path, make, alice, settle):
     pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=2)
     row = make(alice, "sim-h100-x1", name="train")
     settle(60)

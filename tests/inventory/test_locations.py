@@ -1,4 +1,4 @@
-"""Rack and block of nodes: who sets them, what is refused, and that placement and the site file follow."""
+"""Rack and block of nodes: permissions, validation, placement and the site file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def node(catalog) -> Node:
 
 
 def racks() -> dict[str, tuple[str, str]]:
-    """The locations that the next decision of the scheduler would use."""
+    """The locations that the scheduler would use next."""
     with snapshot_cache.cycle_cache.use() as snapshot:
         return {
             node.name: (node.rack, node.block)
@@ -31,7 +31,7 @@ def racks() -> dict[str, tuple[str, str]]:
         }
 
 
-def test_the_form_sets_a_location_that_the_map_and_the_next_placement_use(node, olga, as_user):
+def test_location_set_by_the_form_is_used_by_map_and_placement(node, olga, as_user):
     before = racks()
     page = as_user(olga).post(f"/gpus/nodes/{node.pk}/location/", {"rack": "r07", "block": "b1"}, follow=True)
     assert b"<dt>Rack</dt><dd>r07</dd>" in page.content
@@ -43,13 +43,13 @@ def test_the_form_sets_a_location_that_the_map_and_the_next_placement_use(node, 
     assert shown.index("b1/r07") < shown.index("gpu-1") < shown.index("Unknown rack") < shown.index("gpu-2")
 
 
-def test_a_wrong_name_is_shown_at_its_field_and_changes_nothing(node, olga, as_user):
+def test_invalid_rack_is_a_field_error(node, olga, as_user):
     refused = as_user(olga).post(f"/gpus/nodes/{node.pk}/location/", {"rack": "r 7", "block": "b1"})
     assert refused.status_code == 400 and b"Start and end with a letter or digit" in refused.content
     assert racks()["gpu-1"] == ("", "")
 
 
-def test_one_of_two_editors_learns_that_the_other_was_first(node, olga, as_user):
+def test_second_editor_gets_a_conflict(node, olga, as_user):
     url = f"/gpus/nodes/{node.pk}/location/"
     version = as_user(olga).get(url).context["form"]["version"].value()
     assert as_user(olga).post(url, {"rack": "r1", "block": "", "version": version}).status_code == 302
@@ -57,7 +57,7 @@ def test_one_of_two_editors_learns_that_the_other_was_first(node, olga, as_user)
     assert late.status_code == 400 and racks()["gpu-1"] == ("r1", "")
 
 
-def test_an_inventory_keeps_what_an_operator_sets_meanwhile(node, olga, monkeypatch):
+def test_inventory_keeps_concurrent_operator_changes(node, olga, monkeypatch):
     as_rows = held_environments.as_rows
 
     def set_meanwhile(environments):
@@ -71,7 +71,7 @@ def test_an_inventory_keeps_what_an_operator_sets_meanwhile(node, olga, monkeypa
     assert (node.rack, node.cordoned, node.cpu_milli) == ("r1", True, 3000)
 
 
-def test_the_site_file_has_known_locations_and_sets_others(node, olga):
+def test_site_file_exports_and_sets_locations(node, olga):
     root = UserFactory(is_superuser=True)
     key = f"{node.pool.slug}/gpu-1"
     assert exporting.export(actor=root)["nodes"] == {}
@@ -89,6 +89,6 @@ def test_the_site_file_has_known_locations_and_sets_others(node, olga):
         applying.apply(actor=root, text=f"berth: 1\nnodes:\n  {node.pool.slug}/gpu-9: {{rack: r1}}\n")
 
 
-def test_a_removed_node_has_no_location(node, olga):
+def test_removed_node_has_no_location(node, olga):
     services.retire_node(actor=olga, pool=Pool.objects.get(pk=node.pool_id), name="gpu-1", reason="Gone")
     assert "gpu-1" not in str(exporting.current()["nodes"])

@@ -1,4 +1,4 @@
-"""GPUs that a node ought to have: over REST and on the node's page, by PCI and by what was there before."""
+"""Missing GPUs of a node, by PCI and by earlier reports, over REST and on the node's page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gpu(number: int, uuid: str = "") -> DeviceInfo:
     )
 
 
-def seen(pool: Pool, *gpus: DeviceInfo, missing: Any = (), state: str = "ok") -> Node:
+def report_gpus(pool: Pool, *gpus: DeviceInfo, missing: Any = (), state: str = "ok") -> Node:
     info = node_info(devices=gpus, accelerator_state=state, facts={"missing_gpus": list(missing)})
     services.apply_inventory(pool=pool, inventory=inventory_of(info))
     return pool.nodes.get()
@@ -37,12 +37,12 @@ def seen(pool: Pool, *gpus: DeviceInfo, missing: Any = (), state: str = "ok") ->
 @pytest.fixture
 def pool() -> Pool:
     pool = local_pool_with(node_info())
-    seen(pool, gpu(0), gpu(1))
+    report_gpus(pool, gpu(0), gpu(1))
     return pool
 
 
-def test_gpu_left_on_pci_is_named_with_its_last_model(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
-    node = seen(pool, gpu(0), missing=["0000:1b:00.0", "0000:3b:00.0"], state="gpu_lost")
+def test_gpu_still_on_pci_is_reported_with_its_last_model(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
+    node = report_gpus(pool, gpu(0), missing=["0000:1b:00.0", "0000:3b:00.0"], state="gpu_lost")
     (row,) = api(bob).get("nodes").json()["results"]
     known = {"pci_bus_id": "0000:1b:00.0", "uuid": "GPU-1", "model": "NVIDIA H200"}
     unknown = {"pci_bus_id": "0000:3b:00.0", "uuid": "", "model": ""}
@@ -56,8 +56,8 @@ def test_gpu_left_on_pci_is_named_with_its_last_model(pool: Pool, api: Any, bob:
     assert f"The GPU at 0000:3b:00.0 is missing. {ON_PCI}" in page
 
 
-def test_gpu_missing_on_pci_is_remembered(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
-    seen(pool, gpu(0))
+def test_gpu_no_longer_on_pci_is_still_reported_missing(pool: Pool, api: Any, bob: Any, olga: Any) -> None:
+    report_gpus(pool, gpu(0))
     (row,) = api(bob).get("nodes").json()["results"]
     assert [(each["uuid"], each["on_pci"], each["next_action"]) for each in row["missing_gpus"]] == [
         ("GPU-1", False, GONE)
@@ -69,14 +69,14 @@ def test_gpu_missing_on_pci_is_remembered(pool: Pool, api: Any, bob: Any, olga: 
     assert row["missing_gpus"] == []
 
 
-def test_a_slot_with_another_gpu_has_nothing_missing(pool: Pool, api: Any, bob: Any) -> None:
-    seen(pool, gpu(0), gpu(1, "GPU-new"))
+def test_slot_with_another_gpu_has_no_missing_gpu(pool: Pool, api: Any, bob: Any) -> None:
+    report_gpus(pool, gpu(0), gpu(1, "GPU-new"))
     (row,) = api(bob).get("nodes").json()["results"]
     assert row["missing_gpus"] == []
 
 
 @pytest.mark.parametrize("facts", [{}, {"missing_gpus": None}, {"missing_gpus": [7]}])
-def test_a_node_that_says_nothing_of_them_misses_none(pool: Pool, api: Any, bob: Any, facts: Any) -> None:
+def test_node_without_facts_has_no_missing_gpus(pool: Pool, api: Any, bob: Any, facts: Any) -> None:
     Node.objects.update(facts=facts)
     (row,) = api(bob).get("nodes").json()["results"]
     assert row["missing_gpus"] == []

@@ -1,4 +1,4 @@
-"""Pools that operators add, change, retire and delete."""
+"""Pools: creation, changes, retirement and deletion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.factories import inventory_of, local_pool_with, node_info, simulated_
 pytestmark = pytest.mark.django_db
 
 
-def test_a_pool_is_added_changed_and_restored(olga, ada):
+def test_pool_is_created_changed_and_restored(olga, ada):
     made = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
     seen = frozenset({etags.version_of(made)})
     changed = pools.change(actor=ada, pool=made, fields={"name": "The lab"}, expected=seen)
@@ -35,7 +35,7 @@ def test_a_pool_is_added_changed_and_restored(olga, ada):
     assert list(acts) == ["restored", "changed", "created"]
 
 
-def test_a_name_is_taken_once(olga):
+def test_slug_is_unique(olga):
     services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
     with pytest.raises(StateConflict) as refused:
         services.create_pool(actor=olga, slug="lab", name="Other", driver="local")
@@ -63,7 +63,7 @@ def test_invalid_values_are_refused(olga, fields, field):
     assert field in refused.value.extra["errors"]
 
 
-def test_others_than_operators_keep_no_pool(alice, local_pool):
+def test_only_operators_manage_pools(alice, local_pool):
     for act in (
         lambda: services.create_pool(actor=alice, slug="x", name="X", driver="local"),
         lambda: pools.change(actor=alice, pool=local_pool, fields={"name": "Mine"}),
@@ -74,7 +74,7 @@ def test_others_than_operators_keep_no_pool(alice, local_pool):
             act()
 
 
-def test_a_retired_pool_takes_nothing_new_and_is_deleted_when_empty(olga, alice, team, make, catalog):
+def test_retiring_pool_takes_no_new_work_and_is_deletable_when_empty(olga, alice, team, make, catalog):
     pool = local_pool_with(node_info())
     running = make(alice)
     pool.refresh_from_db()
@@ -92,14 +92,14 @@ def test_a_retired_pool_takes_nothing_new_and_is_deleted_when_empty(olga, alice,
     pools.delete(actor=olga, pool=pool)
     with pytest.raises(NotFound):
         selectors.pool_by_slug(pool.slug)
-    # Its row stays for what ran there, and its name is free.
+    # The row is kept for history, and the slug can be reused.
     assert Workspace.objects.get(pk=running.pk).pool == pool
     again = services.create_pool(actor=olga, slug=pool.slug, name="Again", driver="local")
     assert again.pk != pool.pk
     assert selectors.pool_by_slug(pool.slug) == again
 
 
-def test_flavors_of_a_pool_alone_go_with_it(olga, tmp_path, catalog):
+def test_deleting_a_pool_deletes_its_flavors(olga, tmp_path, catalog):
     pool = simulated_pool(str(tmp_path / "sim"))
     assert pool.flavors.filter(deleted_at=None).exists()
     pools.change(actor=olga, pool=pool, fields={"retiring": True})
@@ -107,7 +107,7 @@ def test_flavors_of_a_pool_alone_go_with_it(olga, tmp_path, catalog):
     assert not Flavor.objects.filter(pool=pool, deleted_at=None).exists()
 
 
-def test_a_pool_says_what_it_lacks(olga, catalog):
+def test_missing_requirements_of_a_pool(olga, catalog):
     empty = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
     assert {"no_worker_answers", "no_node_yet"} <= {
         requirement.code.value for requirement in missing_requirements(empty)
@@ -126,7 +126,7 @@ def test_a_pool_says_what_it_lacks(olga, catalog):
     assert missing_requirements(there)[0].code.value == "pool_retiring"
 
 
-def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
+def test_operator_creates_and_retires_a_pool_on_pages(as_user, olga):
     browser = as_user(olga)
     bad = browser.post("/pools/new/", {"slug": "lab", "name": "Lab", "driver": "local", "config": "[1"})
     assert bad.status_code == 400
@@ -144,7 +144,7 @@ def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
     assert not Pool.objects.filter(slug="lab", deleted_at=None).exists()
 
 
-def test_a_setting_that_there_is_not_is_refused_where_it_is_written(olga):
+def test_unknown_driver_setting_is_refused(olga):
     with pytest.raises(InvalidInput) as refused:
         services.create_pool(actor=olga, slug="lab", name="Lab", driver="local", config={"sandbx": "gvisor"})
     assert "has no setting “sandbx”" in refused.value.sentence
@@ -153,7 +153,7 @@ def test_a_setting_that_there_is_not_is_refused_where_it_is_written(olga):
     made = services.create_pool(
         actor=olga, slug="lab", name="Lab", driver="local", config={"sandbox": "bwrap"}
     )
-    # What stood there before keeps nobody from another change.
+    # Existing unknown settings do not block other changes.
     Pool.objects.update(config={"of_old": 1})
     pools.change(actor=olga, pool=made, fields={"name": "The lab"})
     pools.change(actor=olga, pool=made, fields={"config": {"of_old": 2, "spares": 0}})
@@ -161,7 +161,7 @@ def test_a_setting_that_there_is_not_is_refused_where_it_is_written(olga):
         pools.change(actor=olga, pool=made, fields={"config": {"of_old": 2, "sparse": 0}})
 
 
-def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
+def test_machine_counts_in_one_pool_only(olga, settings, tmp_path):
     settings.BERTH_NODE_NAME = "node-1"
     first = local_pool_with(node_info("node-1", gpus=1))
     second = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
@@ -177,15 +177,15 @@ def test_a_machine_counts_in_one_pool_only(olga, settings, tmp_path):
     assert (told.code.value, told.params) == ("node_elsewhere", {"node": "node-1", "pool": first.name})
     assert node_commands.nodes_to_ask(first) == ["node-1"]
     assert missing_requirements(first) == []
-    # An answer that comes all the same is of no node of that pool.
+    # A report for that pool is ignored.
     polling.apply(second.slug, messages.dump(inventory_of(node_info("node-1", gpus=1))), None)
     assert not second.nodes.exists()
-    # Simulated pools give nothing away, and one that is gone has no machine.
+    # Simulated and deleted pools do not count.
     assert node_commands.nodes_to_ask(simulated_pool(str(tmp_path))) == [""]
     pools.change(actor=olga, pool=first, fields={"retiring": True})
     pools.delete(actor=olga, pool=first)
     assert node_commands.nodes_to_ask(second) == ["node-1"]
-    # Where two have it from before this was looked at, both say so.
+    # If two already have it, both report it.
     for pool in (second, named):
         services.apply_inventory(pool=pool, inventory=inventory_of(node_info("node-1")))
     assert [missing_requirements(pool)[0].code.value for pool in (second, named)] == ["node_elsewhere"] * 2

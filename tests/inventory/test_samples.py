@@ -1,4 +1,4 @@
-"""Minutes that nodes send: taken in once, refused when wrong, rolled up, forgotten."""
+"""Minutes sent by nodes: stored once, validated, rolled up and deleted."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def only() -> DeviceMinute:
     return DeviceMinute.objects.get()
 
 
-# --- taking in ------------------------------------------------------------------------------------
+# --- storing --------------------------------------------------------------------------------------
 
 
-def test_a_minute_is_kept_with_all_its_figures():
+def test_minute_is_stored_with_all_values():
     seconds = {second: dict(FULL) for second in range(60)}
     seconds[7].update(gpu_util_pct=100, memory_used_mib=8000, power_mw=600_000, temperature_c=70)
     for second in range(10):
-        seconds[second]["throttle"] = 0x20 | (0x40 if second < 4 else 0)  # heat, in two ways at once
+        seconds[second]["throttle"] = 0x20 | (0x40 if second < 4 else 0)  # thermal, for two reasons at once
     seconds[50]["throttle"] = 0x04
-    seconds[51]["throttle"] = 0x01 | 0x02  # idle and clocks that somebody set hold nothing down
+    seconds[51]["throttle"] = 0x01 | 0x02  # idle and set clocks are no throttling
     assert apply(rollup(UUID, NOON, seconds)) == samples.RollupCounts(written=1)
     row = only()
     assert row.series.device.uuid == UUID and row.start_s == NOON
@@ -92,7 +92,7 @@ def test_unmeasured_values_are_null():
     assert {getattr(row, name) for name in others} == {None} and row.gpu_bins is None
 
 
-def test_of_two_messages_about_a_minute_the_one_that_knows_more_stays():
+def test_more_complete_of_two_minutes_is_kept():
     half, whole = rollup(UUID, NOON, [10] * 30), rollup(UUID, NOON, [20] * 60)
     assert apply(half).written == 1
     assert apply(whole).written == 1
@@ -103,7 +103,7 @@ def test_of_two_messages_about_a_minute_the_one_that_knows_more_stays():
     assert DeviceSeries.objects.get().due_s is None, "what says nothing new makes no work"
 
 
-def test_strangers_are_left_out_and_the_rest_is_taken(caplog):
+def test_unknown_devices_are_refused_and_the_rest_stored(caplog):
     mine = rollup(UUID, NOON, [1] * 60)
     assert apply(rollup("GPU-elsewhere", NOON, [1]), mine, rollup("GPU\x00", NOON, [1])).refused == 2
     assert "no such device" in caplog.text and only().series.device.uuid == UUID
@@ -157,30 +157,30 @@ def test_invalid_entries_are_skipped(wrong, caplog):
     assert "ignored sample" in caplog.text and only().start_s == NOON + 60
 
 
-def test_not_even_a_list():
+def test_payload_that_is_no_list_is_refused():
     for wrong in (None, {"a": 1}, "text", [None] * 1025):
         assert samples.apply_samples(pool_slug="", node_name="x", rollups=wrong).refused == 1
     assert samples.apply_samples(pool_slug="", node_name="x", rollups=[]) == samples.RollupCounts()
 
 
-def test_clocks_that_are_wrong_are_refused(settings, caplog):
+def test_samples_with_wrong_clocks_are_refused(settings, caplog):
     settings.BERTH_KEEP_MINUTES_DAYS = 1
     item = rollup(UUID, NOON, [1] * 60)
     assert apply(item, now_s=NOON - 61).refused == 1
     assert "clock" in caplog.text
     assert apply(item, now_s=NOON - 60).written == 1, "a clock may be off by a little"
-    # Only while the whole hour's minutes are kept: an hour is never made of what is left of it.
+    # Only while all minutes of the hour are kept.
     newest_that_is_too_late = NOON + 86_400 + 0
     assert apply(rollup(UUID, NOON + 60, [1]), now_s=newest_that_is_too_late).refused == 1
     assert apply(rollup(UUID, NOON + 60, [1]), now_s=newest_that_is_too_late - 1).written == 1
 
 
-def test_a_silent_minute_leaves_a_gap():
+def test_silent_minute_is_a_gap():
     assert apply(rollup(UUID, NOON, [])) == samples.RollupCounts(silent=1)
     assert not DeviceMinute.objects.exists() and not DeviceSeries.objects.exists()
 
 
-def test_the_tasks_do_it():
+def test_tasks_store_and_roll_up_samples():
     tasks = control_app.tasks
     control_app.loader.import_default_modules()
     start_s = int(time.time()) // 60 * 60 - 60
@@ -195,7 +195,7 @@ def test_the_tasks_do_it():
     assert {"control.roll_up_samples", "control.forget_samples"} <= known <= set(tasks)
 
 
-def test_a_message_takes_few_statements_however_long_it_is():
+def test_query_count_is_independent_of_message_length():
     def statements(count: int, start_s: int) -> int:
         with CaptureQueriesContext(
             connection,
@@ -214,7 +214,7 @@ def idle_since() -> int | None:
     return DeviceSeries.objects.get().idle_since_s
 
 
-def test_idle_time_grows_minute_by_minute_and_ends_with_work_or_a_gap():
+def test_idle_time_grows_until_work_or_a_gap():
     for number in range(3):
         apply(rollup(UUID, NOON + 60 * number, [0] * 60))
     assert idle_since() == NOON
@@ -222,9 +222,9 @@ def test_idle_time_grows_minute_by_minute_and_ends_with_work_or_a_gap():
     assert idle_since() is None
     apply(rollup(UUID, NOON + 240, [0] * 60))
     assert idle_since() == NOON + 240
-    apply(rollup(UUID, NOON + 360, [0] * 60))  # a minute is missing: nobody knows
+    apply(rollup(UUID, NOON + 360, [0] * 60))  # a minute is missing: unknown
     assert idle_since() == NOON + 360
-    apply(rollup(UUID, NOON + 420, [0] * 55))  # some seconds may be
+    apply(rollup(UUID, NOON + 420, [0] * 55))  # some missing seconds are tolerated
     assert idle_since() == NOON + 360
     apply(rollup(UUID, NOON + 480, [0] * 54))
     assert idle_since() is None
@@ -239,7 +239,7 @@ def test_repeated_minute_corrects_idle_time():
     assert idle_since() is None
 
 
-def test_a_device_that_does_not_tell_its_use_is_not_idle():
+def test_device_without_reported_use_is_not_idle():
     apply(rollup(UUID, NOON, {second: {"power_mw": 1} for second in range(60)}))
     assert idle_since() is None
 
@@ -257,7 +257,7 @@ second_values = st.fixed_dictionaries(
 
 @settings(max_examples=examples(20))
 @given(seen=st.dictionaries(st.integers(0, 3599), second_values, max_size=60), seed=st.integers(0, 9))
-def test_an_hour_made_of_its_minutes_is_the_hour_of_its_samples(seen, seed):
+def test_hour_from_minutes_equals_hour_from_samples(seen, seed):
     DeviceSeries.objects.all().delete()
     ring = Ring(3600)
     for second, values in sorted(seen.items()):
@@ -290,7 +290,7 @@ def test_an_hour_made_of_its_minutes_is_the_hour_of_its_samples(seen, seed):
     assert merge([messages.load(part, Rollup) for part in parts], start_s=NOON).n == hour.measured_s
 
 
-def test_late_minutes_are_rolled_up_again_and_a_repetition_changes_nothing():
+def test_late_minutes_are_rolled_up_again_idempotently():
     apply(rollup(UUID, NOON, [50] * 60), rollup(UUID, NOON + 3600, [10] * 60))
     assert samples.roll_up_hours() == 2
     before = list(DeviceHour.objects.order_by("start_s").values())
@@ -301,7 +301,7 @@ def test_late_minutes_are_rolled_up_again_and_a_repetition_changes_nothing():
     assert (after[0]["gpu_pct_s"], after[0]["measured_s"]) == (9000, 120) and after[1] == before[1]
 
 
-def test_more_devices_than_one_transaction_takes(monkeypatch):
+def test_rollup_of_more_devices_than_one_transaction(monkeypatch):
     monkeypatch.setattr(samples, "SERIES_AT_ONCE", 1)
     apply(rollup(UUID, NOON, [1] * 60), rollup("GPU-node-1-1", NOON, [2] * 60))
     assert samples.roll_up_hours() == 2
@@ -309,7 +309,7 @@ def test_more_devices_than_one_transaction_takes(monkeypatch):
     assert not DeviceSeries.objects.filter(due_s__isnull=False).exists()
 
 
-def test_means_are_weighted_and_do_not_count_what_was_not_measured():
+def test_means_are_weighted_by_measured_time():
     apply(
         rollup(UUID, NOON, {second: {"temperature_c": 40} for second in range(60)}),
         rollup(UUID, NOON + 60, {second: {"temperature_c": 80} for second in range(30)}),
@@ -323,7 +323,7 @@ def test_means_are_weighted_and_do_not_count_what_was_not_measured():
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_the_old_is_forgotten_whole_hours_at_once(settings):
+def test_old_samples_are_deleted_in_whole_hours(settings):
     settings.BERTH_KEEP_MINUTES_DAYS, settings.BERTH_KEEP_HOURS_DAYS = 3, 30
     day = 86_400
     now_s = NOON + 1800
@@ -339,7 +339,7 @@ def test_the_old_is_forgotten_whole_hours_at_once(settings):
     assert DeviceHour.objects.count() == 4 and samples.forget_old(now_s=now_s) == 0
 
 
-def test_minutes_wait_until_they_have_been_rolled_up(settings):
+def test_minutes_are_kept_until_rolled_up(settings):
     settings.BERTH_KEEP_MINUTES_DAYS = 1
     apply(rollup(UUID, NOON, [1] * 60))
     later = NOON + 10 * 86_400
@@ -349,7 +349,7 @@ def test_minutes_wait_until_they_have_been_rolled_up(settings):
     assert DeviceHour.objects.get().measured_s == 60
 
 
-def test_a_device_that_goes_takes_its_samples_along():
+def test_deleting_a_device_deletes_its_samples():
     apply(rollup(UUID, NOON, [1] * 60))
     samples.roll_up_hours()
     Device.objects.get(uuid=UUID).delete()

@@ -25,7 +25,7 @@ def get(client, user, path: str, scope: str = "pools:read"):
     return client.get(path, headers={"Authorization": f"Bearer {secret}"})
 
 
-def test_the_last_hour_and_the_last_month(client, bob, gpu):
+def test_last_hour_and_last_month(client, bob, gpu):
     now_s = int(datetime.now(UTC).timestamp()) // 60 * 60
     for back in (5, 3, 2, 1):
         apply(rollup(gpu.uuid, now_s - 60 * back, [50 * (back == 5)] * 60))
@@ -42,7 +42,7 @@ def test_the_last_hour_and_the_last_month(client, bob, gpu):
     assert sum(point["gpu_s"] for point in month["points"]) == 240 and month["step_s"] == 3600
 
 
-def test_invalid_requests(client, bob, gpu):
+def test_invalid_requests_are_refused(client, bob, gpu):
     path = f"/api/v1/devices/{gpu.pk}/samples"
     assert get(client, bob, f"{path}?span=year").status_code == 400
     assert get(client, bob, f"{path}?sapn=hour").status_code == 400
@@ -51,7 +51,7 @@ def test_invalid_requests(client, bob, gpu):
     assert missing.status_code == 404 and client.get(path).status_code == 401
 
 
-def test_a_simulated_device_has_none(client, bob, pool):
+def test_simulated_device_has_no_samples(client, bob, pool):
     device = Device.objects.first()
     body = get(client, bob, f"/api/v1/devices/{device.pk}/samples").json()
     assert body["simulated"] is True and body["points"] == [] and body["idle_s"] == 0

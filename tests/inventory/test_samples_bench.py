@@ -1,4 +1,4 @@
-"""The bench of capacity on a small scale: it counts what there is, and says when it is too much."""
+"""The capacity benchmark at a small scale: row counts, and its bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GUIDE = Path(__file__).parents[2] / "docs/capacity.md"
 
 
 @pytest.mark.django_db
-def test_a_small_site_stays_within_the_bound(catalog, monkeypatch):
+def test_small_site_stays_within_the_bound(catalog, monkeypatch):
     result = bench.run(devices=6, days=65 / 1440, per_node=4)
     assert DeviceMinute.objects.count() == 6 * 65 and DeviceHour.objects.count() == 6 * 2
     last = result["by_day"][-1]
@@ -31,7 +31,7 @@ def test_a_small_site_stays_within_the_bound(catalog, monkeypatch):
     assert "390 minutes take" in problem
 
 
-def test_the_guide_states_the_bound():
+def test_guide_states_the_bound():
     text = GUIDE.read_text()
     for vendor, bound in bench.BOUND_BYTES.items():
         row = re.search(rf"\| {vendor} \|(.*)", text, re.IGNORECASE)

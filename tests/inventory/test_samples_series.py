@@ -1,4 +1,4 @@
-"""Reads of samples: gaps, the newest look, idle devices, and what teams made of what they held."""
+"""Reads of samples: gaps, live samples, idle devices, and GPU use of teams."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def measured(percent: int, *minutes: int, index: int = 0) -> None:
 # --- series ---------------------------------------------------------------------------------------
 
 
-def test_gaps_stay_gaps_and_the_window_ends_with_the_last_whole_minute():
+def test_gaps_are_kept_and_the_window_ends_at_the_last_full_minute():
     measured(70, 0, 1, 5, 59, 60)
     found = series.device_series(device(), series.HOUR, now=at(3630))
     assert (found.start_s, found.end_s, len(found.points)) == (NOON, NOON + 3600, 60)
@@ -50,7 +50,7 @@ def test_gaps_stay_gaps_and_the_window_ends_with_the_last_whole_minute():
     assert series.device_series(device(1), series.HOUR, now=at(3630)).measured == ()
 
 
-def test_the_month_goes_by_the_hour_and_has_the_hour_under_way():
+def test_month_is_hourly_and_includes_the_current_hour():
     measured(10, 0)
     measured(90, 61)
     samples.roll_up_hours()
@@ -65,7 +65,7 @@ def redis_with(monkeypatch, **values: object) -> None:
     monkeypatch.setattr(live, "connection", lambda: SamplesInRedis({"node-1": values}))
 
 
-def test_the_newest_look_comes_from_redis_when_it_is_new(monkeypatch):
+def test_recent_live_sample_comes_from_redis(monkeypatch):
     sample = Sample(NOON + 3629.0, gpu_util_pct=42)
     redis_with(monkeypatch, **{UUID: asdict(sample), "GPU-node-1-1": {"at_s": "never"}})
     assert series.device_series(device(), series.HOUR, now=at(3630)).live == sample
@@ -77,14 +77,14 @@ def test_the_newest_look_comes_from_redis_when_it_is_new(monkeypatch):
     )
 
 
-def test_without_redis_there_is_no_newest_look():
+def test_no_live_sample_without_redis():
     assert series.newest([device()]) == {}
 
 
 # --- idle -----------------------------------------------------------------------------------------
 
 
-def test_idle_time_counts_what_was_measured_and_only_while_it_is_new():
+def test_idle_time_counts_recent_measured_minutes():
     measured(50, 0)
     measured(0, 1, 2, 3)
     measured(0, 3, index=1)
@@ -109,7 +109,7 @@ def hold(team, owner, index: int, begun: float, ended: float | None, milli: int 
     AllocatedDevice.objects.create(allocation=allocation, device=found, milli=milli, active=ended is None)
 
 
-def test_use_is_shared_out_by_who_held_the_device(team, bob):
+def test_use_is_attributed_to_holders_of_the_device(team, bob):
     measured(50, *range(60))
     measured(100, *range(60, 90))
     samples.roll_up_hours()
@@ -126,7 +126,7 @@ def test_use_is_shared_out_by_who_held_the_device(team, bob):
     assert series.GpuUse(held_s=5).percent is None
 
 
-def test_a_share_counts_as_its_share_and_an_hour_half_measured_as_half(team, bob):
+def test_shares_and_partly_measured_hours_count_proportionally(team, bob):
     measured(100, *range(30))
     samples.roll_up_hours()
     hold(team, bob, 0, 0, 3600, milli=500)
@@ -153,7 +153,7 @@ def test_use_of_many_teams_takes_two_queries(team, bob, django_assert_num_querie
         assert len(series.gpu_uses([one.pk for one in teams], at(0), now=at(3600))) == 4
 
 
-def test_holders_are_those_of_the_time(team, bob):
+def test_holders_within_the_time_range(team, bob):
     hold(team, bob, 0, 0, 100)
     hold(team, bob, 0, 200, None)
     assert [held.since for held in series.holders(device(), at(50), at(300))] == [at(0), at(200)]

@@ -1,4 +1,4 @@
-"""Use of GPUs over time: exact allocations, measurements with gaps, shares in part."""
+"""Use of GPUs over time: exact allocations, measurements with gaps, and shares."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hold(
 
 
 def measure(device: Device, hour: int, percent: int, *, memory_mib: int = 1024) -> None:
-    """An hour of the device, that many steps before the current one."""
+    """Create an hour of samples, that many steps before the current one."""
     series, _ = DeviceSeries.objects.get_or_create(device=device)
     DeviceHour.objects.create(
         series=series, start_s=WEEK.end_s - 3600 * (hour + 1), measured_s=3600, gpu_s=3600,
@@ -43,25 +43,25 @@ def measure(device: Device, hour: int, percent: int, *, memory_mib: int = 1024) 
     )  # fmt: skip
 
 
-def test_windows_end_with_the_present_step():
+def test_windows_end_with_the_current_step():
     assert (WEEK.step_s, WEEK.count, WEEK.end_s - WEEK.now_s) == (3600, 168, 1800)
     assert WEEK.elapsed_s(167) == 1800 and WEEK.elapsed_s(0) == 3600
     with pytest.raises(KeyError):
         use_history.window("year", NOW)
 
 
-def test_allocations_count_for_the_time_that_they_lasted(gpus):
+def test_allocations_count_for_their_duration(gpus):
     hold(gpus[0], since_h=1.25)
     hold(gpus[1], since_h=300, until_h=1, milli=500)
     values = use_history.allocated(AllocatedDevice.objects.all(), WEEK)
-    # The current step is half over, so one that lasts fills it.
+    # The current step is half over, and an active allocation fills it.
     assert values[-3:] == pytest.approx((0.5, 1.0, 1.0)), values[-3:]
     assert values[-2] == pytest.approx(0.75 + 0.5 * 0.5 - 0.0) or values[-2] == pytest.approx(1.0)
     assert values[0] == pytest.approx(0.5), "begun before the window"
     assert use_history.allocated(AllocatedDevice.objects.none(), WEEK) == (0.0,) * 168
 
 
-def test_measured_use_is_that_of_all_gpus_with_gaps(gpus):
+def test_measured_use_covers_all_gpus_with_gaps(gpus):
     measure(gpus[0], 1, 80)
     measure(gpus[1], 1, 20, memory_mib=3072)
     use = use_history.measured_use(Device.objects.all(), WEEK)
@@ -69,7 +69,7 @@ def test_measured_use_is_that_of_all_gpus_with_gaps(gpus):
     assert use_history.measured_use(Device.objects.none(), WEEK).gpu_pct == (None,) * 168
 
 
-def test_use_while_allocated_leaves_out_the_rest(gpus):
+def test_use_while_allocated_excludes_unallocated_time(gpus):
     hold(gpus[0], since_h=2.5, until_h=1.0)
     hold(gpus[1], since_h=2.5, milli=250)
     for hour in (1, 2):
@@ -97,7 +97,7 @@ def test_missing_data_is_stated_instead_of_plotted(gpus):
     assert found.plots[1].limits[0].value == 2 and not found.notes
 
 
-def test_a_team_counts_simulated_gpus_only_without_real_ones(gpus, team, pool):
+def test_team_counts_simulated_gpus_only_without_real_ones(gpus, team, pool):
     hold(Device.objects.filter(node__pool=pool).first(), since_h=24, team=team)
     found, marked = team_presenters.use_of(team, WEEK)
     assert marked and max(found.plots[0].lines[0].values) == 1 and "Simulated" in found.notes[0]

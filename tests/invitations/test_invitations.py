@@ -1,4 +1,4 @@
-"""Many people invited to a team: who may, what becomes of each line, and what the preview says."""
+"""Invitations of many users to a team: permissions, results and preview."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def words(answer: Any) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.content.decode())).split())
 
 
-def test_each_line_has_its_own_result_as_the_preview_said(team: Team, ada: User, una: User) -> None:
+def test_each_line_has_its_own_result_as_previewed(team: Team, ada: User, una: User) -> None:
     UserFactory(username="gina", email="Gina@example.org", email_confirmed=True)
     UserFactory(username="mallory", email="ceo@example.org", email_confirmed=False)
     UserFactory(username="gone", is_active=False)
@@ -72,7 +72,7 @@ def test_each_line_has_its_own_result_as_the_preview_said(team: Team, ada: User,
     assert {each.outcome for each in again} == {"already_member", "refused"}
 
 
-def test_two_new_people_with_one_name_get_two_accounts(team: Team, ada: User) -> None:
+def test_new_users_with_equal_names_get_distinct_accounts(team: Team, ada: User) -> None:
     people = parse_list("svc-hal@a.org\nhal@b.org\n")
     planned = services.plan(actor=ada, team=team, people=people)
     results = services.invite(actor=ada, team=team, people=people)
@@ -80,7 +80,26 @@ def test_two_new_people_with_one_name_get_two_accounts(team: Team, ada: User) ->
     assert all(each.link is not None for each in results)
 
 
-def test_owners_create_accounts_only_for_the_sites_domains_and_by_mail(
+def test_names_of_many_people_are_read_in_one_query(
+    team: Team, ada: User, django_assert_max_num_queries: Any
+) -> None:
+    for name in ("hal", "hal-2", f"{'x' * 30}-2", "halfdan"):
+        UserFactory(username=name)
+    long = "x" * 40
+    people = parse_list("\n".join(f"{name}@{place}.org" for place in "abc" for name in ("hal", "ida", long)))
+    with django_assert_max_num_queries(8):
+        results = services.plan(actor=ada, team=team, people=people)
+    assert [result.username for result in results] == [
+        *("hal-3", "ida", "x" * 32),
+        *("hal-4", "ida-2", f"{'x' * 30}-3"),
+        *("hal-5", "ida-3", f"{'x' * 30}-4"),
+    ]
+    more = parse_list("\n".join(f"person{number}@a.org" for number in range(60)))
+    with django_assert_max_num_queries(8):
+        assert services.plan(actor=ada, team=team, people=more)[59].username == "person59"
+
+
+def test_owners_create_accounts_only_for_allowed_domains_and_by_mail(
     team: Team, alice: User, mails: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -105,13 +124,13 @@ def test_owners_create_accounts_only_for_the_sites_domains_and_by_mail(
     assert not mail.outbox
 
 
-def test_only_those_who_manage_the_team_invite(team: Team, bob: User) -> None:
+def test_only_team_managers_invite(team: Team, bob: User) -> None:
     for act in (services.plan, services.invite):
         with pytest.raises(NotAllowed):
             act(actor=bob, team=team, people=parse_list("charlie"))
 
 
-def test_the_page_checks_a_list_before_it_invites(as_user: Any, ada: User, team: Team, charlie: User) -> None:
+def test_page_previews_a_list_before_inviting(as_user: Any, ada: User, team: Team, charlie: User) -> None:
     client = as_user(ada)
     list_ = {"people": "charlie, viewer\nhal@example.org", "role": "member"}
     preview = client.post(URL, list_)
@@ -128,7 +147,7 @@ def test_the_page_checks_a_list_before_it_invites(as_user: Any, ada: User, team:
     assert wrong.status_code == 400 and "The list is empty" in words(wrong)
 
 
-def test_rest_has_a_result_for_each_and_minds_the_scope(
+def test_rest_returns_a_result_per_person_and_checks_the_scope(
     with_token: Any, ada: User, team: Team, charlie: User
 ) -> None:
     people = [{"who": "charlie", "role": "viewer"}, {"who": "hal@example.org"}, {"who": "nobody"}]

@@ -1,4 +1,4 @@
-"""Lists of people as they are pasted."""
+"""Parsing of pasted lists of people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_separators_headers_quotes_and_empty_lines_are_tolerated() -> None:
     ]
 
 
-def test_addresses_on_one_line_are_several_people_and_more_columns_are_marked() -> None:
+def test_addresses_on_one_line_are_split_and_extra_columns_marked() -> None:
     assert parse_list("a@x.org; B <b@x.org>") == [InvitationLine(1, "a@x.org"), InvitationLine(1, "b@x.org")]
     assert parse_list("a@x.org,owner,Room 5")[0].excess
     assert [line.who for line in parse_list("anna\nuser")] == ["anna", "user"], "a header is the first line"

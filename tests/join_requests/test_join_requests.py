@@ -1,4 +1,4 @@
-"""Asking to join a team and the decision, as services; what others try with it."""
+"""Requests to join a team and their decisions, as services; and misuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORLD = sites.people
 
 
 @pytest.fixture
-def asked(team, fay):
+def join_request(team, fay):
     return services.request_to_join(actor=fay, slug="vision", text="I train the new detector")[0]
 
 
@@ -39,7 +39,7 @@ def kinds(request: JoinRequest) -> list[str]:
     return list(found.order_by("id").values_list("kind", flat=True))
 
 
-# --- asking -------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def test_owners_but_not_members_are_notified(team, fay, alice, bob, olga):
@@ -61,19 +61,19 @@ def test_operators_are_notified_for_teams_without_active_owner(team, fay, alice,
     assert list(selectors.requests_to_decide(olga)) == [asked]
 
 
-def test_asking_twice_is_one_request(asked, fay, alice):
+def test_requesting_twice_creates_one_request(join_request, fay, alice):
     again, new = services.request_to_join(actor=fay, slug="vision", text="Another message")
-    assert (again.pk, new, again.message) == (asked.pk, False, "I train the new detector")
+    assert (again.pk, new, again.message) == (join_request.pk, False, "I train the new detector")
     assert notices(alice) == ["team.join_asked"]
 
 
-def test_who_is_in_the_team_does_not_ask(team, bob):
+def test_member_cannot_request_to_join(team, bob):
     with pytest.raises(StateConflict) as refused:
         services.request_to_join(actor=bob, slug="vision")
     assert refused.value.code == "already_in_team"
 
 
-def test_a_team_that_is_not_there_and_one_that_is_not_listed_are_refused_alike(team, fay, settings):
+def test_unlisted_team_is_refused_like_a_missing_one(team, fay, settings):
     settings.BERTH_LIST_TEAMS = False
     said = []
     for slug in ("vision", "nowhere"):
@@ -84,27 +84,27 @@ def test_a_team_that_is_not_there_and_one_that_is_not_listed_are_refused_alike(t
     assert not selectors.joinable_teams(fay).exists()
 
 
-def test_an_auditor_is_offered_no_team_and_joins_none(team):
+def test_auditor_sees_and_joins_no_team(team):
     una = UserFactory(username="una", is_auditor=True)
     assert not selectors.joinable_teams(una).exists()
     with pytest.raises(StateConflict):
         services.request_to_join(actor=una, slug="vision")
 
 
-def test_a_viewer_is_taken_in_as_one(asked, fay, alice, team, as_user):
-    services.approve(actor=alice, request_id=asked.pk, role=Role.VIEWER)
+def test_request_can_be_approved_as_viewer(join_request, fay, alice, team, as_user):
+    services.approve(actor=alice, request_id=join_request.pk, role=Role.VIEWER)
     part = as_user(fay).get("/", headers={"HX-Request": "true", "HX-Target": "no-team"}).content.decode()
     assert "View team" in part and "New workspace" not in part
 
 
-def test_a_message_has_a_limit(team, fay):
+def test_message_length_is_limited(team, fay):
     with pytest.raises(InvalidInput) as refused:
         services.request_to_join(actor=fay, slug="vision", text="x" * (MAX_MESSAGE + 1))
     assert "message" in refused.value.extra["errors"]
 
 
-def test_a_deactivated_user_asks_for_nothing(team, fay):
-    """Also not with a row that was read before."""
+def test_deactivated_user_cannot_request(team, fay):
+    """Also with a row that was read before."""
     deactivation.deactivate(actor=SYSTEM, user=fay)
     fay.is_active = True
     with pytest.raises(NotAllowed):
@@ -112,13 +112,13 @@ def test_a_deactivated_user_asks_for_nothing(team, fay):
     assert not JoinRequest.objects.exists()
 
 
-def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
+def test_open_and_daily_requests_per_user_are_limited(fay):
     for number in range(services.MAX_OPEN):
         services.request_to_join(actor=fay, slug=TeamFactory(slug=f"t-{number}").slug)
     TeamFactory(slug="more")
     with pytest.raises(services.TooManyJoinRequests):
         services.request_to_join(actor=fay, slug="more")
-    # Taking them back and asking anew is a notice to the owners each time, too.
+    # Cancelling and requesting again notifies the owners each time.
     for mine in JoinRequest.objects.filter(state="open"):
         services.cancel(actor=fay, request_id=mine.pk)
     for _ in range(services.MAX_A_DAY - services.MAX_OPEN):
@@ -130,30 +130,30 @@ def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
     assert services.request_to_join(actor=fay, slug="last")[1]
 
 
-# --- deciding -----------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.OWNER])
-def test_an_owner_takes_the_asker_in(asked, fay, alice, team, role):
-    services.approve(actor=alice, request_id=asked.pk, role=role)
-    asked.refresh_from_db()
-    assert (asked.state, asked.role, asked.decided_by) == ("approved", role, alice)
+def test_owner_approves_a_request(join_request, fay, alice, team, role):
+    services.approve(actor=alice, request_id=join_request.pk, role=role)
+    join_request.refresh_from_db()
+    assert (join_request.state, join_request.role, join_request.decided_by) == ("approved", role, alice)
     assert team.memberships.get(user=fay).role == role
     assert notices(fay) == ["team.join_approved"]
-    assert kinds(asked) == ["team.join_asked", "team.join_approved"]
+    assert kinds(join_request) == ["team.join_asked", "team.join_approved"]
     assert not selectors.requests_to_decide(alice).exists()
 
 
-def test_an_owner_denies_with_a_note(asked, fay, alice, team):
+def test_owner_denies_with_a_note(join_request, fay, alice, team):
     with pytest.raises(InvalidInput):
-        services.deny(actor=alice, request_id=asked.pk, note="  ")
-    services.deny(actor=alice, request_id=asked.pk, note="We are full")
+        services.deny(actor=alice, request_id=join_request.pk, note="  ")
+    services.deny(actor=alice, request_id=join_request.pk, note="We are full")
     assert not team.memberships.filter(user=fay).exists()
     assert Notification.objects.get(user=fay).body == "We are full"
 
 
-def test_who_was_denied_asks_again_after_a_while(asked, fay, alice, clock):
-    services.deny(actor=alice, request_id=asked.pk, note="We are full")
+def test_denied_user_can_request_again_later(join_request, fay, alice, clock):
+    services.deny(actor=alice, request_id=join_request.pk, note="We are full")
     with pytest.raises(StateConflict) as refused:
         services.request_to_join(actor=fay, slug="vision")
     assert refused.value.code == "ask_to_join_later"
@@ -161,28 +161,28 @@ def test_who_was_denied_asks_again_after_a_while(asked, fay, alice, clock):
     assert services.request_to_join(actor=fay, slug="vision")[1]
 
 
-def test_the_second_decision_says_who_was_faster(asked, alice, team):
+def test_second_decision_names_the_first_decider(join_request, alice, team):
     amy = MembershipFactory(team=team, role=Role.OWNER).user
-    services.deny(actor=amy, request_id=asked.pk, note="No")
+    services.deny(actor=amy, request_id=join_request.pk, note="No")
     with pytest.raises(StateConflict) as late:
-        services.approve(actor=alice, request_id=asked.pk)
+        services.approve(actor=alice, request_id=join_request.pk)
     assert late.value.code == "decided_already" and amy.username in late.value.message
-    assert not team.memberships.filter(user=asked.requester).exists()
+    assert not team.memberships.filter(user=join_request.requester).exists()
 
 
-def test_a_role_that_there_is_not_changes_nothing(asked, alice):
+def test_unknown_role_is_refused(join_request, alice):
     with pytest.raises(InvalidInput):
-        services.approve(actor=alice, request_id=asked.pk, role="king")
+        services.approve(actor=alice, request_id=join_request.pk, role="king")
 
 
 @pytest.mark.parametrize("username", ["bob", "charlie", "petra"])
-def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request, asked, username):
+def test_request_is_hidden_from_members_other_owners_and_approvers(request, join_request, username):
     actor = request.getfixturevalue(username)
     for act in (
-        lambda: selectors.request_by_id(actor, asked.pk),
-        lambda: services.approve(actor=actor, request_id=asked.pk),
-        lambda: services.deny(actor=actor, request_id=asked.pk, note="x"),
-        lambda: services.cancel(actor=actor, request_id=asked.pk),
+        lambda: selectors.request_by_id(actor, join_request.pk),
+        lambda: services.approve(actor=actor, request_id=join_request.pk),
+        lambda: services.deny(actor=actor, request_id=join_request.pk, note="x"),
+        lambda: services.cancel(actor=actor, request_id=join_request.pk),
     ):
         with pytest.raises(NotFound):
             act()
@@ -190,7 +190,7 @@ def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request,
 
 
 def test_users_cannot_approve_their_own_join_request(team, charlie, olga):
-    """Neither an owner of another team nor an operator, who may add members to any."""
+    """Neither an owner of another team nor an operator, who may add members to any team."""
     for actor in (charlie, olga):
         own, _ = services.request_to_join(actor=actor, slug="vision")
         with pytest.raises(NotAllowed):
@@ -209,86 +209,86 @@ def test_operator_is_not_notified_of_the_own_request(olga):
     )
 
 
-def test_operators_may_decide_but_it_does_not_wait_for_them(asked, olga, alice):
+def test_operators_can_decide_but_have_no_inbox_item(join_request, olga, alice):
     assert not selectors.requests_to_decide(olga).exists()
-    services.approve(actor=olga, request_id=asked.pk)
-    assert Membership.objects.filter(user=asked.requester).exists()
+    services.approve(actor=olga, request_id=join_request.pk)
+    assert Membership.objects.filter(user=join_request.requester).exists()
 
 
-# --- what ends it otherwise ---------------------------------------------------------------------------
+# --- other ends -----------------------------------------------------------------------------------
 
 
-def test_requester_can_cancel_twice_and_request_again(asked, fay, alice):
+def test_requester_can_cancel_twice_and_request_again(join_request, fay, alice):
     for _ in range(2):
-        services.cancel(actor=fay, request_id=asked.pk)
-    assert kinds(asked) == ["team.join_asked", "team.join_cancelled"]
+        services.cancel(actor=fay, request_id=join_request.pk)
+    assert kinds(join_request) == ["team.join_asked", "team.join_cancelled"]
     with pytest.raises(StateConflict):
-        services.approve(actor=alice, request_id=asked.pk)
+        services.approve(actor=alice, request_id=join_request.pk)
     assert services.request_to_join(actor=fay, slug="vision")[1]
 
 
-def test_only_who_asks_cancels(asked, alice):
+def test_only_the_requester_cancels(join_request, alice):
     with pytest.raises(NotAllowed):
-        services.cancel(actor=alice, request_id=asked.pk)
+        services.cancel(actor=alice, request_id=join_request.pk)
 
 
-def test_deactivating_the_asker_cancels_it(asked, fay, alice):
+def test_deactivating_the_requester_cancels_the_request(join_request, fay, alice):
     deactivation.deactivate(actor=SYSTEM, user=fay)
-    asked.refresh_from_db()
-    assert asked.state == "cancelled"
+    join_request.refresh_from_db()
+    assert join_request.state == "cancelled"
     with pytest.raises(StateConflict):
-        services.approve(actor=alice, request_id=asked.pk)
+        services.approve(actor=alice, request_id=join_request.pk)
 
 
-def test_deleting_the_team_cancels_it_and_tells_the_asker(asked, fay):
+def test_deleting_the_team_cancels_the_request_and_notifies_the_requester(join_request, fay):
     Team.objects.get(slug="vision").delete()
-    asked.refresh_from_db()
-    assert (asked.state, asked.team, asked.team_name) == ("cancelled", None, "Vision")
+    join_request.refresh_from_db()
+    assert (join_request.state, join_request.team, join_request.team_name) == ("cancelled", None, "Vision")
     assert notices(fay) == ["team.join_cancelled"]
-    assert selectors.request_by_id(fay, asked.pk) == asked
+    assert selectors.request_by_id(fay, join_request.pk) == join_request
 
 
-def test_who_is_added_in_another_way_is_waited_for_no_more(asked, fay, alice, team):
+def test_adding_the_requester_approves_the_request(join_request, fay, alice, team):
     accounts.set_member(actor=alice, team=team, username="fay", role=Role.MEMBER)
-    asked.refresh_from_db()
-    assert (asked.state, asked.decided_by, asked.role) == ("approved", alice, "member")
+    join_request.refresh_from_db()
+    assert (join_request.state, join_request.decided_by, join_request.role) == ("approved", alice, "member")
 
 
-def test_it_expires_by_itself(asked, fay, clock):
+def test_request_expires(join_request, fay, clock):
     clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 - 5)
     assert services.expire_due() == 0
     clock.shift(10)
     assert services.expire_due() == 1
-    asked.refresh_from_db()
-    assert asked.state == "expired" and notices(fay) == ["team.join_expired"]
+    join_request.refresh_from_db()
+    assert join_request.state == "expired" and notices(fay) == ["team.join_expired"]
     assert services.expire_due() == 0
 
 
-def test_expired_open_request_does_not_block_a_new_one(asked, fay, clock):
+def test_expired_open_request_does_not_block_a_new_one(join_request, fay, clock):
     clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 + 1)
     assert services.request_to_join(actor=fay, slug="vision")[1]
-    asked.refresh_from_db()
-    assert asked.state == "expired"
+    join_request.refresh_from_db()
+    assert join_request.state == "expired"
 
 
 # --- teams ----------------------------------------------------------------------------------------
 
 
-def test_teams_are_listed_with_their_owners_and_without_the_own(team, charlie, fay):
+def test_joinable_teams_have_owners_and_exclude_own_teams(team, charlie, fay):
     rows = {row.slug: row for row in selectors.joinable_teams(fay)}
     assert set(rows) == {"vision", "robots"}
     assert [place.user.username for place in rows["vision"].owner_places] == ["alice"]
     assert [row.slug for row in selectors.joinable_teams(charlie)] == ["vision"]
 
 
-def test_a_team_is_found_by_words_of_its_name_and_its_owners(team, charlie, fay):
+def test_teams_are_searched_by_name_and_owner(team, charlie, fay):
     def found(words):
         return [row.slug for row in selectors.search_teams(selectors.joinable_teams(fay), words)]
 
     assert (found("visi ali"), found("charlie"), found("bob")) == (["vision"], ["robots"], [])
 
 
-def test_many_teams_take_no_more_queries(team, fay, as_user):
+def test_query_count_is_constant(team, fay, as_user):
     for number in range(60):
         MembershipFactory(team=TeamFactory(slug=f"t-{number:02}"), role=Role.OWNER)
     browser = as_user(fay)
@@ -329,8 +329,8 @@ def test_missing_default_team_does_not_block_sign_in(db, settings, caplog):
     assert "BERTH_DEFAULT_TEAM" in caplog.text
 
 
-def test_policies_name_the_same_people(asked, alice, bob, charlie, olga):
-    """Whom a request waits for and who is told of it are two queries with one meaning."""
-    for user in (alice, bob, charlie, olga, asked.requester):
-        waits = selectors.requests_to_decide(user).filter(pk=asked.pk).exists()
-        assert waits == (user in policies.deciders_of(asked)), user
+def test_policies_and_selectors_agree_on_deciders(join_request, alice, bob, charlie, olga):
+    """Items to decide and notices use two queries that must agree."""
+    for user in (alice, bob, charlie, olga, join_request.requester):
+        waits = selectors.requests_to_decide(user).filter(pk=join_request.pk).exists()
+        assert waits == (user in policies.deciders_of(join_request)), user

@@ -1,4 +1,4 @@
-"""Pages and REST of joining: what each shows to whom."""
+"""Pages and REST of joining: visibility and actions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def body(response) -> str:
     return response.content.decode()
 
 
-def test_home_says_what_being_in_no_team_means_and_lists_teams_with_owners(team, fay, catalog, as_user):
+def test_home_without_team_explains_and_lists_teams_with_owners(team, fay, catalog, as_user):
     page = body(as_user(fay).get("/"))
     assert "You are not in a team yet" in page and "Vision" in page and "alice" in page
     assert "/join/teams/vision/" in page
     assert "bob" not in page.split("<main")[1]
 
 
-def test_home_lists_no_team_where_teams_are_not_listed(team, fay, catalog, as_user, settings):
+def test_home_lists_no_teams_if_listing_is_disabled(team, fay, catalog, as_user, settings):
     settings.BERTH_LIST_TEAMS = False
     page = body(as_user(fay).get("/"))
     assert "You are not in a team yet" in page and "Vision" not in page and "alice" not in page
@@ -37,12 +37,12 @@ def test_home_lists_no_team_where_teams_are_not_listed(team, fay, catalog, as_us
     assert as_user(fay).get("/join/teams/nowhere/").status_code == 404
 
 
-def test_members_and_operators_have_a_home_page_as_before(team, bob, olga, catalog, as_user):
+def test_home_page_of_members_and_operators_is_unchanged(team, bob, olga, catalog, as_user):
     for user in (bob, olga):
         assert "You are not in a team yet" not in body(as_user(user).get("/"))
 
 
-def test_asking_approving_and_the_next_step(team, fay, alice, catalog, as_user):
+def test_request_approval_and_next_step(team, fay, alice, catalog, as_user):
     browser = as_user(fay)
     assert browser.get("/join/teams/vision/").status_code == 200
     answer = browser.post("/join/teams/vision/", {"message": MARKUP})
@@ -59,7 +59,7 @@ def test_asking_approving_and_the_next_step(team, fay, alice, catalog, as_user):
     assert "New workspace" in body(browser.get(answer.url))
 
 
-def test_denying_needs_a_note_and_stays_on_the_page(team, fay, alice, as_user):
+def test_denial_needs_a_note_and_stays_on_the_page(team, fay, alice, as_user):
     asked, _ = services.request_to_join(actor=fay, slug="vision")
     url = services.url_of(asked)
     page = as_user(alice).post(f"{url}decide/", {"do": "deny"}, follow=True)
@@ -69,13 +69,13 @@ def test_denying_needs_a_note_and_stays_on_the_page(team, fay, alice, as_user):
     assert "Denied" in page and "<script>alert" not in page
 
 
-def test_decided_goes_only_to_places_in_the_portal(team, fay, alice, as_user):
+def test_decision_redirects_only_within_the_portal(team, fay, alice, as_user):
     asked, _ = services.request_to_join(actor=fay, slug="vision")
     given = {"do": "approve", "next": "https://elsewhere.example/"}
     assert as_user(alice).post(f"{services.url_of(asked)}decide/", given).url == services.url_of(asked)
 
 
-def test_rest_asks_once_and_says_so(team, fay, with_token):
+def test_repeated_rest_request_returns_the_open_one(team, fay, with_token):
     program = with_token(fay)
     first = program.post(
         "/api/v1/teams/vision/join-requests", {"message": "Hi"}, content_type="application/json"
@@ -88,7 +88,7 @@ def test_rest_asks_once_and_says_so(team, fay, with_token):
     assert (row["slug"], row["owners"], row["request"]) == ("vision", ["alice"], first.json()["id"])
 
 
-def test_rest_does_not_tell_whether_there_is_a_team(team, fay, with_token, settings):
+def test_rest_does_not_reveal_whether_a_team_exists(team, fay, with_token, settings):
     settings.BERTH_LIST_TEAMS = False
     program = with_token(fay)
     said = []
@@ -117,7 +117,7 @@ def test_creating_a_team_does_not_reveal_accounts(team, bob, olga, with_token):
     assert not Team.objects.filter(slug="mine").exists()
 
 
-def test_the_page_of_a_request_takes_a_few_queries(team, fay, alice, as_user):
+def test_request_page_takes_few_queries(team, fay, alice, as_user):
     asked, _ = services.request_to_join(actor=fay, slug="vision")
     browser = as_user(alice)
     browser.get(services.url_of(asked))

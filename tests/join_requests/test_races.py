@@ -1,4 +1,4 @@
-"""One request to join, decided several times at once."""
+"""Concurrent decisions of one request to join."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def owners(team, alice):
 
 
 @pytest.fixture
-def asked(team, fay) -> JoinRequest:
+def join_request(team, fay) -> JoinRequest:
     return services.request_to_join(actor=fay, slug="vision", text="We share the corpus")[0]
 
 
-def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, team, fay):
+def test_approvals_of_six_owners_at_once_add_the_requester_once(join_request, owners, team, fay):
     outcomes = at_once(
-        [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners]
+        [lambda owner=owner: services.approve(actor=owner, request_id=join_request.pk) for owner in owners]
     )
     assert Counter(type(outcome) for outcome in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
     winner = owners[next(place for place, each in enumerate(outcomes) if isinstance(each, JoinRequest))]
@@ -49,43 +49,45 @@ def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, te
             assert each.reason.code is JoinCode.JOIN_APPROVED_ALREADY
             assert each.reason.params == {"who": winner.username}
     assert Membership.objects.get(team=team, user=fay).role == Role.MEMBER
-    asked.refresh_from_db()
-    assert (asked.state, asked.decided_by) == (JoinState.APPROVED, winner)
+    join_request.refresh_from_db()
+    assert (join_request.state, join_request.decided_by) == (JoinState.APPROVED, winner)
     assert Event.objects.filter(kind="team.join_approved").count() == 1
 
 
-def test_approved_and_denied_at_once_is_one_of_both(asked, owners, team, fay):
-    approve = [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners[:3]]
+def test_approval_and_denial_at_once_have_one_outcome(join_request, owners, team, fay):
+    approve = [
+        lambda owner=owner: services.approve(actor=owner, request_id=join_request.pk) for owner in owners[:3]
+    ]
     deny = [
-        lambda owner=owner: services.deny(actor=owner, request_id=asked.pk, note="Full")
+        lambda owner=owner: services.deny(actor=owner, request_id=join_request.pk, note="Full")
         for owner in owners[3:]
     ]
     outcomes = at_once([*approve, *deny])
     assert Counter(type(outcome) for outcome in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
-    asked.refresh_from_db()
+    join_request.refresh_from_db()
     taken = Membership.objects.filter(team=team, user=fay).exists()
-    assert taken == (asked.state == JoinState.APPROVED)
+    assert taken == (join_request.state == JoinState.APPROVED)
 
 
-def test_cancelled_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+def test_cancellation_during_an_approval(join_request, team, fay, alice, monkeypatch):
     meanwhile = Meanwhile(
-        monkeypatch, services, "_close", lambda: services.cancel(actor=fay, request_id=asked.pk)
+        monkeypatch, services, "_close", lambda: services.cancel(actor=fay, request_id=join_request.pk)
     )
-    services.approve(actor=alice, request_id=asked.pk)
+    services.approve(actor=alice, request_id=join_request.pk)
     assert isinstance(meanwhile.outcome(), StateConflict)
     assert Membership.objects.filter(team=team, user=fay).exists()
 
 
-def test_the_asker_is_deactivated_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+def test_deactivation_of_the_requester_during_an_approval(join_request, team, fay, alice, monkeypatch):
     meanwhile = Meanwhile(
         monkeypatch,
         services.accounts,
         "set_member",
         lambda: deactivation.deactivate(actor=SYSTEM, user=fay),
     )
-    services.approve(actor=alice, request_id=asked.pk)
+    services.approve(actor=alice, request_id=join_request.pk)
     assert not isinstance(meanwhile.outcome(), Exception), meanwhile.outcome()
-    asked.refresh_from_db()
-    assert asked.state in (JoinState.APPROVED, JoinState.CANCELLED)
+    join_request.refresh_from_db()
+    assert join_request.state in (JoinState.APPROVED, JoinState.CANCELLED)
     fay.refresh_from_db()
     assert not fay.is_active

@@ -1,7 +1,6 @@
-"""In a machine of its own kernel: control groups of version 2 hold workspaces to what they were given.
+"""In a virtual machine: control groups v2 enforce the limits of workspaces.
 
-`virtual.py` runs it there, as root and as an ordinary user who has been given a group, where version 1 is
-not mounted.
+`virtual.py` runs it there without v1, as root and as an ordinary user with a delegated group.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def begun(pool: Pool, spec: WorkspaceSpec, state: ObservedState) -> Observation:
 
 
 def group_of(pool: Pool, spec: WorkspaceSpec) -> Path:
-    """The control group of a workspace that is being started, once it has processes."""
+    """The control group of a starting workspace, once it has processes."""
     (above,) = cgroups.detect(pool.driver.instance).parents
     pool.start(spec)
     return eventually(
@@ -64,23 +63,23 @@ def _is_its(group: Path) -> bool:
 
 
 def number_in(file: Path, name: str) -> int:
-    """Of a file with a name and a number in each line."""
+    """A number by name, from a file with a name and a number per line."""
     return int(dict(line.split() for line in file.read_text().splitlines())[name])
 
 
-def test_all_limits_hold(pool: Pool) -> None:
+def test_all_limits_are_enforced(pool: Pool) -> None:
     host = cgroups.detect(pool.driver.instance)
     assert (host.version, host.holds) == (2, frozenset(limits.REQUIRED)), host
 
 
-def test_out_of_memory_is_seen_and_named(pool: Pool) -> None:
+def test_out_of_memory_is_detected_and_reported(pool: Pool) -> None:
     spec = patient(pool.spec("python3", "-c", EAT, resources=ResourceRequest(cpu_milli=1000, memory_mib=64)))
     seen = begun(pool, spec, ObservedState.FAILED)
     assert (seen.code, seen.exit_code) == ("out_of_memory", 137), seen
     assert "64 MiB" in seen.message
 
 
-def test_cpu_demand_above_the_limit_waits(pool: Pool) -> None:
+def test_cpu_use_above_the_limit_is_throttled(pool: Pool) -> None:
     spec = patient(pool.spec("python3", "-c", "while True: pass", resources=ResourceRequest(100, 128)))
     group = group_of(pool, spec)
     assert (group / "cpu.max").read_text().split() == ["10000", "100000"]

@@ -1,6 +1,6 @@
-"""In a machine of its own kernel: homes are held by the file system, in bytes and in files.
+"""In a virtual machine: the file system enforces limits of homes, in bytes and files.
 
-`virtual.py` runs it there, where /dev/vda is ext4 and /dev/vdb XFS, both without anything on them.
+`virtual.py` runs it there with empty disks: /dev/vda for ext4 and /dev/vdb for XFS.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LEAVE_ALL = (
 
 
 def by_a_user(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """What a program of an ordinary user does in a home."""
+    """Run a program of an ordinary user in a home."""
     return subprocess.run(
         argv, cwd=home, capture_output=True, text=True, user=USER, group=USER, extra_groups=[], check=False
     )
@@ -56,7 +56,7 @@ def by_a_user(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=sorted(DISKS))
 def homes(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder for homes on a disk of its own, to which everybody finds the way."""
+    """A folder for homes on its own disk, accessible to all users."""
     make, device, option = DISKS[request.param]
     subprocess.run([*make, device], check=True)
     where = Path("/mnt") / request.param
@@ -90,14 +90,14 @@ def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.QuotaRecord:
     return found
 
 
-def test_the_node_says_by_what_it_holds_homes(pool: Pool) -> None:
+def test_node_reports_its_home_limit_mechanism(pool: Pool) -> None:
     (node,) = pool.driver.inventory().nodes
     assert LimitedResource.DISK in node.limited and node.facts["home_hold"] == "project_quota"
 
 
 @pytest.fixture
 def held(pool: Pool, homes: Path) -> Path:
-    """A home that the kernel holds."""
+    """A home with an enforced limit."""
     home = homes / "analysts" / "ada"
     home.mkdir(parents=True)
     for path in (homes, homes.parent, home.parent):
@@ -135,15 +135,15 @@ def test_file_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
 def test_project_cannot_be_left_inside_a_user_namespace(pool: Pool, held: Path) -> None:
     inside = by_a_user(held, "unshare", "--user", "--map-root-user", *LEAVE)
     assert "Invalid argument" in inside.stderr, inside.stderr
-    # Outside of one the user can; no workspace is outside where there is a sandbox.
+    # Outside a sandbox the user can leave it.
     assert by_a_user(held, *LEAVE).returncode == 0
 
 
-def test_a_workspace_is_held(pool: Pool, homes: Path) -> None:
+def test_limit_applies_inside_a_workspace(pool: Pool, homes: Path) -> None:
     spec = pool.spec()
     pool.start(replace(spec, app=replace(spec.app, start_timeout_s=300)))
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), ObservedState.RUNNING, timeout_s=300)
-    # An emulated machine writes a megabyte a second where its host has other work.
+    # An emulated machine may write only 1 MB/s on a busy host.
     assert ask(seen, WRITE_ALL, timeout_s=300) == "OSError"
     use = used(homes, record_of(pool).project)
     assert HARD - (2 << 20) <= use.used_bytes <= HARD
@@ -188,7 +188,7 @@ def project_of(descriptor: int) -> int:
         return 0
 
 
-def test_a_home_has_one_number_until_nothing_of_it_is_left(pool: Pool, homes: Path) -> None:
+def test_home_keeps_its_project_id_until_deleted(pool: Pool, homes: Path) -> None:
     measuring = HomeMeasurer(pool.driver, lambda _usages: None)
     for home in ("a/one", "a/two"):
         (homes / home).mkdir(parents=True)
@@ -200,14 +200,14 @@ def test_a_home_has_one_number_until_nothing_of_it_is_left(pool: Pool, homes: Pa
     again = HomeQuotas(pool.driver.base, homes)
     assert again.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
     assert pool.driver.delete_home(team="a", owner="one")
-    # XFS counts what was deleted a little later.
+    # XFS accounts for deletions with a delay.
     subprocess.run(["sync", "-f", homes], check=True)
     measuring.round(1000.0)
     assert pool.driver.quotas._read("a/one") is None and used(homes, one).limit_bytes == 0
     assert record_of(pool, "a/two").project == two
 
 
-def test_numbers_of_the_administrators_are_left_alone(
+def test_project_ids_of_administrators_are_not_used(
     pool: Pool, homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third, *_ = home_quota.NUMBERS
@@ -224,7 +224,7 @@ def test_numbers_of_the_administrators_are_left_alone(
     assert used(homes, second).limit_bytes == 1 << 20
 
 
-def test_another_limit_and_none(pool: Pool, homes: Path) -> None:
+def test_limit_is_changed_and_removed(pool: Pool, homes: Path) -> None:
     (homes / "a" / "one").mkdir(parents=True)
     pool.driver.inventory()
     measuring = HomeMeasurer(pool.driver, lambda _usages: None)
@@ -236,7 +236,7 @@ def test_another_limit_and_none(pool: Pool, homes: Path) -> None:
         assert used(homes, project).limit_bytes == limit_mib * home_quota.ABOVE // 100 << 20
 
 
-def test_a_home_that_was_put_in_its_place_is_counted(pool: Pool, homes: Path) -> None:
+def test_restored_home_is_counted(pool: Pool, homes: Path) -> None:
     home = homes / "a" / "one"
     home.mkdir(parents=True)
     pool.driver.inventory()

@@ -1,7 +1,7 @@
-"""In a machine of its own kernel: all of its memory, or every process, is taken by what is none of Berth's.
+"""In a virtual machine: foreign processes use all memory or all process IDs.
 
-`virtual.py` runs it there, as root, with a real node driver and real workspaces. A process of the size and
-the score of a service stands for the portal's, so who is ended is the kernel's choice among all that runs.
+`virtual.py` runs it there as root, with a real node driver and real workspaces. A process with the size and
+OOM score of a service stands for the portal's, so the kernel chooses among realistic processes.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ while True:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A process that the kernel has ended for want of memory, with its score."""
+    """A process killed by the kernel for lack of memory, with its score."""
 
     pid: int
     score: int
 
 
 @dataclass
-class Strangers:
-    """What is none of a workspace's: processes with the score that everything has which asks for no other."""
+class ForeignProcesses:
+    """Processes outside workspaces, with the default score."""
 
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -87,14 +87,14 @@ class Strangers:
         self.started.clear()
 
 
-def said(process: subprocess.Popen[str]) -> str:
-    """Its first line; empty where it was ended before."""
+def first_line(process: subprocess.Popen[str]) -> str:
+    """The first line; empty if the process was ended before."""
     assert process.stdout is not None
     return process.stdout.readline()
 
 
 def killed() -> list[Victim]:
-    """All that the kernel has ended because the machine had no memory, in order."""
+    """The processes that the kernel killed for lack of memory, in order."""
     log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
     found = re.findall(r"Out of memory: Killed process (\d+) .*oom_score_adj:(-?\d+)", log)
     return [Victim(int(pid), int(score)) for pid, score in found]
@@ -102,7 +102,7 @@ def killed() -> list[Victim]:
 
 @pytest.fixture(autouse=True)
 def onlooker() -> Iterator[None]:
-    """Whoever looks on is not among those who are ended."""
+    """Protects the test process from being killed."""
     own = SCORE.read_text()
     SCORE.write_text("-1000")
     # What is said of each that is ended stays short, so that its log keeps all of it.
@@ -114,8 +114,8 @@ def onlooker() -> Iterator[None]:
 
 
 @pytest.fixture
-def strangers() -> Iterator[Strangers]:
-    made = Strangers()
+def strangers() -> Iterator[ForeignProcesses]:
+    made = ForeignProcesses()
     yield made
     made.end()
 
@@ -140,7 +140,7 @@ def running(pool: Pool, spec: WorkspaceSpec) -> Observation:
 
 
 def app_of(pool: Pool, spec: WorkspaceSpec) -> int:
-    """The one process of a workspace that has an app's score."""
+    """The only process of a workspace with an app's score."""
     found = []
     for one in processes.scan(pool.driver.instance, pool.driver._dir(spec.ref).name):
         with contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ def restarted(pool: Pool, spec: WorkspaceSpec) -> Observation:
     return running(pool, again)
 
 
-def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
+def test_all_memory_in_use(pool: Pool, strangers: ForeignProcesses) -> None:
     specs = []
     for _ in range(2):
         spec, seen = begun(pool)
@@ -168,11 +168,11 @@ def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
     home = pool.home / "homes" / "analysts" / "ada"
     (home / "work").write_text("kept")
     service = strangers.start(TAKES.format(SERVICE_MIB))
-    assert said(service) and killed() == []
+    assert first_line(service) and killed() == []
 
-    # Little by little, until the kernel ends somebody: one app, and nothing that serves people.
+    # In small steps until the kernel kills one app, and no service.
     while not killed():
-        said(strangers.start(TAKES.format(PIECE_MIB)))
+        first_line(strangers.start(TAKES.format(PIECE_MIB)))
     first = killed()
     assert [each.score for each in first] == [APP_OOM_SCORE] and first[0].pid in apps.values(), first
     ended, kept = sorted(specs, key=lambda spec: apps[spec.ref] != first[0].pid)
@@ -180,7 +180,7 @@ def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
     assert (seen.code, seen.exit_code) == ("machine_out_of_memory", 137), seen
     assert pool.driver.observe(kept.ref).state is ObservedState.RUNNING
 
-    # And on, far beyond what there is: the other goes before the service.
+    # Far beyond the total: the other app is killed before the service.
     for _ in range(60):
         strangers.start(TAKES.format(PIECE_MIB))
     eventually(lambda: service.poll() is not None, limit_s=LIMIT_S, what="the service was ended")
@@ -196,7 +196,7 @@ def test_all_memory_is_taken(pool: Pool, strangers: Strangers) -> None:
         assert ask(again, "open(os.environ['HOME'] + '/work').read()", timeout_s=LIMIT_S) == "kept"
 
 
-def test_every_process_is_taken(pool: Pool, strangers: Strangers) -> None:
+def test_all_process_ids_in_use(pool: Pool, strangers: ForeignProcesses) -> None:
     runs, goes = begun(pool), begun(pool)
     most = Path("/proc/sys/kernel/threads-max")
     before = most.read_text()
@@ -205,7 +205,7 @@ def test_every_process_is_taken(pool: Pool, strangers: Strangers) -> None:
     waits = pool.spec()
     waits = replace(waits, app=replace(waits.app, start_timeout_s=300))
     try:
-        assert int(said(strangers.start(FORKS))) > 0
+        assert int(first_line(strangers.start(FORKS))) > 0
         with pytest.raises(StartFailed, match="process limit"):
             pool.start(waits)
         pool.wait(lambda: pool.driver.ensure_stopped(goes[0].ref), ObservedState.STOPPED, timeout_s=LIMIT_S)

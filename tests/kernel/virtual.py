@@ -1,6 +1,6 @@
-"""Starts the virtual machines in which the other files here are run: `make test-kernel`.
+"""Starts the virtual machines in which the other files here run: `make test-kernel`.
 
-No file here is named as pytest's are, so that nothing but that command finds them.
+File names here do not match pytest's pattern, so that only that command collects them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests import virtual_machine
 INSIDE = ("-m", "pytest", "-q", "--color=no", "--noconftest", "-p", "no:django", "-p", "no:xdist")
 OPTIONS = ("-p", "no:cacheprovider", "-o", "addopts=", "-o", "filterwarnings=")
 BASE = "--basetemp=/var/tmp/berth-tests"
-# As systemd gives a service of an ordinary user its group (`Delegate=yes`).
+# As systemd delegates a group to a user service (`Delegate=yes`).
 ORDINARY = """
 set -e
 echo "+cpu +memory +pids" > /sys/fs/cgroup/cgroup.subtree_control
@@ -32,13 +32,13 @@ LIMIT_S = 1800
 
 
 def closed_above(*paths: Path) -> list[Path]:
-    """The folders on the way to these, and to this Python, that not everybody may pass."""
+    """The folders above these paths, and above this Python, that not everyone may enter."""
     ways = {above for path in (*paths, Path(sys.base_prefix)) for above in path.resolve().parents}
     return sorted(path for path in ways if not path.stat().st_mode & 0o001)
 
 
 @pytest.mark.parametrize("name", ["quotas", "groups", "groups-ordinary", "shortages"])
-def test_under_another_kernel(name: str, tmp_path: Path) -> None:
+def test_kernel_tests_pass_in_a_virtual_machine(name: str, tmp_path: Path) -> None:
     file, _, ordinary = name.partition("-")
     if os.geteuid() != 0:
         pytest.skip("only root may let a virtual machine read all files of this one")

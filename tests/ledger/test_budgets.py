@@ -1,4 +1,4 @@
-"""Budgets in money: what was spent of them, who is told and when, and what starts once they are spent."""
+"""Budgets in money: spending, notices, and starts after a budget is spent."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def owner(team, alice):
 
 
 def spend(team, euros: float, day: date | None = None) -> None:
-    """What days of GPUs say that the team has spent on a day."""
+    """Record that the team spent this amount on a day."""
     day = day or timezone.now().astimezone(UTC).date()
     cost = round(euros * EURO * 1000)
     GpuDay.objects.create(day=day, team="", dimension=Dimension.TEAM, key=team.slug, cost=cost)
-    # The same is in other rows of the day, and counts once.
+    # Other rows of the day have the same amount, which counts once.
     GpuDay.objects.create(day=day, team="", dimension=Dimension.ALL, key="", cost=cost)
     GpuDay.objects.create(day=day, team=team.slug, dimension=Dimension.ALL, key="", cost=cost)
 
 
-def told(user) -> list[str]:
+def warnings_of(user) -> list[str]:
     return list(
         Notification.objects.filter(user=user, kind="ledger.budget")
         .order_by("pk")
@@ -73,10 +73,10 @@ def test_levels_are_reached_exactly(amount, spent, reached):
     assert budgets.level(amount, spent) == reached
 
 
-# --- what was spent --------------------------------------------------------------------------------
+# --- spending -------------------------------------------------------------------------------------
 
 
-def test_the_months_days_add_up_to_what_was_spent(team, olga):
+def test_spending_is_the_sum_of_the_days_of_the_month(team, olga):
     for day, euros in ((1, 10.0), (31, 2.5)):
         spend(team, euros, MONTH.replace(day=day))
     spend(team, 100, date(2026, 2, 28))
@@ -90,22 +90,22 @@ def test_new_budget_is_current_at_once_and_owners_are_notified_once(team, owner,
     budgets.set_budget(actor=olga, team=team, amount_cents=100 * EURO)
     found = budgets.statement(team)
     assert (found.spent_cents, found.percent, found.amount_cents) == (85 * EURO, 85, 100 * EURO)
-    assert len(told(owner)) == 1 and "80 %" in told(owner)[0]
-    assert told(bob) == []
+    assert len(warnings_of(owner)) == 1 and "80 %" in warnings_of(owner)[0]
+    assert warnings_of(bob) == []
     for _ in range(2):
         reported.run([])
-    assert len(told(owner)) == 1
+    assert len(warnings_of(owner)) == 1
     GpuDay.objects.update(cost=100 * EURO * 1000)
     reported.run([])
-    assert len(told(owner)) == 2 and "has spent its budget" in told(owner)[1]
+    assert len(warnings_of(owner)) == 2 and "has spent its budget" in warnings_of(owner)[1]
     assert Event.objects.filter(kind__startswith="budget.warned").count() == 2
-    # A larger one is warned of anew once its levels are reached.
+    # A larger budget warns again at its own levels.
     budgets.set_budget(actor=olga, team=team, amount_cents=200 * EURO)
     assert Budget.objects.get().warned == 0
     Notification.objects.update(read_at=timezone.now())
     GpuDay.objects.update(cost=170 * EURO * 1000)
     reported.run([])
-    assert len(told(owner)) == 3
+    assert len(warnings_of(owner)) == 3
 
 
 def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
@@ -116,9 +116,9 @@ def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
     assert budgets.statement(team).spent_cents == 0
     spend(team, 11, MONTH.replace(day=31))
     first = datetime(2026, 4, 1, 0, 30, tzinfo=UTC)
-    # Shortly after midnight the last day is added up once more: its owners still hear of it.
+    # The last day is summed again after midnight, with a notice.
     assert reported.run([MONTH.replace(day=31), date(2026, 4, 1)], now=first) == 1
-    assert "March 2026" in told(owner)[-1]
+    assert "March 2026" in warnings_of(owner)[-1]
     row.refresh_from_db()
     assert (row.month, row.spent, row.warned) == (date(2026, 4, 1), 0, 0)
     assert budgets.store_spending(MONTH, {team.slug: 1}) == 0
@@ -126,7 +126,7 @@ def test_new_month_starts_at_zero_despite_late_days(team, owner, olga):
     assert (row.month, row.spent) == (date(2026, 4, 1), 0)
 
 
-def test_who_may_and_what_is_no_amount(team, alice, olga):
+def test_only_operators_set_budgets_and_invalid_amounts_are_refused(team, alice, olga):
     with pytest.raises(NotAllowed):
         budgets.set_budget(actor=alice, team=team, amount_cents=1)
     with pytest.raises(NotAllowed):
@@ -143,12 +143,12 @@ def test_who_may_and_what_is_no_amount(team, alice, olga):
     assert Event.objects.filter(kind="budget.removed").count() == 1
 
 
-# --- what starts -----------------------------------------------------------------------------------
+# --- starts ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def priced(catalog):
-    """One node with two GPUs; a flavor with a price, one without, and one without GPUs but with a price."""
+    """One node with two GPUs, and flavors: priced, unpriced, and priced without GPUs."""
     local_pool_with(node_info(gpus=2))
     Pool.objects.update(hand_out_max_age_hours=0)
     return {
@@ -163,14 +163,12 @@ def spent(team, olga, *, blocks: bool) -> None:
     budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO, blocks=blocks)
 
 
-def test_a_spent_budget_that_only_tells_stops_nothing(priced, team, make, alice, olga):
+def test_spent_budget_without_blocking_stops_no_start(priced, team, make, alice, olga):
     spent(team, olga, blocks=False)
     assert make(alice, "dear").state == State.PROVISIONING
 
 
-def test_a_spent_budget_that_blocks_refuses_what_costs_and_nothing_else(
-    priced, team, make, alice, olga, sent
-):
+def test_spent_blocking_budget_refuses_only_priced_starts(priced, team, make, alice, olga, sent):
     runs = make(alice, "dear", name="runs")
     run_until_ready(sent, runs)
     spent(team, olga, blocks=True)
@@ -179,7 +177,7 @@ def test_a_spent_budget_that_blocks_refuses_what_costs_and_nothing_else(
     assert refused.value.reason.code == "budget_spent"
     for name in ("free", "cpu"):
         assert make(alice, name, name=f"new-{name}").state == State.PROVISIONING
-    # A preview says the same, and what runs goes on.
+    # The preview agrees, and running workspaces continue.
     verdicts = {
         name: admission.assess(template=runs.template, flavor=flavor, team=team, actor=alice)
         for name, flavor in priced.items()
@@ -188,7 +186,7 @@ def test_a_spent_budget_that_blocks_refuses_what_costs_and_nothing_else(
     assert verdicts["dear"].reason.code == "budget_spent"
     assert verdicts["cpu"].outcome is Outcome.FITS_NOW
     assert Workspace.objects.get(pk=runs.pk).state == State.RUNNING
-    # Without its GPUs it costs nothing, and may go on so; to attach them would be a start.
+    # Without GPUs it is free and may continue; attaching them counts as a start.
     gpus.release(actor=alice, workspace_id=runs.pk)
     Workspace.objects.filter(pk=runs.pk).update(state=State.RUNNING)
     with pytest.raises(NotPossible):
@@ -197,7 +195,7 @@ def test_a_spent_budget_that_blocks_refuses_what_costs_and_nothing_else(
     assert make(alice, "dear", name="again").state != State.STOPPED
 
 
-def test_what_waits_already_still_starts(priced, team, make, alice, olga, sent):
+def test_workspace_queued_before_the_budget_was_spent_still_starts(priced, team, make, alice, olga, sent):
     first = []
     for number in range(2):
         first.append(make(alice, "dear", name=f"first-{number}"))
@@ -213,7 +211,7 @@ def test_what_waits_already_still_starts(priced, team, make, alice, olga, sent):
     assert Workspace.objects.get(pk=waits.pk).state == State.PROVISIONING
 
 
-def test_another_months_spending_blocks_nothing(priced, team, make, alice, olga):
+def test_spending_of_another_month_does_not_block(priced, team, make, alice, olga):
     spend(team, 10, timezone.now().astimezone(UTC).date().replace(day=1) - timedelta(days=1))
     budgets.set_budget(actor=olga, team=team, amount_cents=10 * EURO, blocks=True)
     assert make(alice, "dear").state == State.PROVISIONING
@@ -222,7 +220,7 @@ def test_another_months_spending_blocks_nothing(priced, team, make, alice, olga)
 # --- pages and REST --------------------------------------------------------------------------------
 
 
-def test_on_the_teams_page_an_operator_gives_it_and_members_see_it(team, alice, olga, as_user):
+def test_operator_sets_the_budget_on_the_team_page_and_members_see_it(team, alice, olga, as_user):
     spend(team, 85)
     page = f"/teams/{team.slug}/"
     assert 'id="budget"' not in as_user(alice).get(page).content.decode()
@@ -242,7 +240,7 @@ def test_on_the_teams_page_an_operator_gives_it_and_members_see_it(team, alice, 
     assert not Budget.objects.exists()
 
 
-def test_over_rest(team, alice, olga, with_token):
+def test_budget_over_rest(team, alice, olga, with_token):
     spend(team, 1)
     api = with_token(olga, "quotas:read", "quotas:write")
     there = f"/api/v1/budgets/{team.slug}"

@@ -1,4 +1,4 @@
-"""GPU-hours: granted, spent by what was held and for how long, warned of, and the end of it."""
+"""GPU-hours: grants, charges, warnings and exhaustion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ H100 = "gpu:simulated-h100"
 
 @pytest.fixture
 def priced(pool):
-    """Simulated H100s cost as if they were real."""
+    """Simulated H100s are charged like real ones."""
     ResourceRate.objects.create(resource=H100, rate_milli=1000)
     return pool
 
@@ -58,7 +58,7 @@ def test_two_gpus_for_half_an_hour_are_one_gpu_hour(make, alice, olga, team, pri
     assert statement(team).balance == 9 * GPU_HOUR
 
 
-def test_what_began_and_ended_between_two_ticks_is_charged(make, alice, olga, team, priced, clock, settle):
+def test_use_between_two_ticks_is_charged(make, alice, olga, team, priced, clock, settle):
     open_for(team, olga)
     clock.shift(100)
     short = make(alice, "sim-h100-x1")
@@ -73,7 +73,7 @@ def test_what_began_and_ended_between_two_ticks_is_charged(make, alice, olga, te
     assert row_of(team).spent == held_s * 1000
 
 
-def test_a_tick_that_comes_twice_or_late_charges_the_same(make, alice, olga, team, priced, clock):
+def test_tick_run_twice_or_late_charges_the_same(make, alice, olga, team, priced, clock):
     open_for(team, olga)
     make(alice, "sim-h100-x1")
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_a_tick_that_comes_twice_or_late_charges_the_same(make, alice, olga, tea
     assert row_of(team).spent == GPU_HOUR
 
 
-def test_models_cost_differently_and_simulated_ones_nothing_by_default(make, alice, olga, team, pool, clock):
+def test_rates_differ_by_model_and_simulated_gpus_are_free_by_default(make, alice, olga, team, pool, clock):
     open_for(team, olga)
     make(alice, "sim-h100-x1")
     clock.shift(3600)
@@ -109,7 +109,7 @@ def test_one_entry_for_each_hour(make, alice, olga, team, priced, clock):
     assert spent.last().balance == account_of(row_of(team)).balance
 
 
-def test_a_new_period_refills(make, alice, olga, team, priced, clock):
+def test_balance_is_refilled_in_a_new_period(make, alice, olga, team, priced, clock):
     open_for(team, olga, hours=30, period="day")
     make(alice, "sim-h100-x1")
     clock.shift(86_400 + 3600)
@@ -118,10 +118,10 @@ def test_a_new_period_refills(make, alice, olga, team, priced, clock):
     assert LedgerEntry.objects.get(kind="refill").amount == 30 * GPU_HOUR
 
 
-# --- warnings, and the end -----------------------------------------------------------------------------
+# --- warnings and exhaustion ----------------------------------------------------------------------
 
 
-def test_the_team_is_warned_at_80_and_stopped_at_100(make, alice, bob, olga, team, priced, clock, settle):
+def test_team_is_warned_at_80_percent_and_stopped_at_100(make, alice, bob, olga, team, priced, clock, settle):
     open_for(team, olga, hours=1)
     mine, cpu = make(bob, "sim-h100-x1"), make(bob, "sim-cpu")
     settle(30, resting=lambda: Workspace.objects.get(pk=mine.pk).state == State.RUNNING)
@@ -153,7 +153,9 @@ def test_returned_hours_allow_starts(make, alice, olga, team, priced, clock):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(seed=st.integers(0, 2**32 - 1))
-def test_never_below_zero_by_more_than_one_tick(make, alice, olga, team, priced, clock, sent, seed):
+def test_balance_is_never_below_zero_by_more_than_one_tick(
+    make, alice, olga, team, priced, clock, sent, seed
+):
     chance = random.Random(seed)
     with transaction.atomic():
         open_for(team, olga, hours=chance.randrange(0, 3))
@@ -179,10 +181,10 @@ def test_never_below_zero_by_more_than_one_tick(make, alice, olga, team, priced,
     sent.clear()
 
 
-# --- people --------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
-def test_only_operators_open_and_change(alice, olga, team):
+def test_only_operators_open_and_change_ledgers(alice, olga, team):
     with pytest.raises(NotAllowed):
         open_for(team, alice)
     open_for(team, olga, hours=5)
@@ -195,7 +197,7 @@ def test_only_operators_open_and_change(alice, olga, team):
     assert not LedgerAccount.objects.exists()
 
 
-def test_approvers_credit_and_take_back_down_to_none(alice, petra, olga, team):
+def test_approvers_add_and_remove_credit_down_to_zero(alice, petra, olga, team):
     open_for(team, olga)
     with pytest.raises(NotAllowed):
         ledger.credit(actor=alice, team=team, amount=1, note="")
@@ -208,7 +210,7 @@ def test_approvers_credit_and_take_back_down_to_none(alice, petra, olga, team):
     ]
 
 
-def test_what_makes_no_sense_is_refused(olga, team):
+def test_invalid_values_are_refused(olga, team):
     with pytest.raises(NotFound):
         ledger.credit(actor=olga, team=team, amount=1, note="")
     for wrong in ({"quota": -1}, {"quota": 1, "period": "century"}):
@@ -219,10 +221,10 @@ def test_what_makes_no_sense_is_refused(olga, team):
         ledger.credit(actor=olga, team=team, amount=0, note="")
 
 
-# --- the pieces of time --------------------------------------------------------------------------------
+# --- splitting time -------------------------------------------------------------------------------
 
 
-def test_time_is_cut_where_the_rate_changes():
+def test_usage_is_split_at_rate_changes():
     held = [
         UsageInterval("gpu:a", 1000, 0, 40),
         UsageInterval("gpu:a", 2000, 20),

@@ -23,7 +23,7 @@ def post(client, path, body):
     return client.post(f"/api/v1/{path}", json.dumps(body), content_type="application/json")
 
 
-def test_an_operator_opens_changes_credits_and_closes_on_the_page(as_user, olga, alice, team):
+def test_operator_opens_changes_credits_and_closes_the_ledger_on_the_page(as_user, olga, alice, team):
     page = as_user(olga)
     where = f"/quotas/teams/{team.slug}/ledger/"
     assert "Limit this team" in page.get(f"/teams/{team.slug}/").content.decode()
@@ -45,20 +45,20 @@ def test_an_operator_opens_changes_credits_and_closes_on_the_page(as_user, olga,
 @pytest.mark.parametrize(
     "wrong", [{"do": "set", "hours": "many"}, {"do": "credit", "hours": "1"}, {"do": "x"}]
 )
-def test_what_is_wrong_is_said(as_user, olga, team, wrong):
+def test_invalid_input_is_reported(as_user, olga, team, wrong):
     answer = as_user(olga).post(f"/quotas/teams/{team.slug}/ledger/", wrong, follow=True)
     assert 'class="note bad"' in answer.content.decode()
     assert not LedgerAccount.objects.exists()
 
 
-def test_nearly_used_up_and_used_up_are_said(as_user, alice, olga, team):
+def test_page_shows_nearly_used_up_and_used_up(as_user, alice, olga, team):
     services.set_ledger(actor=olga, team=team, quota=10 * GPU_HOUR)
     for spent, words in ((8, "nearly used up"), (10, "used up")):
         LedgerAccount.objects.update(spent=spent * GPU_HOUR)
         assert words in as_user(alice).get(f"/teams/{team.slug}/").content.decode()
 
 
-def test_over_rest(with_token, olga, alice, charlie, team):
+def test_ledger_over_rest(with_token, olga, alice, charlie, team):
     operator, owner = with_token(olga), with_token(alice)
     assert owner.get("/api/v1/ledgers/vision").status_code == 404
     opened = put(operator, "ledgers/vision", {"quota": 5 * GPU_HOUR, "period": "day"}).json()

@@ -1,4 +1,4 @@
-"""The bounds of the machines' HTTPS door, in this process: no stranger fills it."""
+"""Limits of the machines' HTTPS door, in this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tls(tmp_path: Path) -> Path:
 
 
 class Door(socketserver.BaseRequestHandler):
-    """TLS behind the header of the PROXY protocol: gives back each line, and much more after `bye`."""
+    """A TLS echo server behind a PROXY protocol header; sends much data after `bye`."""
 
     server: Any
 
@@ -69,7 +69,7 @@ async def guarded(tls: Path) -> AsyncIterator[tuple[int, Guard, list[bytes]]]:
         yield server.sockets[0].getsockname()[1], guard, inner.heads
     finally:
         server.close()
-        # What the test has opened is closed: whatever serves it ends with it.
+        # Connections opened by the test are closed, so their tasks end.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
         await asyncio.wait_for(server.wait_closed(), 20)
@@ -100,7 +100,7 @@ async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
-    """Whether the other side ends it."""
+    """Whether the other side closes the connection."""
     try:
         return await asyncio.wait_for(reader.read(100), 20) == b""
     except (OSError, ssl.SSLError):
@@ -113,7 +113,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_it_passes_on_and_says_whose_it_is(tls):
+async def test_data_is_forwarded_with_the_client_address(tls):
     async with guarded(tls) as (port, guard, heads), AsyncExitStack() as stack:
         reader, writer = await client(port, tls, stack)
         assert await answers(reader, writer)
@@ -125,7 +125,7 @@ async def test_it_passes_on_and_says_whose_it_is(tls):
         await until(lambda: not guard._visits and not guard._open)
 
 
-async def test_connections_without_tls_cost_the_door_nothing(tls):
+async def test_connections_without_tls_never_reach_the_door(tls):
     async with guarded(tls) as (port, _guard, heads), AsyncExitStack() as stack:
         for nonsense in (
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -138,7 +138,7 @@ async def test_connections_without_tls_cost_the_door_nothing(tls):
         assert heads == []
 
 
-async def test_slow_handshakes_are_given_up_and_few_at_once(tls, monkeypatch):
+async def test_slow_handshakes_at_once_are_limited_and_time_out(tls, monkeypatch):
     ample_s = door_guard.HANDSHAKE_S
     monkeypatch.setattr(door_guard, "HANDSHAKE_S", SHORT_S)
     monkeypatch.setattr(door_guard, "MAX_HANDSHAKES_OF_AN_ADDRESS", 3)
@@ -149,7 +149,7 @@ async def test_slow_handshakes_are_given_up_and_few_at_once(tls, monkeypatch):
         assert await is_closed(reader), "one more of this address is cut off at once"
         for reader, _writer in silent:
             assert await is_closed(reader)
-        # A client that begins, and then drips.
+        # A client that sends its handshake slowly.
         reader, writer = await client(port, None, stack)
         hello = ssl_hello()
         writer.write(hello)
@@ -159,7 +159,7 @@ async def test_slow_handshakes_are_given_up_and_few_at_once(tls, monkeypatch):
                 await writer.drain()
                 await asyncio.sleep(0.02)
         await until(lambda: not guard._open)
-        # However slow this machine is just now.
+        # Independent of the machine's speed.
         monkeypatch.setattr(door_guard, "HANDSHAKE_S", ample_s)
         assert await answers(*await client(port, tls, stack)), "who does it right comes in"
 
@@ -173,7 +173,7 @@ def ssl_hello() -> bytes:
     return out.read()
 
 
-async def test_idle_ones_are_given_up(tls, monkeypatch):
+async def test_idle_connections_are_closed(tls, monkeypatch):
     monkeypatch.setattr(door_guard, "IDLE_S", SHORT_S)
     async with guarded(tls) as (port, guard, _heads), AsyncExitStack() as stack:
         reader, writer = await client(port, tls, stack)
@@ -182,7 +182,7 @@ async def test_idle_ones_are_given_up(tls, monkeypatch):
         await until(lambda: not guard._open)
 
 
-async def test_one_address_has_so_many_and_others_come_in_though_all_places_are_taken(tls, monkeypatch):
+async def test_connections_per_address_are_limited_and_other_addresses_still_connect(tls, monkeypatch):
     monkeypatch.setattr(door_guard, "MAX_CONNECTIONS", 4)
     monkeypatch.setattr(door_guard, "MAX_OF_AN_ADDRESS", 4)
     names: list[str] = ["hog"] * 4
@@ -208,7 +208,7 @@ async def test_one_address_has_so_many_and_others_come_in_though_all_places_are_
         assert guard._open == 4
 
 
-def test_the_end_of_a_handshake_is_seen_in_any_pieces():
+def test_end_of_a_handshake_is_found_in_any_fragmentation():
     stream = ssl_hello() + b"\x14\x03\x03\x00\x01\x01" + b"\x17\x03\x03\x00\x02ab" + b"\x00anything"
     for step in (1, 2, 5, 7, len(stream)):
         records, over_at = HandshakeRecords(), None
@@ -229,14 +229,14 @@ def test_the_end_of_a_handshake_is_seen_in_any_pieces():
             endless.feed(b"\x16\x03\x03\x40\x00" + bytes(0x4000))
 
 
-def test_by_what_clients_are_counted():
+def test_clients_are_counted_by_ipv4_address_or_ipv6_network():
     assert network_of("10.1.2.3") == network_of("::ffff:10.1.2.3") == "10.1.2.3"
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::/64"
     assert network_of("2001:db8:0:1::1") != network_of("2001:db8::1")
     assert network_of("fe80::1%eth0") == "fe80::/64"
 
 
-def test_the_header_of_both_families():
+def test_proxy_header_for_ipv4_and_ipv6():
     four = proxy_header(("10.1.2.3", 5), ("10.0.0.1", 8007))
     assert four[12:16] == b"\x21\x11\x00\x0c" and four[16:20] == socket.inet_aton("10.1.2.3")
     six = proxy_header(("2001:db8::1", 5, 0, 0), ("::1", 8007, 0, 0))

@@ -1,4 +1,4 @@
-"""The doors as they run: Caddy and the door to Redis, asked by machines with and without certificates."""
+"""The running doors: Caddy and the Redis door, with and without client certificates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECRET = "a gateway secret for tests alone"
 
 
 class Portal(http.server.BaseHTTPRequestHandler):
-    """Says what has come, in place of the portal."""
+    """Replaces the portal: returns what it received."""
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -56,7 +56,7 @@ class Portal(http.server.BaseHTTPRequestHandler):
 
 @dataclass
 class Site:
-    """The folder of certificates, the https door's port, the Redis door's, and Redis's own."""
+    """The folder of certificates, and the ports of the HTTPS door, the Redis door and Redis."""
 
     tls: Path
     https: int
@@ -64,7 +64,7 @@ class Site:
     plain_redis: int
 
     def of(self, name: str, folder: Path) -> tuple[Path, Path]:
-        """Files of a certificate of the authority for `node:<name>`, or for another name with a dot."""
+        """Files of a certificate of the authority for `node:<name>`, or for a name with a dot as it is."""
         key = ec.generate_private_key(ec.SECP256R1())
         plain = f"node:{name}" if "." not in name else name
         made = Authority.load(self.tls).issue(
@@ -165,7 +165,7 @@ def test_authority_and_join_are_the_only_public_routes(site: Site) -> None:
         assert site.ask(method, path).status_code == 404, (method, path)
 
 
-def test_a_node_is_named_to_the_portal_by_its_certificate_alone(site: Site, tmp_path: Path) -> None:
+def test_node_identity_comes_from_its_certificate_only(site: Site, tmp_path: Path) -> None:
     pair = site.of("gpu-a", tmp_path)
     lies = {
         door.NODE_HEADER: "gpu-b",
@@ -190,7 +190,7 @@ def test_a_node_is_named_to_the_portal_by_its_certificate_alone(site: Site, tmp_
         assert door.NODE_HEADER not in headers and door.SERIAL_HEADER not in headers
 
 
-def test_certificates_that_are_no_nodes_are_none_here(site: Site, tmp_path: Path) -> None:
+def test_other_certificates_are_not_accepted_as_nodes(site: Site, tmp_path: Path) -> None:
     front = (site.tls / "front-door.pem", site.tls / "front-door.key")
     assert site.ask("POST", "/nodes/v1/leave", front).status_code == 404
     for name in ("node:Evil.x", "x.node:gpu-a"):
@@ -201,7 +201,7 @@ def test_certificates_that_are_no_nodes_are_none_here(site: Site, tmp_path: Path
         site.ask("POST", "/nodes/v1/leave", foreign.of("gpu-a", tmp_path / "foreign"))
 
 
-def test_bodies_and_heads_are_bounded(site: Site, tmp_path: Path) -> None:
+def test_bodies_and_headers_are_limited(site: Site, tmp_path: Path) -> None:
     assert site.ask("POST", "/nodes/v1/join", content=b" " * (door.MAX_NODE_BODY + 1)).status_code in {
         413,
         502,
@@ -211,8 +211,8 @@ def test_bodies_and_heads_are_bounded(site: Site, tmp_path: Path) -> None:
     assert site.ask("POST", "/agent/v1/exited", pair, content=b" " * 100_000).json()["length"] == 100_000
 
 
-def test_the_door_believes_the_guard_alone_about_addresses(site: Site, tmp_path: Path) -> None:
-    """A client that begins with a header of the PROXY protocol does not speak TLS."""
+def test_door_accepts_client_addresses_from_the_guard_only(site: Site, tmp_path: Path) -> None:
+    """A client that sends a PROXY protocol header does not speak TLS."""
     line = proxy_header(("10.66.0.1", 1), ("127.0.0.1", site.https))
     with socket.create_connection(("127.0.0.1", site.https), timeout=20) as raw:
         raw.sendall(line)
@@ -223,15 +223,15 @@ def test_the_door_believes_the_guard_alone_about_addresses(site: Site, tmp_path:
     assert headers["X-Forwarded-For"] == "127.0.0.1"
 
 
-def test_strangers_do_not_block_nodes(site: Site, tmp_path: Path) -> None:
-    """Twice as many connections as one address may have, silent ones and begun ones."""
+def test_anonymous_connections_do_not_block_nodes(site: Site, tmp_path: Path) -> None:
+    """Twice the connections allowed per address, silent or with a started handshake."""
     with contextlib.ExitStack() as stack:
         for _ in range(2 * door_guard.MAX_OF_AN_ADDRESS):
             with contextlib.suppress(OSError):
                 raw = stack.enter_context(socket.create_connection(("127.0.0.1", site.https), timeout=5))
                 raw.sendall(b"\x16\x03\x01\x02\x00")
         with pytest.raises(httpx.TransportError):
-            # This address has had its share; another one is in test_door_guard.
+            # This address has reached its limit; others are tested in test_door_guard.
             site.ask("GET", "/nodes/v1/authority")
     assert eventually(lambda: _asked(site)), "and it comes in again as soon as they are gone"
 
@@ -282,7 +282,7 @@ def test_redis_is_reached_with_a_nodes_certificate_only(
 
 
 @pytest.mark.django_db
-def test_a_joined_machine_has_its_queue_and_a_revoked_one_is_cut_off(
+def test_joined_machine_can_use_its_queue_and_revoked_machine_is_cut_off(
     site: Site, control: redis.Redis, settings: Any, tmp_path: Path, local_pool: Any, olga: Any
 ) -> None:
     open_doors(settings, site.tls)
@@ -310,7 +310,7 @@ def test_a_joined_machine_has_its_queue_and_a_revoked_one_is_cut_off(
     assert b.brpop(["berth:q:node.gpu-b"]) == (b"berth:q:node.gpu-b", b"for b")
     assert a.lpush("berth:q:control.node.gpu-a", "{}") >= 1
 
-    # What Redis has lost is put back from the database.
+    # Users lost by Redis are restored from the database.
     control.execute_command("ACL", "DELUSER", "node-gpu-a", "node-gpu-b")
     with pytest.raises(redis.RedisError):
         a.ping()
@@ -333,7 +333,7 @@ def test_a_joined_machine_has_its_queue_and_a_revoked_one_is_cut_off(
 
 
 @pytest.mark.django_db
-def test_a_password_that_was_replaced_ends_with_its_overlap(
+def test_replaced_password_expires_after_its_overlap(
     site: Site, control: redis.Redis, settings: Any, local_pool: Any, olga: Any, clock: Any
 ) -> None:
     open_doors(settings, site.tls)
@@ -357,7 +357,7 @@ def test_a_password_that_was_replaced_ends_with_its_overlap(
 
 
 @pytest.mark.django_db
-def test_a_row_that_changes_while_users_are_written_wins(
+def test_row_changed_while_users_are_written_wins(
     site: Site,
     control: redis.Redis,
     settings: Any,
@@ -365,7 +365,7 @@ def test_a_row_that_changes_while_users_are_written_wins(
     olga: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sweep has read the row, then it is revoked, then the sweep writes what it has read."""
+    """The sweep read the row before it was revoked, and writes afterwards."""
     open_doors(settings, site.tls)
     assert Newcomer("gpu-d").join(token_for(local_pool, olga)).status_code == 201
     real = redis_users._apply

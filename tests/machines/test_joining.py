@@ -1,4 +1,4 @@
-"""Joining, other keys, leaving: what a machine gets, and what there is of it afterwards."""
+"""Joining, key rotation and leaving of machines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.workspaces.helpers import run_until_ready
 pytestmark = pytest.mark.django_db
 
 
-def test_a_machine_says_where_it_is_and_keeps_that_when_it_joins_again(token, local_pool, olga):
+def test_machine_reports_its_location_and_keeps_it_when_rejoining(token, local_pool, olga):
     newcomer = Newcomer()
     refused = newcomer.join(token, rack="r 7")
     assert refused.status_code == 400 and not Machine.objects.exists()
@@ -44,7 +44,7 @@ def test_a_machine_says_where_it_is_and_keeps_that_when_it_joins_again(token, lo
     assert node.location == ("r07", "b2")
 
 
-def test_a_machine_joins(joined, local_pool, settings, sent):
+def test_machine_joins(joined, local_pool, settings, sent):
     answer = joined.answer
     assert (answer["node"], answer["pool"]) == ("gpu-07", local_pool.slug)
     assert answer["redis"] | {"password": ""} == {
@@ -114,11 +114,11 @@ def test_invalid_join_is_refused_and_keeps_the_token(token, changes, status, cod
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b'"x"', b"{", b'{"token": 1}', b"\xff", b"[" * 5000])
-def test_bodies_that_are_none(doors, body):
+def test_malformed_bodies_are_refused(doors, body):
     assert Newcomer().post("join", body).json()["code"] == "invalid"
 
 
-def test_a_body_that_is_too_large(doors):
+def test_body_above_the_limit_is_413(doors):
     assert Newcomer().post("join", b" " * (door.MAX_NODE_BODY + 1)).status_code == 413
 
 
@@ -129,7 +129,7 @@ def test_token_joins_one_machine(joined, token):
     assert "Create a new token" in answer.json()["detail"]
 
 
-def test_an_expired_and_a_revoked_token(doors, local_pool, olga, clock):
+def test_expired_and_revoked_tokens_are_refused(doors, local_pool, olga, clock):
     made = services.make_join_token(actor=olga, pool=local_pool)
     revoked = services.make_join_token(actor=olga, pool=local_pool)
     services.revoke_join_token(actor=olga, pool=local_pool, token_id=revoked.token.pk)
@@ -141,12 +141,12 @@ def test_an_expired_and_a_revoked_token(doors, local_pool, olga, clock):
     assert not JoinToken.objects.exists()
 
 
-def test_a_name_is_one_machines(joined, local_pool, olga):
+def test_machine_name_is_unique(joined, local_pool, olga):
     answer = Newcomer().join(token_for(local_pool, olga))
     assert answer.json()["code"] == "node_name_taken"
 
 
-def test_other_keys(joined):
+def test_machine_rotates_its_keys(joined):
     before = joined.answer
     old_key = signing.public_keys(signing.public_text(joined.signing_key))
     old_serial = joined.certificate.serial_number
@@ -175,7 +175,7 @@ def test_replaced_certificate_is_valid_for_ten_minutes(joined, clock):
     assert machine.cloned_at is not None and machine.state == MachineState.ACTIVE
 
 
-def test_leaving_and_coming_back(joined, local_pool, olga, sent):
+def test_machine_leaves_and_rejoins(joined, local_pool, olga, sent):
     assert joined.as_node("leave", {}).status_code == 204
     assert Machine.objects.get().state == MachineState.LEFT
     assert trusted_keys()["node.gpu-07"] == ()
@@ -202,7 +202,7 @@ def test_node_with_workspaces_cannot_leave(joined, make, alice):
 
 
 def placed(make, alice, *names):
-    """Workspaces on gpu-07 that run there."""
+    """Workspaces that run on gpu-07."""
     node = Node.objects.get(name="gpu-07")
     Node.objects.exclude(pk=node.pk).update(cordoned=True)
     inventory.apply_inventory(pool=node.pool, inventory=inventory_of(node_info("gpu-07")))
@@ -218,7 +218,7 @@ def test_node_gets_its_workspaces(joined, make, alice, sent):
 
 
 @pytest.mark.parametrize("how", ["drain", "stop"])
-def test_leaving_has_what_is_there_go_first(
+def test_leaving_stops_or_drains_workspaces_first(
     joined, make, alice, sent, how, django_capture_on_commit_callbacks, settings
 ):
     settings.BERTH_PREEMPTION_GRACE_S = 0
@@ -247,7 +247,7 @@ def test_invalid_choice_is_refused(joined):
     assert Machine.objects.get().state == MachineState.ACTIVE
 
 
-def test_revoking_and_removing(joined, olga, local_pool):
+def test_machine_is_revoked_and_removed(joined, olga, local_pool):
     machine = Machine.objects.get()
     with pytest.raises(StateConflict):
         services.remove(actor=olga, machine_id=machine.pk)
@@ -264,14 +264,14 @@ def test_revoking_and_removing(joined, olga, local_pool):
         services.remove(actor=olga, machine_id=machine.pk)  # there is no Redis here
 
 
-def test_where_no_machine_can_join_the_pool_says_why(local_pool, olga, settings, doors):
+def test_join_token_is_refused_with_a_reason_if_machines_cannot_join(local_pool, olga, settings, doors):
     settings.BERTH_NODES_ADDRESS = ""
     with pytest.raises(StateConflict) as refused:
         services.make_join_token(actor=olga, pool=local_pool)
     assert "BERTH_NODES_ADDRESS" in refused.value.sentence
 
 
-def test_only_operators(doors, local_pool, alice, joined):
+def test_only_operators_manage_machines(doors, local_pool, alice, joined):
     machine = Machine.objects.get()
     for act in (
         lambda: services.make_join_token(actor=alice, pool=local_pool),
@@ -283,7 +283,7 @@ def test_only_operators(doors, local_pool, alice, joined):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_at_once_with_one_token(doors, local_pool, olga):
+def test_two_joins_at_once_with_one_token(doors, local_pool, olga):
     token = token_for(local_pool, olga)
     answers = at_once([lambda name=name: Newcomer(name).join(token) for name in ("gpu-1", "gpu-2", "gpu-3")])
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409]
@@ -291,7 +291,7 @@ def test_two_at_once_with_one_token(doors, local_pool, olga):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_at_once_with_one_name(doors, local_pool, olga):
+def test_two_joins_at_once_with_one_name(doors, local_pool, olga):
     texts = [token_for(local_pool, olga) for _ in range(3)]
     answers = at_once([lambda text=text: Newcomer().join(text) for text in texts])
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409]
@@ -300,7 +300,7 @@ def test_two_at_once_with_one_name(doors, local_pool, olga):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_revoked_while_it_takes_other_keys(doors, local_pool, olga):
+def test_machine_revoked_during_key_rotation_stays_revoked(doors, local_pool, olga):
     newcomer = Newcomer()
     assert newcomer.join(token_for(local_pool, olga)).status_code == 201
     machine = Machine.objects.get()

@@ -1,4 +1,4 @@
-"""The pages of a pool's machines, and the same over REST."""
+"""Machines of a pool, on pages and over REST."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found_conditions(**changes):
     return conditions_of(selectors.machines_with_nodes().get(), timezone.now())
 
 
-def test_the_conditions_of_a_machine(local_pool, clock):
+def test_conditions_of_a_machine(local_pool, clock):
     now = timezone.now()
     MachineFactory(pool=local_pool, name="gpu-07")
     node = Node.objects.create(pool=local_pool, name="gpu-07")
@@ -59,7 +59,7 @@ def test_the_conditions_of_a_machine(local_pool, clock):
     assert found_conditions(state=MachineState.REVOKED) == [Condition.REVOKED]
 
 
-def test_the_command_is_shown_once(doors, local_pool, olga, as_user):
+def test_join_command_is_shown_once(doors, local_pool, olga, as_user):
     browser = as_user(olga)
     assert "Add machine" in browser.get("/pools/this-machine/").content.decode()
     page = browser.post(f"{LIST}add/").content.decode()
@@ -75,7 +75,7 @@ def test_the_command_is_shown_once(doors, local_pool, olga, as_user):
     assert Newcomer().join(command).json()["code"] == "join_token_unknown"
 
 
-def test_where_the_doors_are_shut_the_page_says_how_to_open_them(local_pool, olga, as_user):
+def test_page_explains_how_to_open_the_doors(local_pool, olga, as_user):
     page = as_user(olga).get(LIST).content.decode()
     assert "Set BERTH_NODES_ADDRESS" in page
     assert f'action="{LIST}add/"' not in page
@@ -92,7 +92,7 @@ def test_joined_machine_is_listed_there_and_in_its_pool(joined, olga, as_user):
     assert "has not reported yet" in as_user(olga).get(f"/gpus/nodes/{node.pk}/").content.decode()
 
 
-def test_revoking_on_the_page(joined, olga, as_user):
+def test_machine_is_revoked_on_the_page(joined, olga, as_user):
     machine = Machine.objects.get()
     browser = as_user(olga)
     assert "Revoke gpu-07?" in browser.get(f"/machines/{machine.pk}/revoke/").content.decode()
@@ -105,7 +105,7 @@ def test_revoking_on_the_page(joined, olga, as_user):
     assert "gpu-07" not in browser.get("/pools/this-machine/").content.decode()
 
 
-def test_the_list_with_many_machines_is_paged_with_few_queries(
+def test_list_of_many_machines_is_paged_with_few_queries(
     local_pool, olga, as_user, django_assert_max_num_queries
 ):
     for number in range(60):
@@ -118,7 +118,7 @@ def test_the_list_with_many_machines_is_paged_with_few_queries(
     assert "m-050" in browser.get(f"{LIST}?page=2").content.decode()
 
 
-def test_over_rest(doors, local_pool, olga, api):
+def test_machines_over_rest(doors, local_pool, olga, api):
     program = api(olga)
     made = program.post("pools/this-machine/join-tokens", {})
     assert made.status_code == 201, made.content

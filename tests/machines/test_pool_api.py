@@ -1,4 +1,4 @@
-"""What a pool lacks and its versions, over REST."""
+"""Missing requirements of a pool and its versions, over REST."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.factories import UserFactory
 pytestmark = pytest.mark.django_db
 
 
-def test_operators_and_auditors_see_what_a_pool_lacks(as_user, olga, local_pool):
+def test_operators_and_auditors_see_missing_requirements(as_user, olga, local_pool):
     path = "/api/v1/pools/this-machine/missing"
     assert as_user(olga).get(path).json() == []
     Pool.objects.update(retiring=True)
@@ -23,7 +23,7 @@ def test_operators_and_auditors_see_what_a_pool_lacks(as_user, olga, local_pool)
     assert as_user(olga).get("/api/v1/pools/nowhere/missing").status_code == 404
 
 
-def test_versions_are_read_and_restored_by_operators_alone(as_user, olga, bob, local_pool):
+def test_only_operators_read_and_restore_versions(as_user, olga, bob, local_pool):
     pools.change(actor=olga, pool=local_pool, fields={"name": "Two"})
     pools.change(actor=olga, pool=local_pool, fields={"name": "Three"})
     browser, path = as_user(olga), "/api/v1/pools/this-machine/versions"

@@ -1,4 +1,4 @@
-"""The bounds of the door to Redis, in this process: nobody keeps it busy with connections or handshakes."""
+"""Limits of the Redis door on connections and handshakes, in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tls(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def door(tls: Path) -> AsyncIterator[tuple[int, redis_door.Door]]:
-    """The door's port, in front of what gives back what it gets."""
+    """The door's port, in front of an echo server."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -43,7 +43,7 @@ async def door(tls: Path) -> AsyncIterator[tuple[int, redis_door.Door]]:
     finally:
         server.close()
         redis.close()
-        # Whatever serves a connection ends with it; its socket is closed in the loop's next rounds.
+        # A connection's task ends with it; its socket is closed soon after.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
         await asyncio.wait_for(server.wait_closed(), 20)
@@ -78,10 +78,10 @@ async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         return False
 
 
-async def test_handshakes_that_never_end_keep_few_places_and_not_for_long(tls, monkeypatch) -> None:
+async def test_endless_handshakes_at_once_are_limited_and_time_out(tls, monkeypatch) -> None:
     monkeypatch.setattr(redis_door, "MAX_HANDSHAKES_OF_AN_ADDRESS", 3)
     ample_s = redis_door.HANDSHAKE_S
-    # Those below are all there within it, on a slow machine too.
+    # Long enough for the connections below on a slow machine.
     monkeypatch.setattr(redis_door, "HANDSHAKE_S", 2.0)
     async with door(tls) as (port, made), AsyncExitStack() as stack:
         slow = [await connected(port, None, stack) for _ in range(3)]
@@ -94,7 +94,7 @@ async def test_handshakes_that_never_end_keep_few_places_and_not_for_long(tls, m
         assert not made._shaking, "what has ended is forgotten"
 
 
-async def test_one_node_takes_no_place_of_others(tls, monkeypatch) -> None:
+async def test_one_node_cannot_use_connections_of_others(tls, monkeypatch) -> None:
     monkeypatch.setattr(redis_door, "MAX_OF_A_NODE", 2)
     async with door(tls) as (port, _made), AsyncExitStack() as stack:
         greedy = node_context(tls, "gpu-a")
@@ -106,7 +106,7 @@ async def test_one_node_takes_no_place_of_others(tls, monkeypatch) -> None:
         assert await _until(lambda: _again(port, greedy, stack))
 
 
-async def test_all_together_are_bounded(tls, monkeypatch) -> None:
+async def test_total_connections_are_limited(tls, monkeypatch) -> None:
     monkeypatch.setattr(redis_door, "MAX_CONNECTIONS", 1)
     async with door(tls) as (port, _made), AsyncExitStack() as stack:
         assert await answers(*await connected(port, node_context(tls, "gpu-a"), stack))

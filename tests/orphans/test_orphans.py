@@ -1,4 +1,4 @@
-"""What nobody owns is listed, goes by policy or by an operator, and nothing owned ever does."""
+"""Items without owner are listed and removed by policy or by an operator; owned ones never."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def answer(order: LeftoverRemoval, **given) -> bool:
 
 @pytest.fixture
 def home(local_pool, team) -> Orphan:
-    """Of somebody whom nobody knows."""
+    """The home of an unknown user."""
     measure(f"{team.slug}/ghost")
     return Orphan.objects.get()
 
@@ -87,7 +87,7 @@ def test_ownerless_homes_are_listed_with_size_and_never_deleted_automatically(ho
     services.remove(actor=olga, orphan_id=home.pk, confirm=home.name)
     order = order_of(sent)
     assert (order.kind, order.name) == (LeftoverKind.HOME, home.name)
-    assert answer(order) and not answer(order)  # there is more: another order, under another lease
+    assert answer(order) and not answer(order)  # more remains: another command with another lease
     order = order_of(sent)
     assert answer(order, done=True)
     assert states() == {home.name: "removed"}
@@ -97,7 +97,7 @@ def test_ownerless_homes_are_listed_with_size_and_never_deleted_automatically(ho
     assert said == ["orphan.removal_asked", "orphan.removed"]
 
 
-def test_homes_of_people_of_members_who_left_and_of_those_being_deleted_are_not_listed(local_pool, team, bob):
+def test_homes_of_users_former_members_and_pending_deletions_are_not_listed(local_pool, team, bob):
     stranger = UserFactory(username="stranger")  # in no team
     deleted = UserFactory(username="was-here", deleted_at=timezone.now(), is_active=False)
     measure(*(f"{team.slug}/{name}" for name in (bob.username, stranger.username, "STRANGER", "was-here")))
@@ -117,18 +117,18 @@ def test_orphan_with_a_new_owner_is_not_listed_or_removed(home, team, olga, sent
     assert not sent.of("node.remove_leftover")
 
 
-def test_an_owner_who_comes_while_it_is_removed_ends_that(home, olga, sent, clock):
+def test_new_owner_during_removal_cancels_it(home, olga, sent, clock):
     services.remove(actor=olga, orphan_id=home.pk, confirm=home.name)
     order = order_of(sent)
     UserFactory(username="ghost")
-    assert answer(order)  # some of it had gone
+    assert answer(order)  # partly removed
     assert states() == {home.name: "gone"} and not sent.of("node.remove_leftover")
     clock.shift(timedelta(hours=1))
     services.sweep()
     assert not sent.of("node.remove_leftover")
 
 
-def test_folders_go_after_a_day_and_others_at_once(local_pool, sent, clock):
+def test_folders_are_removed_after_a_day_and_other_leftovers_at_once(local_pool, sent, clock):
     group = Leftover(LeftoverKind.CONTROL_GROUP, f"ws-{uuid.uuid4().hex}")
     listing(Leftover(LeftoverKind.FOLDER, FOLDER, "", 3), group, pool=local_pool)
     services.sweep()
@@ -150,7 +150,7 @@ def test_folders_go_after_a_day_and_others_at_once(local_pool, sent, clock):
     assert states() == {FOLDER: "gone", group.name: "removed"}
 
 
-def test_folders_of_workspaces_that_live_are_none(local_pool, sent, clock):
+def test_folders_of_live_workspaces_are_not_orphans(local_pool, sent, clock):
     workspace = WorkspaceFactory(pool=local_pool)
     name = f"ws-{workspace.pk.hex}"
     listing(Leftover(LeftoverKind.FOLDER, name), pool=local_pool)
@@ -166,7 +166,7 @@ def test_removals_by_the_node_are_shown_once(local_pool):
     assert (row.state, row.removed_by) == ("removed", "node-1")
 
 
-def test_ownerless_workspaces_are_ended_at_once_and_shown(local_pool, sent, olga, clock):
+def test_ownerless_workspaces_are_terminated_at_once_and_listed(local_pool, sent, olga, clock):
     key = str(uuid.uuid4())
     seen = Observation(WorkspaceRef(key, 1), ObservedState.RUNNING)
     assert results.apply_owned(pool=local_pool, node_name="node-1", owned=[seen]) == 1
@@ -185,7 +185,7 @@ def test_ownerless_workspaces_are_ended_at_once_and_shown(local_pool, sent, olga
     assert list(states().values()) == ["removed"]
 
 
-def test_a_node_tells_of_itself_only(local_pool):
+def test_node_can_report_only_itself(local_pool):
     found = messages.dump([Leftover(LeftoverKind.FOLDER, FOLDER)])
     for sender in ("node.other", "control"):
         with sent_by(sender, tasks.apply_leftovers):
@@ -200,7 +200,7 @@ def test_a_node_tells_of_itself_only(local_pool):
     assert states() == {FOLDER: "found"}
 
 
-def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
+def test_orphans_over_rest_and_on_the_page(home, api, olga, bob, as_user, sent):
     with pytest.raises(NotAllowed):
         services.remove(actor=bob, orphan_id=home.pk, confirm=home.name)
     program = api(olga)
@@ -221,7 +221,7 @@ def test_rest_and_the_page(home, api, olga, bob, as_user, sent):
     assert [message.queue for message in sent.of("node.list_leftovers")] == ["node.node-1"]
 
 
-def test_a_long_list_takes_few_queries(local_pool, team, olga, as_user, django_assert_max_num_queries):
+def test_long_list_takes_few_queries(local_pool, team, olga, as_user, django_assert_max_num_queries):
     measure(*(f"{team.slug}/ghost-{number}" for number in range(120)))
     browser = as_user(olga)
     browser.get("/orphans/")
@@ -246,8 +246,8 @@ ACTS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(acts=ACTS)
-def test_nothing_owned_is_ever_listed_or_ordered_away(acts, local_pool, sent, clock, olga):
-    """Whatever the order of what nodes say, what people do and what answers come."""
+def test_owned_items_are_never_listed_or_removed(acts, local_pool, sent, clock, olga):
+    """For any order of reports, user actions and results."""
     Orphan.objects.all().delete()
     team = Team.objects.filter(slug="drift").first() or TeamFactory(slug="drift")
     User.objects.filter(username__startswith="drift-").update(deleted_at=timezone.now())
@@ -298,8 +298,8 @@ def test_nothing_owned_is_ever_listed_or_ordered_away(acts, local_pool, sent, cl
         assert all(row.state in THERE for row in shown)
 
 
-def test_deleting_an_account_with_its_homes_kept_lists_them(local_pool, team, ada, make):
-    """From the people's side: the home of an account that is deleted stands there with its size."""
+def test_kept_homes_of_a_deleted_account_are_listed(local_pool, team, ada, make):
+    """With their size."""
     user = UserFactory(username="goes")
     users.delete(actor=SYSTEM, user=user)
     measure(f"{team.slug}/goes")

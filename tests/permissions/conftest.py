@@ -1,4 +1,4 @@
-"""The stage of the matrix, for the other tests of this folder."""
+"""The `stage` fixture."""
 
 from tests.permissions.test_matrix import stage as stage
 from tests.permissions.test_matrix import world as world

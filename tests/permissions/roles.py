@@ -1,6 +1,6 @@
 """Writes docs/roles.md: `python -m tests.permissions.roles > docs/roles.md`.
 
-It says in words what `table.py` holds, which `test_matrix.py` compares with the portal for every URL.
+The page describes `table.py`, which `test_matrix.py` compares with the portal for every URL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = ("outsider", "viewer", "member", "its user", "owner", "auditor", "oper
 
 
 def document() -> str:
-    """The page. Only REST: a page that refuses answers with a message and 302, as it does when it obeys."""
+    """The page. REST only: a page that refuses answers with a message and 302, like a page that accepts."""
     parts, found, title = [INTRO.rstrip()], iter(rows()), ""
     for line in TABLE.splitlines():
         if line.startswith("# ---"):
@@ -58,7 +58,7 @@ def document() -> str:
 
 
 def _word(outcome: frozenset[int]) -> str:
-    """What a status means to who gets it."""
+    """The meaning of a status for the user."""
     match min(outcome):
         case 403:
             return "no"

@@ -1,12 +1,12 @@
-"""Who gets what from every URL. A URL that is not here fails the test.
+"""Expected responses of every URL by role. A URL that is missing here fails the test.
 
-Columns: nobody signed in · charlie, an outsider · vic, a viewer of the team · dan, another member · bob, the
-member whose workspace it is · alice, an owner of the team · una, an auditor, whose tokens only read · olga,
-an operator · ada, an administrator (as olga where nothing is said) · the scope that a token needs.
+Columns: anonymous · charlie, an outsider · vic, a viewer of the team · dan, another member · bob, the owner
+of the workspace · alice, an owner of the team · una, an auditor, whose tokens only read · olga, an operator ·
+ada, an administrator (default: as olga) · the scope that a token needs.
 
-Pages send whoever is not signed in to the sign-in page (302), the REST API answers 401. What somebody
-may not even see is 404, what he sees and may not do is 403. `~` stands for 200 or 503: health depends
-on what runs. Agents prove themselves by their own tokens, which nobody here has.
+Pages redirect anonymous users to sign-in (302); the REST API answers 401. Hidden objects are 404, visible but
+forbidden actions 403. `~` means 200 or 503, as health depends on running services. Agents use their own
+tokens, which no one has here.
 """
 
 from __future__ import annotations
@@ -315,6 +315,8 @@ POST   api/v1/workspaces/stop                               401 202 202 202 202 
 POST   api/v1/workspaces/extend                             401 202 202 202 202 202 202 202   workspaces:write
 POST   api/v1/workspaces/message                            401 202 202 202 202 202 202 202   workspaces:write
 POST   api/v1/workspaces/delete                             401 202 202 202 202 202 202 202   workspaces:write
+POST   api/v1/workspaces/preview                            401 200 200 200 200 200 200 200   workspaces:read
+POST   api/v1/workspaces/move                               401 403 403 403 403 403 403 202   workspaces:write
 GET    api/v1/workspaces/<uuid:workspace_id>                401 404 200 404 200 200 200 200   workspaces:read
 PATCH  api/v1/workspaces/<uuid:workspace_id>                401 404 403 404 200 200 403 200   workspaces:write
 DELETE api/v1/workspaces/<uuid:workspace_id>                401 404 403 404 202 202 403 202   workspaces:write

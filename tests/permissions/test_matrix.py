@@ -1,4 +1,4 @@
-"""Every URL for everybody, against `table.py`; a URL or method that is not in the table fails."""
+"""Every URL for every role, against `table.py`; a URL or method outside the table fails."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def patterns(parts: list[URLPattern | URLResolver], before: str = "") -> Iterato
 
 
 def known_as(route: str) -> str:
-    """The route as it stands in the table: the API's twins with a slash at their end are one with it."""
+    """The route as in the table, where the API's routes with a trailing slash are merged."""
     return route.rstrip("/") if route.startswith("api/v1/") else route
 
 
 def methods_of(view: Any) -> Iterable[str]:
-    """What a REST view answers to, in lower case: a view set's actions, or the methods of its class."""
+    """The methods of a REST view in lower case: actions of a view set, or methods of the class."""
     actions: dict[str, str] | None = getattr(view, "actions", None)
     if actions is not None:
         return actions
@@ -99,7 +99,7 @@ LISTED = {(row.method, row.route) for row in ROWS}
 
 
 def requested(user: Any) -> dict[str, Any]:
-    """An open request of the user's for a cap, a grant of such a cap, a rule, and somebody's delegation."""
+    """Open requests of the user for a limit and a grant, a rule, and another user's delegation."""
     team = Team.objects.get(slug="vision")
     now = timezone.now()
     cap: dict[str, Any] = {"team": team, "user": user, "resource": "workspaces"}
@@ -121,7 +121,7 @@ def requested(user: Any) -> dict[str, Any]:
 
 
 def limited() -> dict[str, Any]:
-    """A quota and a cap of vision's, which is in the cohort research."""
+    """A quota and a limit of vision, which is in the cohort research."""
     from portal.quota.ledger import budgets, services
 
     team = Team.objects.get(slug="vision")
@@ -154,7 +154,7 @@ def limited() -> dict[str, Any]:
 
 
 def hooked(owner: Any) -> dict[str, Any]:
-    """A webhook of vision's, and what it was sent."""
+    """A webhook of vision, and its delivery."""
     from portal.notify.webhooks import services
 
     team = Team.objects.get(slug="vision")
@@ -166,7 +166,7 @@ def hooked(owner: Any) -> dict[str, Any]:
 
 
 def listening(user: Any) -> dict[str, Any]:
-    """A channel of the user's."""
+    """A channel of the user."""
     from portal.notify.channels import services
 
     made = services.create(actor=user, team=None, **CHANNEL, kinds=["workspaces"])
@@ -174,7 +174,7 @@ def listening(user: Any) -> dict[str, Any]:
 
 
 def announced(pool: Any) -> dict[str, Any]:
-    """An announcement for everybody; maintenance of the pool and of the site, planned for next year."""
+    """An announcement for all; maintenance of the pool and of the site, planned for next year."""
     from portal.announcements import services
     from portal.fleet.inventory import maintenance
 
@@ -188,7 +188,7 @@ def announced(pool: Any) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """The environment tools of vision's: version 1 is ready, version 2 is being built."""
+    """The environment tools of vision: version 1 is ready, version 2 is being built."""
     from portal.catalog.environments import services
 
     made = services.create(
@@ -206,7 +206,7 @@ def environment() -> dict[str, Any]:
 
 
 def left_over(pool: Any) -> dict[str, Any]:
-    """A folder that nobody owns."""
+    """A folder without owner."""
     now = timezone.now()
     made = Orphan.objects.create(
         pool=pool, node="gpu-07", kind="folder", name=f"ws-{'0' * 32}", first_seen_at=now, seen_at=now
@@ -215,7 +215,7 @@ def left_over(pool: Any) -> dict[str, Any]:
 
 
 def to_move(workspace: Any) -> dict[str, Any]:
-    """A proposal to move a workspace that does not run any more as it did then."""
+    """A proposal to move a workspace that no longer runs as it did."""
     now = timezone.now()
     place = {"nodes": [{"node": "gpu-07", "devices": [], "repartitions": []}]}
     moves = [
@@ -239,14 +239,14 @@ def to_move(workspace: Any) -> dict[str, Any]:
 
 
 def closed_and_opened() -> dict[str, Any]:
-    """vision's network as it was, and so in its version 1."""
+    """vision's network as before, and so in its version 1."""
     for egress in ("none", ""):
         team_egress.set_egress(actor=SYSTEM, team=Team.objects.get(slug="vision"), egress=egress)
     return {"<int:number>": 1}
 
 
 def secrets(people: dict[str, Any]) -> dict[str, Any]:
-    """A secret TOKEN_A of bob's, of vision's and of JupyterLab's; bob's is named."""
+    """A secret TOKEN_A of bob, of vision and of JupyterLab; bob's is named."""
     from portal.workspaces.secrets import services
 
     of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
@@ -256,7 +256,7 @@ def secrets(people: dict[str, Any]) -> dict[str, Any]:
 
 
 def machines(pool: Any) -> dict[str, Any]:
-    """A machine of the pool, and a token for another one."""
+    """A machine of the pool, and a join token for another."""
     now = timezone.now()
     machine = Machine.objects.create(
         name="gpu-07", pool=pool, gateway_port=8646, certificate_expires_at=now, joined_at=now
@@ -266,14 +266,14 @@ def machines(pool: Any) -> dict[str, Any]:
 
 
 def lost_home(user: Any) -> dict[str, Any]:
-    """The user's home in vision, on a removed machine of a pool in which nothing else is asked for."""
+    """The user's home in vision, on a removed machine of another pool."""
     team, pool = Team.objects.get(slug="vision"), local_pool_with(slug="elsewhere")
     lost = LostHome.objects.create(owner=user, team=team, pool=pool, node="gpu-06", lost_at=timezone.now())
     return {"<uuid:lost_home_id>": lost.pk}
 
 
 def moving_home(user: Any) -> dict[str, Any]:
-    """A home of the user's that goes from one machine to another; that in vision stays and can be used."""
+    """A home of the user that is being moved; the one in vision stays usable."""
     team, pool, now = (
         Team.objects.create(slug="moving", name="Moving"),
         Pool.objects.get(slug="elsewhere"),
@@ -311,7 +311,7 @@ def joining() -> dict[str, Any]:
 
 
 def invited() -> dict[str, Any]:
-    """A guest's link."""
+    """An invitation link."""
     gina = UserFactory(username="gina", password=None)
     return {
         "<uuid:user_id>": gina.pk,
@@ -320,7 +320,7 @@ def invited() -> dict[str, Any]:
 
 
 def linked(user: Any) -> str:
-    """A sign-in provider where the user has a link."""
+    """A sign-in provider with a link of the user."""
     IdentityLink.objects.create(user=user, provider="corp", subject="dans", how=LinkOrigin.CREATED)
     return "corp"
 
@@ -343,7 +343,7 @@ MAKES_TOKENS = {
 
 
 def versioned() -> dict[str, Any]:
-    """A template and a flavor that have been changed once."""
+    """A template and a flavor with two versions."""
     for model, slug in ((Template, "jupyterlab"), (Flavor, "cpu-small")):
         entry = model.objects.get(slug=slug)
         entries.change(actor=SYSTEM, entry=entry, values={"description": "As it is now."})
@@ -351,7 +351,7 @@ def versioned() -> dict[str, Any]:
 
 
 class Stage:
-    """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
+    """Users, and one object for each kind of URL. The workspace is bob's and runs."""
 
     def __init__(self, people: dict[str, Any], workspace: Any, token: Any, pool: Any) -> None:
         self.people, self.workspace, self.pool = people, workspace, pool
@@ -362,7 +362,7 @@ class Stage:
         for username in people:
             self.limit_token(username, Scope.ALL)
         node = pool.nodes.get()
-        # What is out may be reset.
+        # Cordoned devices can be reset.
         node.devices.filter(pk=node.devices.first().pk).update(cordoned=True)
         self.values = {
             "<uuid:workspace_id>": workspace.pk,
@@ -507,6 +507,8 @@ class Stage:
                     ("delete", {}),
                     ("extend", {"hours": 2}),
                     ("message", {"text": "x"}),
+                    ("preview", {"act": "stop"}),
+                    ("move", {}),
                 )
             },
             ("POST", "workspaces/act/"): {
@@ -614,7 +616,7 @@ class Stage:
         return bodies.get((row.method, row.route), {})
 
     def browser(self, username: str) -> Client:
-        """A new browser in which `username` is signed in by the session of the world, once there is one."""
+        """A new browser with the world's session of `username`, if any."""
         client = Client()
         if username in self.signed_in:
             client.cookies = SimpleCookie(self.signed_in[username])
@@ -623,17 +625,17 @@ class Stage:
         return client
 
     def sign_in(self) -> None:
-        """Sign everybody in, once for the world: what a request does to a session is taken back."""
+        """Sign in all users, once for the world; changes by requests are rolled back."""
         self.signed_in = {
             username: self.browser(username).cookies.output(header="", sep=";") for username in self.people
         }
 
     def limit_token(self, username: str, *scopes: str) -> None:
-        """An auditor may have a token of before, that writes, so no service is asked."""
+        """Limit a token directly: an auditor may have an older writing token, which no service creates."""
         ApiToken.objects.filter(pk=self.token_ids[username]).update(scopes=list(scopes))
 
     def program(self, username: str) -> Client:
-        """A program with the token of `username`: of all scopes, or of those of `limit_token`."""
+        """A client with the token of `username`, with all scopes or those of `limit_token`."""
         if username == "nobody":
             return Client()
         return Client(headers={"Authorization": f"Bearer {self.tokens[username]}"})
@@ -669,7 +671,7 @@ def archive(workspace: Any) -> Any:
 
 
 def set_up(sent: Broker) -> Stage:
-    """All that is in the stage; what tests replace in the portal is the `stage` fixture's."""
+    """Everything on the stage, except patches, which the `stage` fixture applies."""
     alice, bob = UserFactory(username="alice"), UserFactory(username="bob")
     charlie, olga = outsider(), UserFactory(username="olga", is_operator=True)
     team = vision(owner=alice, member=bob)
@@ -734,7 +736,7 @@ ORDERS = (
 
 
 def at_the_steps(row: Row) -> set[str]:
-    """Who is asked for in `make test`: nobody, an outsider, and those on both sides of each step of a row."""
+    """The roles in `make test`: anonymous, an outsider, and both sides of each change in a row."""
     outcomes = dict(zip(ACTORS, row.outcomes, strict=True))
     pairs = chain.from_iterable(map(pairwise, ORDERS))
     steps = (pair for pair in pairs if outcomes[pair[0]] != outcomes[pair[1]])
@@ -763,12 +765,12 @@ def test_every_url_is_in_the_table():
     assert not missing, f"say in tests/permissions/table.py who may use: {', '.join(missing)}"
 
 
-def test_the_table_names_no_url_that_is_gone():
+def test_table_has_no_removed_urls():
     removed_routes = sorted({row.route for row in ROWS} - {known_as(route) for route, _ in ALL})
     assert not removed_routes
 
 
-def test_every_line_is_there_once():
+def test_table_has_no_duplicate_rows():
     assert len(LISTED) == len(ROWS)
 
 
@@ -783,8 +785,8 @@ def test_every_method_of_the_api_is_in_the_table():
 
 
 @pytest.mark.slow("asks every address with every method")
-def test_a_method_that_is_not_in_the_table_is_not_there(stage):
-    """Not even for an operator. 403 is a refused method too: nobody has a scope for it."""
+def test_methods_outside_the_table_are_refused(stage):
+    """Even for an operator. 403 counts as refused: no one has a scope for it."""
     found = []
     client = stage.browser("olga")
     for route in each_third(sorted({row.route for row in ROWS} - {"api/", "scim/"})):
@@ -799,12 +801,12 @@ def test_a_method_that_is_not_in_the_table_is_not_there(stage):
 
 
 def each_third(values: list[Any]) -> list[Any]:
-    """In `make test`, the first of `values` and each third after it, for what one rule decides for all."""
+    """In `make test`, every third of `values` from the first, where one rule decides for all."""
     return values if os.environ.get(THOROUGH) else values[::3]
 
 
 def unnamed(answer: Any, row: Row, username: str) -> Any:
-    """The answer; the outsider must not read in it the name of a workspace that he may not see."""
+    """The response, after checking that the outsider cannot read the name of a hidden workspace."""
     endless = "stream" in row.route or row.route.endswith("events/")
     if username == "charlie" and row.method == "GET" and not endless:
         # Pictures of documents are no text; all else is.
@@ -814,7 +816,7 @@ def unnamed(answer: Any, row: Row, username: str) -> Any:
 
 
 def by_part(rows: Iterable[Row]) -> Any:
-    """The rows of one part of the site in one test: the world that they all ask is made but once."""
+    """The rows of one part of the site per test, so that the world is created only once."""
     parts: dict[str, list[Row]] = {}
     for row in rows:
         parts.setdefault("/".join(row.route.split("/")[: 3 if row.in_api else 1]) or ".", []).append(row)
@@ -833,7 +835,7 @@ def test_matrix_of_pages(stage, rows):
 
 @pytest.mark.thorough("`make test` asks the API with tokens, by the same policies")
 @by_part(row for row in ROWS if row.in_api and row.route not in TOKENS_ONLY)
-def test_matrix_of_the_api_in_a_browser(stage, rows):
+def test_matrix_of_the_api_with_sessions(stage, rows):
     in_a_browser(stage, rows)
 
 
@@ -866,10 +868,10 @@ def _shut_out(row, username):
 
 
 @by_part(row for row in ROWS if ":" in row.scope)
-def test_a_token_needs_its_scope(stage, rows):
+def test_token_needs_the_scope(stage, rows):
     with_the_scope = each_third(rows)
     for row in rows:
-        # Who may; of what is refused to everybody for what the test asks (409), who gets that far.
+        # The first allowed role; if all get 409, the first that gets that far.
         best = min(
             reversed(ACTORS),
             key=lambda username: min(row.outcomes[ACTORS.index(username)]) // 100 + _shut_out(row, username),
@@ -897,7 +899,7 @@ SIGNED = {"sign-in/oidc/<slug:idp>/signed-out/", "sign-in/saml/<slug:idp>/acs/"}
     for row in ROWS
     if row.method != "GET" and not row.route.startswith(NO_SESSION) and row.route not in SIGNED
 )
-def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
+def test_session_writes_need_a_csrf_token(stage, rows):
     for row in each_third(rows):
         client = Client(enforce_csrf_checks=True)
         client.cookies = SimpleCookie(stage.signed_in["olga"])
@@ -907,7 +909,7 @@ def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
 
 
 @pytest.mark.parametrize("username", [username for username in ACTORS if username != "nobody"])
-def test_an_account_that_was_switched_off_gets_nothing(stage, username):
+def test_deactivated_account_is_refused(stage, username):
     user = stage.people[username]
     browser, program = stage.browser(username), stage.program(username)
     user.is_active = False
@@ -952,7 +954,7 @@ def test_lists_show_only_visible_rows(stage):
     }
 
 
-def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(stage):
+def test_another_team_is_refused_like_a_missing_one(stage):
     client = stage.program("charlie")
     answers = [
         client.post(
@@ -973,14 +975,14 @@ def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(st
 
 
 PUBLIC = {
-    # Who is not signed in gets in here, and may choose how it looks.
+    # Sign-in pages and the theme.
     "sign-in/",
     "sign-in/second-factor/",
     "sign-in/passkey/",
     "sign-out/",
     "sign-in/forgotten/",
     "theme/",
-    # On the way to a provider and back: it is the proof.
+    # Redirects to a provider and back.
     "sign-in/by/<slug:idp>/",
     "sign-in/oidc/<slug:idp>/callback/",
     "sign-in/oidc/<slug:idp>/signed-out/",
@@ -988,12 +990,12 @@ PUBLIC = {
     "sign-in/saml/<slug:idp>/acs/",
     "sign-in/saml/<slug:idp>/finish/",
     "sign-in/saml/<slug:idp>/metadata/",
-    # A link is the proof.
+    # Signed links.
     "welcome/<uuid:user_id>/<str:link>/",
-    # Health is asked by programs without an account; metrics have a token of their own.
+    # Health checks have no account; metrics have their own token.
     "healthz",
     "healthz/live",
-    # Asked by the front door; the answer is a 401 for strangers.
+    # Requested by the front door; 401 if anonymous.
     "gateway/large-body",
     "metrics",
     "metrics/gpus",
@@ -1004,7 +1006,7 @@ PUBLIC = {
 """Pages that answer without a session. REST and agents prove themselves by tokens of their own."""
 
 
-def test_pages_are_private_unless_they_are_listed_here():
+def test_pages_need_a_sign_in_unless_listed_here():
     public = {
         route
         for route, pattern in ALL

@@ -1,4 +1,4 @@
-"""A viewer of the team and an auditor read: no page offers them a change, and nothing they send is one."""
+"""Viewers and auditors only read: pages offer them no changes, and their requests change nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROPOSALS = re.compile(r"^/(workspaces/new/|quotas/ask/)")
 
 
 class Offers(HTMLParser):
-    """Where the forms of a page post to, and where its links lead."""
+    """The targets of a page's forms and links."""
 
     def __init__(self, body: str, path: str) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def pages() -> list[Row]:
 
 
 @pytest.mark.parametrize("username", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
-def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, username: str) -> None:
+def test_pages_offer_readers_no_forbidden_actions(stage: Stage, username: str) -> None:
     client = stage.browser(username)
     seen, wrong = 0, []
     for row in each_third(pages()):
@@ -66,8 +66,8 @@ def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, username: str)
 
 @pytest.mark.slow("sends every form")
 @pytest.mark.parametrize("username", quick_of(READERS, READERS[:1], "`make test` asks as one reader"))
-def test_nothing_a_reader_sends_changes_anything(stage: Stage, username: str) -> None:
-    """Every write leaves an audit entry in its transaction, so none may be left."""
+def test_requests_of_readers_change_nothing(stage: Stage, username: str) -> None:
+    """Every write leaves an audit entry in its transaction, so there must be none."""
     wrong = []
     for row in ROWS:
         if row.method == "GET" or OWN.match(row.route) or row.route.startswith(("agent/", "nodes/")):

@@ -1,4 +1,4 @@
-"""The page for people says what the table says."""
+"""docs/roles.md is current."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.permissions import roles
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "roles.md"
 
 
-def test_the_committed_page_is_current() -> None:
+def test_committed_page_is_current() -> None:
     assert PAGE.read_text() == roles.document(), "Run: python -m tests.permissions.roles > docs/roles.md"

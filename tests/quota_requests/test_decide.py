@@ -21,7 +21,9 @@ from portal.quota.requests.services import requests as services
 from portal.quota.reservations.codes import ReservationCode
 from portal.scheduling import cycle
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import QueueEntry
+from portal.workspaces.models import QueueEntry, Workspace
+from portal.workspaces.selectors import stages as start_stages
+from portal.workspaces.services import start, stop
 from tests import sites
 from tests.factories import MembershipFactory, UserFactory, create_workspace
 from tests.quota_requests.helpers import ask, in_hours
@@ -298,6 +300,8 @@ def waiting(bob, team, eight):
 def test_waiting_workspace_starts_on_approval(waiting, petra, sent):
     workspace, made = waiting
     sent.clear()
+    stages = {stage.key: stage for stage in start_stages(workspace)}
+    assert (stages["approved"].state, stages["admitted"].state) == ("current", "todo")
     requests.approve(actor=petra, request_id=made.pk)
     for message in sent.take("control.schedule"):
         sent.deliver(message)
@@ -305,6 +309,21 @@ def test_waiting_workspace_starts_on_approval(waiting, petra, sent):
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
     assert (error_code(workspace), error_message(workspace)) == ("", "")
+    stages = {stage.key: stage for stage in start_stages(workspace)}
+    assert list(stages)[:3] == ["requested", "approved", "admitted"]
+    assert (stages["approved"].by, stages["approved"].ended_at) == ("petra", stages["admitted"].began_at)
+
+
+def test_a_later_start_has_no_approval(waiting, petra, bob):
+    workspace, made = waiting
+    requests.approve(actor=petra, request_id=made.pk)
+    stop(actor=bob, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert workspace.approved_by == "petra"
+    Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED, lease="", lease_expires_at=None)
+    start(actor=bob, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert "approved" not in {stage.key for stage in start_stages(workspace)}
 
 
 @pytest.mark.parametrize("how", ["denied", "cancelled"])

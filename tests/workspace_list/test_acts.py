@@ -78,7 +78,7 @@ def test_stop_is_previewed_and_applied_to_each(rows, as_user, alice, sent):
         "waits": "Leaves the queue",
         "runs": "Stops. Files are kept.",
         "of-zoe": "Stops. Files are kept.",
-        "stopped": "Stops or is stopped already.",
+        "stopped": "stopped stops or has stopped already.",
         "preempted": "Does not start again by itself",
         "failed": "failed is failed and cannot be stopped. Reload the page to see the available actions.",
     }

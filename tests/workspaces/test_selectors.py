@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NotFound
-from portal.workspaces import results, selectors, services, start_bar
+from portal.workspaces import results, selectors, services, stage_lines
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, WorkspaceFactory
@@ -145,9 +145,9 @@ def test_stages_of_a_start(make, alice, local_pool, sent, clock):
     assert stages["admitted"].seconds == pytest.approx(15, abs=0.1)
     assert stages["starting"].seconds == pytest.approx(2, abs=0.1)
     assert stages["answering"].seconds == pytest.approx(3, abs=0.1)
-    bar = {part.key: (part.state, part.start, part.width) for part in start_bar.segments(stages.values())}
-    assert bar == {
-        "admitted": ("done", 0, 750), "starting": ("done", 750, 100), "answering": ("current", 850, 150),
+    shares = {line.stage.key: line.share_pct for line in stage_lines.lines(list(stages.values()))}
+    assert shares == {
+        "requested": None, "admitted": 75, "placed": 0, "starting": 10, "answering": 15, "ready": None,
     }  # fmt: skip
     results.agent_ready(workspace_id=workspace.pk, generation=1, endpoint=endpoint_of(workspace))
     workspace.refresh_from_db()

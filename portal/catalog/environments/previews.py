@@ -84,7 +84,11 @@ def _folder_preview(actor: User | SystemActor, environment: Environment, path: s
     """Return the preview of a folder on nodes, with what is missing in it."""
     folder = services.usable_folder(actor, path)
     lines = [
-        _("Python %(python)s with %(count)d packages, on %(nodes)s. Nothing is built.")
+        ngettext(
+            "Python %(python)s with %(count)d package, on %(nodes)s. Nothing is built.",
+            "Python %(python)s with %(count)d packages, on %(nodes)s. Nothing is built.",
+            folder.package_count,
+        )
         % {
             "python": folder.python,
             "count": folder.package_count,

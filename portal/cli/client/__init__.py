@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from portal.cli.client.admission import Admission
+from portal.cli.client.announcements import Announcements
 from portal.cli.client.archives import Archives
 from portal.cli.client.budgets import Budgets
 from portal.cli.client.environments import Environments
@@ -19,6 +20,7 @@ from portal.cli.client.flavors import Flavors
 from portal.cli.client.gpu_checks import GpuChecks
 from portal.cli.client.home_evacuations import HomeEvacuations
 from portal.cli.client.homes import Homes
+from portal.cli.client.maintenance import Maintenance
 from portal.cli.client.nodes import Nodes
 from portal.cli.client.orphans import Orphans
 from portal.cli.client.packages import Packages
@@ -56,6 +58,7 @@ class BerthClient:
     ) -> None:
         self._transport = Transport(base_url, token, timeout_s=timeout_s, transport=transport)
         self.admission = Admission(self._transport)
+        self.announcements = Announcements(self._transport)
         self.archives = Archives(self._transport)
         self.budgets = Budgets(self._transport)
         self.environments = Environments(self._transport)
@@ -65,6 +68,7 @@ class BerthClient:
         self.gpu_checks = GpuChecks(self._transport)
         self.home_evacuations = HomeEvacuations(self._transport)
         self.homes = Homes(self._transport)
+        self.maintenance = Maintenance(self._transport)
         self.nodes = Nodes(self._transport)
         self.orphans = Orphans(self._transport)
         self.packages = Packages(self._transport)

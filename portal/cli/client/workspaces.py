@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -53,6 +53,24 @@ class Workspaces(Resource):
     def resize(self, workspace_id: str, *, flavor: str) -> JsonObject:
         """Change the flavor of a workspace. Its app restarts once the resources are free."""
         return self._transport.post(_path(workspace_id, "resize"), {"flavor": flavor})
+
+    def preview_act(self, workspaces: Sequence[str], *, act: str, **terms: Any) -> JsonObject:
+        """Return what an act (`stop`, `extend`, `message`, `move`) would do to each workspace, as `results`.
+
+        `terms` are the `hours` of an extension and the `node` of a move.
+        """
+        body = {"workspaces": list(workspaces), "act": act, **drop_empty(terms)}
+        return self._transport.post("/workspaces/preview", body)
+
+    def act_on_many(
+        self, workspaces: Sequence[str], *, act: str, idempotency_key: str = "", **terms: Any
+    ) -> JsonObject:
+        """Do an act to each workspace and return `results`, in this order.
+
+        `terms` are the `hours` of an extension, the `text` of a message, `node` and `reason` of a move.
+        """
+        body = {"workspaces": list(workspaces), **drop_empty(terms)}
+        return self._transport.post_once(path_of("workspaces", act), body, idempotency_key=idempotency_key)
 
     def release_gpu(self, workspace_id: str) -> JsonObject:
         """Release the GPUs of a workspace. Its app restarts."""

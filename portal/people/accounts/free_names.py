@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import chain, count
+
+from django.db.models import Q
 
 from portal.common.names import SERVICE_PREFIX
 from portal.people.accounts.models import User
 
 MAX_USERNAME = 32
+LONGEST_SUFFIX = 6
+"""Characters of the largest number after a name, with its hyphen."""
+MAX_STARTS = 50
+"""Beginnings of names that one query compares."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
 _ENDS = "._-"
 
 
-def free_account_name(address: str, taken: Collection[str] = ()) -> str:
-    """Return a free account name: the part before the @, shortened, with a number if it is taken."""
+def taken_account_names(addresses: Iterable[str]) -> set[str]:
+    """Return existing account names that `free_account_name` of these addresses would avoid. One query."""
+    bases = {name_base(address) for address in addresses} - {""}
+    if not bases:
+        return set()
+    # A long name is shortened to make room for its number.
+    starts = {base[: MAX_USERNAME - LONGEST_SUFFIX].rstrip(_ENDS) for base in bases}
+    if len(starts) > MAX_STARTS:
+        # So many conditions take longer than reading the names of thousands of accounts.
+        return set(User.objects.values_list("username", flat=True))
+    similar = Q(*(("username__startswith", start) for start in starts), _connector=Q.OR)
+    return set(User.objects.filter(similar).values_list("username", flat=True))
+
+
+def free_account_name(address: str, taken: Collection[str]) -> str:
+    """Return an account name that is not `taken`: the part before the @, shortened, with a number if needed.
+
+    `taken` are names of `taken_account_names`, and those that the caller has chosen since.
+    """
     base = name_base(address)
     suffixes = chain([""], (f"-{number}" for number in count(2)))
     names = (base[: MAX_USERNAME - len(suffix)].rstrip(_ENDS) + suffix for suffix in suffixes)
-    return next(
-        name for name in names if name not in taken and not User.objects.filter(username=name).exists()
-    )
+    return next(name for name in names if name not in taken)
 
 
 def name_base(address: str) -> str:

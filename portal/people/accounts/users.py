@@ -6,7 +6,7 @@ Deactivation is in `deactivation`, sessions are in `sessions`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -64,39 +64,15 @@ def create(
     first_name: str = "",
     last_name: str = "",
     linked: bool = False,
+    require_allowed: Callable[[User | SystemActor], None] = policies.require_administrator,
 ) -> User:
     """Create an account. Without a password, the user sets one through a link.
 
-    With `linked`, the user signs in by a provider. Raises `NotAllowed` unless an administrator, and
-    `InvalidInput` (name, address, teams, roles, password).
+    With `linked`, the user signs in by a provider. `require_allowed` raises `NotAllowed` unless the actor may
+    create it; the default permits administrators. Raises `InvalidInput` (name, address, teams, roles,
+    password).
     """
-    policies.require_administrator(actor)
-    return create_account(
-        actor=actor,
-        username=username,
-        email=email,
-        teams=teams,
-        roles=roles,
-        password=password,
-        first_name=first_name,
-        last_name=last_name,
-        linked=linked,
-    )
-
-
-def create_account(
-    *,
-    actor: User | SystemActor,
-    username: str,
-    email: str = "",
-    teams: Places | None = None,
-    roles: Sequence[str] = (),
-    password: str = "",
-    first_name: str = "",
-    last_name: str = "",
-    linked: bool = False,
-) -> User:
-    """Create an account in the caller's transaction. The caller checks permission. Raises like `create`."""
+    require_allowed(actor)
     site_roles = _roles(roles)
     places = _teams(teams or {})
     user = User(

@@ -6,4 +6,5 @@ class IdentityConfig(AppConfig):
     label = "identity"
 
     def ready(self) -> None:
-        from portal.people.identity import system_checks  # noqa: F401  (it registers itself)
+        # Models have to be loaded first; it registers itself.
+        from portal.people.identity import system_checks  # noqa: F401

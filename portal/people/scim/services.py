@@ -19,7 +19,7 @@ from portal.common.events.kinds import AuditKind
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import deactivation, sessions, users
 from portal.people.accounts.domain_events import UserReactivated
-from portal.people.accounts.free_names import free_account_name
+from portal.people.accounts.free_names import free_account_name, taken_account_names
 from portal.people.accounts.models import User
 from portal.people.identity import registry, rules
 from portal.people.identity import services as identity
@@ -49,7 +49,7 @@ def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
     if user is None and account_names.is_account_name(name):
         user = User.objects.filter(username=name).first()
     elif user is None:
-        name = free_account_name(name)
+        name = free_account_name(name, taken_account_names([name]))
     if user is None:
         _require_free_email(values.email)
         user = users.create(

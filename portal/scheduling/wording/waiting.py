@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from portal.catalog.environments.codes import EnvironmentCode
@@ -30,7 +30,13 @@ def _silence(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     WaitBasis.ENOUGH_FREE: Text(_("enough capacity is free")),
-    WaitBasis.EXPECTED_ENDS: Text(_("estimate, if %(running)s running workloads end on time")),
+    WaitBasis.EXPECTED_ENDS: Text(
+        ngettext_lazy(
+            "estimate, if %(running)s running workload ends on time",
+            "estimate, if %(running)s running workloads end on time",
+            "running",
+        )
+    ),
     WaitBasis.TOO_FAR_AHEAD: Text(_("too far ahead for an estimate")),
     WaitBasis.NO_ROOM_ON_NODES: Text(_("no capacity within the period of the estimate")),
     MemberOrderCode.USED_LESS: Text(_("Before %(member)s’s next request: you used less recently.")),

@@ -5,6 +5,7 @@ Both are plain forms. Their address has the filters of the list, to which the pa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,8 +21,10 @@ from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.web.workspace_list import acts
-from portal.web.workspace_list.acts import Act
+from portal.people.accounts.policies import require_operator
+from portal.scheduling import bulk_acts, operator_moves
+from portal.scheduling.bulk_acts import Act, Terms
+from portal.web.workspace_list import presenters
 from portal.web.workspace_list.codes import SelectionCode
 from portal.web.workspace_list.selectors import selection_of
 from portal.workspaces import extending, owner_messages
@@ -42,6 +45,8 @@ def act(request: SignedInRequest) -> HttpResponse:
         chosen = Act(request.POST.get("act", ""))
     except ValueError:
         raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO)) from None
+    if chosen == Act.MOVE:
+        require_operator(request.user)
     if "confirm" in request.POST:
         return _confirm(request, chosen, back)
     ids = _selected(request)
@@ -55,18 +60,21 @@ def _preview(
     request: SignedInRequest, act: Act, ids: list[UUID], back: str, error: PortalError | None = None
 ) -> HttpResponse:
     hours = strip_nul(request.POST.get("hours", ""))[:6] or f"{extending.OFFERED_S / 3600:g}"
+    terms = _terms(request)
     try:
-        seconds = _seconds(hours)
+        terms = replace(terms, seconds=_seconds(hours))
     except InvalidInput as refused:
-        seconds, error = extending.OFFERED_S, refused
-    plan = acts.plan(request.user, act, ids, seconds=seconds)
+        error = refused
+    plan = bulk_acts.plan(request.user, act, ids, terms)
     takes_all = bool(request.POST.get("all"))
     context: dict[str, Any] = {
         "act": act,
         "plan": plan,
         "hours": hours,
-        "text": strip_nul(request.POST.get("text", "")),
-        "max_text": owner_messages.MAX_TEXT,
+        "text": terms.text,
+        "node": terms.node,
+        "nodes": presenters.target_nodes([*plan.done, *plan.refused]) if act == Act.MOVE else None,
+        "max_text": operator_moves.MAX_REASON if act == Act.MOVE else owner_messages.MAX_TEXT,
         "problem": error.sentence if error is not None else "",
         "once": strip_nul(request.POST.get("once", ""))[:MAX_NONCE_LENGTH] or uuid4().hex,
         "more": takes_all and selection_of(request.user, request.GET).count() > len(ids),
@@ -79,14 +87,11 @@ def _preview(
 def _confirm(request: SignedInRequest, act: Act, back: str) -> HttpResponse:
     seen = _seen(request)
     try:
-        lines = acts.perform(
-            request.user,
-            act,
-            seen,
-            seconds=_seconds(request.POST.get("hours", "")) if act == Act.EXTEND else 0,
-            text=request.POST.get("text", ""),
-            once=strip_nul(request.POST.get("once", ""))[:MAX_NONCE_LENGTH] or uuid4().hex,
-        )
+        terms = _terms(request)
+        if act == Act.EXTEND:
+            terms = replace(terms, seconds=_seconds(request.POST.get("hours", "")))
+        once = strip_nul(request.POST.get("once", ""))[:MAX_NONCE_LENGTH] or uuid4().hex
+        lines = bulk_acts.perform(request.user, act, seen, terms, once=once)
     except PortalError as error:
         # Nothing was done: the form comes back with the reason and what was entered.
         return _preview(request, act, list(seen), back, error)
@@ -98,6 +103,14 @@ def _confirm(request: SignedInRequest, act: Act, back: str) -> HttpResponse:
         "back": back,
     }
     return render(request, "workspace_list/results.html", context)
+
+
+def _terms(request: SignedInRequest) -> Terms:
+    """Return text and node of the form; the hours are read where they count."""
+    return Terms(
+        text=strip_nul(request.POST.get("text", "")),
+        node=strip_nul(request.POST.get("node", "")).strip()[: operator_moves.MAX_NODE],
+    )
 
 
 def _seconds(hours: str) -> int:

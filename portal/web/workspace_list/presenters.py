@@ -17,6 +17,7 @@ from portal.fleet.inventory import selectors as inventory
 from portal.people.accounts import selectors as accounts
 from portal.people.accounts.models import User
 from portal.reclaim.overview import UNKNOWN_IDLE_S
+from portal.scheduling.bulk_acts import Planned
 from portal.web.workspace_list.order import Order
 from portal.web.workspace_list.selectors import MAX_COUNTED, Selection
 from portal.workspaces import policies
@@ -84,6 +85,13 @@ def where(workspace: Any) -> str:
 def nodes_of(workspace: Any) -> list[str]:
     """Return the names of the nodes on which it holds capacity."""
     return list(dict.fromkeys(allocation.node.name for allocation in workspace.held))
+
+
+def target_nodes(planned: Iterable[Planned]) -> CompletionOptions:
+    """Return the nodes of the pools of these workspaces, as choices for a move."""
+    pools = {step.workspace.pool_id for step in planned if step.workspace.pool_id is not None}
+    rows = inventory.nodes().filter(pool__in=pools).order_by("name").distinct()
+    return truncate_options(rows.values_list("name", "name")[: MAX_OPTIONS + 1])
 
 
 def idle_text(workspace: Any) -> str:

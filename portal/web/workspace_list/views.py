@@ -39,6 +39,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
         "count_text": presenters.count_text(count),
         "all_label": presenters.all_label(count),
         "may_act": any(row.may_act for row in rows),
+        "may_move": request.user.operates,
     }
     if not requests_element(request, "list"):
         context |= {"options": presenters.options(request.user), "sorts": presenters.sorts()}

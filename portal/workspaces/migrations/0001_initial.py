@@ -193,6 +193,8 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('state_since', models.DateTimeField(help_text='When it entered this state.')),
                 ('requested_at', models.DateTimeField(help_text='When it was requested.')),
+                ('approved_at', models.DateTimeField(blank=True, null=True)),
+                ('approved_by', models.CharField(blank=True, max_length=150)),
                 ('admitted_at', models.DateTimeField(blank=True, help_text='When it was admitted from the queue.', null=True)),
                 ('placed_at', models.DateTimeField(blank=True, help_text='When nodes were allocated.', null=True)),
                 ('checks_began_at', models.DateTimeField(blank=True, null=True)),

@@ -153,6 +153,9 @@ class Workspace(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     state_since = models.DateTimeField(help_text="When it entered this state.")
     requested_at = models.DateTimeField(help_text="When it was requested.")
+    # Approval that its start needed, and the username of the approver; empty without one.
+    approved_at = models.DateTimeField(null=True, blank=True)
+    approved_by = models.CharField(max_length=150, blank=True)
     admitted_at = models.DateTimeField(
         null=True, blank=True, help_text="When it was admitted from the queue."
     )

@@ -40,6 +40,7 @@ def use(listener: socket.socket, control: socket.socket) -> None:
 
     Raises `ImportError` or `AttributeError` if this environment has no such server.
     """
+    # Only the environment of the workspace has it.
     from jupyter_server.serverapp import ServerApp  # type: ignore[import-not-found]
 
     create = ServerApp.init_httpserver

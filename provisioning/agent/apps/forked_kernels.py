@@ -16,6 +16,7 @@ import os
 import runpy
 import select
 import signal
+import site
 import socket
 import sys
 import tempfile
@@ -134,8 +135,6 @@ def use_packages(folder: str) -> None:
     site_packages = os.path.join(folder, "lib", name, "site-packages")  # noqa: PTH118
     if not os.path.isdir(site_packages):  # noqa: PTH112
         return
-    import site
-
     before = list(sys.path)
     site.addsitedir(site_packages)
     added = [path for path in sys.path if path not in before]

@@ -16,9 +16,12 @@ run, because that is its purpose, with the user's rights in the user's sandbox.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,8 +219,6 @@ class CheckoutRun:
     def __init__(
         self, item: Item, home: str, workspace: str, policy: tuple[str, str], env: dict[str, str]
     ) -> None:
-        import time
-
         self.clock = time.monotonic
         self.item = item
         self.item_name = item["what"]
@@ -283,7 +284,6 @@ class CheckoutRun:
 
     def wait(self, process: Any, errors: int, deadline: float, watch: bool) -> str:
         """Wait until the process has ended; return the reason if it was killed, else an empty string."""
-        import signal
         import subprocess
 
         weighed = self.clock()
@@ -411,8 +411,6 @@ class CheckoutRun:
 
     def install(self, commit: str) -> None:
         """Run the dotfiles' script, or link them, once. An interrupted run is repeated at the next start."""
-        import fcntl
-
         try:
             descriptor = os.open(self.pending(), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:

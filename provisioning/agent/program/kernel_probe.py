@@ -12,6 +12,7 @@ Messages are signed with the key of its connection file.
 from __future__ import annotations
 
 import json
+import os
 import time
 
 from .processes import command_line
@@ -139,7 +140,6 @@ def _request(details: dict[str, Any]) -> bytes:
     """Return a signed `kernel_info_request` as ZMTP frames."""
     import hashlib
     import hmac
-    import os
 
     header = {
         "msg_id": os.urandom(16).hex(),

@@ -57,6 +57,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 def uv_program() -> str:
     """Return Berth's own uv, or the system's; an empty string if there is none."""
     try:
+        # Optional: the system may have another uv.
         from uv import find_uv_bin
 
         return str(Path(find_uv_bin()).resolve())

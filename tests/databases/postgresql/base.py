@@ -1,4 +1,4 @@
-"""PostgreSQL, with commits in tests."""
+"""PostgreSQL, with commit callbacks in tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.databases.emptying import DeletesFromFilledTables
 
 
 class Creation(DatabaseCreation):
-    """Django's, which says who still uses the database at the end, and drops it all the same."""
+    """Reports who still uses the database at the end, and drops it anyway."""
 
     def _destroy_test_db(self, test_database_name: str, verbosity: int) -> None:
         with self._nodb_cursor() as cursor:
@@ -26,11 +26,11 @@ class Creation(DatabaseCreation):
 
 
 class Operations(DeletesFromFilledTables, DatabaseOperations):
-    """Django's, which empties a database at less cost."""
+    """Empties a database faster."""
 
 
 class DatabaseWrapper(CommitsInTests, base.DatabaseWrapper):
-    """Django's, which runs callbacks when the commit would be."""
+    """Runs callbacks when the commit would happen."""
 
     creation_class = Creation
     ops_class = Operations

@@ -1,4 +1,4 @@
-"""SQLite, with commits in tests."""
+"""SQLite, with commit callbacks in tests."""
 
 from django.db.backends.sqlite3 import base
 from django.db.backends.sqlite3.operations import DatabaseOperations
@@ -8,10 +8,10 @@ from tests.databases.emptying import KeepsWhatMigrateMade
 
 
 class Operations(KeepsWhatMigrateMade, DatabaseOperations):
-    """Django's, which keeps what `migrate` has made."""
+    """Keeps what `migrate` has created."""
 
 
 class DatabaseWrapper(CommitsInTests, base.DatabaseWrapper):
-    """Django's, which runs callbacks when the commit would be."""
+    """Runs callbacks when the commit would happen."""
 
     ops_class = Operations

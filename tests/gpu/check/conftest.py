@@ -1,4 +1,4 @@
-"""A device that is none: the fake driver library, built once, and scripts for what goes wrong."""
+"""A simulated device: the fake driver library, built once, and scripts for its faults."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.gpu.check.sim_cuda import UUID
 
 VALIDATOR = Draft202012Validator(schema())
 SIMULATION = Simulation("tests.gpu.check.sim_cuda", "tests.gpu.check.sim_nvml")
-# The product's own patience: whoever tests what hangs is less patient with that alone.
+# The product's timeouts; tests of hangs shorten single ones.
 TIMING = Timing(term_s=0.3)
 
 
 @pytest.fixture(scope="session")
 def fake_cuda() -> Path:
-    """The folder of the fake libcuda.so.1; kept between runs as long as no source changes."""
+    """The folder of the fake libcuda.so.1; cached between runs until a source changes."""
     return host_build().parent
 
 
@@ -39,7 +39,7 @@ def host(fake_cuda: Path) -> Host:
 
 @pytest.fixture
 def setup_gpu(fake_cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Says what the made-up device does: `cuda` for the driver, `nvml` for NVML."""
+    """Set the behavior of the simulated device: `cuda` for the driver, `nvml` for NVML."""
     if not nvrtc_version():
         pytest.skip("cuda-bindings or NVRTC is not installed")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_cuda))
@@ -56,7 +56,7 @@ def setup_gpu(fake_cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def check(setup_gpu: Callable[..., None]) -> Callable[..., Report]:
-    """A simulated check with a plan of few tests."""
+    """A simulated check with a short plan."""
 
     def run(
         *tests: str | Test,
@@ -70,7 +70,7 @@ def check(setup_gpu: Callable[..., None]) -> Callable[..., Report]:
         plan = [t if isinstance(t, Test) else Test(t, t, 20.0) for t in tests] or None
         options = {"timing": TIMING, "simulation": SIMULATION, "plan": plan, **more}
         report = run_check(uuid, level, **options)
-        # Every report of every test is one that may be published.
+        # Every report of these tests must match the published schema.
         assert [e.message for e in VALIDATOR.iter_errors(report.to_dict())] == []
         return report
 

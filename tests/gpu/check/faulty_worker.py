@@ -46,7 +46,7 @@ def all_of_it() -> None:
     hello()
     for name in names:
         passed(name)
-    # As long as a real one: the watcher has looked at least once.
+    # As long as a real one, so that the watcher reads at least once.
     time.sleep(0.25)
     send("end", nonce=nonce, tests=len(names))
 
@@ -135,7 +135,7 @@ elif mode == "long_line":
     raw(b'{"kind":"' + b"x" * 200_000)
     time.sleep(30)
 elif mode == "noise":
-    # What libraries print on the standard streams does no harm.
+    # Libraries may print to the standard streams.
     print("x" * 3_000_000)
     print("y" * 3_000_000, file=sys.stderr)
     all_of_it()

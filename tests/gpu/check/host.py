@@ -1,4 +1,4 @@
-"""The kernels on the host, called one by one."""
+"""Calls single kernels on the host."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Host:
     def broken_unit(
         self, unit: int = 0, *, block: int = -1, clear: int = 0, stuck: int = 0, dead_address: int = 0
     ) -> None:
-        """A unit (as in host_shim.h) has these faults, in one block or in all; without any it is whole."""
+        """Inject faults into a unit (see host_shim.h), in one block or in all; without faults, repair it."""
         values = [ctypes.c_uint64(v) for v in (clear, stuck, dead_address)]
         self.library.berth_break_unit(ctypes.c_int(unit), ctypes.c_int(block), *values)
 
@@ -53,6 +53,6 @@ class Host:
         set_b: int = 0,
         cell: tuple[int, int] = (-1, -1),
     ) -> None:
-        """The multipliers of what is run from now on have these faults; without any they are whole."""
+        """Inject faults into the multipliers; without faults, repair them."""
         values = [ctypes.c_uint64(v) for v in (clear_a, set_a, clear_b, set_b)]
         self.library.berth_break(*values, ctypes.c_int(cell[0]), ctypes.c_int(cell[1]))

@@ -1,4 +1,4 @@
-"""The check's kernels, built by a C++ compiler for the host: a driver of its own, and what others run."""
+"""The check's kernels, built by a C++ compiler for the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compiler() -> str:
 
 
 def host_build() -> Path:
-    """The library; kept between runs as long as no source changes."""
+    """The library; cached between runs until a source changes."""
     digest = hashlib.sha256()
     for path in sorted([*KERNELS.glob("*.c*"), *KERNELS.glob("*.h"), SOURCE]):
         digest.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""What the tests of the rules judge: an H200, a copy, and how a test on them ended."""
+"""Values for tests of the rules: an H200, a copy, and ends of tests."""
 
 from __future__ import annotations
 

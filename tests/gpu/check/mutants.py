@@ -1,8 +1,8 @@
-"""Are the check's rules tested to the last number? `python -m tests.gpu.check.mutants [--write FILE]`
+"""Mutation test of the check's rules: `python -m tests.gpu.check.mutants [--write FILE]`
 
-Makes a mutant of every comparison, every number, every `and`, `or` and `not` of the rules, one at a time, and
-runs their tests against each. A mutant that no test notices is a rule that could change unseen. Takes about
-a minute or two; exit code 1 when one survives.
+Mutates every comparison, number, `and`, `or` and `not` of the rules, one at a time, and runs their tests
+against each mutant. A mutant that no test fails on survives. Takes 1 to 2 minutes; exit code 1 if one
+survives.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Mutant:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Descriptions of changes to one node, with a function that makes each on a copy of it."""
+    """Descriptions of mutations of one node, with a function that applies each to a copy."""
     if isinstance(node, ast.Compare):
         for place, operator in enumerate(node.ops):
             for other in _COMPARISONS[type(operator)]:
@@ -146,7 +146,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Gives the mutant in place of the module."""
+    """Imports the mutant in place of the module."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.name, self.source = f"{PACKAGE}.{mutant.module}", mutant.source
@@ -158,7 +158,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _cases(function: Any) -> Iterator[dict[str, Any]]:
-    """The arguments of each of a test's cases, as `parametrize` makes them."""
+    """The arguments of each case of a test, as `parametrize` creates them."""
     from _pytest.mark import ParameterSet
 
     axes: list[list[dict[str, Any]]] = []
@@ -175,7 +175,7 @@ def _cases(function: Any) -> Iterator[dict[str, Any]]:
 
 
 def run_tests() -> bool:
-    """Whether all pass. A runner of its own: starting pytest for each mutant would take most of the time."""
+    """Whether all tests pass. Has its own runner, as starting pytest per mutant would dominate the time."""
     import pytest
 
     for name in TESTS:
@@ -191,7 +191,7 @@ def run_tests() -> bool:
 
 
 def killed(mutant: Mutant) -> bool:
-    """Whether a test fails. In a process of its own, which no mutant outlives."""
+    """Whether a test fails. Each mutant has its own process."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -259,12 +259,12 @@ def main() -> int:
     args = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    # What is slow to import and is no part of the rules.
+    # Slow imports outside the rules.
     import jsonschema  # noqa: F401
     import numpy  # noqa: F401
     import pytest  # noqa: F401
 
-    # The control: a module that was taken apart and put together again unchanged must pass.
+    # The control: an unchanged, reassembled module must pass.
     for module in MODULES:
         if killed(Mutant(module, 0, "none", ast.unparse(_tree(module)))):
             print(f"The tests fail without a change in {module}.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The device of a simulated check: the real bindings over the fake driver library, and small sizes."""
+"""The device of a simulated check: real bindings over the fake driver library, with small sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
 
 def driver() -> Any:
-    """Kernels come from the package, which is quicker; a file in $TMPDIR asks for the compiler."""
+    """Uses packaged kernels, which is faster; the file `nvrtc` in $TMPDIR selects the compiler."""
     if Path(os.environ.get("TMPDIR", "/tmp"), "nvrtc").exists():
         compiler.packaged = lambda unit, capability: None
     else:
@@ -31,11 +31,11 @@ def sizes() -> Sizes:
 
 
 def nccl() -> None:
-    """There is none here: `tests/gpu/driver` has one."""
+    """None here; `tests/gpu/driver` has one."""
 
 
 def cublas() -> Any | None:
-    """The fake library holds a cuBLAS, too; a file in $TMPDIR says that it is installed."""
+    """The fake library contains cuBLAS; the file `cublas` in $TMPDIR enables it."""
     where = Path(os.environ.get("TMPDIR", "/tmp"), "cublas")
     if not where.exists():
         return None
@@ -43,5 +43,5 @@ def cublas() -> Any | None:
 
 
 def cublas_lt() -> Any | None:
-    """Comes with cuBLAS."""
+    """Enabled with cuBLAS."""
     return cublas()

@@ -19,7 +19,7 @@ SCRIPT: dict[str, Any] = json.loads(_file.read_text()) if _file.exists() else {}
 
 
 class Library(FakeLibrary):
-    """With events, SRAM state and link errors; `xid` and `lost` come `after_s` seconds after the start."""
+    """With events, SRAM state and link errors; `xid` and `lost` happen `after_s` seconds after the start."""
 
     def __init__(self, gpu: FakeGpu, script: dict[str, Any]) -> None:
         super().__init__([gpu])
@@ -51,7 +51,7 @@ class Library(FakeLibrary):
         return 0
 
     def do_nvmlDeviceGetGpuInstanceById(self, handle: Any, number: Any, target: Any) -> int:
-        # As real drivers do for whoever is neither root nor has the capability.
+        # As real drivers do without root and without the capability.
         if self.script.get("unprivileged"):
             return int(pynvml.NVML_ERROR_NO_PERMISSION)
         return super().do_nvmlDeviceGetGpuInstanceById(handle, number, target)
@@ -122,7 +122,7 @@ def build(script: dict[str, Any]) -> Library:
 
 
 def install() -> None:
-    """As the watcher's stand-in for NVML."""
+    """Install as the watcher's NVML."""
     if not SCRIPT.get("no_driver"):
         pynvml.nvmlLib = build(SCRIPT)
         pynvml._nvmlGetFunctionPointer_cache.clear()

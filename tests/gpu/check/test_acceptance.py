@@ -1,4 +1,4 @@
-"""The acceptance script runs to its end, over a made-up device; what it says there is marked as simulated."""
+"""The acceptance script over a simulated device, with marked results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.mark.thorough("a check with every option; `make test` has each")
-def test_the_acceptance(
+def test_acceptance_script_runs_over_a_simulated_device(
     setup_gpu: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -36,7 +36,7 @@ def test_the_acceptance(
         Test("burn_bf16", "burn", 20.0, params={"dtype": "bf16", "seconds": 0.05}),
     ]
     timing = Timing(term_s=0.3)
-    # How fast this machine is at the moment is not asked here: it has no device.
+    # Speed is not checked here, as there is no device.
     for limit in ("QUICK_S", "STANDARD_S", "KILLED_WITHIN_S"):
         monkeypatch.setattr(bench, limit, 600.0)
     options: dict[str, Any] = {"simulation": SIMULATION, "timing": timing, "plan": short}
@@ -53,7 +53,7 @@ def test_the_acceptance(
     assert "simulated: these figures say nothing" in (tmp_path / "out" / "gpu-check.md").read_text()
 
 
-def test_lines_that_are_missed(check: Callable[..., Any]) -> None:
+def test_acceptance_reports_missed_limits(check: Callable[..., Any]) -> None:
     burn = Test("burn_bf16", "burn", 20.0, params={"dtype": "bf16", "seconds": 0.02})
     report = check(
         "canary",
@@ -88,7 +88,7 @@ def test_all_levels_take_less_than_eight_minutes() -> None:
     assert limits < 8 * 60
 
 
-def test_the_time_of_each_test_is_a_table(check: Callable[..., Any]) -> None:
+def test_durations_of_tests_are_a_table(check: Callable[..., Any]) -> None:
     calls: list[tuple[str, dict[str, Any]]] = []
 
     def run(uuid: str, level: str, **more: Any) -> Any:
@@ -113,7 +113,9 @@ def test_the_time_of_each_test_is_a_table(check: Callable[..., Any]) -> None:
     ]
 
 
-def test_without_a_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acceptance_without_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with installed(None):
         assert bench.main([]) == 4
     assert "No acceptance without a device" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What an XID between two checks means for its device."""
+"""Consequences of XIDs between checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_meanings_of_xids(xid: int, action: Action, text: str) -> None:
 
 
 @pytest.mark.parametrize("xid", range(143, 152))
-def test_a_fatal_nvlink_error_takes_the_device_out(xid: int) -> None:
+def test_fatal_nvlink_error_fails_the_device(xid: int) -> None:
     line = f"NVRM: Xid (PCI:0000:3b:00): {xid}, NETIR_LINK_EVT %s XC1 i0 Link 08 (0x004505c6 0x00000000)"
     found = of_xid(xid, line % "Fatal")
     if 144 <= xid <= 150:
@@ -41,7 +41,7 @@ def test_a_fatal_nvlink_error_takes_the_device_out(xid: int) -> None:
         (62, Action.RESET), (63, Action.DRAIN_AND_RESET), (92, Action.INSPECT),
     ],
 )  # fmt: skip
-def test_the_catalog_between_checks(xid: int, action: Action | None) -> None:
+def test_xid_catalog_between_checks(xid: int, action: Action | None) -> None:
     found = of_xid(xid)
     assert (found.action if found is not None else None) == action
 

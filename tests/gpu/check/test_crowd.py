@@ -1,4 +1,4 @@
-"""All links of three devices at once, over a made-up device: real processes, faults on command."""
+"""Simultaneous copies between three simulated devices, in real processes with injected faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def statuses(report: Report) -> dict[str, Status]:
     return {test.name: test.status for test in report.tests}
 
 
-def test_three_devices_that_are_well(check: Check) -> None:
+def test_three_healthy_devices_pass(check: Check) -> None:
     report = check(PEERS, CROWD, "residue", cuda=THREE)
     assert set(statuses(report).values()) == {Status.PASSED}, render(report)
     crowd = report.tests[1]
@@ -42,15 +42,15 @@ def test_three_devices_that_are_well(check: Check) -> None:
     assert report.tests[2].measures["free_mib"] == 16, "all is given back"
 
 
-def test_a_pair_that_is_named_alone_has_no_crowd(check: Check) -> None:
+def test_all_pairs_is_skipped_with_one_peer(check: Check) -> None:
     report = check(Test("all_pairs", "all_pairs", 20.0, required=False), cuda={"devices": 2})
     assert statuses(report) == {"all_pairs": Status.SKIPPED}
     assert "at least 2 peer GPUs" in report.tests[0].text
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 2), (2, 0)])
-def test_a_bit_that_is_wrong_only_when_all_copy(check: Check, here: int, there: int) -> None:
-    """Of a copy to the checked device, or from it: by itself, and both ways, the link is well."""
+def test_wrong_bit_during_simultaneous_copies_is_found(check: Check, here: int, there: int) -> None:
+    """To or from the checked device; the link passes when tested alone."""
     report = check(PEERS, CROWD, cuda={**THREE, "crowd_from": here, "crowd_to": there})
     assert statuses(report) == {"peers": Status.PASSED, "all_pairs": Status.FAILED}, render(report)
     assert (report.verdict, report.action) == (Verdict.FAIL, Action.REPLACE)
@@ -70,7 +70,7 @@ def test_a_bit_that_is_wrong_only_when_all_copy(check: Check, here: int, there: 
     ],
     ids=["memory", "copy"],
 )
-def test_an_error_half_way_leaves_nothing_behind(check: Check, fault: dict[str, Any], text: str) -> None:
+def test_failed_test_releases_all_memory(check: Check, fault: dict[str, Any], text: str) -> None:
     report = check(CROWD, "residue", cuda={**THREE, **fault})
     assert statuses(report) == {"all_pairs": Status.SKIPPED, "residue": Status.PASSED}, render(report)
     assert text in report.tests[0].text

@@ -1,4 +1,4 @@
-"""What speaks against a device, or is worth a word, before any load."""
+"""Findings about a device's state before any load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def found(snapshot: dict[str, Any], before: float | None = None) -> list[tuple[s
         {"ecc_uncorrected": None},
         links(18, nvlinks_switched=True, nvlinks_of_partners=18),
         links(18, nvlinks_switched=True, nvlinks_of_partners=17),
-        # Without bridges none is up; with some, others of the node are as they are.
+        # Without bridges no link is up.
         links(0, 12),
         links(4, 14, nvlinks_of_partners=4),
         links(4, 14, nvlinks_of_partners=None, nvlinks_switched=False),
@@ -64,13 +64,13 @@ def test_healthy_state_has_no_findings(snapshot: dict[str, Any]) -> None:
     assert before_load(snapshot) == []
 
 
-def test_errors_since_the_last_reset_do_not_pass() -> None:
+def test_uncorrected_errors_since_the_last_reset_fail() -> None:
     ((code, severity, action, text),) = found({"ecc_uncorrected": 1})
     assert (code, severity, action) == ("ecc_standing", Severity.FAIL, Action.DRAIN_AND_RESET)
     assert text.startswith("1 uncorrectable")
 
 
-def test_a_board_whose_own_memory_is_corrupt_does_not_pass() -> None:
+def test_corrupt_inforom_fails() -> None:
     ((code, severity, action, text),) = found({"inforom_valid": False, "inforom_version": "G520.0200.00.05"})
     assert (code, severity, action) == ("inforom", Severity.FAIL, Action.INSPECT)
     assert text.startswith("The InfoROM G520.0200.00.05 is corrupt, so ") and "Flash the InfoROM" in text
@@ -87,7 +87,7 @@ def test_persistence_mode_is_reported_without_consequence() -> None:
     assert "blacklist nouveau" in text
 
 
-def test_ecc_that_was_switched_off_is_a_warning() -> None:
+def test_disabled_ecc_is_a_warning() -> None:
     ((code, severity, action, text),) = found({"ecc": False, "ecc_default": True})
     assert (code, severity, action) == ("ecc_off", Severity.DEGRADED, Action.INSPECT)
     assert (
@@ -99,9 +99,7 @@ def test_ecc_that_was_switched_off_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("now", "before", "more"), [(3, 3, 0), (0, 3, 0), (None, 3, 0), (3, None, 0), (3, 0, 3), (5, 4, 1)]
 )
-def test_memory_that_was_retired_since_the_last_check(
-    now: int | None, before: float | None, more: int
-) -> None:
+def test_memory_retired_since_the_last_check(now: int | None, before: float | None, more: int) -> None:
     last = {} if before is None else {"retired_memory": before}
     texts = [(f.code, f.severity, f.action, f.text) for f in before_load({"retired": now}, last)]
     text = f"{more} more memory pages or rows retired since the last check ({now} in total)."
@@ -155,14 +153,14 @@ def test_display_clients_are_reported_without_consequence() -> None:
     assert "(process 0, 1, 2, 3, 4, 5, 6, 7)" in text
 
 
-def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:
+def test_inactive_nvlink_degrades() -> None:
     fewer = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=18, model="NVIDIA H200")
     text = "17 NVLinks are up, but 18 are up on another NVIDIA H200 at the same switches or bridge."
     assert found(fewer) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
     assert "another device at" in found(links(3, 1, nvlinks_of_partners=4))[0][3]
     # Bridges join all of their links: a partner that has more knows that this one lost some.
     assert found(links(0, 4, nvlinks_of_partners=1))[0][0] == "nvlink_missing"
-    # All of the node's are so: perhaps it is built like that.
+    # Equal on all GPUs of the node, so perhaps by design.
     alike = links(17, 1, nvlinks_switched=True, nvlinks_of_partners=17)
     text = "17 of 18 NVLinks to the switches are up."
     assert found(alike) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
@@ -180,18 +178,18 @@ def test_a_link_that_is_down_from_the_start_does_not_pass() -> None:
         ({"nvlinks": []}, 12),
     ],
 )
-def test_links_as_in_the_last_check(snapshot: dict[str, Any], before: float | None) -> None:
+def test_unchanged_links_have_no_findings(snapshot: dict[str, Any], before: float | None) -> None:
     assert found(snapshot, before) == []
 
 
-def test_fewer_links_than_in_the_last_check_do_not_pass() -> None:
+def test_fewer_links_than_in_the_last_check_degrade() -> None:
     text = (
         "3 NVLinks are up, but 4 were up in the last check. Reset the GPU and check its bridges. "
         "If bridges were removed on purpose, uncordon the GPU."
     )
     assert found(links(3, 1), 4.0) == [("nvlink_missing", Severity.FAIL, Action.RESET, text)]
     assert found(links(1, 3), 2.0)[0][1] == Severity.FAIL
-    # The bridge may have been taken away: the next check takes that as it is.
+    # The bridge may have been removed; the next check accepts that.
     text = (
         "No NVLinks are up; the last check found 1. "
         "Check the bridge, unless the bridge was removed on purpose."
@@ -199,7 +197,7 @@ def test_fewer_links_than_in_the_last_check_do_not_pass() -> None:
     assert found(links(0, 4), 1) == [("nvlink_missing", Severity.DEGRADED, Action.INSPECT, text)]
 
 
-def test_the_number_of_links() -> None:
+def test_number_of_links() -> None:
     assert links_up(links(3, 1)) == 3 and links_up(links(0, 1)) == 0
     assert links_up({}) is links_up({"nvlinks": []}) is links_up(links(3, mig_mode=True)) is None
 
@@ -220,9 +218,7 @@ def test_lowered_limits_are_reported() -> None:
 
 
 @pytest.mark.parametrize(("capability", "codes"), [((7, 0), 1), ((7, 5), 0), ((9, 0), 0), (None, 0)])
-def test_tensor_cores_of_volta_are_said_to_be_untested(
-    capability: tuple[int, int] | None, codes: int
-) -> None:
+def test_volta_tensor_cores_are_reported_as_untested(capability: tuple[int, int] | None, codes: int) -> None:
     findings = untested_findings(capability)
     assert [(f.severity, f.action) for f in findings] == [(Severity.DEGRADED, Action.INSPECT)] * codes
 
@@ -244,7 +240,7 @@ def result(status: Status, figure: Status, errors: int | None = 0) -> TestResult
 
 
 @pytest.mark.parametrize("code", ["clocks_lowered", "power_lowered"])
-def test_a_figure_that_is_low_by_lowered_limits_is_a_warning(code: str) -> None:
+def test_low_value_due_to_lowered_limits_is_a_warning(code: str) -> None:
     low = [Finding(code, Severity.DEGRADED, "low")]
     (test,) = excuse_lowered_limits([result(Status.FAILED, Status.FAILED)], low)
     assert (test.status, test.text) == (Status.WARNED, "low; clocks or power limit are below the default")

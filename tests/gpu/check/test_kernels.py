@@ -1,4 +1,4 @@
-"""The kernels: compiled for every architecture, and run on the host with faults planted in their data."""
+"""The kernels: compiled for every architecture, and run on the host with injected faults."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ INSTRUCTIONS = [
 
 @pytest.mark.thorough("disassembles each")
 @pytest.mark.parametrize(("unit", "capability", "kernel", "instruction"), INSTRUCTIONS)
-def test_the_machine_code_has_the_instructions_that_a_test_is_for(
+def test_machine_code_contains_the_tested_instructions(
     unit: str, capability: tuple[int, int], kernel: str, instruction: str, tmp_path: Path
 ) -> None:
     disassembler = next(
@@ -121,8 +121,8 @@ def test_unsupported_architecture_is_reported() -> None:
 # CUDA 12.2, 12.4, 12.8 and 13.0: R535, R550, R570 and R580.
 @pytest.mark.parametrize("driver", [12020, 12040, 12080, 13000])
 @pytest.mark.parametrize("capability", ARCHITECTURES, ids=arch_name)
-def test_every_driver_is_given_code_that_it_takes(capability: tuple[int, int], driver: int) -> None:
-    """Drivers before R580 refuse version 8 of the ABI, which is all that CUDA 13 makes."""
+def test_cubins_match_the_driver_version(capability: tuple[int, int], driver: int) -> None:
+    """Drivers before R580 refuse ABI version 8, the only one of CUDA 13."""
     if capability >= (10, 0) and driver < 12080:
         with pytest.raises(NoCubin, match="this driver"):
             compiler.cubin("scrub", capability, driver)
@@ -137,7 +137,7 @@ def test_every_driver_is_given_code_that_it_takes(capability: tuple[int, int], d
     )
 
 
-def test_code_for_an_older_architecture_is_taken_last() -> None:
+def test_cubins_for_older_architectures_come_last() -> None:
     origins = [cubin.origin.partition(".")[0] for cubin in compiler.cubins("scrub", (8, 7), 13000)]
     assert origins == ["nvrtc 13", "nvrtc 12", "packaged (nvrtc 12"]
 
@@ -146,7 +146,7 @@ def test_both_compilers_are_installed_side_by_side() -> None:
     assert [each.major for each in compilers()] == [13, 12]
 
 
-def test_without_the_older_compiler_the_packaged_kernels_serve_older_drivers(
+def test_packaged_kernels_are_used_for_older_drivers_without_the_older_compiler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiler, "compilers", lambda: compilers()[:1])
@@ -161,7 +161,7 @@ def test_invalid_cubin_has_no_abi() -> None:
     assert compiler.elf_abi(b"") == compiler.elf_abi(b"\x7fELF") == compiler.elf_abi(b"PTX code here") == 0
 
 
-def test_the_packaged_kernels_are_not_stale() -> None:
+def test_packaged_kernels_match_their_sources() -> None:
     manifest = json.loads((CUBINS / "manifest.json").read_text())
     assert set(manifest["sources"]) == {*UNITS, *ONLY_FOR}
     for unit in manifest["sources"]:
@@ -188,7 +188,7 @@ def test_the_packaged_kernels_are_not_stale() -> None:
         ((11, 0), None),
     ],
 )
-def test_a_packaged_kernel_of_the_same_major_fits(
+def test_packaged_kernel_of_the_same_major_architecture_is_used(
     capability: tuple[int, int], arch: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiler, "compilers", tuple)
@@ -200,15 +200,13 @@ def test_a_packaged_kernel_of_the_same_major_fits(
         assert (built.arch, built.origin) == (arch, PACKAGED)
 
 
-def test_code_for_one_architecture_alone_is_not_used_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_architecture_specific_code_is_not_used_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiler.cubin("fp4", (12, 0)).origin == PACKAGED
     assert compiler.packaged("fp4", (12, 1)) is None
     assert compiler.cubin("fp4", (12, 1)).arch == "sm_121a"
 
 
-def test_a_packaged_kernel_that_was_changed_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modified_packaged_kernel_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiler.packaged("scrub", (9, 0)) is not None
     for path in CUBINS.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -241,7 +239,7 @@ PATTERNS = [
 
 @pytest.mark.parametrize(("fill", "fill_args", "check", "check_args"), PATTERNS)
 @pytest.mark.parametrize(("index", "bit"), [(0, 0), (WORDS - 1, 63), (1234, 31)])
-def test_a_clean_memory_is_clean_and_a_flip_is_found_where_it_is(
+def test_bit_flip_is_found_at_its_address(
     host: Host, fill: str, fill_args: Any, check: str, check_args: Any, index: int, bit: int
 ) -> None:
     memory = words()
@@ -251,12 +249,12 @@ def test_a_clean_memory_is_clean_and_a_flip_is_found_where_it_is(
     before = int(memory[index])
     host.run("flip_bit", memory, index, bit)
     log = host.log(check, memory, WORDS, *check_args)
-    # The indexes that are told are those of the whole memory: 100 words come before this chunk.
+    # Indexes refer to the whole memory: 100 words precede this chunk.
     assert (log.count, log.first, log.bits) == (1, 100 + index, 1 << bit)
     assert (log.index[0], log.got[0], log.want[0]) == (100 + index, before ^ (1 << bit), before)
 
 
-def test_many_errors_are_counted_and_a_few_are_kept(host: Host) -> None:
+def test_errors_are_counted_and_the_first_are_logged(host: Host) -> None:
     memory = words()
     host.run("fill_mix", memory, WORDS, 0, 1, 0)
     memory[10:110] ^= np.uint64(6)
@@ -265,7 +263,7 @@ def test_many_errors_are_counted_and_a_few_are_kept(host: Host) -> None:
     assert list(log.index) == list(range(10, 26))
 
 
-def test_every_address_has_a_value_of_its_own(host: Host) -> None:
+def test_every_address_has_a_unique_value(host: Host) -> None:
     memory, other = words(), words()
     host.run("fill_mix", memory, WORDS, 0, 1, 0)
     host.run("fill_mix", other, WORDS, WORDS, 1, 0)
@@ -273,8 +271,8 @@ def test_every_address_has_a_value_of_its_own(host: Host) -> None:
 
 
 @pytest.mark.parametrize("line", [0, 3, 11])
-def test_a_stuck_address_line_shows_only_where_words_differ(host: Host, line: int) -> None:
-    """Two addresses that are one cell: a uniform pattern cannot see it, the address pattern does."""
+def test_stuck_address_line_is_found_by_the_address_pattern_only(host: Host, line: int) -> None:
+    """Two addresses share one cell, which a uniform pattern cannot detect."""
 
     def alias(memory: NDArray[np.uint64]) -> None:
         at = np.arange(WORDS)
@@ -300,7 +298,7 @@ def test_moving_inversions_invert(host: Host) -> None:
     assert (memory == np.uint64(5)).all()
 
 
-def test_inversions_go_up_and_come_down(host: Host) -> None:
+def test_inversions_run_upwards_and_downwards(host: Host) -> None:
     for kernel, order in (("invert_up", [10, 20]), ("invert_down", [20, 10])):
         memory = words()
         memory[[10, 20]] = np.uint64(1)
@@ -316,7 +314,7 @@ def test_walking_bits_visit_every_bit_of_every_word(host: Host) -> None:
     assert (seen == np.uint64(MASK)).all()
 
 
-def test_modulo_twenty(host: Host) -> None:
+def test_modulo_20_pattern(host: Host) -> None:
     memory = words()
     host.run("fill_modulo", memory, WORDS, 3, 6, 0xF0, 0)
     host.run("fill_modulo", memory, WORDS, 3, 6, 0xF0, 1)
@@ -324,7 +322,7 @@ def test_modulo_twenty(host: Host) -> None:
     assert (memory[mine] == np.uint64(0xF0)).all()
     assert (memory[~mine] == np.uint64(MASK ^ 0xF0)).all()
     assert host.log("check_modulo", memory, WORDS, 3, 6, 0xF0).count == 0
-    memory[4] ^= np.uint64(1)  # a neighbour: it is not looked at
+    memory[4] ^= np.uint64(1)  # a neighbor, which is not checked
     assert host.log("check_modulo", memory, WORDS, 3, 6, 0xF0).count == 0
     memory[23] ^= np.uint64(1)
     log = host.log("check_modulo", memory, WORDS, 3, 6, 0xF0)
@@ -332,7 +330,7 @@ def test_modulo_twenty(host: Host) -> None:
 
 
 @pytest.mark.parametrize("planted", [0, 1, 777])
-def test_scrub_counts_and_ors(host: Host, planted: int) -> None:
+def test_scrub_counts_and_combines_nonzero_words(host: Host, planted: int) -> None:
     memory, out = words(), words(1)
     memory[np.arange(planted) * 5] = np.uint64(1 << 40)
     host.run("count_nonzero", memory, WORDS, out)
@@ -342,7 +340,7 @@ def test_scrub_counts_and_ors(host: Host, planted: int) -> None:
     assert out[0] == (1 << 40 if planted else 0)
 
 
-def test_streams(host: Host) -> None:
+def test_copy_read_and_write_kernels(host: Host) -> None:
     source, target, out = words(2000), words(2000), words(1)
     host.run("fill_mix", source, 2000, 0, 9, 0)
     host.run("copy16", target, source, 999)
@@ -357,7 +355,7 @@ def test_streams(host: Host) -> None:
     assert (log.count, log.first, log.bits) == (1, 501, 8)
 
 
-def test_the_gate_opens_and_gives_up(host: Host) -> None:
+def test_gate_opens_or_times_out(host: Host) -> None:
     flags = np.array([1, 0], np.uint32)
     host.run("gate", flags, 10**9, flags[1:])
     assert flags[1] == 1

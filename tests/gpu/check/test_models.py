@@ -1,4 +1,4 @@
-"""Models and situations: the verdict of every pair, by the rules. A healthy GPU never fails."""
+"""The verdict of every model in every situation. A healthy GPU never fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LINKS = [{"link": link, "active": False} for link in range(12)]
 
 @dataclass(frozen=True)
 class Situation:
-    """What differs from a healthy device at its datasheet's speed; `worst` is the verdict that follows."""
+    """Differences from a healthy device at datasheet speed; `worst` is the expected verdict."""
 
     worst: Verdict
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ FAULTS = {
 
 
 def _healthy(metric: str, facts: Facts) -> float:
-    """A little above the floor at which a warning begins; any value without a floor."""
+    """A value slightly above the warning limit; any value without a limit."""
     judged = thresholds.judge(metric, 1e9, facts)
     return 1.05 * judged.warn_below if judged.warn_below else 100.0
 
@@ -146,7 +146,7 @@ ORDER = (PASS, DEGRADED, Verdict.INCONCLUSIVE, FAIL)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
-def test_a_healthy_device_never_fails(model: tuple[str, tuple[int, int], Verdict, Verdict]) -> None:
+def test_healthy_device_never_fails(model: tuple[str, tuple[int, int], Verdict, Verdict]) -> None:
     name, capability, quick, standard = model
     for level, healthy in ((Level.QUICK, quick), (Level.STANDARD, standard)):
         for title, situation in SITUATIONS.items():
@@ -157,7 +157,7 @@ def test_a_healthy_device_never_fails(model: tuple[str, tuple[int, int], Verdict
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
-def test_a_faulty_device_fails_without_figures_too(
+def test_faulty_device_fails_without_datasheet_values(
     model: tuple[str, tuple[int, int], Verdict, Verdict],
 ) -> None:
     name, capability, _, _ = model

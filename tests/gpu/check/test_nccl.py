@@ -1,4 +1,4 @@
-"""NCCL by ctypes: against the library itself where it is installed, which needs no GPU for this."""
+"""NCCL by ctypes, against the real library if installed, which needs no GPU here."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def real() -> Nccl:
     return Nccl(library)
 
 
-def test_its_version_and_its_words(real: Nccl) -> None:
+def test_version_and_error_texts(real: Nccl) -> None:
     assert re.fullmatch(r"nccl 2\.\d+\.\d+", real.version)
     assert real.error_string(4).startswith("invalid argument")
     assert len({real.error_string(number) for number in range(8)}) == 8
 
 
-def test_an_id_names_where_to_meet(real: Nccl) -> None:
+def test_unique_ids_differ(real: Nccl) -> None:
     first, second = real.unique_id(), real.unique_id()
     assert len(first) == len(second) == nccl.UNIQUE_ID_BYTES
     assert first != second
 
 
-def test_a_failed_call_says_what_failed(real: Nccl) -> None:
-    """A rank that there is not; on a machine without a driver that is what it says first."""
+def test_failed_call_names_function_and_error(real: Nccl) -> None:
+    """An invalid rank; without a driver NCCL reports that first."""
     with pytest.raises(
         NcclError, match=r"^ncclCommInitRank: [14] \((invalid argument|unhandled cuda)"
     ) as caught:
@@ -44,7 +44,7 @@ def test_a_failed_call_says_what_failed(real: Nccl) -> None:
 
 
 class Recorder:
-    """A library that writes down what it is called with, and answers with what it is told to."""
+    """A library that records its calls and returns configured results."""
 
     def __init__(self, version: int = 23203, **results: int) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -74,11 +74,11 @@ class Recorder:
 @pytest.mark.parametrize(
     ("number", "text"), [(23203, "nccl 2.32.3"), (21805, "nccl 2.18.5"), (2804, "nccl 2.8.4")]
 )
-def test_a_version_is_read_as_the_header_codes_it(number: int, text: str) -> None:
+def test_version_number_is_decoded(number: int, text: str) -> None:
     assert Nccl(Recorder(number)).version == text
 
 
-def test_calls_have_the_forms_of_the_header() -> None:
+def test_call_signatures_match_the_header() -> None:
     library = Recorder()
     made = Nccl(library)
     assert library.ncclAllReduce.argtypes[2] is ctypes.c_size_t
@@ -97,7 +97,7 @@ def test_calls_have_the_forms_of_the_header() -> None:
         made.rank(2, 0, b"short")
 
 
-def test_a_group_is_ended_after_an_error_too() -> None:
+def test_group_is_ended_after_an_error() -> None:
     library = Recorder(ncclAllReduce=5)
     made = Nccl(library)
     with pytest.raises(NcclError) as caught, made.group():
@@ -123,7 +123,7 @@ def test_background_error_is_reported(asked: int) -> None:
         made.check(1)
 
 
-def test_the_wheel_s_library_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_of_the_wheel_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "nvidia/nccl/lib/libnccl.so.2"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -143,7 +143,7 @@ def test_the_wheel_s_library_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
     assert opened == [str(path), "libnccl.so.2"]
 
 
-def test_no_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str) -> None:
         raise OSError(name)
 

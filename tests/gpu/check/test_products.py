@@ -1,4 +1,4 @@
-"""Products: exact on the host build, and no broken bit or cell of a multiplier stays hidden."""
+"""Matrix products are exact on the host build, and every broken bit of a multiplier is found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ u32 = ctypes.c_uint32
 
 @dataclass
 class Operands:
-    """One round of a type: encoded operands, and what their product is."""
+    """One round of a data type: encoded operands and their product."""
 
     d: DType
     round: ProductRound
@@ -47,7 +47,7 @@ class Operands:
 
     @property
     def side(self) -> int:
-        """One block: the smallest product there is."""
+        """One block: the smallest product."""
         return self.d.tile
 
     @property
@@ -66,8 +66,8 @@ class Operands:
         return host.log(kernel, c, self.want, c.size)
 
 
-def made(d: DType, elements: int) -> NDArray[Any]:
-    """Room for operands of a type, empty."""
+def empty_operands(d: DType, elements: int) -> NDArray[Any]:
+    """An empty buffer for operands of a type."""
     return np.zeros(d.bytes_of(elements), np.uint8).view(KINDS[d.name])
 
 
@@ -75,7 +75,7 @@ def operands(host: Host, d: DType, round_: ProductRound) -> Operands:
     side = d.tile
     size, wides, integers = side * round_.depth, [], []
     for bits, gap, seed in zip((round_.a_bits, round_.b_bits), round_.gaps, (1, 1 ^ 0xB), strict=True):
-        whole, wide = np.zeros(size, np.int64), made(d, size)
+        whole, wide = np.zeros(size, np.int64), empty_operands(d, size)
         host.run("fill_integers", whole, size, seed, u32(bits), u32(round_.depth), u32(gap))
         host.run("encode", wide, whole, size, u32(d.code))
         integers.append(whole.reshape(side, round_.depth))
@@ -94,16 +94,16 @@ def every_round(host: Host, dtype: str) -> tuple[Operands, ...]:
 
 
 @pytest.fixture
-def whole(host: Host) -> Iterator[Host]:
-    """The multipliers are whole again afterwards."""
+def repaired_host(host: Host) -> Iterator[Host]:
+    """Repairs the multipliers afterwards."""
     yield host
     host.broken()
 
 
-def found(host: Host, dtype: str, suffix: str, **fault: Any) -> bool:
-    """Whether a product of any round comes out wrong with this fault."""
+def is_detected(host: Host, dtype: str, suffix: str, **fault: Any) -> bool:
+    """Whether the product of any round is wrong with this fault."""
     first = any(name.endswith("b") for name in fault)
-    # Where most bits of the broken side take part is looked first.
+    # Rounds with most bits of the broken side first.
     rounds = sorted(every_round(host, dtype), key=lambda each: -(each.round.a_bits, each.round.b_bits)[first])
     host.broken(**fault)
     try:
@@ -119,7 +119,7 @@ def test_every_type_of_the_plan_has_rounds() -> None:
 
 @pytest.mark.parametrize("deepest", [64, 2048])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_all_bits_of_a_mantissa_take_part_and_every_sum_is_exact(dtype: str, deepest: int) -> None:
+def test_rounds_cover_all_mantissa_bits_with_exact_sums(dtype: str, deepest: int) -> None:
     d = DTYPES[dtype]
     rounds = rounds_of(dtype, d.step, deepest)
     mantissa = SIZES[dtype]
@@ -137,13 +137,13 @@ def test_all_bits_of_a_mantissa_take_part_and_every_sum_is_exact(dtype: str, dee
         assert max(r.terms for r in rounds) == deepest
 
 
-def test_both_sides_of_bf16_are_below_256_in_sums_of_256() -> None:
+def test_bf16_operands_are_below_256_in_sums_of_256() -> None:
     both = next(r for r in rounds_of("bf16", 32, 2048) if r.a_bits == r.b_bits)
     assert (both.a_bits, both.depth, both.gap) == (8, 256, 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_operands_are_what_their_round_says(host: Host, dtype: str) -> None:
+def test_operands_match_their_round(host: Host, dtype: str) -> None:
     for each in every_round(host, dtype):
         for integers, bits, gap in zip(
             each.integers, (each.round.a_bits, each.round.b_bits), each.round.gaps, strict=True
@@ -165,35 +165,35 @@ def test_the_operands_are_what_their_round_says(host: Host, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), KERNELS)
-def test_products_are_exact_and_any_flip_is_found(whole: Host, dtype: str, suffix: str) -> None:
-    for each in every_round(whole, dtype):
-        c = each.multiply(whole, suffix)
-        assert each.errors(whole, c).count == 0
+def test_products_are_exact_and_any_flip_is_found(repaired_host: Host, dtype: str, suffix: str) -> None:
+    for each in every_round(repaired_host, dtype):
+        c = each.multiply(repaired_host, suffix)
+        assert each.errors(repaired_host, c).count == 0
         # Every single bit counts: the lowest of a mantissa, the sign, one that makes a NaN.
         bits = c.view(np.uint64 if dtype == "fp64" else np.uint32)
         for index, bit in ((0, 0), (c.size - 1, bits.itemsize * 8 - 1), (777, bits.itemsize * 8 - 2)):
             bits[index] ^= bits.dtype.type(1 << bit)
-            log = each.errors(whole, c)
+            log = each.errors(repaired_host, c)
             assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
             bits[index] ^= bits.dtype.type(1 << bit)
         c[5] = each.d.fill_byte if each.d.integer else np.nan
-        assert each.errors(whole, c).count == 1
+        assert each.errors(repaired_host, c).count == 1
 
 
-def test_a_wrong_operand_is_wrong_results_in_its_whole_row(whole: Host) -> None:
-    each = every_round(whole, "fp32")[-1]
+def test_wrong_operand_corrupts_its_whole_row(repaired_host: Host) -> None:
+    each = every_round(repaired_host, "fp32")[-1]
     a = each.a.copy()
     a[3 * each.round.depth + 9] += 1
     wrong = Operands(each.d, each.round, a, each.b, each.want, each.integers)
-    log = wrong.errors(whole, wrong.multiply(whole))
+    log = wrong.errors(repaired_host, wrong.multiply(repaired_host))
     assert (log.count, log.first) == (each.side, 3 * each.side)
 
 
-def test_a_product_says_which_multiprocessor_made_each_tile(host: Host) -> None:
+def test_product_records_the_multiprocessor_of_each_tile(host: Host) -> None:
     for dtype, suffix in KERNELS:
         d = DTYPES[dtype]
         side, depth = 2 * d.tile, d.step
-        a, b = made(d, side * depth), made(d, side * depth)
+        a, b = empty_operands(d, side * depth), empty_operands(d, side * depth)
         c, where = np.zeros(side * side, np.float64), np.full(4, 99, np.uint32)
         inner = d.depth_argument(depth)
         host.run(f"gemm_{dtype}{suffix}", a, b, c, u32(side), u32(inner), where, grid=(2, 2), block=True)
@@ -218,25 +218,25 @@ DEAD = [
         several=True,
     ),
 )
-def test_a_dead_bit_of_a_multiplier_is_found(whole: Host, dtype: str, suffix: str, side: str) -> None:
-    """Each mantissa, exponent and sign bit of each type, stuck at 0 and stuck at 1, on either side."""
+def test_dead_multiplier_bit_is_found(repaired_host: Host, dtype: str, suffix: str, side: str) -> None:
+    """Each mantissa, exponent and sign bit of each type, stuck at 0 and at 1, on both sides."""
     bits = [bit for kind, which, bit in DEAD if (kind, which) == (dtype, side)]
     assert len(bits) == 1 + sum(FORMATS[dtype])
     hidden = [
         (bit, stuck_at)
         for bit in bits
         for stuck_at in ("clear", "set")
-        if not found(whole, dtype, suffix, **{f"{stuck_at}_{side}": 1 << bit})
+        if not is_detected(repaired_host, dtype, suffix, **{f"{stuck_at}_{side}": 1 << bit})
     ]
     assert hidden == []
 
 
-def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
-    """The control: what the rounds are there for."""
-    small = operands(whole, DTYPES["bf16"], ProductRound(SMALL, SMALL, 64, 1))
+def test_powers_of_two_hide_mantissa_bits(repaired_host: Host) -> None:
+    """The negative control, which the rounds exist for."""
+    small = operands(repaired_host, DTYPES["bf16"], ProductRound(SMALL, SMALL, 64, 1))
     for bit in range(7):
-        whole.broken(clear_a=1 << bit, clear_b=1 << bit)
-        assert small.errors(whole, small.multiply(whole)).count == 0
+        repaired_host.broken(clear_a=1 << bit, clear_b=1 << bit)
+        assert small.errors(repaired_host, small.multiply(repaired_host)).count == 0
 
 
 @pytest.mark.parametrize("suffix", ["", "_wg"])
@@ -244,25 +244,25 @@ def test_powers_of_two_would_hide_every_mantissa_bit(whole: Host) -> None:
     "dtype",
     quick_of(("fp16", "bf16", "tf32", "fp8", "int8"), ("fp8", "int8"), "every type; `make test` has two"),
 )
-def test_a_dead_cell_of_a_tensor_core_is_found(whole: Host, dtype: str, suffix: str) -> None:
-    """Each bit of one mantissa times each bit of the other, the leading ones too."""
+def test_dead_tensor_core_cell_is_found(repaired_host: Host, dtype: str, suffix: str) -> None:
+    """Each pair of mantissa bits, including the leading ones."""
     bits = range(FORMATS[dtype][1] + 1)
-    both = next(each for each in every_round(whole, dtype) if each.round.a_bits == each.round.b_bits)
+    both = next(each for each in every_round(repaired_host, dtype) if each.round.a_bits == each.round.b_bits)
     hidden = []
     for cell in ((i, j) for i in bits for j in bits):
-        whole.broken(cell=cell)
-        if not both.errors(whole, both.multiply(whole, suffix)).count:
+        repaired_host.broken(cell=cell)
+        if not both.errors(repaired_host, both.multiply(repaired_host, suffix)).count:
             hidden.append(cell)
     assert hidden == []
 
 
-# --- random operands, and what the CPU makes of them ---
+# --- random operands and the CPU reference --------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_cpu_knows_the_random_operands_to_the_bit(host: Host, dtype: str) -> None:
+def test_cpu_reproduces_random_operands_exactly(host: Host, dtype: str) -> None:
     d, count = DTYPES[dtype], 20_000
-    filled = made(d, count)
+    filled = empty_operands(d, count)
     host.run("fill_random", filled, count, 3, u32(d.code))
     values = reference.random_values(np.arange(count, dtype=np.uint64), 3, dtype)
     exponent, mantissa = FORMATS[dtype]
@@ -288,16 +288,14 @@ def test_the_cpu_knows_the_random_operands_to_the_bit(host: Host, dtype: str) ->
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_random_product_is_right_by_the_cpu_and_an_error_that_repeats_is_not(
-    whole: Host, dtype: str
-) -> None:
+def test_cpu_sample_finds_repeated_errors_in_random_products(repaired_host: Host, dtype: str) -> None:
     d = DTYPES[dtype]
     side = d.tile
-    a, b = made(d, side * side), made(d, side * side)
-    whole.run("fill_random", a, side * side, 5, u32(d.code))
-    whole.run("fill_random", b, side * side, 6, u32(d.code))
+    a, b = empty_operands(d, side * side), empty_operands(d, side * side)
+    repaired_host.run("fill_random", a, side * side, 5, u32(d.code))
+    repaired_host.run("fill_random", b, side * side, 6, u32(d.code))
     work = Operands(d, ProductRound(SMALL, SMALL, side, 1), a, b, np.zeros(0, np.int64), (np.zeros(0),) * 2)  # type: ignore[arg-type]
-    c = work.multiply(whole).astype(np.float64).reshape(side, side)
+    c = work.multiply(repaired_host).astype(np.float64).reshape(side, side)
 
     def compare(values: NDArray[np.float64]) -> reference.Difference:
         return reference.compare(values.__getitem__, dtype=dtype, side=side, depth=side, seeds=(5, 6))
@@ -313,12 +311,12 @@ def test_a_random_product_is_right_by_the_cpu_and_an_error_that_repeats_is_not(
     c[row, column] = np.nan
     assert compare(c).wrong == 1
     # The highest mantissa bit of an operand: no exact product is needed to see it.
-    whole.broken(clear_a=1 << (FORMATS[dtype][1] - 1))
-    assert compare(work.multiply(whole).astype(np.float64).reshape(side, side)).wrong > 100
+    repaired_host.broken(clear_a=1 << (FORMATS[dtype][1] - 1))
+    assert compare(work.multiply(repaired_host).astype(np.float64).reshape(side, side)).wrong > 100
 
 
 @pytest.mark.parametrize("side", [1, 64, 100, 128, 8192])
-def test_the_sample_has_a_place_in_every_stretch(side: int) -> None:
+def test_sample_covers_every_stretch(side: int) -> None:
     for seed in range(5):
         found_at = reference.places(side, seed)
         assert len(found_at) == min(side, 64)

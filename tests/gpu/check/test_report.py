@@ -1,4 +1,4 @@
-"""The report: its published schema, its words, and the command line."""
+"""The report: its published schema, its texts, and the command line."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def problems(value: dict[str, Any]) -> list[str]:
     return [e.message for e in Draft202012Validator(schema()).iter_errors(value)]
 
 
-def test_the_schema_is_one() -> None:
+def test_schema_is_valid() -> None:
     Draft202012Validator.check_schema(schema())
 
 
-def test_a_pass_as_json() -> None:
+def test_passed_report_as_json() -> None:
     value = report().to_dict()
     assert problems(value) == []
     assert value["started_at"] == "2026-01-02T03:04:05.000Z"
@@ -81,11 +81,11 @@ def test_a_pass_as_json() -> None:
     ],
     ids=lambda value: "-".join(value),
 )
-def test_the_schema_allows_no_false_pass(changes: dict[str, Any]) -> None:
+def test_schema_rejects_inconsistent_passes(changes: dict[str, Any]) -> None:
     assert problems(report(**changes).to_dict())
 
 
-def test_the_schema_knows_no_other_words() -> None:
+def test_schema_rejects_unknown_values_and_fields() -> None:
     value = report().to_dict()
     assert problems({**value, "verdict": "good"})
     assert problems({**value, "more": 1})
@@ -108,14 +108,14 @@ def test_exit_codes(verdict: Verdict, code: int) -> None:
     assert report(verdict=verdict, unavailable=unavailable).exit_code == 4
 
 
-def test_measures_are_what_a_baseline_needs() -> None:
+def test_measures_for_the_baseline() -> None:
     assert report().measures == {"copy_gb_s": 4300.0, "free_mib:ecc_unknown": 142_000.0}
     links = {"nvlinks": [{"active": True}, {"active": False}], "display_active": True}
     seen = report(facts=Facts("GPU-1", ecc=True), health_before=links)
     assert seen.measures == {"copy_gb_s": 4300.0, "free_mib:ecc:display": 142_000.0, "nvlinks_up": 1.0}
 
 
-def test_samples_are_summed_up() -> None:
+def test_samples_are_summarized() -> None:
     looks = [{"power_mw": value, "temperature_c": None} for value in (300, 100, 200)]
     assert summarise(looks) == {"count": 3, "power_mw": {"min": 100, "median": 200, "max": 300}}
     assert summarise([]) == {"count": 0}
@@ -150,14 +150,14 @@ def test_summaries() -> None:
         ["--uuid", "GPU-1", "--what"],
     ],
 )
-def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_exit_with_64(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         command.main(arguments)
     assert stop.value.code == 64
     assert "usage:" in capsys.readouterr().err
 
 
-def test_the_command_passes_everything_on(
+def test_command_passes_all_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: dict[str, Any] = {}
@@ -198,7 +198,7 @@ def _has_driver() -> bool:
     return True
 
 
-def test_without_a_driver_the_command_names_library_and_fix() -> None:
+def test_command_without_a_driver_names_library_and_fix() -> None:
     if _has_driver():
         pytest.skip("this machine has a driver")
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Assessment of a test: what its figures, errors and end say."""
+"""The status of a test from its values, errors and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioning.gpu.check.types import (
 from tests.gpu.check.judging import COPY, H200, done, status_of
 
 
-def test_integer_products_are_judged_as_those_of_an_own_kernel() -> None:
+def test_int8_products_are_judged_against_a_baseline_only() -> None:
     metric = "gemm_int8_own_tops"
     burn = Test("burn_int8", "burn", 45.0)
     found = assess(burn, done(**{metric: 400.0}), H200)
@@ -43,7 +43,7 @@ UNITS = [
 
 
 @pytest.mark.parametrize(("probe", "metric", "unit"), UNITS)
-def test_a_slow_unit_is_a_warning_and_a_wrong_word_of_it_fails(probe: str, metric: str, unit: str) -> None:
+def test_slow_unit_warns_and_wrong_words_fail(probe: str, metric: str, unit: str) -> None:
     test = Test(probe, probe, 60.0)
     found = assess(test, done(**{metric: 100.0}), H200)
     (judged,) = found.judgements
@@ -64,7 +64,7 @@ def test_a_slow_unit_is_a_warning_and_a_wrong_word_of_it_fails(probe: str, metri
     assert status_of(test, done()) == (Status.SKIPPED, f"The test did not measure {metric}")
 
 
-def test_a_test_that_was_not_reached_is_skipped() -> None:
+def test_unreached_test_is_skipped() -> None:
     assert status_of(COPY, None) == (Status.SKIPPED, "Not reached")
 
 
@@ -84,17 +84,17 @@ def test_a_test_that_was_not_reached_is_skipped() -> None:
         (Raw("x", "done", errors=0, measures={"copy_gb_s": 3000.0}), Status.FAILED),
     ],
 )
-def test_how_a_test_ended(raw: Raw, status: Status) -> None:
+def test_status_by_end_of_the_test(raw: Raw, status: Status) -> None:
     assert assess(COPY, raw, H200).status == status
 
 
 @pytest.mark.parametrize("probe", ["canary", "exact", "power_steps"])
-def test_a_test_without_a_comparison_is_no_pass(probe: str) -> None:
+def test_test_without_comparison_is_skipped(probe: str) -> None:
     assert status_of(Test("x", probe, 1.0), Raw("x", "done"))[0] == Status.SKIPPED
     assert status_of(Test("x", probe, 1.0), Raw("x", "done", errors=0))[0] == Status.PASSED
 
 
-def test_a_missed_canary_is_named() -> None:
+def test_missed_canary_fails_and_is_named() -> None:
     raw = Raw("x", "done", errors=1, detail={"missed": ["check_mix"]})
     status, text = status_of(Test("canary", "canary", 1.0), raw)
     assert status == Status.FAILED
@@ -102,14 +102,14 @@ def test_a_missed_canary_is_named() -> None:
 
 
 @pytest.mark.parametrize("probe", ["residue", "address", "inversions", "modulo20", "bit_fade"])
-def test_untested_memory_is_no_pass(probe: str) -> None:
+def test_low_memory_coverage_is_skipped(probe: str) -> None:
     test = Test(probe, probe, 1.0)
     assert status_of(test, done(coverage=0.98))[0] == Status.PASSED
     assert status_of(test, done(coverage=0.979))[0] == Status.SKIPPED
     assert status_of(test, done())[0] == Status.SKIPPED
 
 
-def test_memory_that_is_missing_is_a_leak() -> None:
+def test_missing_memory_is_a_leak() -> None:
     test = Test("residue", "residue", 1.0)
     known = {"baseline": {"free_mib:ecc": 140_000.0}, "memory": MemoryState("free_mib:ecc")}
     assert status_of(test, done(coverage=1.0, free_mib=139_936.0), **known)[0] == Status.PASSED
@@ -131,7 +131,7 @@ def test_memory_that_is_missing_is_a_leak() -> None:
         ("", "A display is active"),
     ],
 )
-def test_memory_that_a_display_holds_is_a_warning(holders: str, text: str) -> None:
+def test_memory_used_by_a_display_is_a_warning(holders: str, text: str) -> None:
     test = Test("residue", "residue", 1.0)
     memory = MemoryState("free_mib:ecc:display", True, holders)
     known = {"baseline": {"free_mib:ecc:display": 140_000.0}, "memory": memory}
@@ -142,14 +142,14 @@ def test_memory_that_a_display_holds_is_a_warning(holders: str, text: str) -> No
     )
 
 
-def test_bandwidths_must_be_there_all_three() -> None:
+def test_all_three_bandwidths_are_required() -> None:
     test = Test("bandwidth", "memory", 1.0)
     assert status_of(test, done(copy_gb_s=4300, read_gb_s=4300, write_gb_s=4300))[0] == Status.PASSED
     assert status_of(test, done(copy_gb_s=4300, read_gb_s=4300))[0] == Status.SKIPPED
     assert status_of(test, done(copy_gb_s=4300, read_gb_s=4300, write_gb_s=3000))[0] == Status.FAILED
 
 
-def test_a_burn_needs_a_speed() -> None:
+def test_burn_without_speed_is_skipped() -> None:
     test = Test("burn_bf16", "burn", 1.0)
     assert status_of(test, done())[0] == Status.SKIPPED
     assert status_of(test, done(gemm_bf16_tflops=780.0))[0] == Status.PASSED
@@ -157,7 +157,7 @@ def test_a_burn_needs_a_speed() -> None:
     assert status_of(test, done(gemm_bf16_own_tflops=100.0))[0] == Status.PASSED
 
 
-def test_figures_without_a_floor_are_not_judged() -> None:
+def test_values_without_a_floor_are_not_judged() -> None:
     raw = done(to_device_gb_s=54.0, to_host_gb_s=54.0, buffer_mib=256.0)
     judged = assess(Test("pcie", "pcie", 1.0), raw, H200).judgements
     assert [j.metric for j in judged] == ["to_device_gb_s", "to_host_gb_s"]
@@ -168,7 +168,7 @@ def test_figures_without_a_floor_are_not_judged() -> None:
     assert status_of(Test("canary", "canary", 1.0), done())[1] == "No error"
 
 
-def test_the_link_under_load_degrades() -> None:
+def test_lower_pcie_link_under_load_degrades() -> None:
     test = Test("pcie", "pcie", 1.0)
     good = done(to_device_gb_s=54.0, to_host_gb_s=54.0)
     assert status_of(test, good)[0] == Status.PASSED
@@ -181,7 +181,7 @@ def test_the_link_under_load_degrades() -> None:
     assert status_of(COPY, done(copy_gb_s=4300.0), link_state="width 8 of 16")[0] == Status.PASSED
 
 
-def test_an_unjudged_figure_is_a_warning() -> None:
+def test_unjudged_value_is_a_warning() -> None:
     new = Facts("GPU-1", name="NVIDIA X900")
     result = assess(COPY, done(copy_gb_s=4300.0), new)
     assert (result.status, result.unjudged) == (Status.WARNED, True)
@@ -199,7 +199,7 @@ def test_an_unjudged_figure_is_a_warning() -> None:
     )
 
 
-def test_peers_are_judged_by_their_links() -> None:
+def test_peers_are_judged_by_link_count() -> None:
     test = Test("peers", "peers", 1.0)
     linked = Facts("GPU-1", links={"GPU-2": 18}, compute_capability=(9, 0))
     assert status_of(test, Raw("x", "done", 0, {"peer_gb_s:GPU-2": 300.0}), linked)[0] == Status.FAILED
@@ -224,15 +224,15 @@ def test_peers_are_judged_by_their_links() -> None:
         {"test": "x", "state": "done", "detail": [1]},
     ],
 )
-def test_a_result_that_makes_no_sense_is_none(message: dict[str, Any]) -> None:
+def test_invalid_result_is_none(message: dict[str, Any]) -> None:
     assert raw_of(message) is None
 
 
-def test_a_large_figure_is_taken() -> None:
+def test_large_values_are_accepted() -> None:
     assert raw_of({"test": "x", "state": "done", "measures": {"a": 9.9e14}}) is not None
 
 
-def test_a_result_that_makes_sense() -> None:
+def test_valid_result_is_parsed() -> None:
     raw = raw_of({"test": "x", "state": "done", "errors": 0, "measures": {"a": 0.0}, "device_fault": True})
     assert raw is not None
     assert (raw.test, raw.errors, raw.measures, raw.device_fault) == ("x", 0, {"a": 0.0}, True)

@@ -1,4 +1,4 @@
-"""All links of several devices at once: what is made of their figure, and of wrong words between peers."""
+"""Simultaneous copies of several devices: their value, and wrong words between peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = "all_pairs_gb_s:3"
 
 @pytest.mark.parametrize("level", [Level.STANDARD, Level.EXTENDED])
 @pytest.mark.parametrize("required", [True, False])
-def test_it_comes_after_the_links_where_there_are_two_peers(level: Level, required: bool) -> None:
+def test_all_pairs_follows_peers_with_two_peers(level: Level, required: bool) -> None:
     plan = plan_for(level, H200, ("GPU-2", "GPU-3"), peers_required=required)
     at = [test.name for test in plan].index("peers")
     named = plan[at + 1]
@@ -39,7 +39,7 @@ def test_it_comes_after_the_links_where_there_are_two_peers(level: Level, requir
         (Level.STANDARD, ("GPU-2", "GPU-3"), Facts("MIG-1", mig=True)),
     ],
 )
-def test_where_it_is_left_out(level: Level, peers: tuple[str, ...], facts: Facts) -> None:
+def test_plans_without_all_pairs(level: Level, peers: tuple[str, ...], facts: Facts) -> None:
     assert "all_pairs" not in [test.name for test in plan_for(level, facts, peers)]
 
 
@@ -51,13 +51,13 @@ def test_where_it_is_left_out(level: Level, peers: tuple[str, ...], facts: Facts
         (920.0, {ALL: 1000.0}, Status.PASSED),
         (919.9, {ALL: 1000.0}, Status.WARNED),
         (850.0, {ALL: 1000.0}, Status.WARNED),
-        # However low: which of the devices it is nobody knows.
+        # However low: the slow device is unknown.
         (1.0, {ALL: 1000.0}, Status.WARNED),
-        # That of another number of devices is another figure.
+        # Another number of devices is another metric.
         (1.0, {"all_pairs_gb_s:4": 1000.0}, Status.PASSED),
     ],
 )
-def test_measures_of_all_devices_together(value: float, known: dict[str, float], status: Status) -> None:
+def test_measures_of_all_devices(value: float, known: dict[str, float], status: Status) -> None:
     raw = done(**{ALL: value, "all_pairs_sent_gb_s:GPU-1": 1.0})
     found = assess(CROWD, raw, H200, baseline=known)
     assert found.status == status
@@ -68,7 +68,7 @@ def test_measures_of_all_devices_together(value: float, known: dict[str, float],
 
 
 @pytest.mark.parametrize(("value", "status"), [(850.0, Status.PASSED), (849.9, Status.WARNED)])
-def test_against_the_node(value: float, status: Status) -> None:
+def test_comparison_with_the_node_median(value: float, status: Status) -> None:
     assert status_of(CROWD, done(**{ALL: value}), node_median={ALL: 1000.0})[0] == status
 
 
@@ -80,12 +80,14 @@ def test_missing_peers_are_reported() -> None:
     assert not thresholds.lacks_datasheet(ALL, "NVIDIA GH200 480GB")
 
 
-def wrong(*pairs: tuple[str, str, int, bool]) -> dict[str, Any]:
+def wrong_pairs_detail(*pairs: tuple[str, str, int, bool]) -> dict[str, Any]:
     return {"wrong_pairs": [{"from": a, "to": b, "errors": n, "own": own} for a, b, n, own in pairs]}
 
 
-def test_wrong_words_of_its_own_fail_it() -> None:
-    detail = wrong(("GPU-1", "GPU-2", 3, True), ("GPU-3", "GPU-1", 1, True), ("GPU-2", "GPU-3", 9, False))
+def test_wrong_words_on_links_of_the_device_fail() -> None:
+    detail = wrong_pairs_detail(
+        ("GPU-1", "GPU-2", 3, True), ("GPU-3", "GPU-1", 1, True), ("GPU-2", "GPU-3", 9, False)
+    )
     raw = Raw("all_pairs", "done", 4, {ALL: 1000.0}, detail)
     found = assess(CROWD, raw, H200)
     assert (found.status, found.text) == (
@@ -95,12 +97,12 @@ def test_wrong_words_of_its_own_fail_it() -> None:
     assert decide(of_tests([found]), [found], simulated=False)[1] == Action.REPLACE
 
 
-def test_wrong_words_without_pairs() -> None:
+def test_wrong_words_without_pairs_are_counted() -> None:
     assert status_of(Test("peers", "peers", 1.0), Raw("x", "done", 2))[1] == "2 wrong words"
 
 
 def test_error_between_two_peers_is_reported_without_changing_the_verdict() -> None:
-    detail = wrong(("GPU-2", "GPU-3", 9, False), ("GPU-3", "GPU-2", 2, False))
+    detail = wrong_pairs_detail(("GPU-2", "GPU-3", 9, False), ("GPU-3", "GPU-2", 2, False))
     found = assess(CROWD, Raw("all_pairs", "done", 0, {ALL: 1000.0}, detail), H200)
     assert found.status == Status.PASSED
     (told,) = of_tests([found])
@@ -109,8 +111,8 @@ def test_error_between_two_peers_is_reported_without_changing_the_verdict() -> N
     assert decide([told], [found], simulated=False) == ("pass", Action.NONE)
 
 
-def test_pairs_by_whose_they_are() -> None:
-    detail = wrong(("GPU-1", "GPU-2", 3, True), ("GPU-2", "GPU-3", 9, False))
+def test_pairs_of_the_device_and_between_peers() -> None:
+    detail = wrong_pairs_detail(("GPU-1", "GPU-2", 3, True), ("GPU-2", "GPU-3", 9, False))
     assert wrong_pairs.pairs_of(detail, own=True) == (WrongPair("GPU-1", "GPU-2", 3),)
     assert wrong_pairs.pairs_of(detail, own=False) == (WrongPair("GPU-2", "GPU-3", 9),)
     assert wrong_pairs.pairs_of({}, own=True) == ()
@@ -119,12 +121,12 @@ def test_pairs_by_whose_they_are() -> None:
 @pytest.mark.parametrize(
     "value", [[{"from": "GPU-1"}], [{"from": 1, "to": 2, "errors": "x", "own": False}], 7, ["x"]], ids=str
 )
-def test_pairs_that_no_check_tells_so_are_not_believed(value: object) -> None:
+def test_malformed_pairs_are_rejected(value: object) -> None:
     message = {"test": "all_pairs", "state": "done", "errors": 0, "detail": {"wrong_pairs": value}}
     assert raw_of(message) is None
 
 
-def test_it_has_to_compare() -> None:
+def test_test_without_comparison_is_skipped() -> None:
     assert status_of(CROWD, Raw("x", "done", None, {ALL: 1.0})) == (
         Status.SKIPPED,
         "The test compared no data",

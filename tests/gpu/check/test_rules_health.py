@@ -1,4 +1,4 @@
-"""Findings of health: every counter and state, at its edge."""
+"""Findings of health: every counter and state, at its limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLEAN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_clean_device_has_no_finding() -> None:
+def test_healthy_device_has_no_findings() -> None:
     assert health.state(CLEAN) == []
     assert health.changes(CLEAN, CLEAN) == []
     assert health.state({}) == []
@@ -43,7 +43,7 @@ def test_a_clean_device_has_no_finding() -> None:
         ("recovery_action", "action_99", "recovery_action", Action.INSPECT),
     ],
 )
-def test_a_state_that_fails(name: str, value: Any, code: str, action: Action) -> None:
+def test_failing_states(name: str, value: Any, code: str, action: Action) -> None:
     assert found(health.state({**CLEAN, name: value})) == [(code, Severity.FAIL, action)]
 
 
@@ -57,22 +57,22 @@ def test_a_state_that_fails(name: str, value: Any, code: str, action: Action) ->
         ("pcie_replays", 9, Severity.DEGRADED, Action.INSPECT),
     ],
 )
-def test_a_counter_that_grows(name: str, by: int, severity: Severity, action: Action) -> None:
+def test_growing_counters(name: str, by: int, severity: Severity, action: Action) -> None:
     after = {**CLEAN, name: CLEAN[name] + by}
     assert [(f.severity, f.action) for f in health.changes(CLEAN, after)] == [(severity, action)]
     assert str(by) in health.changes(CLEAN, after)[0].text
-    # What is not offered is not growth, and a counter that began anew counts from nothing.
+    # Missing values are no growth, and a restarted counter counts from 0.
     assert health.changes({**CLEAN, name: None}, after) == []
     assert health.changes(after, {**CLEAN, name: None}) == []
     assert health.changes({**CLEAN, name: 1000}, {**CLEAN, name: by})[0].severity == severity
 
 
 @pytest.mark.parametrize(("name", "by"), [("ecc_corrected", 64), ("pcie_replays", 8)])
-def test_a_little_growth_is_nothing(name: str, by: int) -> None:
+def test_small_growth_is_ignored(name: str, by: int) -> None:
     assert health.changes(CLEAN, {**CLEAN, name: CLEAN[name] + by}) == []
 
 
-def test_links() -> None:
+def test_link_states_and_errors() -> None:
     def links(active: bool, errors: int | None, number: int = 0) -> dict[str, Any]:
         return {**CLEAN, "nvlinks": [{"link": number, "active": active, "errors": errors}]}
 
@@ -95,7 +95,7 @@ def test_links() -> None:
         pytest.param(5, Severity.DEGRADED, Action.INSPECT, id="unknown"),
     ],
 )
-def test_each_kind_of_xid_is_one_finding(xid: int, severity: Severity, action: Action) -> None:
+def test_each_xid_is_reported_once(xid: int, severity: Severity, action: Action) -> None:
     assert found(health.xids([xid, xid])) == [(f"xid_{xid}", severity, action)]
 
 
@@ -111,7 +111,7 @@ CATALOG = {
 
 
 @pytest.mark.parametrize("xid", range(1, 180))
-def test_every_xid_by_the_catalog(xid: int) -> None:
+def test_every_xid_follows_the_catalog(xid: int) -> None:
     severity, action = CATALOG.get(xid, (Severity.DEGRADED, Action.INSPECT))
     assert found(health.xids([xid])) == [(f"xid_{xid}", severity, action)]
     named = xid in CATALOG or xid == 121 or 144 <= xid <= 150
@@ -125,14 +125,14 @@ def samples(bits: int, of: int = 10, total: int = 100) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("bit", "code"), [(0x20, "thermal_throttling"), (0x40, "thermal_throttling"), (0x80, "power_brake")]
 )
-def test_throttling_fails_above_a_tenth(bit: int, code: str) -> None:
+def test_throttling_above_10_percent_fails(bit: int, code: str) -> None:
     assert found(health.throttling(samples(bit, of=10))) == [(code, Severity.INFO, Action.NONE)]
     assert found(health.throttling(samples(bit, of=11))) == [(code, Severity.FAIL, Action.INSPECT)]
     assert found(health.throttling(samples(bit, of=101, total=1000)))[0][1] == Severity.FAIL
     assert health.throttling(samples(bit, of=0)) == []
 
 
-def test_throttling_that_is_no_fault() -> None:
+def test_harmless_throttling_is_ignored() -> None:
     assert found(health.throttling(samples(0x04, of=100))) == [("power_cap", Severity.INFO, Action.NONE)]
     for other in (0x01, 0x02, 0x08, 0x10, 0x100):
         assert health.throttling(samples(other, of=100)) == []
@@ -140,12 +140,12 @@ def test_throttling_that_is_no_fault() -> None:
     assert health.throttling([{}]) == []
 
 
-def test_strangers() -> None:
+def test_foreign_processes_make_it_inconclusive() -> None:
     assert health.foreign_processes(None) == []
     assert health.foreign_processes([]) == []
     assert found(health.foreign_processes([{"pid": 7}])) == [("busy", Severity.INCONCLUSIVE, Action.RETRY)]
     assert health.foreign_processes([{"pid": 7}], own=7) == []
-    # In a container the check's own process has another number.
+    # In a container the check's process has another PID.
     assert health.foreign_processes([{"pid": 123}], own=7) == []
     (one,) = health.foreign_processes([{"pid": 7}, {"pid": 9}], own=7)
     assert one.text.endswith(": 9.")

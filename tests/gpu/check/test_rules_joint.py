@@ -32,7 +32,7 @@ def raw(percent: float = 100.0, errors: int | None = 0, *parts: tuple[str, float
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_it_is_of_the_extended_level_with_peers(required: bool) -> None:
+def test_extended_level_with_peers_has_joint_burn(required: bool) -> None:
     plan = plan_for(Level.EXTENDED, H200, ("GPU-2", "GPU-3"), peers_required=required)
     names = [test.name for test in plan]
     assert names[names.index("joint_burn") - 1 : names.index("joint_burn") + 2] == [
@@ -46,7 +46,7 @@ def test_it_is_of_the_extended_level_with_peers(required: bool) -> None:
     assert next(test for test in eight if test.name == "joint_burn").deadline_s == 195.0
 
 
-def test_a_joint_check_is_of_all_gpus_alone() -> None:
+def test_joint_check_covers_all_gpus_of_the_node() -> None:
     plan = plan_for(Level.QUICK, H200, ("GPU-2", "GPU-3"), peers_required=False, joint=True)
     required = {test.name: test.required for test in plan}
     assert required == {"canary": True, "joint_burn": True, "all_pairs": False, "all_reduce": False}
@@ -57,7 +57,7 @@ def test_a_joint_check_is_of_all_gpus_alone() -> None:
     assert "all_pairs" not in [test.name for test in plan_for(Level.QUICK, H200, ("GPU-2",), joint=True)]
 
 
-def test_a_peer_that_misses_a_planted_error_is_named() -> None:
+def test_peer_that_misses_a_canary_is_named() -> None:
     blind = {"by_device": {"GPU-1": part(100.0, 0), "GPU-2": part(100.0, 0, caught=False)}}
     (note,) = joint_load.findings([TestResult("joint_burn", Status.PASSED, True, "x", detail=blind)])
     assert (note.code, note.severity) == (joint_load.BLIND, Severity.INFO)
@@ -73,7 +73,7 @@ def test_a_peer_that_misses_a_planted_error_is_named() -> None:
         (Level.EXTENDED, ("GPU-2",), Facts("MIG-1", mig=True)),
     ],
 )
-def test_where_it_is_left_out(level: Level, peers: tuple[str, ...], facts: Facts) -> None:
+def test_plans_without_joint_burn(level: Level, peers: tuple[str, ...], facts: Facts) -> None:
     assert "joint_burn" not in [test.name for test in plan_for(level, facts, peers)]
 
 
@@ -81,7 +81,7 @@ def test_where_it_is_left_out(level: Level, peers: tuple[str, ...], facts: Facts
     ("percent", "status"),
     [(104.0, Status.PASSED), (85.0, Status.PASSED), (84.9, Status.WARNED), (1.0, Status.WARNED)],
 )
-def test_a_device_that_is_slower_than_alone_is_a_warning(percent: float, status: Status) -> None:
+def test_device_slower_than_alone_is_a_warning(percent: float, status: Status) -> None:
     found = assess(JOINT, raw(percent), H200)
     (judged,) = found.judgements
     assert (found.status, judged.status, judged.unit, judged.against) == (status, status, "%", "alone")
@@ -93,24 +93,24 @@ def test_a_device_that_is_slower_than_alone_is_a_warning(percent: float, status:
         ]
 
 
-def test_wrong_words_of_its_own_fail_it() -> None:
+def test_wrong_words_of_the_device_fail() -> None:
     found = assess(JOINT, raw(100.0, 3), H200)
     assert (found.status, found.text) == (Status.FAILED, "3 wrong words")
     assert of_tests([found])[0].action == Action.REPLACE
 
 
-def test_it_has_to_compare_and_to_measure() -> None:
+def test_test_without_comparison_or_value_is_skipped() -> None:
     assert assess(JOINT, raw(100.0, None), H200).text == "The test compared no data"
     empty = assess(JOINT, Raw("x", "done", 0, {"joint_burn_alone": 1.0}), H200)
     assert (empty.status, empty.text) == (Status.SKIPPED, f"The test did not measure {thresholds.JOINT}")
-    # Of another test nobody asks for it.
+    # Other tests do not need it.
     assert (
         assess(Test("address", "address", 1.0), Raw("x", "done", 0, {"coverage": 1.0}), H200).text
         == "No error"
     )
 
 
-def test_peers_are_noted_and_take_nothing_from_the_verdict() -> None:
+def test_peer_faults_are_noted_without_changing_the_verdict() -> None:
     parts = (("GPU-2", 85.0, 0), ("GPU-3", 84.9, 0), ("GPU-4", 100.0, 7))
     found = assess(JOINT, raw(100.0, 0, *parts), H200)
     slow, wrong = of_tests([found])
@@ -125,7 +125,7 @@ def test_peers_are_noted_and_take_nothing_from_the_verdict() -> None:
     assert "GPU-2 (50 %)" in first.text
 
 
-def test_the_checked_device_is_no_peer_and_another_test_has_none() -> None:
+def test_checked_device_and_other_tests_have_no_peer_findings() -> None:
     slow = TestResult("joint_burn", Status.WARNED, True, "x", detail=detail(("GPU-1", 1.0, 9)))
     assert joint_load.findings([slow]) == []
     other = TestResult("copy", Status.PASSED, True, "x", detail=detail(("GPU-1", 1.0, 9), ("GPU-2", 1.0, 9)))
@@ -139,18 +139,18 @@ def test_the_checked_device_is_no_peer_and_another_test_has_none() -> None:
 @pytest.mark.parametrize(
     "value", [[1], {"GPU-1": {}}, {"GPU-1": 7}, {"GPU-1": {"percent": "x", "errors": 0}}, 7]
 )
-def test_devices_that_no_check_tells_so_are_not_believed(value: object) -> None:
+def test_malformed_device_results_are_rejected(value: object) -> None:
     message = {"test": "joint_burn", "state": "done", "errors": 0, "detail": {"by_device": value}}
     assert raw_of(message) is None
 
 
-def test_a_hang_is_no_proof_for_the_checked_device() -> None:
+def test_hang_is_not_attributed_to_the_checked_device() -> None:
     hung = assess(JOINT, Raw("joint_burn", "hung", reason="The test did not end within 105 s"), H200)
     assert of_tests([hung]) == [
         Finding("test_joint_burn", Severity.INCONCLUSIVE, "The test did not end within 105 s", Action.RETRY)
     ]
 
 
-def test_a_message_without_a_duration_took_none() -> None:
+def test_missing_duration_is_zero() -> None:
     found = raw_of({"test": "joint_burn", "state": "done", "errors": 0})
     assert found is not None and found.duration_ms == 0

@@ -1,4 +1,4 @@
-"""Plans: which tests a level has, in which order, and for how long."""
+"""Plans: the tests of each level, their order and deadlines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.gpu.check.judging import H200
         ((6, 1), []),
     ],
 )
-def test_types_by_capability(capability: tuple[int, int], names: list[str]) -> None:
+def test_data_types_by_capability(capability: tuple[int, int], names: list[str]) -> None:
     assert list(dtypes(capability)) == names
     assert list(supported(capability)) == names
     assert list(dtypes(None)) == list(DTYPES)
@@ -67,12 +67,12 @@ def units(turns: int) -> list[Any]:
     ]
 
 
-def test_the_quick_level() -> None:
+def test_quick_plan() -> None:
     assert steps(Level.QUICK) == [*FIRST, ("copy", "copy", 15.0, {}), ("pcie", "pcie", 15.0, {})]
     assert steps(Level.QUICK, peers=("GPU-2",)) == steps(Level.QUICK)
 
 
-def test_the_standard_level() -> None:
+def test_standard_plan() -> None:
     standard = [
         *FIRST,
         ("inversions", "inversions", 120.0, {"full": False}),
@@ -94,7 +94,7 @@ def test_the_standard_level() -> None:
     assert old[-6:-4] == ["burn_fp16", "burn_fp32"]
 
 
-def test_the_extended_level() -> None:
+def test_extended_plan() -> None:
     assert steps(Level.EXTENDED, peers=("GPU-2",)) == [
         *FIRST,
         ("inversions", "inversions", 240.0, {"full": True}),
@@ -112,7 +112,7 @@ def test_the_extended_level() -> None:
     ]
 
 
-def test_deadlines() -> None:
+def test_test_deadlines_are_below_the_level_deadline() -> None:
     for level in Level:
         for test in plan_for(level, H200, ("GPU-2",)):
             assert test.deadline_s < DEADLINE_S[level]

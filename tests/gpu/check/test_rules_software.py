@@ -1,4 +1,4 @@
-"""Baselines hold for the software that they were measured with."""
+"""Baselines are valid only for the software they were measured with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioning.gpu.check.thresholds import comparable
     ("baseline_of", "software", "holds"),
     [("", "", True), ("", "a", True), ("a", "a", True), ("a", "b", False), ("a", "", False)],
 )
-def test_a_baseline_holds_for_its_own_software(baseline_of: str, software: str, holds: bool) -> None:
+def test_baseline_is_valid_for_its_software_only(baseline_of: str, software: str, holds: bool) -> None:
     assert comparable(baseline_of, software) is holds
 
 

@@ -1,4 +1,4 @@
-"""Thresholds of figures: every number and every comparison, at its edge."""
+"""Thresholds: every number and comparison, at its limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioning.gpu.check.types import (
 from tests.gpu.check.judging import H200, done, status_of
 
 
-def test_a_model_is_known_by_its_whole_name() -> None:
+def test_models_match_by_full_name() -> None:
     assert peak_of("NVIDIA A100-SXM4-40GB MIG 1g.5gb") is peak_of("NVIDIA A100-SXM4-40GB")
     for other in ("NVIDIA H100 NVL", "NVIDIA GB200", "NVIDIA RTX 6000", "", "NVIDIA"):
         assert peak_of(other) is None
@@ -57,7 +57,7 @@ def test_lint_refuses_a_warning_after_the_failure() -> None:
 )
 def test_every_floor_is_linted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     thresholds.lint_all()
-    # A floor in the wrong unit: a check that could not fail.
+    # A floor in the wrong unit could never fail.
     monkeypatch.setattr(thresholds, name, Floor(0.00072, 0.8))
     with pytest.raises(BadThreshold):
         thresholds.lint_all()
@@ -70,13 +70,13 @@ def test_every_pcie_floor_is_linted(generation: int, monkeypatch: pytest.MonkeyP
         thresholds.lint_all()
 
 
-def test_figures_change_only_with_their_source() -> None:
+def test_values_change_only_with_their_source() -> None:
     """A new figure needs its source in `thresholds.py`, and a new digest here."""
     figures = repr((thresholds.PEAKS, thresholds.PCIE_PEAK, tuple(DEADLINE_S.values())))
     assert hashlib.sha256(figures.encode()).hexdigest()[:16] == "5cd2b731d0485f64"
 
 
-def test_exactly_at_a_floor_is_good() -> None:
+def test_value_at_the_floor_passes() -> None:
     assert thresholds.status_of(10.0, 10.0, 10.0) == Status.PASSED
     assert thresholds.status_of(9.99, 10.0, 12.0) == Status.FAILED
     assert thresholds.status_of(10.0, 10.0, 12.0) == Status.WARNED
@@ -88,7 +88,9 @@ def test_exactly_at_a_floor_is_good() -> None:
     ("name", "peak", "fail", "warn"),
     [("NVIDIA H200", 4800, 0.72, 0.80), ("NVIDIA L4", 300, 0.65, 0.72)],
 )
-def test_memory_against_the_datasheet(metric: str, name: str, peak: float, fail: float, warn: float) -> None:
+def test_memory_is_compared_with_the_datasheet(
+    metric: str, name: str, peak: float, fail: float, warn: float
+) -> None:
     facts = Facts("GPU-1", name=name)
     low = judge(metric, peak * fail - 0.1, facts)
     assert (low.status, low.against, low.unit) == (Status.FAILED, "datasheet", "GB/s")
@@ -114,7 +116,7 @@ def test_memory_against_the_datasheet(metric: str, name: str, peak: float, fail:
         ("NVIDIA H100 PCIe", "gemm_bf16_burst_tflops", 756, 0.40, 0.50),
     ],
 )
-def test_products_against_the_datasheet(
+def test_products_are_compared_with_the_datasheet(
     name: str, metric: str, peak: float, fail: float, warn: float
 ) -> None:
     facts = Facts("GPU-1", name=name)
@@ -134,16 +136,16 @@ def test_products_against_the_datasheet(
         pytest.param("NVIDIA H200", "copy_gb_s", 2.4, Status.FAILED, id="a thousandth of an H200"),
     ],
 )
-def test_figures_that_were_measured(name: str, metric: str, value: float, status: Status) -> None:
+def test_measured_reference_values(name: str, metric: str, value: float, status: Status) -> None:
     assert judge(metric, value, Facts("GPU-1", name=name)).status == status
 
 
-def test_a_type_the_model_lacks_has_no_floor() -> None:
+def test_unsupported_data_type_has_no_floor() -> None:
     found = judge("gemm_bf16_tflops", 30.0, Facts("GPU-1", name="Tesla T4"))
     assert (found.status, found.advisory, found.against) == (Status.MEASURED, False, "none")
 
 
-def test_an_instance_has_its_share_of_the_floor() -> None:
+def test_mig_instance_has_a_proportional_floor() -> None:
     mig = Facts("MIG-1", name="NVIDIA H200", mig=True, sms=16, memory_slices=1)
     assert judge("copy_gb_s", 1.0, mig).fail_below == pytest.approx(4800 / 8 * 0.72)
     assert judge("gemm_bf16_tflops", 1.0, mig).fail_below == pytest.approx(989 * 16 / 132 * 0.60, abs=0.001)
@@ -154,7 +156,7 @@ def test_an_instance_has_its_share_of_the_floor() -> None:
     assert judge("gemm_bf16_tflops", 1.0, blind).status == Status.MEASURED
 
 
-def test_a_baseline_comes_before_the_datasheet() -> None:
+def test_baseline_takes_precedence_over_the_datasheet() -> None:
     found = judge("copy_gb_s", 4300 * 0.85 - 1, H200, baseline={"copy_gb_s": 4300.0})
     assert (found.status, found.against) == (Status.FAILED, "baseline")
     assert found.fail_below == pytest.approx(4300 * 0.85)
@@ -164,14 +166,14 @@ def test_a_baseline_comes_before_the_datasheet() -> None:
 
 
 @pytest.mark.parametrize("value", [4.3, 5500.0, 0.0])
-def test_a_baseline_of_a_sick_device_is_refused(value: float) -> None:
+def test_baseline_far_below_the_datasheet_is_refused(value: float) -> None:
     found = judge("copy_gb_s", 1000.0, H200, baseline={"copy_gb_s": value})
     assert (found.status, found.against) == (Status.FAILED, "datasheet")
     assert "Ignored" in found.text
     assert found.text == found.text.strip()
 
 
-def test_an_unknown_model_needs_a_baseline() -> None:
+def test_unknown_model_needs_a_baseline() -> None:
     new = Facts("GPU-1", name="NVIDIA X900")
     found = judge("copy_gb_s", 5000.0, new)
     assert (found.status, found.advisory, found.against) == (Status.MEASURED, False, "none")
@@ -182,7 +184,7 @@ def test_an_unknown_model_needs_a_baseline() -> None:
     assert judge("copy_gb_s", 4000.0, new, baseline={"copy_gb_s": 5000.0}).status == Status.FAILED
 
 
-def test_below_the_nodes_median_fails() -> None:
+def test_value_below_the_node_median_fails() -> None:
     median = {"copy_gb_s": 4500.0}
     slow = judge("copy_gb_s", 4500 * 0.85 - 1, Facts("GPU-1", name="NVIDIA X900"), node_median=median)
     assert (slow.status, slow.against) == (Status.FAILED, "node_median")
@@ -196,9 +198,9 @@ def test_below_the_nodes_median_fails() -> None:
     assert (among.status, among.against) == (Status.FAILED, "node_median")
     assert judge("copy_gb_s", 4000.0, H200, node_median=median).against == "datasheet"
     assert judge("copy_gb_s", 4500 * 0.85, H200, node_median=median).against == "datasheet"
-    # One that fails already is told against its own floor.
+    # A failing value is reported with its own floor.
     assert judge("copy_gb_s", 100.0, H200, node_median=median).against == "datasheet"
-    # No median of nothing.
+    # No median without values.
     assert judge("copy_gb_s", 3700.0, H200, node_median={"copy_gb_s": 0.0}).status == Status.WARNED
     assert judge("copy_gb_s", 0.5, Facts("GPU-1"), node_median={"copy_gb_s": 0.9}).status == Status.FAILED
 
@@ -210,7 +212,7 @@ def test_floors_are_reported_with_three_decimals() -> None:
     assert (slow.status, slow.against) == (Status.FAILED, "baseline")
 
 
-def test_own_kernels_have_no_datasheet() -> None:
+def test_own_kernels_have_no_datasheet_floor() -> None:
     found = judge("gemm_bf16_own_tflops", 5.0, H200)
     assert (found.status, found.advisory) == (Status.MEASURED, True)
     assert "own kernel" in found.text
@@ -219,7 +221,7 @@ def test_own_kernels_have_no_datasheet() -> None:
     assert judge("gemm_bf16_own_tflops", 84.0, H200, baseline={"gemm_bf16_tflops": 700.0}).advisory
 
 
-def test_a_vgpu_is_only_measured() -> None:
+def test_vgpu_is_only_measured() -> None:
     vgpu = Facts("GPU-1", name="NVIDIA H200", vgpu=True, pcie_max_gen=5, pcie_max_width=16)
     assert (judge("copy_gb_s", 1.0, vgpu).status, judge("copy_gb_s", 1.0, vgpu).advisory) == (
         Status.MEASURED,
@@ -258,12 +260,12 @@ def test_pcie_by_generation_and_width(generation: int, width: int, fail: float) 
         Facts("GPU-1", pcie_max_gen=7, pcie_max_width=16),
     ],
 )
-def test_an_unknown_link_is_not_judged(facts: Facts) -> None:
+def test_unknown_link_is_not_judged(facts: Facts) -> None:
     found = judge_pcie("to_host_gb_s", 1.0, facts)
     assert (found.status, found.advisory) == (Status.MEASURED, False)
 
 
-def test_an_instance_shares_its_link() -> None:
+def test_mig_instance_shares_its_link() -> None:
     assert judge_pcie(
         "to_host_gb_s", 1.0, Facts("MIG-1", mig=True, pcie_max_gen=5, pcie_max_width=16)
     ).advisory
@@ -272,7 +274,7 @@ def test_an_instance_shares_its_link() -> None:
 HOPPER = Facts("GPU-1", compute_capability=(9, 0))
 
 
-def test_peers_by_their_links() -> None:
+def test_peer_floors_by_link_count() -> None:
     assert judge_peer("peer", 18 * 25 * 0.75 - 0.1, 18, HOPPER).status == Status.FAILED
     assert judge_peer("peer", 18 * 25 * 0.75, 18, HOPPER).status == Status.WARNED
     assert judge_peer("peer", 18 * 25 * 0.80 - 0.1, 18, HOPPER).status == Status.WARNED
@@ -294,7 +296,7 @@ def test_encrypted_transfers_are_only_measured() -> None:
     assert found.text == "Not judged: confidential computing encrypts the link."
 
 
-def test_a_vm_that_hides_its_numa_nodes_has_no_pcie_floor() -> None:
+def test_vm_with_hidden_numa_nodes_has_no_pcie_floor() -> None:
     facts = Facts("GPU-1", pcie_max_gen=5, pcie_max_width=16, numa_hidden=True)
     low = judge_pcie("to_host_gb_s", 40.0, facts)
     assert (low.status, low.fail_below, low.warn_below) == (Status.WARNED, None, 48.0)
@@ -320,12 +322,12 @@ def test_a_vm_that_hides_its_numa_nodes_has_no_pcie_floor() -> None:
         pytest.param(Facts("GPU-1"), [(1, 1)], "", id="an unknown device"),
     ],
 )
-def test_the_link_is_judged_under_load_alone(
+def test_link_is_judged_under_load_only(
     facts: Facts, seen: list[tuple[int | None, int | None]], text: str
 ) -> None:
     assert thresholds.judge_link_state(facts, seen) == text
 
 
-def test_the_floor_of_a_link_with_hidden_nodes_has_three_decimals() -> None:
+def test_pcie_floor_with_hidden_numa_nodes_has_three_decimals() -> None:
     hidden = Facts("GPU-1", pcie_max_gen=4, pcie_max_width=1, numa_hidden=True)
     assert judge_pcie("to_host_gb_s", 1.0, hidden).warn_below == 1.312

@@ -1,4 +1,4 @@
-"""Verdicts: which finding decides, and which action it asks for."""
+"""Verdicts: the deciding finding and the recommended action."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_finding_of_a_test(test: TestResult, severity: Severity, action: Action)
     assert found(of_tests([test])) == [("test_x", severity, action)]
 
 
-def test_tests_that_say_nothing() -> None:
+def test_passed_skipped_and_measured_tests_have_no_findings() -> None:
     assert (
         of_tests(
             [
@@ -60,28 +60,28 @@ def finding(severity: Severity, action: Action = Action.NONE) -> Finding:
     return Finding("x", severity, "text", action)
 
 
-def test_the_worst_finding_decides() -> None:
+def test_worst_finding_decides() -> None:
     for i, one in enumerate(ORDER):
         for j, other in enumerate(ORDER):
             verdict, _ = decide([finding(one), finding(other)], ONE, simulated=False)
             assert verdict == VERDICTS[max(i, j)]
 
 
-def test_nothing_tested_is_no_pass() -> None:
+def test_no_tests_are_inconclusive() -> None:
     assert decide([], ONE, simulated=False) == (Verdict.PASS, Action.NONE)
     assert decide([], [], simulated=False)[0] == Verdict.INCONCLUSIVE
     assert decide([finding(Severity.DEGRADED)], [], simulated=False)[0] == Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("severity", ORDER)
-def test_a_simulated_run_never_passes(severity: Severity) -> None:
+def test_simulated_run_never_passes(severity: Severity) -> None:
     verdict, _ = decide([finding(severity)], ONE, simulated=True)
     assert verdict == {Severity.FAIL: Verdict.FAIL, Severity.HUNG: Verdict.HUNG}.get(
         severity, Verdict.INCONCLUSIVE
     )
 
 
-def test_the_strongest_action_is_asked_for() -> None:
+def test_strongest_action_is_recommended() -> None:
     weak, strong = finding(Severity.FAIL, Action.RETRY), finding(Severity.DEGRADED, Action.REPLACE)
     assert decide([weak, strong], ONE, simulated=False) == (Verdict.FAIL, Action.REPLACE)
     assert decide([weak, finding(Severity.INFO, Action.REPLACE)], ONE, simulated=False)[1] == Action.RETRY

@@ -1,4 +1,4 @@
-"""The runner against children that hang, lie, die and flood: it always ends, with the right verdict."""
+"""The runner against faulty children: it always ends, with the right verdict."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def lie(check: Callable[..., Report]) -> Callable[..., Report]:
 
 
 def codes(report: Report) -> set[str]:
-    """What was found; whether NVML was looked at a second time in so short a run is not asked here."""
+    """The codes of findings, except whether NVML was read during so short a run."""
     return {f.code for f in report.findings if f.severity != Severity.INFO} - {"unwatched"}
 
 
-def test_an_honest_child_is_heard(lie: Callable[..., Report]) -> None:
+def test_results_of_an_honest_child_are_accepted(lie: Callable[..., Report]) -> None:
     report = lie("honest")
     assert codes(report) == set(), render(report)
     assert [t.status for t in report.tests] == [Status.PASSED]
 
 
 @pytest.mark.parametrize("mode", ["noise", "slow"])
-def test_conditions_that_are_no_fault(lie: Callable[..., Report], mode: str) -> None:
+def test_noise_and_slow_messages_are_tolerated(lie: Callable[..., Report], mode: str) -> None:
     report = lie(mode)
     assert [t.status for t in report.tests] == [Status.PASSED], render(report)
 
@@ -81,7 +81,7 @@ def test_no_report_is_inconclusive(lie: Callable[..., Report], mode: str) -> Non
         "end_early", "miscounted", "out_of_turn", "other_result", "nan", "claims_hung", "flood", "long_line",
     ], 3, "the rows take the same path"),
 )  # fmt: skip
-def test_a_liar_is_not_believed_in_anything(lie: Callable[..., Report], mode: str) -> None:
+def test_messages_of_a_faulty_worker_are_rejected(lie: Callable[..., Report], mode: str) -> None:
     started = time.monotonic()
     report = lie(mode)
     assert time.monotonic() - started < ENDS_WITHIN_S
@@ -90,7 +90,7 @@ def test_a_liar_is_not_believed_in_anything(lie: Callable[..., Report], mode: st
     assert all(t.status == Status.SKIPPED for t in report.tests)
 
 
-def test_a_wrong_answer_fails(lie: Callable[..., Report]) -> None:
+def test_wrong_result_fails(lie: Callable[..., Report]) -> None:
     report = lie("wrong_answer")
     assert report.verdict == Verdict.FAIL
     assert report.tests[0].errors == 3
@@ -104,7 +104,7 @@ def test_a_wrong_answer_fails(lie: Callable[..., Report]) -> None:
         "the rows take the same path",
     ),
 )
-def test_a_child_that_hangs_and_ignores_term_is_killed(
+def test_hanging_child_that_ignores_sigterm_is_killed(
     lie: Callable[..., Report], mode: str, patience: dict[str, float]
 ) -> None:
     started = time.monotonic()
@@ -114,24 +114,24 @@ def test_a_child_that_hangs_and_ignores_term_is_killed(
     assert "test_address" in codes(report) if mode == "hangs" else "check_hung" in codes(report)
 
 
-def test_a_child_that_does_not_leave_is_killed_without_blame(lie: Callable[..., Report]) -> None:
+def test_child_that_hangs_at_exit_is_killed_and_passes(lie: Callable[..., Report]) -> None:
     report = lie("hangs_at_exit", timing=replace(TIMING, exit_s=0.3))
     assert codes(report) == set()
     assert [t.status for t in report.tests] == [Status.PASSED]
 
 
-def test_a_helper_of_the_child_is_ended_too(lie: Callable[..., Report], tmp_path: Path) -> None:
+def test_child_processes_of_the_child_are_ended(lie: Callable[..., Report], tmp_path: Path) -> None:
     lie("forks")
     pid = int((tmp_path / "helper").read_text())
     eventually(lambda: not _lives(str(pid)), limit_s=ENDS_WITHIN_S, what="it has ended")
 
 
-def test_the_whole_has_a_deadline(lie: Callable[..., Report]) -> None:
+def test_check_has_a_total_deadline(lie: Callable[..., Report]) -> None:
     report = lie("hangs", deadline_s=1.2, test=Test("address", "address", 60.0))
     assert (report.verdict, "deadline" in codes(report)) == (Verdict.INCONCLUSIVE, True)
 
 
-def test_a_child_gets_no_secret(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_environment_has_no_secret(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_SECRET_KEY", "x")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
@@ -140,10 +140,8 @@ def test_a_child_gets_no_secret(lie: Callable[..., Report], monkeypatch: pytest.
     assert not names & {"BERTH_SECRET_KEY", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING"}
 
 
-def test_a_process_that_cannot_be_ended_is_abandoned(
-    lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No process can be put into the kernel's D state for a test, so the signals are kept from it."""
+def test_unkillable_process_is_abandoned(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals are suppressed, as no test can put a process into the kernel's D state."""
     spared: list[int] = []
 
     def powerless(pid: int, number: int) -> None:
@@ -151,13 +149,13 @@ def test_a_process_that_cannot_be_ended_is_abandoned(
 
     monkeypatch.setattr(process.os, "killpg", powerless)
     started = time.monotonic()
-    # The watcher goes by itself meanwhile.
+    # The watcher ends on its own.
     report = lie("hangs", test=SOON, timing=replace(TIMING, term_s=0.1, kill_s=4))
     assert time.monotonic() - started < ENDS_WITHIN_S
     assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, True)
     assert "abandoned" in codes(report)
     monkeypatch.undo()
-    # It is remembered, whether or not it has ended by itself meanwhile.
+    # It is reported even if it has ended meanwhile.
     assert len(process._abandoned) == 1
     for pid in set(spared):
         try:
@@ -168,19 +166,21 @@ def test_a_process_that_cannot_be_ended_is_abandoned(
 
 
 @pytest.mark.parametrize("argv", [("/nonexistent/python",), (sys.executable, "-c", "pass")])
-def test_a_watcher_that_does_not_start(check: Callable[..., Report], argv: tuple[str, ...]) -> None:
+def test_watcher_that_does_not_start_is_inconclusive(
+    check: Callable[..., Report], argv: tuple[str, ...]
+) -> None:
     report = check(ADDRESS, watcher=argv)
     assert report.verdict == Verdict.INCONCLUSIVE
     assert codes(report) & {"internal", "watcher_died"}
 
 
-def test_a_watcher_that_never_answers(check: Callable[..., Report]) -> None:
+def test_watcher_that_never_answers_is_inconclusive(check: Callable[..., Report]) -> None:
     timing = session.Timing(watcher_start_s=0.5, term_s=0.2, kill_s=2)
     report = check(ADDRESS, watcher=(sys.executable, "-c", "import time; time.sleep(60)"), timing=timing)
     assert (report.verdict, codes(report)) == (Verdict.HUNG, {"nvml_hung"})
 
 
-def test_a_watcher_that_dies_meanwhile(check: Callable[..., Report]) -> None:
+def test_watcher_that_dies_during_the_check_is_inconclusive(check: Callable[..., Report]) -> None:
     code = (
         "import json,os,sys,time\n"
         "config=json.loads(sys.argv[1]); fd=int(sys.argv[2])\n"
@@ -199,7 +199,7 @@ def test_unknown_level_is_reported(check: Callable[..., Report]) -> None:
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"usage"})
 
 
-def test_nothing_unforeseen_leaves_run_check(
+def test_unexpected_errors_become_findings(
     lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(*args: Any) -> None:
@@ -213,7 +213,9 @@ def test_nothing_unforeseen_leaves_run_check(
     assert codes(lie("honest")) == {"internal"}
 
 
-def test_two_checks_at_once(check: Callable[..., Report], lie: Callable[..., Report]) -> None:
+def test_two_checks_at_once_do_not_interfere(
+    check: Callable[..., Report], lie: Callable[..., Report]
+) -> None:
     reports: list[Report] = []
     threads = [threading.Thread(target=lambda: reports.append(lie("honest"))) for _ in range(2)]
     for thread in threads:
@@ -224,8 +226,8 @@ def test_two_checks_at_once(check: Callable[..., Report], lie: Callable[..., Rep
     assert len({r.nonce for r in reports}) == 2
 
 
-def test_no_descriptor_and_no_process_is_left(setup_gpu: Callable[..., None]) -> None:
-    """In a process of its own, as other tests' threads open and close things at any time."""
+def test_no_file_descriptors_or_processes_leak(setup_gpu: Callable[..., None]) -> None:
+    """In its own process, as threads of other tests open and close files."""
     setup_gpu()
     code = (
         "import sys\n"
@@ -255,7 +257,7 @@ def test_no_descriptor_and_no_process_is_left(setup_gpu: Callable[..., None]) ->
     assert before.endswith(" []") and after == before
 
 
-def test_an_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
     pids: list[int] = []
     original = Process.register
 
@@ -275,10 +277,8 @@ def test_an_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch
         assert not Path(f"/proc/{pid}").exists()
 
 
-def test_the_processes_die_with_a_worker_that_is_killed(
-    setup_gpu: Callable[..., None], tmp_path: Path
-) -> None:
-    """A device must not be heated by a check that nobody waits for any more."""
+def test_processes_end_with_a_killed_worker(setup_gpu: Callable[..., None], tmp_path: Path) -> None:
+    """Otherwise an orphaned check would keep the device under load."""
     setup_gpu()
     code = (
         "from provisioning.gpu.check.runner import run_check\n"
@@ -310,7 +310,7 @@ def _lives(pid: str) -> bool:
         return False
 
 
-def test_defaults() -> None:
+def test_default_timing_and_command() -> None:
     assert session.Timing() == session.Timing(60.0, 15.0, 20.0, 60.0, 10.0, 5.0, 2.0, 10.0)
     assert python("x") == (sys.executable, "-m", "x")
     assert runner.run_check.__doc__

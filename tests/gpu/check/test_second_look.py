@@ -1,4 +1,4 @@
-"""When a figure is measured again, and what comes of both looks."""
+"""When a value is measured again, and the result of both measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GOOD = result("address", Status.PASSED)
 OWN = found("test_pcie", Severity.FAIL)
 
 
-def test_a_low_figure_alone_is_measured_again() -> None:
+def test_low_value_is_measured_again() -> None:
     assert repeatable_tests([GOOD, LOW], [OWN]) == ("pcie",)
     assert repeatable_tests([GOOD, LOW], [OWN, found("ecc_corrected", Severity.DEGRADED)]) == ("pcie",)
     assert repeatable_tests([LOW, result("copy", Status.FAILED, Status.FAILED, errors=None)], [OWN]) == (
@@ -51,7 +51,7 @@ def test_findings_without_low_values_are_not_rechecked(test: TestResult) -> None
 
 
 @pytest.mark.parametrize("severity", [Severity.FAIL, Severity.HUNG])
-def test_a_device_with_another_fault_is_not_measured_again(severity: Severity) -> None:
+def test_device_with_another_fault_is_not_measured_again(severity: Severity) -> None:
     assert repeatable_tests([LOW], [OWN, found("lost", severity)]) == ()
 
 
@@ -61,7 +61,7 @@ def merge(*second: TestResult) -> Any:
     return last
 
 
-def test_the_second_look_counts() -> None:
+def test_second_measurement_decides() -> None:
     assert merge(result("pcie", Status.PASSED, text="54")).text == (
         "54; second measurement, alone. First measurement: 5 is below 48"
     )

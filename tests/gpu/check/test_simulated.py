@@ -1,4 +1,4 @@
-"""Whole checks over a made-up device: real processes, the real bindings, the real kernels, planted faults."""
+"""Whole checks over a simulated device: real processes, bindings and kernels, injected faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def codes(report: Report) -> set[str]:
     return {f.code for f in report.findings if f.severity != Severity.INFO}
 
 
-def test_a_quick_check_of_a_good_device_is_still_no_pass(check: Check, tmp_path: Path) -> None:
+def test_quick_check_of_a_simulated_device_is_inconclusive(check: Check, tmp_path: Path) -> None:
     (tmp_path / "nvrtc").touch()
     seen: list[Progress] = []
     report = check(on_progress=seen.append)
@@ -51,8 +51,8 @@ def burn(dtype: str = "bf16") -> Test:
 
 
 @pytest.mark.thorough("every test; `make test` has those of a quick check")
-def test_the_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
-    """With cuBLAS, whose calls are made as the real one takes them."""
+def test_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
+    """With cuBLAS."""
     (tmp_path / "cublas").touch()
     report = check(
         Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"}),
@@ -82,8 +82,8 @@ FP8 = (Test("exact_fp8", "exact", 20.0, params={"dtype": "fp8"}), burn("fp8"))
 BLACKWELL = {"major": 10, "minor": 0, "sms": 148}
 
 
-def test_on_blackwell_fp8_is_multiplied_by_cublaslt(check: Check, tmp_path: Path) -> None:
-    """No `mma.sync` reaches the circuits that it has for FP8."""
+def test_blackwell_multiplies_fp8_by_cublaslt(check: Check, tmp_path: Path) -> None:
+    """No `mma.sync` uses Blackwell's FP8 circuits."""
     (tmp_path / "cublas").touch()
     report = check(*FP8, level="extended", cuda=BLACKWELL)
     exact, burned = report.tests
@@ -98,7 +98,7 @@ def test_on_blackwell_fp8_is_multiplied_by_cublaslt(check: Check, tmp_path: Path
         [{"lt_status": 15}, {"major": 9, "minor": 0, "lt_flip": 1}, None], 3, "the rows take the same path"
     ),
 )
-def test_elsewhere_and_where_it_does_not_the_own_kernels_do(
+def test_own_kernels_multiply_fp8_without_cublaslt(
     check: Check, tmp_path: Path, missing: dict[str, Any] | None
 ) -> None:
     if missing:
@@ -109,7 +109,7 @@ def test_elsewhere_and_where_it_does_not_the_own_kernels_do(
     assert "cublas" not in exact.detail["by"]
 
 
-def test_a_bit_of_it_that_is_wrong_is_found(check: Check, tmp_path: Path) -> None:
+def test_wrong_bit_of_cublaslt_is_found(check: Check, tmp_path: Path) -> None:
     (tmp_path / "cublas").touch()
     report = check(*FP8, level="extended", cuda=BLACKWELL | {"lt_flip": 1})
     assert (report.verdict, report.action) == (Verdict.FAIL, Action.REPLACE), render(report)
@@ -134,7 +134,7 @@ CONSUMER_BLACKWELL = {"major": 12, "minor": 0, "sms": 170}
     ),
     ids=["INT8 of Hopper", "INT8", "FP4"],
 )
-def test_types_that_only_the_own_kernels_multiply(
+def test_data_types_of_own_kernels_only(
     check: Check, tmp_path: Path, tests: tuple[Test, ...], device: dict[str, Any], by: list[str], metric: str
 ) -> None:
     (tmp_path / "cublas").touch()
@@ -189,7 +189,7 @@ BF16 = Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"})
     ),
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )
-def test_a_fault_fails_the_test_that_is_made_for_it(
+def test_each_fault_fails_its_test(
     check: Check, fault: dict[str, Any], tests: tuple[Any, ...], failed: set[str]
 ) -> None:
     report = check(*tests, cuda=fault)
@@ -225,8 +225,8 @@ def test_unrequested_peers_may_be_skipped(check: Check) -> None:
     assert statuses(report)["peers"] == Status.PASSED
 
 
-def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
-    """That of an own kernel; the made-up device has one block in a product of this size, on number 0."""
+def test_wrong_product_names_its_multiprocessor(check: Check) -> None:
+    """For an own kernel; the simulated device runs it in one block on multiprocessor 0."""
     report = check(BF16, cuda={"product_word": 100, "product_flip": 1})
     (test,) = report.tests
     assert test.status == Status.FAILED
@@ -256,7 +256,7 @@ def test_a_wrong_product_names_its_multiprocessor(check: Check) -> None:
 def test_untested_device_is_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
     report = check("peers" if "no_peer" in fault else "residue", cuda=fault)
     if "largest_share" in fault:
-        # Small chunks reach it all the same.
+        # Small chunks still reach it.
         assert statuses(report) == {"residue": Status.PASSED}
         return
     assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 3)
@@ -268,8 +268,8 @@ COMPILERS = ("nvrtc", "packaged")
 
 @pytest.mark.parametrize("driver", quick_of((12020, 12040, 12080), (12040,), "`make test` has one"))
 @pytest.mark.parametrize("compilers", quick_of((True, False), (True,), "`make test` has one"), ids=COMPILERS)
-def test_a_driver_before_r580_checks_too(check: Check, tmp_path: Path, driver: int, compilers: bool) -> None:
-    """It refuses CUDA 13's code, and has the event's time under its older name only."""
+def test_driver_before_r580_is_supported(check: Check, tmp_path: Path, driver: int, compilers: bool) -> None:
+    """It refuses CUDA 13's code, and exports the event's time under its older name only."""
     if compilers:
         (tmp_path / "nvrtc").touch()
     report = check("residue", "copy", BF16, cuda={"driver": driver})
@@ -278,7 +278,7 @@ def test_a_driver_before_r580_checks_too(check: Check, tmp_path: Path, driver: i
     assert report.software["kernels"].startswith("nvrtc 12." if compilers else "packaged")
 
 
-def test_a_driver_that_takes_no_kernel_is_a_finding(check: Check) -> None:
+def test_driver_that_loads_no_kernel_is_a_finding(check: Check) -> None:
     report = check("residue", cuda={"no_image": 1, "driver": 12040})
     assert (report.verdict, "cannot" in codes(report)) == (Verdict.INCONCLUSIVE, True)
     assert "The driver (CUDA 12.4) could not load any of the kernels" in render(report)
@@ -290,7 +290,7 @@ def test_a_driver_that_takes_no_kernel_is_a_finding(check: Check) -> None:
         ["cuEventCreate", "cuMemcpyDtoDAsync", "cuDevicePrimaryCtxRetain"], 3, "the rows take the same path"
     ),
 )
-def test_a_function_that_the_driver_lacks_is_a_finding_and_no_crash(check: Check, symbol: str) -> None:
+def test_missing_driver_function_is_a_finding_and_no_crash(check: Check, symbol: str) -> None:
     report = check("copy", "canary", cuda={"no_symbol": symbol})
     assert report.verdict == Verdict.INCONCLUSIVE
     assert f"{symbol}: not supported by this driver" in render(report)
@@ -314,15 +314,13 @@ def test_unexpected_error_becomes_a_finding(check: Check) -> None:
     ],
     ids=["fabric", "mismatch", "unavailable"],
 )
-def test_how_a_machine_is_set_up_is_no_fault_of_its_device(
-    check: Check, fault: dict[str, Any], text: str
-) -> None:
+def test_machine_setup_errors_are_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
     report = check("canary", cuda=fault)
     assert (report.verdict, report.action) == (Verdict.INCONCLUSIVE, Action.INSPECT), render(report)
     assert text in render(report)
 
 
-def test_no_cuda_device(check: Check) -> None:
+def test_missing_cuda_device_is_reported(check: Check) -> None:
     report = check("residue", cuda={"no_device": 1})
     assert report.exit_code == 4
     assert report.unavailable is not None
@@ -350,7 +348,7 @@ def test_no_cuda_device(check: Check) -> None:
     ),
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_nvml_findings_during_the_load(
+def test_nvml_findings_during_load(
     check: Check, script: dict[str, Any], verdict: Verdict, code: str, action: Action
 ) -> None:
     report = check(Test("pcie", "pcie", 20.0, params={"seconds": 0.8}), nvml=script)
@@ -375,7 +373,7 @@ def test_nvml_findings_during_the_load(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_nvml_findings_before_the_load_skip_it(
+def test_nvml_findings_before_the_load_skip_the_tests(
     check: Check, script: dict[str, Any], verdict: Verdict, code: str
 ) -> None:
     report = check("address", nvml=script)
@@ -384,20 +382,20 @@ def test_nvml_findings_before_the_load_skip_it(
     assert report.health_before is not None
 
 
-def test_an_unknown_uuid(check: Check) -> None:
+def test_unknown_uuid_is_reported(check: Check) -> None:
     report = check("address", uuid="GPU-deadbeef-0000-0000-0000-000000000000")
     assert report.exit_code == 4
     assert "nvidia-smi -L" in render(report)
 
 
-def test_a_leak_against_the_baseline(check: Check) -> None:
+def test_memory_leak_relative_to_the_baseline(check: Check) -> None:
     report = check("residue", baseline={"free_mib:ecc": 4000.0})
     assert report.verdict == Verdict.FAIL
     assert "missing although no process uses the device" in report.summary
 
 
-def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path: Path) -> None:
-    """Slow beside others, and well alone."""
+def test_value_below_its_floor_is_measured_again_alone(check: Check, tmp_path: Path) -> None:
+    """Slow beside other checks and fast alone."""
     script = tmp_path / "fake-gpu.txt"
 
     def others_end(progress: Progress) -> None:
@@ -412,7 +410,7 @@ def test_a_figure_below_its_floor_is_measured_again_alone(check: Check, tmp_path
     assert set(report.measures) == {"to_device_gb_s", "to_host_gb_s", "nvlinks_up", "retired_memory"}
 
 
-def test_a_figure_that_stays_below_its_floor_counts(check: Check, tmp_path: Path) -> None:
+def test_value_below_its_floor_twice_fails(check: Check, tmp_path: Path) -> None:
     plan = ("address", Test("pcie", "pcie", 20.0, params={"seconds": 0.1}))
     report = check(*plan, cuda={"pcie_gb_s": 5}, turns=tmp_path)
     assert statuses(report) == {"address": Status.PASSED, "pcie": Status.FAILED}, render(report)
@@ -420,7 +418,7 @@ def test_a_figure_that_stays_below_its_floor_counts(check: Check, tmp_path: Path
     assert (report.verdict, codes(report) - SHORT) == (Verdict.FAIL, {"test_pcie"})
 
 
-def test_a_wrong_word_is_not_tried_again(check: Check, tmp_path: Path) -> None:
+def test_wrong_word_is_not_retried(check: Check, tmp_path: Path) -> None:
     seen: list[Progress] = []
     cuda = {"pcie_flip": 1, "pcie_gb_s": 5}
     report = check("pcie", cuda=cuda, turns=tmp_path, on_progress=seen.append)
@@ -440,7 +438,7 @@ def test_a_wrong_word_is_not_tried_again(check: Check, tmp_path: Path) -> None:
         ({"power_mw": 400_000}, "power_lowered", "The power limit is below the default: 400 of 700 W"),
     ],
 )
-def test_findings_before_the_load_that_fail_no_device(
+def test_findings_before_the_load_without_failure(
     check: Check, script: dict[str, Any], code: str, text: str
 ) -> None:
     report = check("address", nvml=script)
@@ -449,8 +447,8 @@ def test_findings_before_the_load_that_fail_no_device(
     assert statuses(report) == {"address": Status.PASSED}
 
 
-def test_errors_of_new_links_are_counted(check: Check) -> None:
-    """By fields, one value for each link; symbol errors are not among them."""
+def test_errors_of_new_links_count(check: Check) -> None:
+    """Read by field, one value per link; symbol errors are excluded."""
     report = check("canary", nvml={"link_fields": {"208": 2, "215": 1, "221": 900}})
     assert report.health_before is not None
     assert [link["errors"] for link in report.health_before["nvlinks"]] == [3] * 18

@@ -1,4 +1,4 @@
-"""The kernels of sums over several devices, on the host: each adds its own, and what comes out is known."""
+"""The kernels of sums over several devices, on the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parts(host: Host, kind: Kind, ranks: int) -> list[NDArray[np.uint64]]:
 
 
 def added(made: list[NDArray[np.uint64]], kind: Kind) -> NDArray[np.uint64]:
-    """One after another, as a ring does it."""
+    """The sum computed sequentially, as a ring does it."""
     total = made[0].copy()
     view = total.view(np.float32) if kind.pair else total
     for part in made[1:]:
@@ -30,7 +30,7 @@ def added(made: list[NDArray[np.uint64]], kind: Kind) -> NDArray[np.uint64]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.dtype)
 @pytest.mark.parametrize("ranks", [2, 3, MAX_RANKS])
-def test_the_sum_is_known_and_the_same_in_any_order(host: Host, kind: Kind, ranks: int) -> None:
+def test_sum_is_known_and_independent_of_order(host: Host, kind: Kind, ranks: int) -> None:
     made = parts(host, kind, ranks)
     assert len({part.tobytes() for part in made}) == ranks
     for order in (made, made[::-1], [*made[1::2], *made[::2]]):
@@ -38,7 +38,7 @@ def test_the_sum_is_known_and_the_same_in_any_order(host: Host, kind: Kind, rank
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.dtype)
-def test_each_bit_of_a_word_is_looked_at(host: Host, kind: Kind) -> None:
+def test_each_bit_of_a_word_is_checked(host: Host, kind: Kind) -> None:
     good = added(parts(host, kind, 3), kind)
     for bit in range(64):
         wrong = good.copy()
@@ -54,8 +54,8 @@ def test_missing_or_double_summand_is_detected(host: Host, kind: Kind) -> None:
         assert host.log("check_sum", added(wrong, kind), WORDS, SEED, 3, kind.pair).count > WORDS * 0.99
 
 
-def test_numbers_use_the_whole_mantissa_and_both_signs(host: Host) -> None:
-    """Of FP32: sums of 16 stay below 2^24, and come near it."""
+def test_values_use_the_full_mantissa_and_both_signs(host: Host) -> None:
+    """FP32 sums of 16 values stay just below 2^24."""
     made = parts(host, KINDS[1], MAX_RANKS)
     numbers = np.concatenate([part.view(np.float32) for part in made])
     assert (numbers == numbers.round()).all()

@@ -1,4 +1,4 @@
-"""Checks on one machine take turns where they would spoil each other's figures."""
+"""Checks on one machine take turns where they would disturb each other's measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_probes_without_measurement_do_not_wait(probe: str) -> None:
     assert turns_for(probe, "0000:16:00.0", alone=True) == ()
 
 
-def test_one_at_a_time_over_a_switch_and_alone_for_the_second_look() -> None:
+def test_turns_are_exclusive_per_switch_and_for_second_measurements() -> None:
     link = NamedLock("link-0000_16_00.0", True)
     assert turns_for("pcie", "0000:16:00.0", alone=False) == (SHARED, link)
     assert turns_for("peers", "0000:16:00.0", alone=True) == (ALONE, link)
@@ -30,7 +30,7 @@ def test_one_at_a_time_over_a_switch_and_alone_for_the_second_look() -> None:
 @pytest.mark.parametrize("probe", ["all_pairs", "all_reduce"])
 @pytest.mark.parametrize("alone", [True, False])
 def test_no_measurement_during_load_of_all_links(alone: bool, probe: str) -> None:
-    """Those of the peers as well, which are below switches of their own."""
+    """Including peers below other switches."""
     assert turns_for(probe, "0000:16:00.0", alone=alone) == (ALONE,)
 
 
@@ -49,7 +49,7 @@ def test_missed_turn_is_reported(tmp_path: Path) -> None:
         assert nothing
 
 
-def test_half_of_the_turns_is_none_and_is_given_back(tmp_path: Path) -> None:
+def test_partially_acquired_locks_are_released(tmp_path: Path) -> None:
     link = NamedLock("link-a", True)
     with hold_turns(tmp_path, [link]):
         with hold_turns(tmp_path, [ALONE, link], wait_s=0) as got:
@@ -58,7 +58,7 @@ def test_half_of_the_turns_is_none_and_is_given_back(tmp_path: Path) -> None:
             assert free
 
 
-def test_where_a_device_is(tmp_path: Path) -> None:
+def test_pci_switch_and_cpus_of_a_device(tmp_path: Path) -> None:
     real = tmp_path / "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0"
     real.mkdir(parents=True)
     (real / "local_cpulist").write_text("0-1,4\n")
@@ -71,7 +71,7 @@ def test_where_a_device_is(tmp_path: Path) -> None:
     assert near_cpus("0000:2b:00.0", tmp_path) == ()
 
 
-def test_a_copy_runs_on_the_cpus_of_its_device() -> None:
+def test_copies_run_on_the_cpus_of_their_device() -> None:
     before = os.sched_getaffinity(0)
     one = min(before)
     with on_cpus([one, 100_000]) as moved:
@@ -81,7 +81,7 @@ def test_a_copy_runs_on_the_cpus_of_its_device() -> None:
         assert not moved and os.sched_getaffinity(0) == before
 
 
-def test_where_it_may_not_choose_its_cpus_it_runs_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_run_anywhere_without_permission_to_set_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise OSError
 
@@ -90,7 +90,7 @@ def test_where_it_may_not_choose_its_cpus_it_runs_where_it_is(monkeypatch: pytes
         assert not moved
 
 
-def test_the_folder_is_where_locks_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_folder_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))
     assert turns.folder() == tmp_path / f"gpu-turns-{os.getuid()}"
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""Special functions, atomics, shared memory and caches on the host build: no broken bit stays hidden."""
+"""Special functions, atomics, shared memory and caches on the host build: every broken bit is found."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Words = NDArray[np.uint64]
 
 
 @pytest.fixture
-def whole(host: Host) -> Iterator[Host]:
-    """The units are whole again afterwards."""
+def repaired_host(host: Host) -> Iterator[Host]:
+    """Repairs the units afterwards."""
     yield host
     host.broken_unit()
 
@@ -39,7 +39,7 @@ def zeros(n: int) -> Words:
 
 
 def log_of(host: Host, kernel: str, *args: Any, blocks: int = 1) -> ErrorLog:
-    """`args` name the log by None."""
+    """The error log of a kernel; None in `args` stands for the log."""
     log = ErrorLog(first=MASK)
     host.run(kernel, *(log if arg is None else arg for arg in args), grid=(blocks, 1))
     return log
@@ -57,8 +57,10 @@ def results(host: Host, code: int, n: int = VALUES) -> Words:
 
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
-def test_the_cpu_agrees_with_good_functions_and_finds_each_high_bit(whole: Host, code: int) -> None:
-    values = results(whole, code)
+def test_cpu_reference_accepts_good_functions_and_finds_high_bit_errors(
+    repaired_host: Host, code: int
+) -> None:
+    values = results(repaired_host, code)
     assert len(np.unique(values)) > VALUES * 0.9
     assert outside(FUNCTIONS[code], values, SEED).count == 0
     for index in (0, 777, VALUES - 1):
@@ -71,17 +73,19 @@ def test_the_cpu_agrees_with_good_functions_and_finds_each_high_bit(whole: Host,
 
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
-def test_a_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, code: int) -> None:
-    """Each bit that a good result uses: also those within the bound of an approximation."""
+def test_dead_bit_of_one_multiprocessor_differs_from_the_others(repaired_host: Host, code: int) -> None:
+    """Each used bit, even within the error bound of an approximation."""
     n, blocks = 200, 4
-    good = results(whole, code, n)
+    good = results(repaired_host, code, n)
     where = np.zeros(blocks, np.uint32)
     for bit in range(FUNCTIONS[code].bits):
         for stuck in (False, True):
             mask = np.uint64(1 << bit)
             changed = int(np.count_nonzero((good & mask == 0) if stuck else (good & mask != 0)))
-            whole.broken_unit(FUNCTION, block=2, **{"stuck" if stuck else "clear": 1 << bit})
-            log = log_of(whole, "check_function", good, u32(n), SEED, u32(code), None, where, blocks=blocks)
+            repaired_host.broken_unit(FUNCTION, block=2, **{"stuck" if stuck else "clear": 1 << bit})
+            log = log_of(
+                repaired_host, "check_function", good, u32(n), SEED, u32(code), None, where, blocks=blocks
+            )
             assert (log.count, log.bits) == (changed, (1 << bit) * (changed > 0))
             if changed:
                 assert log.first // n == 2
@@ -89,16 +93,16 @@ def test_a_dead_bit_of_one_multiprocessor_differs_from_the_others(whole: Host, c
 
 
 @pytest.mark.parametrize("code", range(len(FUNCTIONS)), ids=lambda code: FUNCTIONS[code].name)
-def test_a_dead_bit_of_all_multiprocessors_is_outside_the_bound(whole: Host, code: int) -> None:
-    """Every bit of a rounded function. Of an approximation those well above its bound."""
+def test_dead_bit_of_all_multiprocessors_exceeds_the_bound(repaired_host: Host, code: int) -> None:
+    """Every bit of rounded functions; of approximations, bits well above the bound."""
     function = FUNCTIONS[code]
-    good = results(whole, code)
+    good = results(repaired_host, code)
     first = 0 if function.relative is None else 15 if function.name == "tanh" else 6
     hidden = []
     for bit in range(first, function.bits):
         for stuck in (False, True):
-            whole.broken_unit(FUNCTION, **{"stuck" if stuck else "clear": 1 << bit})
-            broken = results(whole, code)
+            repaired_host.broken_unit(FUNCTION, **{"stuck" if stuck else "clear": 1 << bit})
+            broken = results(repaired_host, code)
             if (broken != good).any() and not outside(function, broken, SEED).count:
                 hidden.append((bit, stuck))
     assert hidden == []
@@ -133,29 +137,29 @@ def wrong_atomics(host: Host, cells: Words, op: int, group: int, *, shared: bool
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("op", range(len(OPERATIONS)), ids=OPERATIONS.__getitem__)
-def test_good_atomics_are_exact_and_a_flip_is_found_where_it_is(whole: Host, op: int, group: int) -> None:
-    for cells, shared in zip(run_atomics(whole, op, group), (False, True), strict=True):
+def test_atomics_are_exact_and_a_bit_flip_is_located(repaired_host: Host, op: int, group: int) -> None:
+    for cells, shared in zip(run_atomics(repaired_host, op, group), (False, True), strict=True):
         assert len(np.unique(cells)) > 8
-        assert wrong_atomics(whole, cells, op, group, shared=shared).count == 0
+        assert wrong_atomics(repaired_host, cells, op, group, shared=shared).count == 0
         for index, bit in ((0, 0), (len(cells) - 1, 63), (33, 31)):
             cells[index] ^= np.uint64(1 << bit)
-            log = wrong_atomics(whole, cells, op, group, shared=shared)
+            log = wrong_atomics(repaired_host, cells, op, group, shared=shared)
             assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
             cells[index] ^= np.uint64(1 << bit)
 
 
 @pytest.mark.parametrize("op", range(len(OPERATIONS)), ids=OPERATIONS.__getitem__)
-def test_an_operation_that_is_done_twice_is_seen(whole: Host, op: int) -> None:
-    """Repeated operations are: they change every sum, but no extreme and no AND or OR."""
-    cells, _ = run_atomics(whole, op, 1)
-    whole.run("run_atomics", cells, u32(COUNT), u32(COUNT), SEED, u32(op), u32(1))
+def test_operation_done_twice_is_found(repaired_host: Host, op: int) -> None:
+    """Repetition changes sums, but not extremes, AND or OR."""
+    cells, _ = run_atomics(repaired_host, op, 1)
+    repaired_host.run("run_atomics", cells, u32(COUNT), u32(COUNT), SEED, u32(op), u32(1))
     repeats = OPERATIONS[op].split()[0] in ("add", "xor", "cas")
-    log = wrong_atomics(whole, cells, op, 1)
+    log = wrong_atomics(repaired_host, cells, op, 1)
     assert log.count > COUNT * 0.8 if repeats else log.count == 0
 
 
-def test_each_dead_bit_of_an_atomic_unit_is_found(whole: Host) -> None:
-    """Sums, XOR and compare-and-swap find each bit alone; of extremes, AND and OR one of the pair does."""
+def test_dead_bits_of_atomic_units_are_found(repaired_host: Host) -> None:
+    """Sums, XOR and compare-and-swap find each bit alone; of extremes, AND and OR, one of the pair does."""
     families: dict[str, set[tuple[int, bool]]] = {}
     for op, name in enumerate(OPERATIONS):
         if "fp" in name:
@@ -164,10 +168,10 @@ def test_each_dead_bit_of_an_atomic_unit_is_found(whole: Host) -> None:
         family = {"min": "extremes", "max": "extremes", "and": "bits", "or": "bits"}.get(kind, kind) + width
         for bit in range(int(width)):
             for stuck in (False, True):
-                whole.broken_unit(ATOMIC, **{"stuck" if stuck else "clear": 1 << bit})
-                cells, shared = run_atomics(whole, op, 1)
-                log = wrong_atomics(whole, cells, op, 1)
-                if log.count and wrong_atomics(whole, shared, op, 1, shared=True).count:
+                repaired_host.broken_unit(ATOMIC, **{"stuck" if stuck else "clear": 1 << bit})
+                cells, shared = run_atomics(repaired_host, op, 1)
+                log = wrong_atomics(repaired_host, cells, op, 1)
+                if log.count and wrong_atomics(repaired_host, shared, op, 1, shared=True).count:
                     families.setdefault(family, set()).add((bit, stuck))
     assert {name: len(found) for name, found in families.items()} == {
         "add64": 128, "add32": 64, "extremes64": 128, "extremes32": 64, "bits64": 128, "xor64": 128,
@@ -176,16 +180,16 @@ def test_each_dead_bit_of_an_atomic_unit_is_found(whole: Host) -> None:
 
 
 @pytest.mark.parametrize("name", ["add fp32", "add fp64"])
-def test_dead_bits_of_sums_in_floating_point_are_found(whole: Host, name: str) -> None:
-    """The sign, the exponent and the mantissa's upper bits: small integers have no others."""
+def test_dead_bits_of_floating_point_sums_are_found(repaired_host: Host, name: str) -> None:
+    """Sign, exponent and upper mantissa bits, which small integers use."""
     op, bits = OPERATIONS.index(name), 32 if name.endswith("32") else 64
     lowest = {32: 20, 64: 49}[bits]
     for bit in range(lowest, bits):
-        whole.broken_unit(ATOMIC, stuck=1 << bit)
-        assert wrong_atomics(whole, run_atomics(whole, op, 1)[0], op, 1).count, bit
+        repaired_host.broken_unit(ATOMIC, stuck=1 << bit)
+        assert wrong_atomics(repaired_host, run_atomics(repaired_host, op, 1)[0], op, 1).count, bit
     for bit in (lowest, bits - 2, bits - 1):
-        whole.broken_unit(ATOMIC, clear=1 << bit)
-        assert wrong_atomics(whole, run_atomics(whole, op, 1)[0], op, 1).count, bit
+        repaired_host.broken_unit(ATOMIC, clear=1 << bit)
+        assert wrong_atomics(repaired_host, run_atomics(repaired_host, op, 1)[0], op, 1).count, bit
 
 
 # --- shared memory ---
@@ -199,36 +203,36 @@ def test_shared(host: Host, *, flip_at: int = MASK, bit: int = 0, blocks: int = 
 test_shared.__test__ = False  # type: ignore[attr-defined]
 
 
-def test_good_shared_memory_has_no_errors_and_a_flip_is_found(whole: Host) -> None:
-    assert test_shared(whole).count == 0
+def test_shared_memory_bit_flip_is_located(repaired_host: Host) -> None:
+    assert test_shared(repaired_host).count == 0
     for index, bit in ((0, 0), (SHARED_WORDS - 1, 63), (1234, 31), (77, 32)):
-        log = test_shared(whole, flip_at=index, bit=bit)
+        log = test_shared(repaired_host, flip_at=index, bit=bit)
         assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
 
 
 @pytest.mark.parametrize("fault", ["clear", "stuck"])
-def test_each_dead_bit_of_shared_memory_is_found_in_its_block(whole: Host, fault: str) -> None:
+def test_dead_bits_of_shared_memory_are_located_by_block(repaired_host: Host, fault: str) -> None:
     for bit in range(64):
-        whole.broken_unit(SHARED, block=1, **{fault: 1 << bit})
-        log = test_shared(whole)
+        repaired_host.broken_unit(SHARED, block=1, **{fault: 1 << bit})
+        log = test_shared(repaired_host)
         assert (log.bits, log.first // SHARED_WORDS) == (1 << bit, 1)
         assert log.count > SHARED_WORDS
 
 
-def test_each_dead_address_line_of_shared_memory_is_found(whole: Host) -> None:
+def test_dead_address_lines_of_shared_memory_are_found(repaired_host: Host) -> None:
     for line in range(SHARED_WORDS.bit_length()):
-        whole.broken_unit(SHARED, dead_address=1 << line)
-        assert test_shared(whole, blocks=1).count > 1000
+        repaired_host.broken_unit(SHARED, dead_address=1 << line)
+        assert test_shared(repaired_host, blocks=1).count > 1000
 
 
-def test_whole_blocks_meet_where_they_have_to(whole: Host) -> None:
-    """With 256 threads as fibres: what one writes another reads."""
+def test_block_barriers_synchronize_all_threads(repaired_host: Host) -> None:
+    """With 256 threads as fibers that read each other's writes."""
     log, where = ErrorLog(first=MASK), np.zeros(1, np.uint32)
-    whole.run("test_shared", SEED, MASK, 0, log, where, block=True)
+    repaired_host.run("test_shared", SEED, MASK, 0, log, where, block=True)
     assert log.count == 0
     cells = zeros(PER)
-    whole.run("run_atomics_shared", cells, u32(PER * 4), SEED, u32(0), u32(32), where, block=True)
-    assert wrong_atomics(whole, cells, 0, 32, shared=True).count == 0
+    repaired_host.run("run_atomics_shared", cells, u32(PER * 4), SEED, u32(0), u32(32), where, block=True)
+    assert wrong_atomics(repaired_host, cells, 0, 32, shared=True).count == 0
 
 
 # --- caches ---
@@ -250,39 +254,39 @@ def check_l1(host: Host, memory: Words, orders: int = ORDERS) -> ErrorLog:
     )  # fmt: skip
 
 
-def test_every_order_reads_every_word_once(whole: Host) -> None:
+def test_every_order_reads_each_word_once(repaired_host: Host) -> None:
     for index in range(WORDS):
-        memory = filled(whole)
-        assert check_l1(whole, memory).count == 0
+        memory = filled(repaired_host)
+        assert check_l1(repaired_host, memory).count == 0
         memory[index] ^= np.uint64(1 << 9)
-        log = check_l1(whole, memory)
+        log = check_l1(repaired_host, memory)
         assert (log.count, log.first, log.bits) == (ORDERS, index, 1 << 9)
-        assert check_l1(whole, memory, orders=1).count == 1
+        assert check_l1(repaired_host, memory, orders=1).count == 1
 
 
 @pytest.mark.parametrize("ahead", [0, 1, WORDS - 1])
-def test_l2_is_read_once_and_inverted(whole: Host, ahead: int) -> None:
-    memory = filled(whole)
-    assert log_of(whole, "check_l2", memory, WORDS, SEED, 0, ahead, None).count == 0
+def test_l2_is_read_once_and_inverted(repaired_host: Host, ahead: int) -> None:
+    memory = filled(repaired_host)
+    assert log_of(repaired_host, "check_l2", memory, WORDS, SEED, 0, ahead, None).count == 0
     memory[100] ^= np.uint64(1 << 50)
-    log = log_of(whole, "check_l2", memory, WORDS, SEED, 0, ahead, None)
+    log = log_of(repaired_host, "check_l2", memory, WORDS, SEED, 0, ahead, None)
     assert (log.count, log.first, log.bits) == (1, 100, 1 << 50)
     memory[100] ^= np.uint64(1 << 50)
-    assert log_of(whole, "invert_l2", memory, WORDS, SEED, 0, 0, None).count == 0
-    assert log_of(whole, "check_l2", memory, WORDS, SEED, MASK, ahead, None).count == 0
-    assert log_of(whole, "invert_l2", memory, WORDS, SEED, MASK, 1, None).count == 0
-    assert (memory == filled(whole)).all()
+    assert log_of(repaired_host, "invert_l2", memory, WORDS, SEED, 0, 0, None).count == 0
+    assert log_of(repaired_host, "check_l2", memory, WORDS, SEED, MASK, ahead, None).count == 0
+    assert log_of(repaired_host, "invert_l2", memory, WORDS, SEED, MASK, 1, None).count == 0
+    assert (memory == filled(repaired_host)).all()
 
 
 @pytest.mark.parametrize("fault", ["clear", "stuck"])
-def test_each_dead_bit_of_a_cache_is_found(whole: Host, fault: str) -> None:
-    memory = filled(whole)
+def test_dead_cache_bits_are_found(repaired_host: Host, fault: str) -> None:
+    memory = filled(repaired_host)
     for bit in range(64):
-        whole.broken_unit(L1, block=2, **{fault: 1 << bit})
-        log = check_l1(whole, memory)
+        repaired_host.broken_unit(L1, block=2, **{fault: 1 << bit})
+        log = check_l1(repaired_host, memory)
         assert (log.bits, log.first // WINDOW) == (1 << bit, 2)
-        whole.broken_unit(L2, **{fault: 1 << bit})
-        assert log_of(whole, "check_l2", memory, WORDS, SEED, 0, 0, None).bits == 1 << bit
+        repaired_host.broken_unit(L2, **{fault: 1 << bit})
+        assert log_of(repaired_host, "check_l2", memory, WORDS, SEED, 0, 0, None).bits == 1 << bit
 
 
 # --- whole checks ---
@@ -291,7 +295,7 @@ TESTS = ("functions", "atomics", "shared_memory", "caches")
 
 
 @pytest.mark.engine
-def test_good_units(check: Check) -> None:
+def test_healthy_units_pass(check: Check) -> None:
     turns = Test("shared_memory", "shared_memory", 20.0, params={"turns": 2})
     report = check("functions", "atomics", turns, "caches", level="standard")
     assert {test.status for test in report.tests} == {Status.PASSED}, render(report)
@@ -312,7 +316,7 @@ def test_good_units(check: Check) -> None:
     ),
     ids=["a function of one SM", "a function", "atomics", "shared memory", "L1", "L2"],
 )
-def test_a_dead_bit_of_a_unit_fails_its_test(check: Check, unit: int, block: int, test: int) -> None:
+def test_dead_bit_of_a_unit_fails_its_test(check: Check, unit: int, block: int, test: int) -> None:
     bit = 30 if unit == FUNCTION and block < 0 else 1
     cuda = {"dead_unit": unit, "dead_unit_block": block, "dead_unit_bit": bit}
     report = check(*TESTS, level="standard", cuda=cuda)
@@ -328,7 +332,7 @@ def test_a_dead_bit_of_a_unit_fails_its_test(check: Check, unit: int, block: int
 
 
 @pytest.mark.engine
-def test_a_blind_checker_is_found(check: Check) -> None:
+def test_blind_checker_is_detected(check: Check) -> None:
     report = check("functions", "atomics", "caches", level="standard", cuda={"blind": 1})
     functions, atomics, caches = report.tests
     assert {test.status for test in report.tests} == {Status.FAILED}, render(report)

@@ -1,4 +1,4 @@
-"""A machine whose NVIDIA driver is none, for whole processes: NVML, libcuda and NCCL as libraries in C."""
+"""A machine with fake NVIDIA libraries in C (NVML, libcuda, NCCL), for whole processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMING = Timing(term_s=0.3, watcher_silent_s=5)
 
 
 def build(release: int) -> Path:
-    """The folder of all libraries of a driver's branch; kept between runs as long as no source changes."""
+    """The folder of all libraries of a driver branch; cached between runs until a source changes."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler: the stand-ins for the driver's libraries cannot be built")
@@ -79,7 +79,7 @@ def host(libraries: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -
 def machine(
     libraries: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Machine]]:
-    """Makes machines; what is started in this test runs on the last one."""
+    """Creates machines; processes of this test run on the last one."""
     made: list[Machine] = []
 
     def make(release: int, *lines: str) -> Machine:
@@ -96,7 +96,7 @@ def machine(
 
 @pytest.fixture
 def with_kernels(machine: Callable[..., Machine]) -> Callable[..., Machine]:
-    """Machines that can run the check's kernels, too."""
+    """Machines that can run the check's kernels."""
     if not nvrtc_version():
         pytest.skip("cuda-bindings or NVRTC is not installed")
     kernels = host_build()
@@ -111,7 +111,7 @@ def with_kernels(machine: Callable[..., Machine]) -> Callable[..., Machine]:
 
 @pytest.fixture
 def linked(with_kernels: Callable[..., Machine]) -> Iterator[Callable[..., Machine]]:
-    """A node of linked GPUs; at the end no context went with anything that its holder had not given back."""
+    """A node of linked GPUs; afterwards, no context may end with unreleased resources."""
     made: list[Machine] = []
 
     def make(count: int = 3, model: str = "H100") -> Machine:
@@ -124,7 +124,7 @@ def linked(with_kernels: Callable[..., Machine]) -> Iterator[Callable[..., Machi
 
 @pytest.fixture
 def check(tmp_path: Path) -> Callable[..., Report]:
-    """A check of the machine that was made last: the product's own, but for the sizes of what it works on."""
+    """A check of the last machine: the product's, with small sizes."""
     turns = tmp_path / "turns"
     turns.mkdir()
 

@@ -1,6 +1,6 @@
-"""One end of a check of the link between two nodes, as the node's worker has it checked.
+"""One end of a link check between two nodes, run as by the node's worker.
 
-`python -m tests.gpu.driver.link_end ORDER` says a line of JSON for each step, with the `report` as the last.
+`python -m tests.gpu.driver.link_end ORDER` prints a JSON line per step, and the `report` last.
 """
 
 from __future__ import annotations

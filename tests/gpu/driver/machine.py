@@ -1,4 +1,4 @@
-"""What a made-up machine has, and its faults, as the stand-ins for the driver read them (`machine.h`)."""
+"""The hardware and faults of a fake machine, in the files that the fake libraries read (`machine.h`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS = {
 
 @dataclass
 class Machine:
-    """`folder` is what its processes have as `LD_LIBRARY_PATH`, with the state of the machine beside."""
+    """A fake machine. `folder` is the `LD_LIBRARY_PATH` of its processes and contains its state."""
 
     folder: Path
     release: int
@@ -57,7 +57,7 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """A /sys and a /dev of its own."""
+        """Its own /sys and /dev."""
         return self.folder / "root"
 
     @property
@@ -65,7 +65,7 @@ class Machine:
         return self.root / "dev/kmsg"
 
     def _on_pci(self, count: int) -> None:
-        """PCI shows every GPU, whatever the driver makes of it."""
+        """PCI lists every GPU, whatever the driver reports."""
         (self.root / "dev").mkdir(parents=True)
         self.kernel_log.touch()
         for number in range(count):
@@ -81,7 +81,7 @@ class Machine:
             (self.root / f"dev/nvidia{number}").touch()
 
     def fault(self, kind: str, *values: object, gpu: int = 0) -> None:
-        """From now on, for all libraries."""
+        """Inject a fault into all libraries from now on."""
         with (self.folder / "faults").open("a") as file:
             file.write(" ".join(map(str, (gpu, kind, *values))) + "\n")
 
@@ -90,7 +90,7 @@ class Machine:
             path.unlink(missing_ok=True)
 
     def xid(self, number: int, *, gpu: int = 0, log: bool = True) -> None:
-        """NVML tells it; with `log`, the kernel's log as well."""
+        """Report an XID by NVML and, with `log`, in the kernel log."""
         with (self.folder / "events").open("a") as file:
             file.write(f"{gpu} {number}\n")
         if log:
@@ -99,31 +99,31 @@ class Machine:
                 file.write(f"4,1,2,-;NVRM: Xid (PCI:{slot}): {number}, pid=7, name=python, told by a test\n")
 
     def is_watched(self) -> None:
-        """Waits until somebody has asked NVML to tell of XIDs."""
+        """Wait until a process has subscribed to XID events of NVML."""
         until = time.monotonic() + 60
         while not (self.folder / "watched").exists():
             assert time.monotonic() < until, "nobody watches"
             time.sleep(0.01)
 
     def busy(self, uuid: str, pid: int) -> None:
-        """A process that computes here, by NVML."""
+        """Report a process that computes on the GPU."""
         with (self.folder / "processes").open("a") as file:
             file.write(f"{uuid} {pid}\n")
 
     def holds(self, uuid: str, memory_mib: Mapping[int, int]) -> None:
-        """These processes, and no others, hold as much of the device; -1: NVML does not tell."""
+        """Set the processes with memory on the device, and its amount; -1: not reported by NVML."""
         temporary = self.folder / "processes.new"
         temporary.write_text("".join(f"{uuid} {pid} {mib}\n" for pid, mib in memory_mib.items()))
         temporary.replace(self.folder / "processes")
 
     def uses(self, percents: Mapping[tuple[str, int], int]) -> None:
-        """These processes, and no others, use that much; the process 0 stands for all of a MIG instance."""
+        """Set the processes with utilization, and its value; process 0 is a whole MIG instance."""
         temporary = self.folder / "use.new"
         temporary.write_text("".join(f"{uuid} {pid} {use}\n" for (uuid, pid), use in percents.items()))
         temporary.replace(self.folder / "use")
 
     def start(self, module: str, *arguments: str) -> subprocess.Popen[str]:
-        """A process of this machine; the test ends it."""
+        """Start a process on this machine; the test ends it."""
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
@@ -138,7 +138,7 @@ class Machine:
 
 
 def line_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next message of a process; empty when it has ended."""
+    """The next message of a process; empty if it has ended."""
     assert process.stdout is not None
     found: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
     return found

@@ -1,7 +1,7 @@
-"""What a node worker does with NVML, as a process: takes stock, samples a minute, and watches for XIDs.
+"""A node worker's use of NVML as a process: inventory, samples of a minute, and XID events.
 
-`python -m tests.gpu.driver.node ROOT` says a line for each, as JSON; it watches until it has been told
-something, or its standard input ends.
+`python -m tests.gpu.driver.node ROOT` prints a JSON line for each. It watches until an event arrives or its
+standard input ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def say(what: str, **values: Any) -> None:
 
 
 def sample() -> None:
-    """Two looks in one minute, and the minute's end."""
+    """Two readings in one minute, and the end of the minute."""
     rollups: list[Any] = []
     devices = NvmlDevices()
     sampler = Sampler(1, devices, rollups.extend)

@@ -1,7 +1,7 @@
-"""`nvidia-smi` of a made-up machine: lists its GPUs (`-L`), and resets one unless anybody has it open.
+"""`nvidia-smi` of a fake machine: lists its GPUs (`-L`), and resets one unless a process has it open.
 
-What else it does with a reset stands in `tool` beside it: `fails`, `linked`, `hangs` (until the file is
-gone). Each reset is a line in `resets`.
+The file `tool` selects another behavior of resets: `fails`, `linked`, `hangs` (until the file is removed).
+Each reset is a line in `resets`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_open(device: Path) -> bool:
 
 
 def list_gpus() -> int:
-    """By NVML, as the real one."""
+    """List the GPUs by NVML."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

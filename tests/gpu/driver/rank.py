@@ -1,4 +1,4 @@
-"""One rank of a sum over several processes: `RANK OF [ID]`. Tells an id that it has made, and what it got."""
+"""One rank of a sum over several processes: `RANK OF [ID]`. Prints its new unique id, and its result."""
 
 from __future__ import annotations
 

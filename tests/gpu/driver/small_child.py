@@ -1,6 +1,6 @@
-"""The check's own process on a device that is small: all is the product's but the sizes that it works on.
+"""The check's child process with small sizes; everything else is the product.
 
-The packaged kernels are taken, as everywhere; a file `nvrtc` beside the libraries asks for the compilers.
+It uses packaged kernels; a file `nvrtc` beside the libraries selects the compilers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check and scrub as the processes they are, on every driver in use and with every kind of GPU."""
+"""Check and scrub as real processes, on every supported driver and kind of GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Make = Callable[..., Machine]
 Check = Callable[..., Report]
 
 EXACT = Test("exact_fp16", "exact", 15.0, params={"dtype": "fp16"})
-# Long enough for NVML to be looked at in between.
+# Long enough for NVML to be read meanwhile.
 PCIE = Test("pcie", "pcie", 20.0, params={"seconds": 0.5})
 SHORT = (*(Test(name, name, 20.0) for name in ("canary", "residue", "copy")), EXACT, PCIE)
 # The whole of a quick check, its code by the compilers: once for each architecture, and for each branch.
@@ -44,7 +44,9 @@ QUICK = {("H100", 580), ("MIG", 535)}
     quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has two", several=True),
     ids=lambda value: str(value),
 )
-def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: int, kind: str) -> None:
+def test_check_and_scrub_on_every_driver_and_gpu(
+    with_kernels: Make, check: Check, release: int, kind: str
+) -> None:
     made, whole = with_kernels(release, *KINDS[kind]), (kind, release) in WHOLE
     uuid = HALF if kind in ("MIG", "unprivileged") else GPU
     if whole:
@@ -73,7 +75,7 @@ def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: i
     assert (scrubbed.verdict, scrubbed.coverage_per_mille >= 980) == (Scrub.CLEAN, True), scrubbed.text
 
 
-# --- how a machine is set up: no fault of the device, and said with what to do ---
+# --- setup of the machine: no fault of the device, reported with a fix ----------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_every_driver_and_every_gpu(with_kernels: Make, check: Check, release: i
     ),
     ids=["802-old", "802-no-fabric-info", "in-progress", "prohibited", "mismatch"],
 )
-def test_how_a_machine_is_set_up(
+def test_machine_setup_errors_are_inconclusive(
     with_kernels: Make, check: Check, release: int, kind: str, line: str, text: str
 ) -> None:
     with_kernels(release, *KINDS[kind], line)
@@ -102,7 +104,7 @@ def test_how_a_machine_is_set_up(
     assert ("prohibited" if "compute_mode" in line else text) in scrubbed.text
 
 
-def test_a_library_of_another_version_than_the_driver(machine: Make, check: Check) -> None:
+def test_library_of_another_version_than_the_driver(machine: Make, check: Check) -> None:
     machine(580, *KINDS["H100"], "nvml_refuses 18")
     report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
     assert (report.verdict, report.exit_code, report.tests) == (Verdict.INCONCLUSIVE, 4, ())
@@ -125,7 +127,7 @@ def test_a_library_of_another_version_than_the_driver(machine: Make, check: Chec
         "the rows take the same path",
     ),
 )
-def test_findings_that_pass(
+def test_informational_findings_pass(
     with_kernels: Make, check: Check, release: int, kind: str, file: str, content: str, text: str
 ) -> None:
     made = with_kernels(release, *KINDS[kind])
@@ -138,8 +140,8 @@ def test_findings_that_pass(
 @pytest.mark.parametrize(
     "drawing", sample([True, False], 2, "the rows take the same path"), ids=["a display", "no display"]
 )
-def test_less_free_memory_than_before(with_kernels: Make, check: Check, drawing: bool) -> None:
-    """A leak fails; what a display holds is said, and is no fault of the GPU."""
+def test_less_free_memory_than_in_the_last_check(with_kernels: Make, check: Check, drawing: bool) -> None:
+    """A leak fails; memory of a display is reported and is no fault."""
     made = with_kernels(570, *KINDS["T4"])
     residue = [Test("residue", "residue", 20.0), PCIE]
     if drawing:
@@ -171,8 +173,8 @@ def test_exclusive_mode_admits_one_process(with_kernels: Make, check: Check) -> 
 
 
 @pytest.mark.parametrize("kind", ["with instances", "without"])
-def test_a_gpu_in_mig_mode_is_asked_for_by_its_instances(with_kernels: Make, check: Check, kind: str) -> None:
-    """And its first instance, which CUDA would open for it, is left alone."""
+def test_gpu_in_mig_mode_must_be_checked_by_instance(with_kernels: Make, check: Check, kind: str) -> None:
+    """CUDA would open its first instance, which must not be used."""
     made = with_kernels(550, *(KINDS["MIG"] if kind == "with instances" else KINDS["MIG"][:1]))
     report, scrubbed = check(GPU, plan=SHORT), run_scrub(GPU)
     assert (report.verdict, report.action, codes(report)) == (
@@ -189,7 +191,7 @@ def test_residue_of_an_earlier_user_is_counted_and_cleared(with_kernels: Make) -
     assert (scrubbed.verdict, scrubbed.residue_words, scrubbed.left_words) == (Scrub.CLEAN, 40, 0)
 
 
-# --- faults on command, which both libraries tell of ---
+# --- injected faults in both libraries ------------------------------------------------------------
 
 
 FAULTS = [
@@ -224,7 +226,7 @@ LEFT = {"slow_pcie", "remap_pending", "remap_failed", "sram", "inforom", "links_
     ),
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
-def test_a_fault_of_the_device(
+def test_device_faults_fail(
     with_kernels: Make, check: Check, fault: tuple[Any, ...], plan: str, verdict: Verdict, action: Action,
     found: str, scrub: Scrub,
 ) -> None:  # fmt: skip
@@ -239,7 +241,7 @@ def test_a_fault_of_the_device(
     assert scrubbed.verdict == scrub, scrubbed.text
 
 
-def test_a_kernel_that_never_ends(with_kernels: Make, check: Check) -> None:
+def test_endless_kernel_is_killed_at_its_deadline(with_kernels: Make, check: Check) -> None:
     made = with_kernels(580, *KINDS["H200"])
     made.fault("hang", "count_nonzero")
     report = check(GPU, plan=[Test("residue", "residue", 1.0)])
@@ -248,7 +250,7 @@ def test_a_kernel_that_never_ends(with_kernels: Make, check: Check) -> None:
 
 
 @pytest.mark.thorough("the rules have quick tests")
-def test_nvml_that_falls_silent(with_kernels: Make, check: Check) -> None:
+def test_silent_nvml_is_detected(with_kernels: Make, check: Check) -> None:
     made = with_kernels(535, *KINDS["A100"])
     report = check(
         GPU,

@@ -1,4 +1,4 @@
-"""All links of several GPUs at once, as the processes they are: contexts, streams, events by the rules."""
+"""Simultaneous copies between several GPUs in real processes: contexts, streams and events."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ H100 = 18 * 25
 """GB/s of all NVLinks of one, each way."""
 
 
-def held_against(report: Report) -> set[str]:
-    """Of a plan of a moment NVML may not have seen anything."""
+def failing_codes(report: Report) -> set[str]:
+    """The findings, except that NVML may not have been read during so short a plan."""
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
@@ -57,14 +57,14 @@ def test_measures_of_all_links_together(linked: Make, check: Check, peers: int) 
 
 
 @pytest.mark.thorough("`make test` has a fault of each kind")
-def test_without_nvlink_it_goes_over_pcie(linked: Make, check: Check) -> None:
+def test_pcie_is_used_without_nvlink(linked: Make, check: Check) -> None:
     linked(3, "T4")
     report, found = checked(check, PEERS, CROWD)
     assert set(found.values()) == {Status.PASSED}, render(report)
     assert report.tests[1].measures["all_pairs_gb_s:3"] == pytest.approx(3 * 24, rel=0.01)
 
 
-def test_wrong_only_when_all_copy(linked: Make, check: Check) -> None:
+def test_error_during_simultaneous_copies_only_fails(linked: Make, check: Check) -> None:
     linked().fault("crowd_flip", 0, gpu=1)
     report, found = checked(check, PEERS, CROWD)
     assert found == {"peers": Status.PASSED, "all_pairs": Status.FAILED}, render(report)
@@ -72,7 +72,7 @@ def test_wrong_only_when_all_copy(linked: Make, check: Check) -> None:
     assert report.verdict == Verdict.FAIL
 
 
-def test_access_that_is_there_already(linked: Make, check: Check) -> None:
+def test_existing_peer_access_is_accepted(linked: Make, check: Check) -> None:
     made = linked()
     for each in range(3):
         made.fault("keeps_access", gpu=each)
@@ -89,7 +89,7 @@ def test_data_of_another_device_is_wrong(linked: Make, check: Check) -> None:
 
 
 def test_missing_data_is_wrong(linked: Make, check: Check) -> None:
-    """Though the words of the round before would be right."""
+    """Although the words of the previous round would be correct."""
     linked().fault("crowd_lost", 0, gpu=1)
     report, found = checked(check, CROWD)
     assert found == {"all_pairs": Status.FAILED}, render(report)
@@ -97,11 +97,11 @@ def test_missing_data_is_wrong(linked: Make, check: Check) -> None:
     assert report.tests[0].text == f"{words} wrong words ({GPUS[1]} to {GPUS[0]}: {words})"
 
 
-def test_wrong_between_two_peers(linked: Make, check: Check) -> None:
+def test_error_between_two_peers_is_reported(linked: Make, check: Check) -> None:
     linked().fault("crowd_flip", 2, gpu=1)
     report, found = checked(check, PEERS, CROWD)
     assert found == {"peers": Status.PASSED, "all_pairs": Status.PASSED}, render(report)
-    assert held_against(report) == set()
+    assert failing_codes(report) == set()
     (told,) = [finding for finding in report.findings if finding.code == "peers_wrong"]
     assert f"{GPUS[1]} to {GPUS[2]}: 13" in told.text
 
@@ -128,23 +128,23 @@ def test_sender_time_ends_with_its_last_copy(linked: Make, check: Check, there: 
 
 
 @pytest.mark.thorough("`make test` has a fault of each kind")
-def test_a_slow_crowd(linked: Make, check: Check) -> None:
+def test_slow_simultaneous_copies(linked: Make, check: Check) -> None:
     linked().fault("slow_crowd", 500, gpu=1)
     report, found = checked(check, PEERS, CROWD, baseline={"all_pairs_gb_s:3": 3.0 * H100})
     assert found == {"peers": Status.PASSED, "all_pairs": Status.WARNED}, render(report)
-    assert held_against(report) == {"test_all_pairs"}
+    assert failing_codes(report) == {"test_all_pairs"}
     sent = report.tests[1].measures
     assert sent[f"all_pairs_sent_gb_s:{GPUS[1]}"] == pytest.approx(H100 / 2, rel=0.01)
     assert sent[f"all_pairs_sent_gb_s:{GPUS[2]}"] == pytest.approx(H100, rel=0.01)
 
 
 @pytest.mark.parametrize(("here", "there"), sample([(0, 2), (2, 1)], 2, "the rows take the same path"))
-def test_no_access_between_two(linked: Make, check: Check, here: int, there: int) -> None:
+def test_missing_peer_access_between_two_devices(linked: Make, check: Check, here: int, there: int) -> None:
     linked().fault("no_peer", there, gpu=here)
     report, found = checked(check, CROWD, RESIDUE)
     assert found == {"all_pairs": Status.SKIPPED, "residue": Status.PASSED}
     assert f"{GPUS[here]} has no peer access to {GPUS[there]}" in report.tests[0].text
-    assert held_against(report) == set()
+    assert failing_codes(report) == set()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_no_access_between_two(linked: Make, check: Check, here: int, there: int
 def test_peer_failure_does_not_fail_the_checked_device(
     linked: Make, check: Check, fault: tuple[Any, ...], gpu: int
 ) -> None:
-    """Nor does it leave anything behind: a stream that stayed would be one too many the third time."""
+    """It also leaves no stream behind: the third run would have one too many."""
     made = linked()
     made.fault(*fault, gpu=gpu)
     for each in range(3):
@@ -173,8 +173,8 @@ def test_peer_failure_does_not_fail_the_checked_device(
     plan = [Test(f"all_pairs_{number}", "all_pairs", 20.0, required=False) for number in range(3)]
     report, found = checked(check, *plan, RESIDUE)
     assert [*found.values()] == [Status.SKIPPED] * 3 + [Status.PASSED], render(report)
-    assert held_against(report) == set()
-    # A context that is broken is so from its beginning then.
+    assert failing_codes(report) == set()
+    # A broken context is broken from its start then.
     texts = [test.text for test in report.tests[: 1 if fault[0] == "ecc" else 3]]
     name = "" if fault[0] == "no_context" else f" {GPUS[gpu]}"
     assert all(text.startswith(f"Not run. The peer{name} failed: cu") for text in texts)
@@ -192,7 +192,7 @@ def test_measurement_releases_all_memory(linked: Make, check: Check) -> None:
     assert report.tests[3].measures["free_mib"] == 16
 
 
-def test_failure_of_the_checked_device_is_its_own(linked: Make, check: Check) -> None:
+def test_failure_of_the_checked_device_fails_it(linked: Make, check: Check) -> None:
     linked().fault("ecc", "check_mix")
     report, found = checked(check, CROWD)
     assert found == {"all_pairs": Status.FAILED}, render(report)

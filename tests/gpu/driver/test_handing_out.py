@@ -1,4 +1,4 @@
-"""From the queue to a GPU and back: the portal's hand-out check and scrub, done by real processes."""
+"""The portal's preflight check and scrub in real processes, from the queue to a GPU and back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UUIDS = (uuid_of(1), uuid_of(2))
 
 
 class Node:
-    """The driver of a node on the made-up machine."""
+    """The driver of a node on the fake machine."""
 
     checks_at_once = False
 
@@ -54,7 +54,7 @@ class Node:
 
 @pytest.fixture
 def two(with_kernels: Make, catalog: None, clock: Any) -> Machine:
-    """Two H100 under R550, and a pool that has them and knows nothing of them yet."""
+    """Two H100 under R550, and a pool that has not taken inventory yet."""
     devices = tuple(
         DeviceInfo(uuid=uuid, index=n, model=MODEL, memory_mib=81_559) for n, uuid in enumerate(UUIDS)
     )
@@ -66,7 +66,7 @@ def two(with_kernels: Make, catalog: None, clock: Any) -> Machine:
 def node(
     two: Machine, check: Check, sent: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> Callable[[], str]:
-    """Does what the node is asked for next, and brings its answer back; the kind of it."""
+    """Runs the node's next task, delivers the result, and returns its kind."""
     monkeypatch.setenv("BERTH_HOME", str(tmp_path))
     monkeypatch.setattr(gpu_tasks, "driver_for", lambda pool: Node(check))
 
@@ -92,7 +92,7 @@ def device_of(workspace: Workspace) -> Device:
     return Device.objects.get(allocated__active=True, allocated__allocation__workspace=workspace)
 
 
-def test_a_lost_gpu_goes_out_and_the_other_one_is_handed_out_and_scrubbed(
+def test_lost_gpu_is_cordoned_and_another_is_allocated_and_scrubbed(
     two: Machine, node: Callable[[], str], workspace: Workspace, sent: Broker, alice: Any
 ) -> None:
     bad = device_of(workspace)
@@ -109,7 +109,7 @@ def test_a_lost_gpu_goes_out_and_the_other_one_is_handed_out_and_scrubbed(
     assert good != bad and node() == "check"
     run_until_ready(sent, workspace)
 
-    # Back again: by a scrub that finds the second one lost as well, and then not any more.
+    # Release: the scrub first finds the second GPU lost, then recovers.
     services.stop(actor=alice, workspace_id=workspace.pk)
     two.fault("off_the_bus", "count_nonzero", gpu=UUIDS.index(good.uuid))
     assert node_says(sent, "stop", "stopped")
@@ -123,7 +123,7 @@ def test_a_lost_gpu_goes_out_and_the_other_one_is_handed_out_and_scrubbed(
     assert workspace.state == State.PROVISIONING
 
 
-def test_a_machine_without_its_fabric_hands_nothing_out_until_it_is_up(
+def test_gpus_are_not_allocated_until_the_fabric_is_up(
     two: Machine, node: Callable[[], str], workspace: Workspace, clock: Any
 ) -> None:
     settings = (two.folder / "machine").read_text()
@@ -133,7 +133,7 @@ def test_a_machine_without_its_fabric_hands_nothing_out_until_it_is_up(
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING and not held(asked)
     assert fresh(asked).cordoned and "fabric manager" in fresh(asked).cordon_reason
-    # Nobody has to return it to service: it is looked at again by itself.
+    # It is checked again automatically, without an operator.
     (two.folder / "machine").write_text(settings)
     clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
     policy.run()

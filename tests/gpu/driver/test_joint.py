@@ -1,4 +1,4 @@
-"""Several GPUs under full load at once, as the processes they are: contexts, streams, events by the rules."""
+"""Several GPUs under full load at once in real processes: contexts, streams and events."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def checked(check: Check, *tests: Test, peers: int = 2) -> tuple[Report, dict[st
 
 
 def codes(report: Report) -> set[str]:
-    """Of a plan of a moment NVML may not have seen anything."""
+    """The codes of findings, except that NVML may not have been read during so short a plan."""
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
 @pytest.mark.thorough("two devices each; `make test` has a fault of each of the two")
-def test_all_are_as_fast_together_as_alone(linked: Make, check: Check) -> None:
+def test_all_devices_are_as_fast_together_as_alone(linked: Make, check: Check) -> None:
     linked()
     report, found = checked(check)
     assert set(found.values()) == {Status.PASSED}, render(report)
@@ -48,7 +48,7 @@ def test_all_are_as_fast_together_as_alone(linked: Make, check: Check) -> None:
 
 
 @pytest.mark.thorough("two devices each; `make test` has a fault of each of the two")
-def test_the_checked_device_falls_below_its_own_figure(linked: Make, check: Check) -> None:
+def test_slow_checked_device_is_a_warning(linked: Make, check: Check) -> None:
     linked().fault("slow_joint", 700)
     report, found = checked(check)
     assert found == {"joint_burn": Status.WARNED, "residue": Status.PASSED}, render(report)
@@ -60,7 +60,7 @@ def test_the_checked_device_falls_below_its_own_figure(linked: Make, check: Chec
     assert others == [pytest.approx(100, abs=1)] * 2, "the others are not slower for it"
 
 
-def test_a_peer_that_falls_is_named_and_takes_nothing_from_the_verdict(linked: Make, check: Check) -> None:
+def test_slow_peer_is_named_without_changing_the_verdict(linked: Make, check: Check) -> None:
     linked().fault("slow_joint", 500, gpu=2)
     report, found = checked(check)
     assert set(found.values()) == {Status.PASSED}, render(report)
@@ -70,7 +70,7 @@ def test_a_peer_that_falls_is_named_and_takes_nothing_from_the_verdict(linked: M
 
 
 @pytest.mark.parametrize("gpu", quick_of([0, 1], [1], "both devices take the same path"))
-def test_a_wrong_word_counts_for_the_device_that_made_it(linked: Make, check: Check, gpu: int) -> None:
+def test_wrong_word_is_attributed_to_its_device(linked: Make, check: Check, gpu: int) -> None:
     linked().fault("product", 100, 1, gpu=gpu)
     report, found = checked(check, JOINT)
     if gpu == 0:
@@ -100,7 +100,7 @@ def test_peer_failure_does_not_fail_the_checked_device(
 
 
 @pytest.mark.thorough("two devices each; `make test` has a fault of each of the two")
-def test_a_peer_that_hangs_is_no_proof(linked: Make, check: Check) -> None:
+def test_hanging_peer_is_inconclusive(linked: Make, check: Check) -> None:
     linked().fault("hang", "gemm_bf16_wg", gpu=1)
     short = Test("joint_burn", "joint_burn", 3.0, params=JOINT.params)
     report, found = checked(check, short)
@@ -109,7 +109,7 @@ def test_a_peer_that_hangs_is_no_proof(linked: Make, check: Check) -> None:
     assert GPUS[1] in report.tests[0].text
 
 
-def test_without_a_peer(linked: Make, check: Check) -> None:
+def test_joint_load_without_a_peer(linked: Make, check: Check) -> None:
     linked(1)
     report, found = checked(check, JOINT, peers=0)
     assert found == {"joint_burn": Status.SKIPPED}

@@ -1,4 +1,4 @@
-"""Inventory, sampler and watcher as a process, on every driver in use and with every kind of GPU."""
+"""Inventory, sampler and watcher as a process, on every supported driver and kind of GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOT = "0000:1b:00"
 
 @contextmanager
 def xids(machine: Machine, number: int, *, log: bool) -> Iterator[None]:
-    """Tells of it again and again, until somebody has heard it."""
+    """Report an XID repeatedly until it was received."""
     done = threading.Event()
 
     def tell() -> None:
@@ -40,7 +40,7 @@ def xids(machine: Machine, number: int, *, log: bool) -> Iterator[None]:
 
 
 def look(machine: Machine, *, log: bool = True) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What a node finds, samples, and is told of an XID 79."""
+    """A node's inventory, samples, and report of an XID 79."""
     node = machine.start("tests.gpu.driver.node", str(machine.root))
     found, samples = line_of(node), line_of(node)
     with xids(machine, 79, log=log):
@@ -63,7 +63,7 @@ QUICK = {
     ("kind", "release"),
     quick_of(product(KINDS, RELEASES), QUICK, "every pair; `make test` has seven", several=True),
 )
-def test_facts_of_a_node_about_its_gpus(machine: Make, release: int, kind: str) -> None:
+def test_inventory_samples_and_xids_on_every_driver(machine: Make, release: int, kind: str) -> None:
     made = machine(release, *KINDS[kind])
     # Without rights, the kernel's log is not read either.
     found, samples, told = look(made, log=kind != "unprivileged")
@@ -85,7 +85,7 @@ def test_facts_of_a_node_about_its_gpus(machine: Make, release: int, kind: str) 
 def judge_gpu(gpu: dict[str, Any], kind: str, release: int) -> None:
     memory, mig = gpu["memory"], kind in ("MIG", "unprivileged")
     assert gpu["recovery_action"] == ("none" if release >= 570 and kind != "vGPU" else None)
-    # Remapped rows came with Ampere, retired pages went; neither is told of a GPU with instances.
+    # Ampere replaced retired pages by remapped rows; neither is reported with MIG instances.
     rows = kind not in ("T4", "vGPU") and not mig
     assert memory["remap_pending"] is (False if rows else None)
     assert memory["retired_pages"] == (0 if kind == "T4" else None)
@@ -102,7 +102,7 @@ def judge_gpu(gpu: dict[str, Any], kind: str, release: int) -> None:
             "1g.10gb",
             16,
         )
-        # Where an instance stands, and where one could stand, is told to an administrator alone.
+        # Placements of instances are reported to administrators only.
         assert half["start"] == (4 if kind == "MIG" else -1)
         places = {profile["name"]: len(profile["placements"]) for profile in gpu["profiles"]}
         assert places["1g.10gb"] == (7 if kind == "MIG" else 0)
@@ -137,14 +137,14 @@ def judge_samples(samples: dict[str, Any], kind: str, release: int) -> None:
         "the rows take the same path",
     ),
 )
-def test_a_driver_that_does_not_start(machine: Make, code: int, state: str, advice: str) -> None:
+def test_driver_start_failures_are_states(machine: Make, code: int, state: str, advice: str) -> None:
     found, samples, told = look(machine(580, f"gpu H100 {GPU}", f"nvml_refuses {code}"))
     assert (found["state"], advice in found["sentence"]) == (state, True)
     assert told["seen"] == [[SLOT, 79]]
     assert samples.get("problem", state) == state
 
 
-def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
+def test_lost_gpu_does_not_hide_others(machine: Make) -> None:
     made = machine(550, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     made.fault("lost", gpu=1)
     found, samples, _ = look(made)
@@ -153,7 +153,7 @@ def test_one_lost_gpu_hides_no_other(machine: Make) -> None:
 
 
 def test_lost_gpu_is_reported_by_nvml_only(machine: Make) -> None:
-    """Without the kernel's log, too, and though nothing can be asked of it any more."""
+    """Without the kernel log, and although the GPU answers no call."""
     made = machine(580, f"gpu H100 {GPU}")
     node = made.start("tests.gpu.driver.node", str(made.root))
     assert line_of(node)["state"] == "ok" and GPU in line_of(node)["latest"]
@@ -164,7 +164,7 @@ def test_lost_gpu_is_reported_by_nvml_only(machine: Make) -> None:
 
 
 def test_lost_gpu_does_not_end_the_watch_of_others(machine: Make) -> None:
-    """NVML refuses to wait for events of anybody while a lost one is among them."""
+    """NVML refuses to wait for events while a lost GPU is registered."""
     made = machine(570, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     node = made.start("tests.gpu.driver.node", str(made.root))
     assert len(line_of(node)["gpus"]) == len(line_of(node)["latest"]) == 2
@@ -174,7 +174,7 @@ def test_lost_gpu_does_not_end_the_watch_of_others(machine: Make) -> None:
         assert line_of(node)["seen"] == [[SLOT, 48]]
 
 
-def test_rows_that_wait_and_what_the_driver_asks_for(machine: Make) -> None:
+def test_pending_remaps_and_recovery_action(machine: Make) -> None:
     made = machine(570, f"gpu H200 {GPU}")
     made.fault("remap_pending")
     made.fault("recovery", 4)
@@ -184,7 +184,7 @@ def test_rows_that_wait_and_what_the_driver_asks_for(machine: Make) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_branch_exports_what_its_header_has(libraries: dict[int, Any], release: int) -> None:
+def test_library_exports_the_functions_of_its_branch(libraries: dict[int, Any], release: int) -> None:
     exported = (libraries[release] / "libnvidia-ml.so.1").read_bytes()
     assert (b"nvmlDeviceGetGpuFabricInfoV\0" in exported) is (release >= 550)
     assert (b"nvmlDeviceGetSramEccErrorStatus\0" in exported) is (release >= 550)

@@ -22,7 +22,7 @@ OPEN = "import sys, time; files = [open(name) for name in sys.argv[1:]]; print(f
 
 @pytest.fixture
 def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Files of this test in place of CUDA's and of the first GPU's."""
+    """Files that replace the device files of CUDA and of the first GPU."""
     cuda, gpu = tmp_path / "nvidia-uvm", tmp_path / "nvidia0"
     cuda.touch()
     gpu.touch()
@@ -33,7 +33,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 @pytest.fixture
 def program() -> Iterator[Callable[..., int]]:
-    """Starts a process of this workspace with these files open; returns its PID."""
+    """Start a process of this workspace with these files open; returns its PID."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*files: Path) -> int:
@@ -54,7 +54,7 @@ LOADED: list[ctypes.CDLL] = []
 
 @pytest.fixture(autouse=True)
 def unloaded() -> Iterator[None]:
-    """Unload the stand-ins: while one is loaded, this process finds it by the name of the real library."""
+    """Unload the fake libraries, which would otherwise be found by the name of the real ones."""
     yield
     while LOADED:
         _ctypes.dlclose(LOADED.pop()._handle)
@@ -73,7 +73,7 @@ def percents(gpus: Gpus) -> list[int | None]:
     return [device["utilization_percent"] for device in gpus._devices()]
 
 
-def test_a_neighbour_that_trains_keeps_no_share_busy(machine, devices, program):
+def test_busy_neighbour_does_not_count_as_own_use(machine, devices, program):
     made = machine(570, f"gpu H100 {GPU}")
     gpus = agent(made, [GPU], [GPU])
     made.holds(GPU, {NEIGHBOUR: 70_000})
@@ -84,11 +84,11 @@ def test_a_neighbour_that_trains_keeps_no_share_busy(machine, devices, program):
     assert percents(gpus) == [0]
     made.uses({(GPU, NEIGHBOUR): 99, (GPU, own): 3})
     assert percents(gpus) == [3]
-    # The whole GPU, of somebody who has all of it, is measured as before.
+    # A whole GPU of one workspace is measured as before.
     assert percents(agent(made, [GPU], [])) == [63]
 
 
-def test_hidden_processes_are_not_taken_for_idle(machine, devices, program):
+def test_hidden_processes_are_unknown_and_not_idle(machine, devices, program):
     """As by a driver that lists PIDs of another namespace."""
     made = machine(535, f"gpu H100 {GPU}")
     gpus = agent(made, [GPU], [GPU])
@@ -100,7 +100,7 @@ def test_hidden_processes_are_not_taken_for_idle(machine, devices, program):
     assert percents(gpus) == [None]
 
 
-def test_a_monitor_does_not_use_the_gpu(machine, devices, program):
+def test_monitoring_process_does_not_count_as_use(machine, devices, program):
     made = machine(570, f"gpu H100 {GPU}")
     _cuda, gpu = devices
     program(gpu)
@@ -109,7 +109,7 @@ def test_a_monitor_does_not_use_the_gpu(machine, devices, program):
     assert percents(agent(made, [GPU], [GPU])) == [0]
 
 
-def test_an_instance_has_its_own_counters(machine, devices, program):
+def test_mig_instance_has_its_own_counters(machine, devices, program):
     made = machine(570, *MIG)
     gpus = agent(made, [HALF, SEVENTH], [])
     # Without a process on it, nothing needs to be measured.
@@ -122,7 +122,7 @@ def test_an_instance_has_its_own_counters(machine, devices, program):
     assert percents(gpus) == [0, 0]
 
 
-def test_an_instance_without_counters_is_unknown_only_while_a_process_holds_it(machine, devices, program):
+def test_instance_without_counters_is_unknown_only_while_in_use(machine, devices, program):
     made = machine(550, f"gpu A100 {GPU} mig", f"instance {HALF} 3g 4", f"instance {SEVENTH} 1g 0")
     gpus = agent(made, [HALF, SEVENTH], [])
     assert percents(gpus) == [0, 0]
@@ -130,7 +130,7 @@ def test_an_instance_without_counters_is_unknown_only_while_a_process_holds_it(m
     assert percents(gpus) == [None, 0]
 
 
-def test_only_processes_of_this_workspace_are_looked_at(devices):
+def test_only_processes_of_the_workspace_are_inspected(devices):
     cuda, gpu = devices
     with cuda.open(), gpu.open():
         # This process is the agent here, and no descendant of itself.

@@ -1,4 +1,4 @@
-"""A GPU that our own sampler and watcher have open is reset: they let go, and take NVML up again."""
+"""Reset of a GPU that our sampler and watcher have open: they release NVML and reopen it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOOL = Path(__file__).parent / "nvidia_smi.py"
 
 
 @pytest.fixture
-def made(machine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+def reset_machine(machine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     """Two H100, and a tool that resets them."""
     made = machine(570, f"gpu H100 {GPU}", f"gpu H100 {OTHER}")
     tool = made.folder / "nvidia-smi"
@@ -66,49 +66,49 @@ def resets(made: Machine) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_own_processes_release_the_gpu_for_a_reset_and_return(made: Machine) -> None:
-    node = worker(made)
+def test_own_processes_release_the_gpu_for_a_reset_and_return(reset_machine: Machine) -> None:
+    node = worker(reset_machine)
     by_hand = subprocess.run(
         ["nvidia-smi", "--gpu-reset", "-i", BUS.format(0x1B)], capture_output=True, text=True, timeout=30
     )
     assert by_hand.returncode == 255 and "In use by another client" in by_hand.stdout
-    told = line_of(reset(made))
-    assert (told["verdict"], resets(made)) == ("done", [BUS.format(0x1B)])
-    until(lambda: node.pid in holders_of(made.root / "dev/nvidia0"))
-    assert not (made.folder / "persistence-off").exists(), "persistence mode is as before"
+    told = line_of(reset(reset_machine))
+    assert (told["verdict"], resets(reset_machine)) == ("done", [BUS.format(0x1B)])
+    until(lambda: node.pid in holders_of(reset_machine.root / "dev/nvidia0"))
+    assert not (reset_machine.folder / "persistence-off").exists(), "persistence mode is as before"
 
 
 def test_process_that_keeps_the_gpu_is_named_and_the_reset_skipped(
-    made: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    reset_machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without the request to let go the very same reset is refused."""
-    node = worker(made)
+    """Without the release request the same reset is refused."""
+    node = worker(reset_machine)
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "another"))
-    told = line_of(reset(made, release_s=0.5))
+    told = line_of(reset(reset_machine, release_s=0.5))
     assert told["verdict"] == "refused" and f"(process {node.pid})" in told["text"]
-    assert resets(made) == []
+    assert resets(reset_machine) == []
 
 
-def test_killed_reset_does_not_stop_monitoring(made: Machine) -> None:
-    """The tool goes on, and as long as it does NVML stays released."""
-    node = worker(made)
-    (made.folder / "tool").write_text("hangs")
-    resetting = reset(made)
-    until((made.folder / "tool-pid").exists)
+def test_killed_reset_does_not_stop_monitoring(reset_machine: Machine) -> None:
+    """NVML stays released as long as the tool runs."""
+    node = worker(reset_machine)
+    (reset_machine.folder / "tool").write_text("hangs")
+    resetting = reset(reset_machine)
+    until((reset_machine.folder / "tool-pid").exists)
     resetting.kill()
     resetting.wait()
-    assert not is_open(made)
-    time.sleep(1.5)  # more than one look of the sampler and of the watcher
-    assert not is_open(made)
-    os.kill(int((made.folder / "tool-pid").read_text()), signal.SIGKILL)
-    until(lambda: node.pid in holders_of(made.root / "dev/nvidia0"))
+    assert not is_open(reset_machine)
+    time.sleep(1.5)  # more than one reading of sampler and watcher
+    assert not is_open(reset_machine)
+    os.kill(int((reset_machine.folder / "tool-pid").read_text()), signal.SIGKILL)
+    until(lambda: node.pid in holders_of(reset_machine.root / "dev/nvidia0"))
 
 
-def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
-    (made.folder / "tool").write_text("hangs")
-    told = line_of(reset(made, deadline_s=1))
+def test_hanging_reset_is_abandoned(reset_machine: Machine) -> None:
+    (reset_machine.folder / "tool").write_text("hangs")
+    told = line_of(reset(reset_machine, deadline_s=1))
     assert told["verdict"] == "hung" and "reboot" in told["text"]
-    worker(made)  # has NVML open at once
+    worker(reset_machine)  # has NVML open at once
 
 
 @pytest.mark.parametrize(
@@ -122,23 +122,25 @@ def test_a_reset_that_hangs_is_given_up(made: Machine) -> None:
         ),
     ],
 )
-def test_output_of_the_tool(made: Machine, mood: str, verdict: str, says: str) -> None:
-    (made.folder / "tool").write_text(mood)
-    told = line_of(reset(made))
+def test_tool_output_is_interpreted(reset_machine: Machine, mood: str, verdict: str, says: str) -> None:
+    (reset_machine.folder / "tool").write_text(mood)
+    told = line_of(reset(reset_machine))
     assert (told["verdict"], says in told["text"]) == (verdict, True)
 
 
-def test_computing_gpu_is_untouched_and_lost_gpu_is_reset(made: Machine) -> None:
-    made.busy(OTHER, os.getpid())
-    told = line_of(reset(made, OTHER))
+def test_computing_gpu_is_untouched_and_lost_gpu_is_reset(reset_machine: Machine) -> None:
+    reset_machine.busy(OTHER, os.getpid())
+    told = line_of(reset(reset_machine, OTHER))
     assert told["verdict"] == "refused" and f"(process {os.getpid()})" in told["text"]
-    made.fault("lost")
-    assert line_of(reset(made))["verdict"] == "done"
-    assert "does not list GPU" in line_of(reset(made, uuid_of(7)))["text"]
+    reset_machine.fault("lost")
+    assert line_of(reset(reset_machine))["verdict"] == "done"
+    assert "does not list GPU" in line_of(reset(reset_machine, uuid_of(7)))["text"]
 
 
-def test_without_root_the_command_is_said(made: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_without_root_prints_the_command(
+    reset_machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    done = run_reset(GPU, bus=BUS.format(0x1B), root=made.root)
+    done = run_reset(GPU, bus=BUS.format(0x1B), root=reset_machine.root)
     assert done.verdict == "refused" and "sudo nvidia-smi --gpu-reset -i 0000:1b:00.0" in done.text
-    assert resets(made) == []
+    assert resets(reset_machine) == []

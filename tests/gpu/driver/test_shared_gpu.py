@@ -1,4 +1,4 @@
-"""Two people on one GPU, through the processes of a whole instance over NVML in C: each keeps to its half."""
+"""Two users share one GPU of an instance with fake NVML in C; each is limited to its half."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Template.objects.create(
     open_path="/", start_timeout_s=60, stop_timeout_s=2, position=901,
 )
 """
-# Goes on when it is asked to end, as a kernel does in the midst of a cell.
+# Ignores the request to end, like a kernel during a cell.
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
 
 
@@ -40,8 +40,8 @@ def berth(host: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
         yield found
 
 
-def inside(berth: Berth, user: str, workspace: str, expression: str) -> Any:
-    """The value of an expression in somebody's workspace."""
+def evaluate(berth: Berth, user: str, workspace: str, expression: str) -> Any:
+    """The value of an expression in the user's workspace."""
     answer = httpx.get(
         f"http://127.0.0.1:{berth.port}/?{quote(expression)}",
         headers={"Host": berth.host(workspace), "Authorization": f"Bearer {berth.tokens[user]}"},
@@ -50,9 +50,9 @@ def inside(berth: Berth, user: str, workspace: str, expression: str) -> Any:
     return answer.raise_for_status().json()
 
 
-def work_of(berth: Berth, user: str, workspace: str) -> int:
-    """A process that its app has started, by its number on the machine."""
-    number = inside(
+def child_of_app(berth: Berth, user: str, workspace: str) -> int:
+    """The PID of a process started by the app, on the machine."""
+    number = evaluate(
         berth, user, workspace, f"__import__('subprocess').Popen([sys.executable, '-c', {STUBBORN!r}]).pid"
     )
 
@@ -64,7 +64,7 @@ def work_of(berth: Berth, user: str, workspace: str) -> int:
     return eventually(look, limit_s=LIMIT_S, what="the process")
 
 
-def test_two_halves_are_kept_apart(host: Machine, berth: Berth) -> None:
+def test_two_gpu_shares_stay_within_their_memory(host: Machine, berth: Berth) -> None:
     ada, ben = berth.api("ada"), berth.api("ben")
     try:
         _two_halves(host, berth, ada, ben)
@@ -79,8 +79,8 @@ def _two_halves(host: Machine, berth: Berth, ada: Api, ben: Api) -> None:
         api.wait(workspace, "running", limit_s=LIMIT_S)
     held = berth.rows("SELECT milli, device_id FROM inventory_allocateddevice WHERE active")
     assert [row["milli"] for row in held] == [500, 500] and len({row["device_id"] for row in held}) == 1
-    greedy, small = work_of(berth, "ada", hers), work_of(berth, "ada", hers)
-    modest = work_of(berth, "ben", his)
+    greedy, small = child_of_app(berth, "ada", hers), child_of_app(berth, "ada", hers)
+    modest = child_of_app(berth, "ben", his)
 
     host.holds(GPU, {greedy: 45_000, small: 2_000, modest: 30_000})
     (over,) = eventually(
@@ -93,7 +93,7 @@ def _two_halves(host: Machine, berth: Berth, ada: Api, ben: Api) -> None:
     assert processes.start_ticks(small) is not None and processes.start_ticks(modest) is not None
     for api, workspace in ((ada, hers), (ben, his)):
         assert api.workspace(workspace)["state"] == "running"
-    assert inside(berth, "ada", hers, "1 + 1") == 2, "her app goes on"
+    assert evaluate(berth, "ada", hers, "1 + 1") == 2, "her app goes on"
 
     eventually(lambda: ada.workspace(hers)["gpu_overuse"] == [], limit_s=LIMIT_S, what=berth.last_lines)
     steps = berth.rows("SELECT kind FROM events_event WHERE kind LIKE 'workspace.gpu_share%' ORDER BY id")

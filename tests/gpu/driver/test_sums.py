@@ -1,4 +1,4 @@
-"""Sums over several GPUs, as real processes over a driver and an NCCL in C: right, wrong, slow, and never."""
+"""Sums over several GPUs in real processes over fake driver and NCCL: correct, wrong, slow, hanging."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Check = Callable[..., Report]
 
 PEERS = (uuid_of(2), uuid_of(3))
 SUM = Test("all_reduce", "all_reduce", 60.0)
-# Long enough for NVML to be looked at in between.
+# Long enough for NVML to be read meanwhile.
 PCIE = Test("pcie", "pcie", 20.0, params={"seconds": 0.5})
 RESIDUE, AFTER = Test("residue", "residue", 20.0), Test("residue_after", "residue", 20.0)
 MACHINES = {("H100", 580): 360.0, ("A100", 550): 240.0}
@@ -32,8 +32,8 @@ def three(kind: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(params=sorted(MACHINES), ids=lambda each: f"{each[0]}-R{each[1]}")
-def made(request: pytest.FixtureRequest, with_kernels: Make) -> Machine:
-    """Three GPUs that reach each other."""
+def linked_gpus(request: pytest.FixtureRequest, with_kernels: Make) -> Machine:
+    """Three GPUs with peer access."""
     kind, release = request.param
     return with_kernels(release, *three(kind))
 
@@ -43,7 +43,7 @@ def h100(with_kernels: Make) -> Machine:
     return with_kernels(580, *three("H100"))
 
 
-def of(report: Report, name: str = "all_reduce") -> TestResult:
+def result_of(report: Report, name: str = "all_reduce") -> TestResult:
     return next(test for test in report.tests if test.name == name)
 
 
@@ -51,47 +51,50 @@ def codes(report: Report) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity != Severity.INFO} - {"unwatched"}
 
 
-def left_on(made: Machine) -> str:
-    """What was not given back before a context ended, as the driver tells it."""
+def leaks_on(made: Machine) -> str:
+    """Resources not released before a context ended, as the fake driver reports."""
     told = made.folder / "left"
     return told.read_text() if told.exists() else ""
 
 
-def held(made: Machine) -> set[str]:
-    """Whose contexts nobody has ended; that of the device under test goes with its process."""
+def open_contexts(made: Machine) -> set[str]:
+    """Open contexts, except that of the device under test, which ends with its process."""
     return {path.name.partition(".")[0] for path in (made.folder / "contexts").iterdir()} - {GPU}
 
 
-def test_right_sums_pass_and_have_a_speed(
-    made: Machine, check: Check, request: pytest.FixtureRequest
+def test_correct_sums_pass_with_a_speed(
+    linked_gpus: Machine, check: Check, request: pytest.FixtureRequest
 ) -> None:
     report = check(
         GPU, "standard", plan=[RESIDUE, PCIE, Test("peers", "peers", 60.0), SUM, AFTER], peers=PEERS
     )
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    found = of(report)
+    found = result_of(report)
     assert (found.status, found.errors, found.required) == (Status.PASSED, 0, True)
-    rate = MACHINES[request.node.callspec.params["made"]]
+    rate = MACHINES[request.node.callspec.params["linked_gpus"]]
     assert report.measures[METRIC] == pytest.approx(rate, rel=0.01)
     assert (found.measures["ranks"], found.measures["buffer_mib"]) == (3, 0.5)
     assert found.detail["wrong_words_by_rank"] == {GPU: 0, PEERS[0]: 0, PEERS[1]: 0}
     (judged,) = found.judgements
     assert (judged.status, judged.against, judged.advisory) == (Status.MEASURED, "none", True)
-    # Nothing is kept, neither on the peers nor here.
-    assert (left_on(made), held(made)) == ("", set())
-    assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
+    # Nothing is kept on the peers or on the device.
+    assert (leaks_on(linked_gpus), open_contexts(linked_gpus)) == ("", set())
+    assert (
+        result_of(report, "residue").measures["free_mib"]
+        == result_of(report, "residue_after").measures["free_mib"]
+    )
 
 
 @pytest.mark.parametrize("rank", sample([0, 2], 2, "the rows take the same path"), ids=["here", "on a peer"])
 @pytest.mark.parametrize("flip", quick_of([1, 1 << 31], [1], "the lowest bit is the hardest to see"), ids=hex)
-def test_one_wrong_bit_on_one_rank(h100: Machine, check: Check, rank: int, flip: int) -> None:
+def test_wrong_bit_on_one_rank_fails_its_device(h100: Machine, check: Check, rank: int, flip: int) -> None:
     h100.fault("sum", 70001, flip, gpu=rank)
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
     name = (GPU, *PEERS)[rank]
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.FAIL, Action.INSPECT, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    found = of(report)
+    found = result_of(report)
     # Once in whole words, once in FP32.
     assert found.text == f"2 wrong words, on {name} (2)"
     assert [mismatch["in"] for mismatch in found.detail["mismatches"]] == [
@@ -102,15 +105,15 @@ def test_one_wrong_bit_on_one_rank(h100: Machine, check: Check, rank: int, flip:
 
 
 @pytest.mark.thorough("two checks; baselines have quick tests")
-def test_a_slow_sum_degrades_against_what_is_known(h100: Machine, check: Check) -> None:
+def test_slow_sum_degrades_relative_to_the_baseline(h100: Machine, check: Check) -> None:
     h100.fault("slow_sum", 800, gpu=1)
     known = {METRIC: 360.0}
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS, baseline=known)
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.DEGRADED, Action.INSPECT, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).text.startswith(f"{METRIC} 288 GB/s is below the baseline limit of 306; any of")
-    # As many others, or another library, are another speed.
+    assert result_of(report).text.startswith(f"{METRIC} 288 GB/s is below the baseline limit of 306; any of")
+    # Another number of devices or another library has another baseline.
     for other in ("all_reduce_bus_gb_s:8:2.32.3", "all_reduce_bus_gb_s:3:2.18.5"):
         assert (
             check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS, baseline={other: 360.0}).verdict
@@ -122,31 +125,31 @@ def test_missing_library_is_reported_without_other_effect(h100: Machine, check: 
     (h100.folder / "libnccl.so.2").unlink()
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    assert (of(report).status, of(report).required) == (Status.SKIPPED, False)
+    assert (result_of(report).status, result_of(report).required) == (Status.SKIPPED, False)
     assert render(report).count("berth[gpu-nccl]") == 1
-    assert of(report, "residue").status == Status.PASSED
+    assert result_of(report, "residue").status == Status.PASSED
     assert not (h100.folder / "left").exists()
 
 
-def test_devices_that_do_not_reach_each_other_are_left_alone(h100: Machine, check: Check) -> None:
+def test_devices_without_peer_access_are_skipped(h100: Machine, check: Check) -> None:
     h100.fault("no_peer", 2)
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM], peers=PEERS)
     assert (report.verdict, codes(report)) == (Verdict.PASS, set()), render(report)
-    assert of(report).text == f"Not run. {GPU} has no peer access to {PEERS[1]}."
+    assert result_of(report).text == f"Not run. {GPU} has no peer access to {PEERS[1]}."
 
 
 @pytest.mark.thorough("waits for a time limit twice")
 @pytest.mark.parametrize("rank", [0, 1], ids=["here", "on a peer"])
 def test_hanging_collective_fails_no_device(h100: Machine, check: Check, rank: int) -> None:
-    """And its processes are ended, though they do not listen."""
+    """Its processes are killed although they ignore signals."""
     h100.fault("sum_hangs", gpu=rank)
     test = Test("all_reduce", "all_reduce", 3.0)
     report = check(GPU, "standard", plan=[RESIDUE, test], peers=PEERS)
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).status == Status.HUNG
-    assert of(report).text == (
+    assert result_of(report).status == Status.HUNG
+    assert result_of(report).text == (
         f"The test did not end within 3 s, with {PEERS[0]}, {PEERS[1]}; any of the devices may be the cause"
     )
     assert not report.abandoned
@@ -182,36 +185,39 @@ LEFT = pytest.mark.thorough("more errors; `make test` has two")
     ),
     ids=["at the start", "at the first sum", "half-way", "no memory", "no context"],
 )
-def test_an_error_half_way_leaves_nothing_behind(
-    made: Machine, check: Check, fault: tuple[Any, ...], says: str
+def test_failed_test_releases_all_memory(
+    linked_gpus: Machine, check: Check, fault: tuple[Any, ...], says: str
 ) -> None:
-    """Nor is it held against the device under test, for it came from a peer."""
-    made.fault(*fault, gpu=1)
+    """The fault is a peer's, so the device under test does not fail."""
+    linked_gpus.fault(*fault, gpu=1)
     report = check(GPU, "standard", plan=[RESIDUE, PCIE, SUM, AFTER], peers=PEERS)
     assert (report.verdict, report.action, codes(report)) == (
         Verdict.INCONCLUSIVE, Action.RETRY, {"test_all_reduce"},
     ), render(report)  # fmt: skip
-    assert of(report).text.startswith(f"The test did not complete. {says}"), of(report).text
-    assert (left_on(made), held(made)) == ("", set())
-    assert of(report, "residue").measures["free_mib"] == of(report, "residue_after").measures["free_mib"]
+    assert result_of(report).text.startswith(f"The test did not complete. {says}"), result_of(report).text
+    assert (leaks_on(linked_gpus), open_contexts(linked_gpus)) == ("", set())
+    assert (
+        result_of(report, "residue").measures["free_mib"]
+        == result_of(report, "residue_after").measures["free_mib"]
+    )
 
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"), ids=["here", "on a peer"])
-def test_an_error_of_the_memory_is_of_the_device_that_has_it(h100: Machine, check: Check, rank: int) -> None:
+def test_memory_error_is_attributed_to_its_device(h100: Machine, check: Check, rank: int) -> None:
     h100.fault("ecc", "check_sum", gpu=rank)
     report = check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)
     if rank == 0:
         assert (report.verdict, report.action) == (Verdict.FAIL, Action.DRAIN_AND_RESET), render(report)
-        assert of(report).text.startswith("The device reported an error: ")
+        assert result_of(report).text.startswith("The device reported an error: ")
         return
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"test_all_reduce"}), render(report)
-    assert "ECC_UNCORRECTABLE" in of(report).text
-    assert of(report).text.startswith(f"The test did not complete. {PEERS[0]}: ")
+    assert "ECC_UNCORRECTABLE" in result_of(report).text
+    assert result_of(report).text.startswith(f"The test did not complete. {PEERS[0]}: ")
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by its id", "by NCCL_COMM_ID"])
-def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
-    """At the address in the unique id, or at one that both were told."""
+def test_ranks_of_two_processes_connect(h100: Machine, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    """At the address in the unique id, or at a configured one."""
     if named:
         monkeypatch.setenv("NCCL_COMM_ID", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", GPU)
@@ -219,7 +225,7 @@ def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPa
     unique_id = [] if named else [line_of(first)["id"]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", PEERS[0])
     second = h100.start("tests.gpu.driver.rank", "1", "2", *unique_id)
-    # With a name for the place, each makes the id by itself, and says so first.
+    # With a configured address, each rank creates the id itself and prints it first.
     told = (first, first, second, second) if named else (first, second)
     results = [each for each in map(line_of, told) if "uuid" in each]
     assert {f"GPU-{result['uuid']}" for result in results} == {GPU, PEERS[0]}
@@ -228,14 +234,14 @@ def test_ranks_of_two_processes_meet(h100: Machine, monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_the_library_s_settings_are_the_check_s_own(
+def test_nccl_settings_are_set_by_the_check(
     h100: Machine, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is set outside is not passed on, and what the library says is kept apart from the report."""
+    """Outer variables are not passed on, and NCCL's output is kept out of the report."""
     monkeypatch.setenv("NCCL_COMM_ID", "127.0.0.1:1")
     monkeypatch.setenv("NCCL_DEBUG_FILE", str(h100.folder / "said"))
     monkeypatch.setenv("NCCL_DEBUG", "TRACE")
     assert check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS).verdict == Verdict.PASS
     h100.fault("nccl_fails", "ncclAllReduce", 0)
-    assert "cannot go on" in of(check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)).text
+    assert "cannot go on" in result_of(check(GPU, "standard", plan=[PCIE, SUM], peers=PEERS)).text
     assert not (h100.folder / "said").exists()

@@ -1,4 +1,4 @@
-"""The check of the link between two nodes, as its processes: a machine for each node, NCCL between them."""
+"""The link check between two nodes in real processes: one fake machine per node, NCCL between them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def machines(libraries: dict[int, Path], tmp_path: Path) -> Iterator[list[Machine]]:
-    """Two nodes with an H100 each, under two branches of the driver."""
+    """Two nodes with an H100 each, under two driver branches."""
     if not nvrtc_version():
         pytest.skip("cuda-bindings or NVRTC is not installed")
     made = []
@@ -53,7 +53,7 @@ def machines(libraries: dict[int, Path], tmp_path: Path) -> Iterator[list[Machin
 
 @pytest.fixture
 def start(machines: list[Machine]) -> Start:
-    """Starts an end as a process of its own, with what its machine has."""
+    """Start an end as a process on its machine."""
     port = free_port()
 
     def begin(rank: int, **more: Any) -> subprocess.Popen[str]:
@@ -76,7 +76,7 @@ def start(machines: list[Machine]) -> Start:
 
 
 def until(process: subprocess.Popen[str], phase: str, test: str = "") -> dict[str, Any]:
-    """The first line of this phase, of the test if one is named."""
+    """The first line of this phase, optionally of the named test."""
     while line := line_of(process):
         if line["phase"] == phase and test in ("", line.get("test")):
             return line
@@ -90,35 +90,35 @@ def report_of(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def sums_of(report: dict[str, Any]) -> dict[str, Any]:
-    """Its test of the link."""
+    """The report's link test."""
     return next(test for test in report["tests"] if test["name"] == "two_nodes")
 
 
-def decided(report: dict[str, Any]) -> tuple[str, str]:
-    """Verdict and action, but for that NVML may not have been looked at in so short a run."""
+def verdict_and_action(report: dict[str, Any]) -> tuple[str, str]:
+    """Verdict and action, ignoring that NVML may not have been read during so short a run."""
     kept = [Finding(**finding) for finding in report["findings"] if finding["code"] != "unwatched"]
     kept = [replace(each, severity=Severity(each.severity), action=Action(each.action)) for each in kept]
     verdict, action = judging.decide(kept, report["tests"], simulated=False)
     return verdict.value, action.value
 
 
-def against_nobody(report: dict[str, Any]) -> bool:
-    """Nothing in it takes a device out."""
+def fails_no_device(report: dict[str, Any]) -> bool:
+    """Whether no finding fails a device."""
     return report["verdict"] in ("pass", "degraded", "inconclusive") and not {
         finding["severity"] for finding in report["findings"]
     } & {"fail", "hung"}
 
 
 @pytest.mark.parametrize("first", sample([0, 1], 2, "the rows take the same path"))
-def test_sums_that_are_right_at_both_ends(start: Start, first: int) -> None:
-    """Whoever comes first waits."""
+def test_correct_sums_pass_at_both_ends(start: Start, first: int) -> None:
+    """The first end waits for the other."""
     early = start(first)
     until(early, "start", "two_nodes")
     late = start(1 - first)
     for process, rank in ((early, first), (late, 1 - first)):
         report = report_of(process)
         test = sums_of(report)
-        assert (decided(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
+        assert (verdict_and_action(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
         assert test["status"] == "passed"
         assert test["measures"]["between_nodes_gb_s"] > 0
         assert test["detail"]["nccl"].startswith("nccl 2.") and test["detail"]["transport"] == "rdma"
@@ -135,12 +135,12 @@ def test_wrong_bit_at_one_end_is_reported_and_fails_no_device(
     for rank, process in enumerate(ends):
         report = report_of(process)
         test = sums_of(report)
-        assert against_nobody(report)
+        assert fails_no_device(report)
         if rank != wrong:
-            assert (decided(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
+            assert (verdict_and_action(report), test["errors"]) == (("pass", "none"), 0), report["summary"]
             continue
         # Each of three sums, and the last of many.
-        assert (decided(report), test["errors"]) == (("degraded", "inspect"), 4)
+        assert (verdict_and_action(report), test["errors"]) == (("degraded", "inspect"), 4)
         assert NODES[1 - rank] in test["text"] and THIRD_NODE in test["text"]
         assert test["detail"]["first_index"] == "2" and test["detail"]["wrong_bits"] == f"{8 << 32:016x}"
 
@@ -149,70 +149,70 @@ def test_slow_link_is_reported_and_fails_no_device(start: Start) -> None:
     ends = [start(rank, port_gb_s=1e9) for rank in (0, 1)]
     for process in ends:
         report = report_of(process)
-        assert decided(report) == ("degraded", "inspect") and against_nobody(report)
+        assert verdict_and_action(report) == ("degraded", "inspect") and fails_no_device(report)
         assert THIRD_NODE in sums_of(report)["text"]
         (judged,) = sums_of(report)["judgements"]
         assert (judged["against"], judged["fail_below"], judged["warn_below"]) == ("link", None, 5e8)
 
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
-def test_a_partner_that_never_comes(start: Start, rank: int) -> None:
+def test_missing_partner_is_inconclusive(start: Start, rank: int) -> None:
     report = report_of(start(rank, meet_s=2.0))
-    assert (report["verdict"], report["action"], against_nobody(report)) == ("inconclusive", "retry", True)
+    assert (report["verdict"], report["action"], fails_no_device(report)) == ("inconclusive", "retry", True)
     assert f"Could not connect to {NODES[1 - rank]} at 127.0.0.1, port" in sums_of(report)["text"]
     assert not report["abandoned"]
 
 
 @pytest.mark.parametrize("rank", sample([0, 1], 2, "the rows take the same path"))
-def test_a_partner_that_is_killed_half_way(machines: list[Machine], start: Start, rank: int) -> None:
-    """Both have met, and one of them does not come through its first sum."""
+def test_killed_partner_is_inconclusive(machines: list[Machine], start: Start, rank: int) -> None:
+    """Both are connected, and one does not complete its first sum."""
     machines[1 - rank].fault("sum_hangs")
     ends = [start(0), start(1)]
     for end in ends:
         until(end, "beat", "two_nodes")
     ends[1 - rank].send_signal(signal.SIGKILL)
     report = report_of(ends[rank])
-    assert (report["verdict"], against_nobody(report)) == ("inconclusive", True), report["summary"]
+    assert (report["verdict"], fails_no_device(report)) == ("inconclusive", True), report["summary"]
     assert f"Lost the connection to {NODES[1 - rank]}" in sums_of(report)["text"]
     assert not report["abandoned"]
 
 
 @pytest.mark.thorough("`make test` has a partner that never comes")
-def test_partner_that_hangs(machines: list[Machine], start: Start) -> None:
+def test_hanging_partner_is_inconclusive(machines: list[Machine], start: Start) -> None:
     machines[1].fault("sum_hangs")
     ends = [start(0, silent_s=2.0), start(1)]
     report = report_of(ends[0])
-    assert (report["verdict"], against_nobody(report)) == ("inconclusive", True)
+    assert (report["verdict"], fails_no_device(report)) == ("inconclusive", True)
     assert "Lost contact with node-b" in sums_of(report)["text"] and not report["abandoned"]
 
 
-def test_a_node_without_nccl(machines: list[Machine], start: Start) -> None:
+def test_node_without_nccl_is_reported(machines: list[Machine], start: Start) -> None:
     (machines[0].folder / "libnccl.so.2").write_bytes(b"")
     report = report_of(start(0))
     assert report["verdict"] == "inconclusive"
     assert "NCCL (libnccl.so.2) is not installed on this node" in sums_of(report)["text"]
 
 
-def test_occupied_port(start: Start) -> None:
-    """Rank 0 cannot listen there."""
+def test_port_in_use_is_inconclusive(start: Start) -> None:
+    """Rank 0 cannot listen."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         report = report_of(start(0, port=other.getsockname()[1], meet_s=30.0))
-    assert (report["verdict"], against_nobody(report)) == ("inconclusive", True)
+    assert (report["verdict"], fails_no_device(report)) == ("inconclusive", True)
     assert "Could not connect to node-b" in sums_of(report)["text"]
 
 
-def test_a_fault_of_the_device_itself_takes_it_out(machines: list[Machine], start: Start) -> None:
+def test_device_fault_fails_the_device(machines: list[Machine], start: Start) -> None:
     machines[0].fault("lost")
     report = report_of(start(0, meet_s=2.0))
     assert (report["verdict"], report["action"]) == ("fail", "reboot")
 
 
-# --- what NCCL is told, and the command on a node ---
+# --- NCCL settings, and the command on a node -----------------------------------------------------
 
 
-def test_nothing_takes_the_place_of_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fallback_from_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
     monkeypatch.setenv("NCCL_PROTO", "LL")
     told = meeting_env.meeting_environ(Rendezvous(1, "2001:db8::1", 29400))
@@ -232,7 +232,7 @@ def test_nothing_takes_the_place_of_rdma(monkeypatch: pytest.MonkeyPatch) -> Non
         (("--meet", "192.0.2.1:29400", "--rank", "0"), "no RDMA port of this node is up"),
     ],
 )
-def test_the_command_refuses(
+def test_command_refuses_invalid_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.setattr("provisioning.gpu.check.__main__.rdma_ports", lambda: ())
@@ -241,7 +241,7 @@ def test_the_command_refuses(
     assert left.value.code == EXIT_USAGE and said in capsys.readouterr().err
 
 
-def test_the_command_gives_both_ends_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_passes_the_meeting_address(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def run(uuid: str, level: str, **more: Any) -> Any:

@@ -1,7 +1,6 @@
-"""The processes of a whole instance, over NVML in C: from an XID to the people whom it concerns, and who has
-a GPU open.
+"""An instance with fake NVML in C: from an XID to the notices of users, and open GPUs of its processes.
 
-How long the former takes is printed, and in the report; figures are in docs/measurements.md.
+Prints how long notices take; results are in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ pytestmark = [
     pytest.mark.xdist_group("gpu-whole-way"),
     pytest.mark.thorough("a Berth of its own; `make test` has node and portal apart"),
 ]
-# Each asks for more than the one before, so that it is an entry of its own in the history.
+# Each recommends more than the previous one, so that it has its own history entry.
 ORDER = ((92, "inspect"), (62, "reset"), (95, "drain_and_reset"), (79, "reboot"), (64, "replace"))
 PROGRAM = 31
 CATALOG = """
@@ -48,7 +47,7 @@ def api(berth: Berth) -> Iterator[Api]:
 
 
 def last_xid(berth: Berth) -> float | None:
-    """The last XID of the GPU, as the metrics have it."""
+    """The last XID of the GPU in the metrics."""
     headers = {"Authorization": f"Bearer {berth.tokens['ada']}"}
     text = httpx.get(f"http://127.0.0.1:{berth.port}/metrics/gpus", headers=headers, timeout=20).text
     lines = [line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_XID_ERRORS{")]
@@ -56,7 +55,7 @@ def last_xid(berth: Berth) -> float | None:
 
 
 def cordons(berth: Berth, number: int) -> list[tuple[datetime, str]]:
-    """When the GPU was taken out and with what to do, for each time that an XID did it."""
+    """Time and recovery of each cordon by an XID."""
     found = berth.rows(
         "SELECT at, data FROM events_event WHERE kind = 'device.cordoned' AND instr(message, ?) ORDER BY id",
         f"XID {number}:",
@@ -65,7 +64,7 @@ def cordons(berth: Berth, number: int) -> list[tuple[datetime, str]]:
 
 
 def notices(berth: Berth) -> list[tuple[datetime, str, str, str]]:
-    """What the holder of a GPU was told: when, who, what, and where that leads."""
+    """Notices of the GPU's holder: time, user, text, URL."""
     found = berth.rows(
         "SELECT at, username, body, url FROM events_notification JOIN accounts_user u ON u.id = user_id"
         " WHERE kind = 'workspace.device_error'"
@@ -84,7 +83,7 @@ def test_xid_cordons_the_gpu_and_notifies_its_user(
     api.wait(workspace, "running", limit_s=LIMIT_S)
     host.is_watched()
 
-    # A program's own: the node has seen it, and nothing comes of it.
+    # An application XID, which has no consequence.
     host.xid(PROGRAM, log=False)
     eventually(lambda: last_xid(berth) == PROGRAM, limit_s=LIMIT_S, what="the node has seen it")
     assert notices(berth) == [] and cordons(berth, PROGRAM) == []
@@ -101,7 +100,7 @@ def test_xid_cordons_the_gpu_and_notifies_its_user(
         (device,) = berth.rows("SELECT cordoned, cordon_cause, cordon_reason, recovery FROM inventory_device")
         assert tuple(device)[:2] == (1, "check") and device["recovery"] == action, data
         assert device["cordon_reason"].startswith(f"XID {number}:")
-        # Told once, of the first.
+        # Notified once, about the first.
         ((told_at, recipient, body, url),) = notices(berth)
         assert recipient == "ada" and f"XID {ORDER[0][0]}:" in body and url == f"/workspaces/{workspace}/"
         if number == ORDER[0][0]:
@@ -109,7 +108,7 @@ def test_xid_cordons_the_gpu_and_notifies_its_user(
     record_property("xid_to_notice_s", notice_s)
     record_property("xid_to_cordon_s", took_s)
     print("seconds from an XID to the holder's notice:", notice_s, "and to the cordon:", took_s)
-    # The work goes on as long as it can.
+    # The workspace keeps running as long as possible.
     assert api.workspace(workspace)["state"] == "running"
 
 
@@ -118,7 +117,7 @@ def children(pid: int) -> set[int]:
 
 
 def test_restarted_pool_process_has_no_gpu_open(host: Machine, berth: Berth) -> None:
-    """Or no GPU of the node could be reset until its worker is restarted."""
+    """Otherwise no GPU could be reset until the worker restarts."""
     worker = berth.services()["node"]["pid"]
     device = host.root / "dev/nvidia0"
 

@@ -1,4 +1,4 @@
-"""A whole instance on a machine of the stand-ins, with a GPU that is handed out unchecked."""
+"""A whole instance on a fake machine, whose GPU is allocated without a check."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for device in Device.objects.filter(cordoned=True):
 
 @contextmanager
 def running(host: Machine, folder: Path, catalog: str) -> Iterator[Berth]:
-    """All of its processes are on that machine. `catalog` is Python that makes flavors and templates."""
+    """All of its processes use the fake machine. `catalog` is Python that creates flavors and templates."""
     with instance.running(folder, environment=None, LD_LIBRARY_PATH=str(host.folder)) as found:
         eventually(
             lambda: found.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"

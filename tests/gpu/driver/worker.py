@@ -1,7 +1,7 @@
-"""The processes of a node that a reset is about, each one by itself.
+"""The node processes involved in a reset, one at a time.
 
-`holds ROOT` samples and watches, as the node's worker does, and has NVML open until its input ends.
-`resets ROOT UUID DEADLINE LET_GO` resets a GPU as root would, and says what came of it.
+`holds ROOT` samples and watches like the node's worker, with NVML open until its input ends. `resets ROOT
+UUID DEADLINE LET_GO` resets a GPU as root would and prints the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A driver with checkpoints that is none (`fake_driver.c`), and processes that use it."""
+"""A fake driver with checkpoints (`fake_driver.c`), and processes that use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 GPU_A, GPU_B, GPU_C = (f"GPU-00000000-0000-4000-8000-00000000000{letter}" for letter in "abc")
 CONFIG = f"gpu {GPU_A} H100 256\ngpu {GPU_B} H100 256\ngpu {GPU_C} A100 256\n"
 
-# A CUDA program of some user: it has memory, and answers a line with what is in it.
+# A CUDA program with memory that answers each line with the memory's state.
 APP = """
 import ctypes, sys
 import cuda.bindings.driver as d
@@ -45,7 +45,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="session")
 def fake_library() -> Path:
-    """The folder of the stand-ins for both libraries; kept between runs while their source stays the same."""
+    """The folder of both fake libraries; cached between runs until their source changes."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler: the stand-in for the driver cannot be built")
@@ -64,7 +64,7 @@ def fake_library() -> Path:
 
 @dataclass
 class App:
-    """A process that has memory on a GPU."""
+    """A process with memory on a GPU."""
 
     popen: subprocess.Popen[str]
 
@@ -73,7 +73,7 @@ class App:
         return self.popen.pid
 
     def ask(self) -> str:
-        """What it says of its memory. Waits while it may not call CUDA."""
+        """The state of its memory. Blocks while CUDA calls block."""
         assert self.popen.stdin is not None and self.popen.stdout is not None
         self.popen.stdin.write("?\n")
         self.popen.stdin.flush()
@@ -86,7 +86,7 @@ class App:
 
 @dataclass
 class FakeDriver:
-    """What the stand-in keeps: its GPUs, its faults, and what it was called for."""
+    """The state of the fake driver: GPUs, faults and calls."""
 
     folder: Path
     apps: list[App] = field(default_factory=list)
@@ -95,12 +95,12 @@ class FakeDriver:
         (self.folder / "config").write_text(CONFIG + text + "\n")
 
     def fault(self, call: str, kind: str, arg: int = 0, *, pid: int = 0, times: int = 1) -> None:
-        """`times` -1: for ever."""
+        """Inject a fault; `times` -1 is forever."""
         with (self.folder / "faults").open("a") as file:
             file.write(f"{call} {pid} {times} {kind} {arg}\n")
 
     def go_on(self) -> None:
-        """Calls with the fault `wait` have waited long enough."""
+        """Release calls with the fault `wait`."""
         (self.folder / "go").touch()
 
     def mend(self) -> None:
@@ -140,12 +140,12 @@ class FakeDriver:
 
 @pytest.fixture
 def driver(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """What children of this test load as libcuda and libnvidia-ml; state of its own."""
+    """The libcuda and libnvidia-ml of this test's children, with separate state."""
     folder = tmp_path / "driver"
     for name in ("procs", "dev/0", "dev/1", "dev/2", "host", "busy"):
         (folder / name).mkdir(parents=True)
     for name in LIBRARIES:
-        # Not links: where the library lies is where its state is.
+        # No symlinks: the state is in the library's folder.
         shutil.copy(fake_library / name, folder / name)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     made = FakeDriver(folder)

@@ -1,4 +1,4 @@
-"""Real processes with the real bindings, over a stand-in for the driver that keeps its rules across them."""
+"""Suspend of real processes with the real bindings over a fake driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pids(apps: list[App]) -> list[int]:
     return [app.pid for app in apps]
 
 
-def test_memory_goes_away_and_comes_back(driver: FakeDriver, apps: Apps) -> None:
+def test_memory_is_released_and_restored(driver: FakeDriver, apps: Apps) -> None:
     both = apps(2)
     down = drive_processes(pids(both), TargetState.SUSPENDED)
     assert down.outcome is not None and down.outcome.is_reached and down.simulated
@@ -55,7 +55,7 @@ def test_suspended_process_blocks_at_its_next_call(driver: FakeDriver) -> None:
     assert said == ["same"]
 
 
-def test_another_gpu_of_the_same_model_takes_its_place(driver: FakeDriver) -> None:
+def test_process_resumes_on_another_gpu_of_the_same_model(driver: FakeDriver) -> None:
     app = driver.app()
     drive_processes([app.pid], TargetState.SUSPENDED)
     up = drive_processes([app.pid], TargetState.RUNNING, pairs={GPU_A: GPU_B})
@@ -69,7 +69,7 @@ def test_another_gpu_of_the_same_model_takes_its_place(driver: FakeDriver) -> No
     [({GPU_A: GPU_C}, 13000), ({GPU_B: GPU_A}, 13000), ({GPU_A: GPU_B}, 12080)],
     ids=["another model", "not all of its GPUs", "a driver that cannot"],
 )
-def test_where_it_cannot_go_it_stays_suspended(
+def test_process_stays_suspended_if_the_target_gpu_is_unsuitable(
     driver: FakeDriver, pairs: dict[str, str], version: int
 ) -> None:
     driver.configure(f"version {version}")
@@ -92,7 +92,7 @@ def test_where_it_cannot_go_it_stays_suspended(
     ],
 )
 @pytest.mark.parametrize("which", quick_of((0, 1), (1,), "both processes; `make test` has one"))
-def test_a_failure_half_way_leaves_all_as_they_were(
+def test_failed_suspend_leaves_all_processes_running(
     driver: FakeDriver, apps: Apps, call: str, kind: str, arg: int, which: int
 ) -> None:
     both = apps(2)
@@ -106,7 +106,7 @@ def test_a_failure_half_way_leaves_all_as_they_were(
 
 
 @pytest.mark.thorough("fills a GPU; `make test` has each error of a restore")
-def test_full_gpu_keeps_it_suspended(driver: FakeDriver) -> None:
+def test_process_stays_suspended_if_the_gpu_is_full(driver: FakeDriver) -> None:
     app = driver.app(size=100 << 20)
     drive_processes([app.pid], TargetState.SUSPENDED)
     other = driver.app(size=180 << 20)
@@ -131,7 +131,7 @@ def test_process_with_endless_work_is_released(
     assert driver.states() == [RUNNING] * 2
 
 
-def test_a_lost_process_is_said_and_the_others_go_on(driver: FakeDriver, apps: Apps) -> None:
+def test_failed_process_is_reported_and_others_continue(driver: FakeDriver, apps: Apps) -> None:
     both = apps(2)
     lost, sound = min(pids(both)), max(pids(both))
     driver.fault("checkpoint", "fail", pid=lost)
@@ -147,7 +147,7 @@ def test_a_lost_process_is_said_and_the_others_go_on(driver: FakeDriver, apps: A
     ("text", "trouble"),
     [("version 12040", cuda_calls.UNSUPPORTED), ("", cuda_calls.NO_LIBRARY)],
 )
-def test_a_driver_without_such_calls_is_left_alone(driver: FakeDriver, text: str, trouble: str) -> None:
+def test_driver_without_checkpoint_calls_is_not_used(driver: FakeDriver, text: str, trouble: str) -> None:
     app = driver.app()
     if text:
         driver.configure(text)
@@ -181,7 +181,7 @@ def test_a_driver_without_such_calls_is_left_alone(driver: FakeDriver, text: str
         several=True,
     ),
 )
-def test_a_caller_that_is_killed_is_followed_by_one_that_has_them_run(
+def test_killed_caller_is_followed_by_a_rollback(
     driver: FakeDriver, apps: Apps, goal: TargetState, call: str, when: str, which: int
 ) -> None:
     both = apps(2)
@@ -194,7 +194,7 @@ def test_a_caller_that_is_killed_is_followed_by_one_that_has_them_run(
     assert [app.ask() for app in both] == ["same", "same"]
 
 
-def test_when_each_caller_is_killed_nothing_is_claimed_and_the_next_call_goes_on(
+def test_state_is_unknown_if_every_caller_is_killed_and_the_next_call_recovers(
     driver: FakeDriver, apps: Apps
 ) -> None:
     both = apps(2)
@@ -209,7 +209,7 @@ def test_when_each_caller_is_killed_nothing_is_claimed_and_the_next_call_goes_on
     assert [app.ask() for app in both] == ["same", "same"]
 
 
-def test_a_driver_that_does_not_answer_in_time_is_gone_back_from(driver: FakeDriver, apps: Apps) -> None:
+def test_slow_driver_call_is_rolled_back_at_the_deadline(driver: FakeDriver, apps: Apps) -> None:
     both = apps(2)
     driver.fault("checkpoint", "sleep", 1500, pid=min(pids(both)))
     found = drive_processes(pids(both), TargetState.SUSPENDED, within_s=1.0).outcome
@@ -218,7 +218,7 @@ def test_a_driver_that_does_not_answer_in_time_is_gone_back_from(driver: FakeDri
     assert [app.ask() for app in both] == ["same", "same"]
 
 
-def test_a_driver_that_hangs_is_given_up(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_driver_is_abandoned(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     app = driver.app()
     # Ten seconds for each of both children, three of them for what comes before the call that hangs.
     monkeypatch.setattr(run, "QUERY_TIMEOUT_S", 1.0)
@@ -250,7 +250,7 @@ def test_killed_caller_does_not_stop_the_process(driver: FakeDriver) -> None:
     caller.wait()
     caller.stdout.close()
     driver.go_on()
-    # Its child has nobody to tell, so it goes back from the lock that it had asked for.
+    # Its child has lost its caller, so it releases the lock.
     until = time.monotonic() + 20
     while "unlock" not in driver.calls() and time.monotonic() < until:
         time.sleep(0.05)
@@ -258,7 +258,7 @@ def test_killed_caller_does_not_stop_the_process(driver: FakeDriver) -> None:
     assert app.ask() == "same"
 
 
-def test_a_look_changes_nothing_and_processes_that_are_gone_have_no_state(driver: FakeDriver) -> None:
+def test_reading_states_changes_nothing_and_ended_processes_have_none(driver: FakeDriver) -> None:
     app, ended = driver.app(), driver.app()
     ended.end()
     seen = read_states([app.pid, ended.pid, os.getpid()])
@@ -271,7 +271,7 @@ def test_a_look_changes_nothing_and_processes_that_are_gone_have_no_state(driver
 def test_message_without_the_nonce_is_ignored(
     driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Something else that writes to the same pipe, without the word that was agreed on.
+    # Another writer to the same pipe, without the nonce.
     module = tmp_path / "liar.py"
     module.write_text(
         "import os, sys\n"

@@ -1,4 +1,4 @@
-"""How much memory a host needs for what is on GPUs."""
+"""Host memory needed for the contents of GPUs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from provisioning.gpu.suspend.run import GpuSnapshot, GpuUse
 GIB = 1 << 30
 
 
-def seen(*users: tuple[int, int | None] | None, used: int = 10 * GIB) -> GpuSnapshot:
+def snapshot(*users: tuple[int, int | None] | None, used: int = 10 * GIB) -> GpuSnapshot:
     told = None if users == (None,) else users
     return GpuSnapshot({"GPU-a": GpuUse("H100", 80 * GIB, used, told)}, "580", "")  # type: ignore[arg-type]
 
 
-def test_only_ones_own_is_counted() -> None:
-    assert held_bytes(seen((1, 3 * GIB), (2, 4 * GIB)), [1, 9]) == 3 * GIB
+def test_only_memory_of_own_processes_is_counted() -> None:
+    assert held_bytes(snapshot((1, 3 * GIB), (2, 4 * GIB)), [1, 9]) == 3 * GIB
 
 
 def test_unreported_memory_counts_as_all_memory_in_use() -> None:
-    assert held_bytes(seen((1, None), (2, 4 * GIB)), [1, 2]) == 10 * GIB
+    assert held_bytes(snapshot((1, None), (2, 4 * GIB)), [1, 2]) == 10 * GIB
 
 
-def test_a_gpu_that_tells_nothing_is_not_known_to_be_free() -> None:
-    assert not seen(None).is_complete
-    assert seen((1, GIB)).is_complete
+def test_gpu_without_process_list_is_not_known_to_be_free() -> None:
+    assert not snapshot(None).is_complete
+    assert snapshot((1, GIB)).is_complete
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_a_gpu_that_tells_nothing_is_not_known_to_be_free() -> None:
         ({}, None),
     ],
 )
-def test_the_tightest_counts(free: dict[str, int], short: Shortage | None) -> None:
+def test_smallest_free_memory_decides(free: dict[str, int], short: Shortage | None) -> None:
     assert shortage(3 * GIB, free) == short
 
 
-def test_the_groups_above_hold_a_workspace_too(tmp_path: Path) -> None:
+def test_limits_of_parent_control_groups_apply(tmp_path: Path) -> None:
     def group(path: Path, limit: str, usage: int, inactive: int = 0) -> Path:
         path.mkdir(exist_ok=True)
         (path / "memory.max").write_text(f"{limit}\n")
@@ -63,7 +63,7 @@ def test_the_groups_above_hold_a_workspace_too(tmp_path: Path) -> None:
     assert cgroups.memory_free_bytes((root / "gone",), root) is None
 
 
-def test_the_first_version_of_control_groups_is_read_as_well(tmp_path: Path) -> None:
+def test_cgroup_v1_limits_are_read(tmp_path: Path) -> None:
     own = tmp_path / "ws"
     own.mkdir()
     (own / "memory.limit_in_bytes").write_text(str(4 * GIB))

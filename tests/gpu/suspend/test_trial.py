@@ -1,4 +1,4 @@
-"""What a trial finds, and when it counts: never with a stand-in, whatever it has found."""
+"""Trials of suspend: results, and that a fake driver never grants anything."""
 
 from __future__ import annotations
 
@@ -22,21 +22,19 @@ NO_MEMORY = 2
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine whose kernel has loaded the module."""
+    """A machine with the kernel module loaded."""
     path = tmp_path / "root" / grant.KERNEL_MODULE
     path.parent.mkdir(parents=True)
     path.write_text(MODULE)
     return tmp_path / "root"
 
 
-def sound(**changes: object) -> Trial:
+def successful_trial(**changes: object) -> Trial:
     made = Trial(GPU_A, "H100", DRIVER, machine=machine_id("one"), suspend_ms=1, resume_ms=1)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
-    driver: FakeDriver, root: Path
-) -> None:
+def test_successful_trial_on_a_simulated_driver_grants_nothing(driver: FakeDriver, root: Path) -> None:
     stages: list[str] = []
     found = run_trial("one", on_stage=stages.append)
     assert (found.problem, found.uuid, found.model, found.driver) == ("", GPU_A, "H100", DRIVER)
@@ -47,7 +45,7 @@ def test_a_trial_that_succeeds_on_a_stand_in_says_so_and_gives_nothing(
     assert read_states().before.gpus[GPU_A].users == ()
 
 
-def test_another_gpu_takes_the_process_over(driver: FakeDriver) -> None:
+def test_trial_resumes_on_another_gpu(driver: FakeDriver) -> None:
     assert run_trial("one", GPU_A, GPU_B).problem == ""
 
 
@@ -79,12 +77,12 @@ def test_busy_or_different_devices_are_untouched(
         ("checkpoint", "lie", 0, "not_suspended: checkpoint no_change"),
     ],
 )
-def test_a_driver_that_only_says_so_is_found_out(
+def test_driver_that_reports_false_success_is_detected(
     driver: FakeDriver, call: str, kind: str, arg: int, problem: str
 ) -> None:
     driver.fault(call, kind, arg)
     assert run_trial("one").problem == problem
-    # Its process has ended, wherever it was.
+    # Its process has ended in any case.
     assert read_states().before.gpus[GPU_A].users == ()
 
 
@@ -98,7 +96,7 @@ def test_a_driver_that_only_says_so_is_found_out(
         (None, 100, False),  # nobody tells
     ],
 )
-def test_a_gpu_is_free_of_a_process_when_both_its_name_and_its_memory_are_gone(
+def test_gpu_is_free_when_process_and_memory_are_gone(
     users: tuple[tuple[int, int | None], ...] | None, used: int, free: bool
 ) -> None:
     seen = GpuSnapshot({GPU_A: GpuUse("H100", 200 + SIZE, used, users)}, DRIVER, "")
@@ -106,7 +104,7 @@ def test_a_gpu_is_free_of_a_process_when_both_its_name_and_its_memory_are_gone(
     assert not trial._is_free(None, GPU_A, 7, 100 + SIZE)
 
 
-def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_trial_without_a_driver_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     found = run_trial("one")
     assert found.problem.startswith("not_told: The NVIDIA driver is not installed")
@@ -117,21 +115,26 @@ def test_without_a_driver_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch, t
     ("made", "driver_now", "refusal"),
     [
         (None, DRIVER, grant.NOT_TRIED),
-        (sound(), DRIVER, ""),
-        (sound(problem="lost"), DRIVER, grant.FAILED),
-        (sound(simulated=True), DRIVER, grant.SIMULATED),
-        (sound(machine=machine_id("two", Path("/none"))), DRIVER, grant.OTHER_MACHINE),
-        (sound(), "580.70", grant.OTHER_DRIVER),
-        (sound(), "", grant.OTHER_DRIVER),
-        (sound(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
+        (successful_trial(), DRIVER, ""),
+        (successful_trial(problem="lost"), DRIVER, grant.FAILED),
+        (successful_trial(simulated=True), DRIVER, grant.SIMULATED),
+        (successful_trial(machine=machine_id("two", Path("/none"))), DRIVER, grant.OTHER_MACHINE),
+        (successful_trial(), "580.70", grant.OTHER_DRIVER),
+        (successful_trial(), "", grant.OTHER_DRIVER),
+        (successful_trial(driver="580.70"), "580.70", grant.NO_KERNEL_MODULE),
     ],
 )
-def test_when_a_trial_counts(root: Path, made: Trial | None, driver_now: str, refusal: str) -> None:
+def test_trial_is_valid_for_its_machine_and_driver(
+    root: Path, made: Trial | None, driver_now: str, refusal: str
+) -> None:
     assert grant.refusal(made, driver=driver_now, instance="one", root=root) == refusal
 
 
-def test_without_the_kernels_module_nothing_is_granted(tmp_path: Path) -> None:
-    assert grant.refusal(sound(), driver=DRIVER, instance="one", root=tmp_path) == grant.NO_KERNEL_MODULE
+def test_missing_kernel_module_grants_nothing(tmp_path: Path) -> None:
+    assert (
+        grant.refusal(successful_trial(), driver=DRIVER, instance="one", root=tmp_path)
+        == grant.NO_KERNEL_MODULE
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +146,7 @@ def test_without_the_kernels_module_nothing_is_granted(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_the_version_of_the_kernels_module(root: Path, text: str, version: str) -> None:
+def test_kernel_module_version_is_read(root: Path, text: str, version: str) -> None:
     (root / grant.KERNEL_MODULE).write_text(text)
     assert grant.kernel_module(root) == version
 
@@ -151,8 +154,8 @@ def test_the_version_of_the_kernels_module(root: Path, text: str, version: str) 
 def test_stored_state_is_reloaded_and_damaged_state_ignored(tmp_path: Path) -> None:
     base = tmp_path / "local"
     assert grant.load(base) is None
-    grant.save(base, sound(onto=GPU_B))
-    assert grant.load(base) == sound(onto=GPU_B)
+    grant.save(base, successful_trial(onto=GPU_B))
+    assert grant.load(base) == successful_trial(onto=GPU_B)
     assert [path.name for path in base.iterdir()] == [grant.FILE]
     for damage in (b"", b"{}", b'{"uuid": 1}', b"\xff"):
         (base / grant.FILE).write_bytes(damage)

@@ -1,4 +1,4 @@
-"""The walk between the two ends, over a driver in this process that fails as it likes."""
+"""Suspend and resume sequences over an in-process driver with injected faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ SOUND = (RUNNING, LOCKED, CHECKPOINTED)
 
 
 class Rules:
-    """Keeps the driver's order. `faults` answer the calls in turn: an error, or what `make` knows."""
+    """Enforces the driver's order of calls.
+
+    `faults` apply to the calls in turn: an error, or as in `make`.
+    """
 
     def __init__(self, states: Mapping[int, ProcessState], faults: list[str] | None = None) -> None:
         self.states = dict(states)
@@ -43,7 +46,7 @@ class Rules:
             case "lie":
                 return
             case "late":
-                # It happened, and the answer was lost.
+                # Done, but the answer was lost.
                 self.states[pid] = after
                 raise SuspendCallFailed("CUDA_ERROR_UNKNOWN")
             case "fail":
@@ -62,7 +65,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walking, "CHECK_INTERVAL_S", 0.0)
 
 
-def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs() -> None:
+def test_all_processes_pass_each_stage_before_the_next() -> None:
     rules = Rules({1: RUNNING, 2: RUNNING})
     assert walk(rules, [2, 1], TargetState.SUSPENDED).is_reached
     assert walk(rules, [1, 2], TargetState.RUNNING).is_reached
@@ -73,7 +76,7 @@ def test_all_are_locked_before_one_is_checkpointed_and_restored_before_one_runs(
 
 
 @pytest.mark.parametrize("fails_at", range(4))
-def test_a_suspend_that_fails_anywhere_leaves_all_running(fails_at: int) -> None:
+def test_failed_suspend_leaves_all_running(fails_at: int) -> None:
     rules = Rules({1: RUNNING, 2: RUNNING}, [""] * fails_at + ["CUDA_ERROR_OUT_OF_MEMORY"])
     found = walk(rules, [1, 2], TargetState.SUSPENDED)
     assert (found.is_reached, found.end) == (False, TargetState.RUNNING)
@@ -82,7 +85,7 @@ def test_a_suspend_that_fails_anywhere_leaves_all_running(fails_at: int) -> None
 
 
 @pytest.mark.parametrize("fails_at", range(4))
-def test_a_resume_that_fails_anywhere_leaves_all_suspended(fails_at: int) -> None:
+def test_failed_resume_leaves_all_suspended(fails_at: int) -> None:
     rules = Rules({1: CHECKPOINTED, 2: CHECKPOINTED}, [""] * fails_at + ["CUDA_ERROR_OUT_OF_MEMORY"])
     found = walk(rules, [1, 2], TargetState.RUNNING)
     assert found.end is TargetState.SUSPENDED and set(rules.states.values()) == {CHECKPOINTED}
@@ -91,9 +94,7 @@ def test_a_resume_that_fails_anywhere_leaves_all_suspended(fails_at: int) -> Non
 @pytest.mark.parametrize(
     ("fault", "left"), [("end", {2: CHECKPOINTED}), ("late", {1: CHECKPOINTED, 2: CHECKPOINTED})]
 )
-def test_a_process_that_has_ended_or_is_there_already_fails_nothing(
-    fault: str, left: dict[int, ProcessState]
-) -> None:
+def test_ended_or_already_suspended_process_is_no_error(fault: str, left: dict[int, ProcessState]) -> None:
     rules = Rules({1: RUNNING, 2: RUNNING}, [fault])
     assert walk(rules, [1, 2], TargetState.SUSPENDED).is_reached
     assert rules.states == left
@@ -106,7 +107,7 @@ def test_rollback_retries_each_call_once() -> None:
 
 
 def test_processes_are_not_left_locked_after_two_failures() -> None:
-    # Of three, one is never restored again: the others go on, and nothing is claimed.
+    # One of three is never restored: the others continue, and this is reported.
     class Stuck(Rules):
         def make(self, call: Call, pid: int) -> None:
             if call is Call.RESTORE and pid == 1:
@@ -128,7 +129,7 @@ def test_unqueryable_process_leaves_all_untouched(odd: ProcessState) -> None:
     assert rules.made == [] and found.trouble is not None and found.trouble.name == walking.BAD_STATE
 
 
-def test_processes_without_cuda_are_nothing_to_suspend() -> None:
+def test_processes_without_cuda_cannot_be_suspended() -> None:
     found = walk(Rules({}), [1, 2], TargetState.SUSPENDED)
     assert found.end is TargetState.RUNNING and not found.is_reached and found.trouble is None
 
@@ -148,12 +149,12 @@ sets = st.dictionaries(st.integers(1, 5), st.sampled_from(SOUND), min_size=1, ma
 
 @settings(max_examples=examples(600), deadline=None)
 @given(states=sets, answers=st.lists(faults, max_size=40), goal=st.sampled_from(list(TargetState)))
-def test_whatever_fails_nothing_is_claimed_and_the_next_call_brings_it_to_an_end(
+def test_reported_states_are_true_after_any_failure_and_the_next_call_completes(
     states: dict[int, ProcessState], answers: list[str], goal: TargetState
 ) -> None:
     rules = Rules(states, answers)
     found = walk(rules, states, goal)
-    # What is said is what is there.
+    # The reported states are the real ones.
     assert found.states == {pid: rules.state(pid) for pid in states}
     there = set(rules.states.values())
     assert (found.end is TargetState.SUSPENDED) == (there == {CHECKPOINTED})
@@ -162,7 +163,7 @@ def test_whatever_fails_nothing_is_claimed_and_the_next_call_brings_it_to_an_end
         assert found.trouble is not None
     if goal is TargetState.SUSPENDED:
         assert rules.unsound == []
-    # Whoever comes next, when the driver works again, brings all that can be helped to either end.
+    # With a working driver, the next call completes in either direction.
     rules.faults.clear()
     for again in (goal, TargetState.RUNNING):
         walk(rules, states, again)
@@ -172,7 +173,7 @@ def test_whatever_fails_nothing_is_claimed_and_the_next_call_brings_it_to_an_end
 
 
 @given(states=sets, goal=st.sampled_from(list(TargetState)), cut=st.integers(0, 12))
-def test_wherever_a_caller_is_killed_the_next_one_goes_on(
+def test_next_call_completes_after_a_killed_caller(
     states: dict[int, ProcessState], goal: TargetState, cut: int
 ) -> None:
     class Killed(BaseException):
@@ -195,9 +196,7 @@ def test_wherever_a_caller_is_killed_the_next_one_goes_on(
     states=st.dictionaries(st.integers(1, 6), st.sampled_from(list(ProcessState))),
     goal=st.sampled_from(list(TargetState)),
 )
-def test_no_call_is_out_of_order_and_none_that_can_be_made_is_left_out(
-    states: dict[int, ProcessState], goal: TargetState
-) -> None:
+def test_next_calls_are_valid_and_complete(states: dict[int, ProcessState], goal: TargetState) -> None:
     found = next_calls(goal, states)
     assert all(states[pid] is AFTER[call][0] for call, pid in found)
     movable = {RUNNING, LOCKED} if goal is TargetState.SUSPENDED else {CHECKPOINTED, LOCKED}

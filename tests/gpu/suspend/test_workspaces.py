@@ -1,6 +1,6 @@
-"""Workspaces of the local driver that are suspended, over the stand-in for the NVIDIA driver.
+"""Suspend of local workspaces over the fake NVIDIA driver.
 
-They run without a sandbox: nothing in one could load the stand-in.
+They run without a sandbox, which could not load the fake libraries.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def run(
     driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Running]]:
     pool = Pool(tmp_path, sandbox="none")
-    # What only a real machine has; the trial is one that has succeeded on it.
+    # A successful trial, which needs a real machine.
     monkeypatch.setattr(grant, "kernel_module", lambda _root: DRIVER)
     keep_trial(pool)
 
@@ -115,14 +115,14 @@ def problem(report: SuspendReport) -> tuple[TargetState | None, str]:
     return report.end, str(report.problem)
 
 
-def test_variables_are_kept_while_the_gpu_is_empty(driver: FakeDriver, run: Callable[..., Running]) -> None:
+def test_app_state_is_kept_while_suspended(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     report = one.suspending.suspend(one.name)
     assert problem(report) == (TargetState.SUSPENDED, "") and report.gpus == (GPU_A,)
     assert report.held_bytes == 2 * ((4 << 20) + 100_000)
     assert [driver.state(pid) for pid in one.pids] == [CHECKPOINTED] * 2
     assert list((driver.folder / "dev/0").iterdir()) == []
-    # It goes on for all the others: its app answers, and its driver sees it run.
+    # Otherwise it keeps running: its app answers, and the driver observes it.
     assert one.ask("1 + 1") == 2
     assert one.pool.driver.observe(one.spec.ref).state is ObservedState.RUNNING
     assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
@@ -131,7 +131,7 @@ def test_variables_are_kept_while_the_gpu_is_empty(driver: FakeDriver, run: Call
     assert problem(one.suspending.resume(one.name)) == (TargetState.RUNNING, "")
 
 
-def test_an_operator_does_it_by_commands_on_the_node(
+def test_operator_suspends_and_resumes_by_command(
     driver: FakeDriver, run: Callable[..., Running], capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = run(1)
@@ -184,10 +184,8 @@ def test_impossible_suspend_is_refused_before_any_change(
     assert driver.calls() == [] and one.works()
 
 
-def test_a_workspace_with_a_part_of_a_gpu_is_not_suspended(
-    driver: FakeDriver, run: Callable[..., Running]
-) -> None:
-    """Others may be on that GPU: it would be empty for nobody, and there may be no room to come back."""
+def test_workspace_with_a_gpu_share_is_not_suspended(driver: FakeDriver, run: Callable[..., Running]) -> None:
+    """Others may use that GPU, so its memory may be gone at resume."""
     one = run()
     record = one.folder.record()
     assert record is not None
@@ -200,7 +198,7 @@ def test_a_workspace_with_a_part_of_a_gpu_is_not_suspended(
     assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
 
 
-def test_a_failure_half_way_leaves_the_app_as_it_was(driver: FakeDriver, run: Callable[..., Running]) -> None:
+def test_failed_suspend_leaves_the_app_running(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     driver.fault("checkpoint", "error", 2, pid=max(one.pids))
     report = one.suspending.suspend(one.name)
@@ -218,7 +216,7 @@ def test_process_that_keeps_gpu_memory_is_not_suspended(
     assert one.works()
 
 
-def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
+def test_process_that_opens_cuda_during_suspend_is_suspended(
     driver: FakeDriver, run: Callable[..., Running]
 ) -> None:
     one = run(1)
@@ -240,7 +238,7 @@ def test_a_process_that_opens_cuda_meanwhile_is_suspended_too(
 
 def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
-    # As it stands when the machine took the command away between the two: noted, and one is locked.
+    # The state after a kill between both calls: recorded, with one process locked.
     driver.fault("checkpoint", "die_before", pid=min(one.pids))
     driver.fault("unlock", "die_before", times=2)
     report = one.suspending.suspend(one.name)
@@ -249,22 +247,20 @@ def test_process_locked_by_a_killed_command_resumes(driver: FakeDriver, run: Cal
     assert kept is not None and not kept.settled
     driver.mend()
     with one.folder.operation():
-        # Somebody is at it: nothing is taken out of their hands.
+        # Another command is running: it is not disturbed.
         assert one.suspending.recover() == ()
     one.pool.driver.warm_up(owner=os.getpid())
     assert [driver.state(pid) for pid in one.pids] == [RUNNING] * 2 and one.works()
     assert suspending.load(one.folder) is None and one.suspending.recover() == ()
 
 
-def test_a_suspended_workspace_is_stopped_as_any_other(
-    driver: FakeDriver, run: Callable[..., Running]
-) -> None:
+def test_suspended_workspace_can_be_stopped(driver: FakeDriver, run: Callable[..., Running]) -> None:
     one = run()
     assert problem(one.suspending.suspend(one.name)) == (TargetState.SUSPENDED, "")
     driver_of = one.pool.driver
     one.pool.wait(lambda: driver_of.ensure_stopped(one.spec.ref), ObservedState.STOPPED, timeout_s=60)
     assert problem(one.suspending.resume(one.name)) == (TargetState.RUNNING, SuspendProblem.NOT_RUNNING)
-    # What is left on disk is of that start, and says nothing of a later one.
+    # The stored state belongs to that start only.
     record = one.folder.record()
     assert record is not None and suspending.load(one.folder) is not None
     one.folder.write_record(type(record)(**{**_fields(record), "generation": record.generation + 1}))
@@ -275,7 +271,7 @@ def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in type(record).__dataclass_fields__}
 
 
-def test_a_node_provides_it_once_a_trial_on_it_has_succeeded(
+def test_node_provides_suspend_after_a_successful_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Pool(tmp_path, sandbox="none")

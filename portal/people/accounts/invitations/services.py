@@ -27,7 +27,7 @@ from portal.common.events.models import Event
 from portal.common.reasons.reason import Reason
 from portal.people.accounts import policies, services, users
 from portal.people.accounts.codes import AccountCode
-from portal.people.accounts.free_names import free_account_name, name_base
+from portal.people.accounts.free_names import free_account_name, name_base, taken_account_names
 from portal.people.accounts.invitations.codes import InvitationCode
 from portal.people.accounts.invitations.lines import MAX_PEOPLE, InvitationLine, list_too_long
 from portal.people.accounts.links import LinkKind
@@ -155,6 +155,8 @@ class _Batch:
         self.memberships: dict[UUID, Membership] = {row.user_id: row for row in members}
         self.seen: dict[str, int] = {}
         self.new: set[str] = set()
+        invited = [line.who for line in people if "@" in line.who and line.who.lower() not in self.by_address]
+        self.taken_names = taken_account_names(invited)
         self.created_today = 0 if actor.administers else _created_today(actor)
 
     def result(self, line: InvitationLine, role: str) -> LineResult:
@@ -224,23 +226,28 @@ class _Batch:
         if not self.actor.administers and self.created_today + len(self.new) >= MAX_NEW_A_DAY:
             raise StateConflict(Reason(InvitationCode.TOO_MANY_INVITATIONS, {"max": MAX_NEW_A_DAY}))
         if not self.write:
-            username = free_account_name(address, taken=self.new)
-            self.new.add(username)
+            username = free_account_name(address, self.taken_names)
+            self._add_new(username)
             return LineResult(line, Outcome.INVITED, role, username)
         link = self._created(address, role)
-        self.new.add(link.user.username)
+        self._add_new(link.user.username)
         # A link lets its holder act as the invited person, so owners do not see it.
         shown = link if self.actor.administers else None
         return LineResult(line, Outcome.INVITED, role, link.user.username, link=shown, mailed=link.mailed)
 
+    def _add_new(self, username: str) -> None:
+        self.new.add(username)
+        self.taken_names.add(username)
+
     def _created(self, address: str, role: str) -> users.Link:
         try:
             with transaction.atomic():
-                user = users.create_account(
+                user = users.create(
                     actor=self.actor,
-                    username=free_account_name(address),
+                    username=free_account_name(address, self.taken_names),
                     email=address,
                     teams={self.team.slug: role},
+                    require_allowed=lambda _actor: _require_may_create(self.actor, address),
                 )
                 return users.make_link(user, LinkKind.INVITATION)
         # The address or name was free when the list was read.

@@ -39,6 +39,7 @@ from portal.quota.requests.services.grants import revoke_grant as revoke_grant
 from portal.quota.requests.services.rules import remaining_allowance, rules_for
 from portal.quota.requests.services.validation import MAX_NOTE, check
 from portal.workspaces import services as workspaces
+from portal.workspaces.approvals import record_approval
 from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.order import WorkspaceOrder
@@ -232,6 +233,8 @@ def approve(
         ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.note[:200])
     else:
         create_grant(request=request, amount=granted, until=ends)
+    if request.workspace_id is not None:
+        record_approval(actor=actor, workspace_id=request.workspace_id)
     amounts = format_resource_amount(request.resource, granted)
     if granted < request.amount:
         requested = format_amount(request.resource, request.amount)

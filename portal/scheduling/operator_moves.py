@@ -1,0 +1,214 @@
+"""Moves of chosen workspaces by an operator: to a node, or to any other node of their pool.
+
+The preview and the request search in the same way. A target is free while the workspace still runs, and the
+queue's simulation has to start the workspace there. Workspaces that cannot move do not affect the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.errors import PortalError, StateConflict
+from portal.common.idempotency import KeyUse, digest_of
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.fleet.inventory.models import PlacementLock
+from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
+from portal.scheduling import capacity, moving, snapshot_cache
+from portal.scheduling.codes import MoveCode
+from portal.scheduling.models import Move
+from portal.scheduling.moves import PlannedMove, parse_placement
+from portal.scheduling.placement_request import PlacementRequest
+from portal.scheduling.pool_nodes import PoolNodes
+from portal.scheduling.snapshot import ClusterSnapshot
+from portal.workspaces import bulk
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.types import Placement, ResourceRequest
+
+MAX_REASON = 1000
+MAX_NODE = 253
+"""Characters of the name of a node."""
+MAX_ROUNDS = 3
+"""Simulations of the queue: each leaves out the moves that fail in the one before."""
+Verdict = PlannedMove | StateConflict
+_Allocations = Mapping[str, list[tuple[UUID, Placement, ResourceRequest]]]
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """The move or the refusal of each workspace by id, and when those that move would stop."""
+
+    verdicts: Mapping[UUID, Verdict]
+    stops_at: datetime
+
+
+def preview(*, actor: User, workspaces: Iterable[Workspace], node: str = "") -> MovePlan:
+    """Return what `request` would do to these workspaces. Changes nothing. Raises `NotAllowed`."""
+    require_operator(actor)
+    now = timezone.now()
+    with snapshot_cache.preview_cache.use(now) as snapshot:
+        verdicts = _search(snapshot, list(workspaces), node)
+    return MovePlan(verdicts, now + timedelta(seconds=moving.notice_s()))
+
+
+@transaction.atomic
+def request(
+    *,
+    actor: User,
+    workspaces: Iterable[UUID],
+    node: str = "",
+    reason: str = "",
+    idempotency_key: str = "",
+    seen: Mapping[UUID, str] | None = None,
+) -> dict[UUID, PortalError | None]:
+    """Ask workspaces to move to `node`, by default to any other node of their pool.
+
+    Owners are notified, with the `reason`; the workspaces stop after their notice. Returns why each was
+    refused, or None, by id. `seen` has the fingerprints that the actor decided by (`bulk.fingerprint`). With
+    an idempotency key, a repeated request moves none of them again.
+
+    Must not run inside a transaction that has locked workspaces. Raises `NotAllowed`.
+    """
+    require_operator(actor)
+    keys = list(dict.fromkeys(workspaces))
+    # All requests of moves wait here, so that a repeated one finds the keys of the first.
+    PlacementLock.hold()
+    locked = bulk.visible(actor, keys, lock=True)
+    results: dict[UUID, PortalError | None] = dict.fromkeys(keys)
+    candidates: dict[UUID, KeyUse] = {}
+    for key in keys:
+        use = KeyUse(actor, f"workspaces.move {key}", idempotency_key, digest_of(node))
+        try:
+            if key not in locked:
+                raise bulk.not_found()
+            if idempotency_key and use.answer() is not None:
+                continue
+            if seen is not None:
+                bulk.require_unchanged(locked[key], seen.get(key, ""))
+            candidates[key] = use
+        except PortalError as error:
+            results[key] = error
+    if not candidates:
+        return results
+    with snapshot_cache.cycle_cache.use(timezone.now()) as snapshot:
+        verdicts = _search(snapshot, [locked[key] for key in candidates], node)
+    results.update({key: verdict for key, verdict in verdicts.items() if isinstance(verdict, PortalError)})
+    planned = [verdict for verdict in verdicts.values() if isinstance(verdict, PlannedMove)]
+    if planned:
+        why = strip_nul(reason).strip()[:MAX_REASON] or _("An operator moves it to another node.")
+        moving.announce(actor=actor, planned=planned, rows=locked, reason=why)
+        for move in planned if idempotency_key else ():
+            candidates[move.workspace].claim()
+            candidates[move.workspace].record()
+    return results
+
+
+def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> dict[UUID, Verdict]:
+    """Return the move or the refusal of each workspace. Leaves the snapshot unchanged."""
+    keys = [row.pk for row in rows]
+    allocations = capacity.allocations_by_workspace(keys)
+    homes = home_places.home_places_by_user([(row.owner_id, row.team_id) for row in rows])
+    under_way = {move.workspace_id: move for move in Move.objects.filter(workspace__in=keys, ended_at=None)}
+    taken: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
+    verdicts: dict[UUID, Verdict] = {}
+    try:
+        for row in rows:
+            try:
+                _require_movable(row, under_way.get(row.pk), allocations)
+                ((pool_id, source, _held),) = allocations[str(row.pk)]
+                wanted = snapshot.placement_requests.build(
+                    row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
+                )
+                pool = _pool_of(row, wanted, pool_id)
+                resources = pool.with_requirements(wanted.variants[0].request, wanted.software)
+                target = _target(row, pool, resources, source.nodes[0].node, node, wanted.home)
+            except StateConflict as refusal:
+                verdicts[row.pk] = refusal
+                continue
+            # Two of the workspaces cannot have one place.
+            pool.cluster.commit(target, resources)
+            pool.invalidate_reasons()
+            taken.append((pool, target, resources))
+            verdicts[row.pk] = PlannedMove(row.pk, row.generation, pool_id, source, target)
+    finally:
+        for pool, target, resources in reversed(taken):
+            pool.cluster.release(target, resources)
+            pool.invalidate_reasons()
+    return _only_those_that_start(snapshot, rows, verdicts)
+
+
+def _require_movable(row: Workspace, move: Move | None, allocations: _Allocations) -> None:
+    name = {"name": row.name}
+    held = allocations.get(str(row.pk), ())
+    if row.state != State.RUNNING or not held:
+        raise StateConflict(Reason(MoveCode.NOT_RUNNING, name), state=row.state)
+    if move is not None:
+        target = parse_placement(move.target).nodes[0].node
+        raise StateConflict(Reason(MoveCode.MOVES_ALREADY, {**name, "node": target}), state=row.state)
+    if row.preempting is not None:
+        raise StateConflict(Reason(MoveCode.STOPS_SOON, name), state=row.state)
+    if len(held) != 1:
+        raise StateConflict(Reason(MoveCode.SEVERAL_NODES, name), state=row.state)
+
+
+def _pool_of(row: Workspace, wanted: PlacementRequest, pool_id: UUID) -> PoolNodes:
+    """Return the pool that runs it, if the same request can be placed there again."""
+    pool = next((pool for pool in wanted.pools if pool.pool.pk == pool_id), None)
+    # Several variants have different models, which would be charged differently.
+    if pool is None or len(wanted.variants) != 1:
+        params = {"name": row.name, "pool": row.pool.name if row.pool is not None else ""}
+        raise StateConflict(Reason(MoveCode.NOT_PLACEABLE, params), state=row.state)
+    return pool
+
+
+def _target(
+    row: Workspace, pool: PoolNodes, resources: ResourceRequest, source: str, node: str, home: str
+) -> Placement:
+    """Return the free place on `node`, or by default on the best other node. Raises `StateConflict`."""
+    params = {"name": row.name, "pool": pool.pool.name}
+    if node == source:
+        raise StateConflict(Reason(MoveCode.SAME_NODE, {**params, "node": node}), state=row.state)
+    if node and node not in {candidate.name for candidate in pool.nodes}:
+        raise StateConflict(Reason(MoveCode.NO_SUCH_NODE, {**params, "node": node}), state=row.state)
+    if home and home != node:
+        owner = {"owner": row.owner.username, "node": home}
+        raise StateConflict(Reason(MoveCode.HOME_STAYS, owner), state=row.state)
+    place = pool.find_on(node, resources) if node else pool.find_except(source, resources)
+    if isinstance(place, Placement):
+        return place
+    if place is None:
+        raise StateConflict(Reason(MoveCode.NO_OTHER_NODE, params), state=row.state)
+    refusal = {"node": node, "reason": place.as_json()}
+    raise StateConflict(Reason(MoveCode.NODE_CANNOT, refusal), state=row.state)
+
+
+def _only_those_that_start(
+    snapshot: ClusterSnapshot, rows: Sequence[Workspace], verdicts: dict[UUID, Verdict]
+) -> dict[UUID, Verdict]:
+    """Refuse the moves that the queue would not carry out, by simulations."""
+    accepted = [verdict for verdict in verdicts.values() if isinstance(verdict, PlannedMove)]
+    for _round in range(MAX_ROUNDS):
+        arriving = moving.arriving(snapshot, accepted) if accepted else []
+        settled = len(arriving) == len(accepted)
+        accepted = arriving
+        if settled:
+            break
+    else:
+        accepted = []
+    names = {row.pk: row.name for row in rows}
+    starting = {move.workspace for move in accepted}
+    for key, verdict in verdicts.items():
+        if isinstance(verdict, PlannedMove) and key not in starting:
+            params = {"name": names[key], "node": verdict.target.nodes[0].node}
+            verdicts[key] = StateConflict(Reason(MoveCode.OTHERS_FIRST, params))
+    return verdicts

@@ -1,0 +1,155 @@
+"""Moves that an operator requests: the same verdicts in the preview, over REST and on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.common.events.models import Event, Notification
+from portal.fleet.inventory.models import Node
+from portal.scheduling import bulk_acts, moving, operator_moves, placement_request, snapshot_cache
+from portal.scheduling.bulk_acts import Act, Terms
+from portal.scheduling.codes import MoveCode
+from portal.scheduling.models import Move, MoveOutcome
+from portal.workspaces.homes import places as home_places
+from portal.workspaces.homes.places import HomeLocation
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Preemption, Workspace
+from tests import sites
+from tests.factories import WorkspaceFactory
+from tests.rows import again, preempt_cause
+from tests.workspace_list.test_acts import ACT, form, ids, lines, post
+from tests.workspaces.helpers import active, check_invariants
+
+pytestmark = pytest.mark.django_db
+WORLD = sites.simulated_machines
+
+
+@pytest.fixture(autouse=True)
+def _notice(settings):
+    settings.BERTH_PREEMPTION_GRACE_S, settings.BERTH_MOVE_NOTICE_MINUTES = 60, 2
+
+
+def node_of(row: Workspace) -> str:
+    return active(row)[0].node.name
+
+
+@pytest.fixture
+def rows(make, alice, pool, settle) -> list[Workspace]:
+    """Two workspaces with one GPU each on one of the two nodes with four."""
+    made = [make(alice, "sim-h100-x1", name=f"one-{number}") for number in range(2)]
+    settle(90, resting=lambda: all(again(row).state == State.RUNNING for row in made))
+    rows = [again(row) for row in made]
+    assert node_of(rows[0]) == node_of(rows[1])
+    return rows
+
+
+def verdicts(olga: Any, rows: list[Workspace], node: str = "") -> dict[str, str]:
+    """The target of each workspace, or the code of its refusal."""
+    plan = operator_moves.preview(actor=olga, workspaces=rows, node=node)
+    return {
+        row.name: verdict.target.nodes[0].node
+        if isinstance(verdict := plan.verdicts[row.pk], moving.PlannedMove)
+        else str(verdict.reason.code)
+        for row in rows
+    }
+
+
+def test_workspaces_move_to_another_node_and_start_there(rows, olga, alice, settle):
+    one, other = rows
+    source, target = node_of(one), verdicts(olga, [one])["one-0"]
+    assert target != source
+    assert not Preemption.objects.exists() and not Event.objects.filter(kind="workspace.preempting").exists()
+    results = operator_moves.request(
+        actor=olga, workspaces=[one.pk, other.pk, one.pk], node=target, reason="gpu-1 gets a new fan."
+    )
+    assert results == {one.pk: None, other.pk: None}
+    assert preempt_cause(again(one)) == "move"
+    notices = Notification.objects.filter(kind="workspace.preempting")
+    assert [notice.user for notice in notices] == [alice, alice]
+    assert all(notice.body.startswith("gpu-1 gets a new fan.") for notice in notices)
+    assert Event.objects.filter(kind="workspace.preempting", actor=olga).count() == 2
+    assert set(verdicts(olga, [again(one), again(other)]).values()) == {MoveCode.MOVES_ALREADY}
+    settle(300, resting=lambda: Move.objects.filter(outcome=MoveOutcome.ARRIVED).count() == 2)
+    assert {node_of(again(row)) for row in rows} == {target}
+    check_invariants()
+
+
+def test_each_refusal_names_its_rule(rows, olga, make, alice, team, monkeypatch):
+    one, other = rows
+    waits = WorkspaceFactory(owner=alice, team=team, name="waits", state=State.PENDING)
+    source, free = node_of(one), verdicts(olga, [one])["one-0"]
+    assert verdicts(olga, [one, waits], "no-such") == {
+        "one-0": MoveCode.NO_SUCH_NODE,
+        "waits": MoveCode.NOT_RUNNING,
+    }
+    assert verdicts(olga, [one], source) == {"one-0": MoveCode.SAME_NODE}
+    # Two cannot have one place, and the queue has to start them there.
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "arriving", lambda _snapshot, planned: planned[1:])
+        assert verdicts(olga, [one, other]) == {
+            "one-0": MoveCode.OTHERS_FIRST,
+            "one-1": MoveCode.OTHERS_FIRST,
+        }
+        patch.setattr(
+            moving,
+            "arriving",
+            lambda _snapshot, planned: [move for move in planned if move.workspace != one.pk],
+        )
+        assert verdicts(olga, [one, other]) == {"one-0": MoveCode.OTHERS_FIRST, "one-1": free}
+    with monkeypatch.context() as patch:
+        homes = {(alice.pk, team.pk): {one.pool_id: HomeLocation(source)}}
+        patch.setattr(home_places, "home_places_by_user", lambda _pairs: homes)
+        patch.setattr(placement_request, "has_separate_homes", lambda _pool: True)
+        assert verdicts(olga, [one]) == {"one-0": MoveCode.HOME_STAYS}
+    Node.objects.filter(name=free).update(cordoned=True)
+    snapshot_cache.forget()
+    assert verdicts(olga, [one]) == {"one-0": MoveCode.NO_OTHER_NODE}
+    plan = bulk_acts.plan(olga, Act.MOVE, [one.pk], Terms(node=free))
+    (refused,) = plan.refused
+    assert str(refused.refusal.sentence) == f"{free} is cordoned by an operator. Choose another node."
+
+
+def test_rest_previews_and_moves_once_per_key(rows, olga, alice, with_token):
+    one, _other = rows
+    program, unknown = with_token(olga), "00000000-0000-4000-8000-000000000000"
+    body = {"workspaces": [str(one.pk), unknown]}
+
+    def send(to: Any, path: str, more: dict[str, Any] | None = None, **headers: str) -> Any:
+        sent = {**body, **(more or {})}
+        return to.post(f"/api/v1/workspaces/{path}", sent, content_type="application/json", **headers)
+
+    planned = send(program, "preview", {"act": "move"}).json()["results"]
+    assert planned[0]["outcome"].startswith("Stops at ") and planned[0]["problem"] is None
+    assert (planned[1]["name"], planned[1]["problem"]["status"]) == (None, 404)
+    for _ in range(2):
+        answer = send(program, "move", HTTP_IDEMPOTENCY_KEY="once")
+        assert [row["status"] for row in answer.json()["results"]] == [202, 404]
+    refused = send(program, "move").json()["results"][0]["problem"]
+    assert (refused["status"], refused["reason"]["code"]) == (409, MoveCode.MOVES_ALREADY)
+    assert Move.objects.count() == 1
+    member = with_token(alice)
+    assert send(member, "move").status_code == send(member, "preview", {"act": "move"}).status_code == 403
+
+
+def test_the_page_previews_then_moves(rows, olga, alice, as_user):
+    one, other = rows
+    browser = as_user(olga)
+    target = verdicts(olga, [one])["one-0"]
+    preview = post(browser, {"act": "move", "workspace": ids(*rows), "node": target})
+    assert "Move 2 workspaces?" in preview
+    assert lines(preview)["one-0"].endswith(f"then starts on {target}")
+    assert not Move.objects.exists()
+    Workspace.objects.filter(pk=other.pk).update(generation=7)
+    filled = {**form(preview), "node": target, "text": "A new fan."}
+    results = lines(post(browser, filled))
+    assert results["one-0"] == "Owner notified, moves after the notice"
+    assert "changed after the preview" in results["one-1"]
+    # The same form once more.
+    assert lines(post(browser, filled))["one-0"] == results["one-0"]
+    assert Move.objects.count() == 1
+    assert 'id="act-move"' in browser.get("/workspaces/").content.decode()
+    member = as_user(alice)
+    assert 'id="act-move"' not in member.get("/workspaces/").content.decode()
+    assert member.post(ACT, {"act": "move", "workspace": ids(one)}).status_code == 403
