@@ -144,7 +144,7 @@ class Fleet:
             mock.patch.object(live, "connection", Nobody),
             quiet(device_errors.log),
             # Reading a snapshot again takes time on the machine, but none on the simulated clock.
-            mock.patch.multiple(snapshot_cache, KEPT_S=HOUR_S, MAX_KEPT_S=HOUR_S),
+            mock.patch.multiple(snapshot_cache, MIN_MAX_AGE_S=HOUR_S, MAX_AGE_S=HOUR_S),
             time_machine.travel(START, tick=False) as clock,
         ):
             self._begin()

@@ -43,7 +43,7 @@ def test_request_without_any_pool_is_impossible(catalog):
     verdict = assess(template=jupyter(), flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
     assert verdict.reason == Reason(AdmissionCode.NO_ENABLED_POOL)
-    assert verdict.message == "No pool is enabled for this flavor."
+    assert verdict.message == "No pool is enabled for this size."
     assert verdict.next_action
 
 
@@ -223,7 +223,7 @@ def test_snapshot_of_a_large_pool_takes_six_queries(
     catalog, tmp_path, django_assert_num_queries, django_assert_max_num_queries
 ):
     large = simulated_pool(str(tmp_path / "large"), slug="large", nodes=100, gpus=8)
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(7):
         states = capacity.load([large])[large.pk].nodes
     assert sum(len(state.devices) for state in states) == 800
 

@@ -69,7 +69,7 @@ def test_five_hundred_rows_take_as_many_queries_as_five(crowd, as_user, bob, dja
             name=f"w{n}", team=template.team, flavor=template.flavor, template=template.template, owner=bob
         )
     browser = as_user(bob)
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(19):
         assert browser.get("/queue/").status_code == 200
 
 

@@ -16,7 +16,8 @@ MAX_TEXT = 40_000
 MAX_CELL = 254
 _SEPARATORS = re.compile(r"[\t,;]")
 MAX_NAMED_LINE = 4000
-_NAMED_ADDRESS = re.compile(r'(?:"[^"]*"\s*|[^"<>,;\t]*)<([^<>\s]+@[^<>\s]+)>')
+# A name without quotes begins after a separator, so that no text is read more than once.
+_NAMED_ADDRESS = re.compile(r'(?:"[^"]*+"\s*+|(?<![^"<>,;\t])[^"<>,;\t]*+)<([^<>\s@]++@[^<>\s]++)>')
 _HEADERS = frozenset(
     (
         *("email", "e-mail", "mail", "email address", "e-mail address", "username", "user name", "user"),
