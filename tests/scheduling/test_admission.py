@@ -219,7 +219,7 @@ def test_snapshot_counts_allocations_once(make, alice, pool):
     assert sum(device.free_milli == 0 for state in states for device in state.devices) == 3
 
 
-def test_snapshot_of_a_large_pool_takes_six_queries(
+def test_snapshot_of_a_large_pool_takes_seven_queries(
     catalog, tmp_path, django_assert_num_queries, django_assert_max_num_queries
 ):
     large = simulated_pool(str(tmp_path / "large"), slug="large", nodes=100, gpus=8)
