@@ -160,6 +160,21 @@ def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
 
 
 @register.simple_tag
+def exact_time(moment: datetime) -> SafeString:
+    """Render an absolute time, relative on hover: for logs, whose entries are compared by their times.
+
+    berth.js converts both to the user's time zone and locale.
+    """
+    utc = moment.astimezone(UTC)
+    return format_html(
+        '<time datetime="{}" title="{}" data-exact>{}</time>',
+        utc.isoformat(timespec="seconds"),
+        naturaltime(moment),
+        format_moment(utc),
+    )
+
+
+@register.simple_tag
 def time_left(moment: datetime) -> SafeString:
     """Render a countdown to a time, updated in the browser, with the absolute time on hover."""
     utc = moment.astimezone(UTC)
