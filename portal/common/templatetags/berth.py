@@ -28,6 +28,7 @@ from portal.common.formatting import (
 )
 from portal.common.names import SERVICE_PREFIX
 from portal.common.texts import split_sentence
+from portal.common.user_agents import client_name
 
 register = template.Library()
 
@@ -137,6 +138,7 @@ register.filter("mib", format_memory)
 register.filter("cores", format_cores)
 register.filter("milli", format_thousandths)
 register.filter("duration", format_duration)
+register.filter("client_name", client_name)
 
 
 @register.simple_tag
