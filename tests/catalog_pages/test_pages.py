@@ -187,6 +187,16 @@ def test_a_member_of_two_teams_does_not_copy_what_only_a_keeper_reads(as_user, a
     assert as_user(charlie).get("/catalog/templates/new/?team=robots&of=vision_t").status_code == 403
 
 
+def test_the_list_counts_workspaces_for_those_who_see_all(as_user, olga, bob, team, catalog):
+    flavor = Flavor.objects.get(slug="cpu-small")
+    for state in ("running", "stopped", "terminated"):
+        WorkspaceFactory(owner=bob, team=team, flavor=flavor, state=state)
+    link = '<a href="/workspaces/?flavor=cpu-small">2</a>'
+    assert link in as_user(olga).get("/catalog/flavors/").content.decode()
+    assert as_user(olga).get("/workspaces/?flavor=cpu-small").context["count"] == 2
+    assert "?flavor=cpu-small" not in as_user(bob).get("/catalog/flavors/").content.decode()
+
+
 def test_deletion_says_who_uses_it(as_user, olga, bob, team, catalog):
     WorkspaceFactory(owner=bob, team=team, template=Template.objects.get(slug="marimo"), name="bobs")
     page = as_user(olga).get("/catalog/templates/marimo/delete/").content.decode()
