@@ -189,7 +189,7 @@ def test_a_member_of_two_teams_does_not_copy_what_only_a_keeper_reads(as_user, a
 
 def test_the_list_counts_workspaces_for_those_who_see_all(as_user, olga, bob, team, catalog):
     flavor = Flavor.objects.get(slug="cpu-small")
-    for state in ("running", "stopped", "terminated"):
+    for state in ("pending", "failed", "terminated"):
         WorkspaceFactory(owner=bob, team=team, flavor=flavor, state=state)
     link = '<a href="/workspaces/?flavor=cpu-small">2</a>'
     assert link in as_user(olga).get("/catalog/flavors/").content.decode()
