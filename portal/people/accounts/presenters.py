@@ -67,19 +67,15 @@ def revocation_question(actor: User, token: ApiToken) -> dict[str, Any]:
     """Return the context of the confirmation to revoke a token."""
     params = {"name": token.name, "username": token.owner.username}
     own = token.owner_id == actor.pk
-    if token.last_used_at is None:
-        use = _("The token has never been used.")
-    else:
-        use = _("The token was last used %(when)s.") % {"when": naturaltime(token.last_used_at)}
+    ends = _("Programs with this token lose access immediately. It has never been used.")
+    if token.last_used_at is not None:
+        ends = _("Programs with this token lose access immediately. It was last used %(when)s.")
+        ends %= {"when": naturaltime(token.last_used_at)}
     created = _("workspaces that they created")
     job = token.is_job_token
     return {
         "title": (_("Revoke “%(name)s”?") if own else _("Revoke “%(name)s” of %(username)s?")) % params,
-        "loses": [
-            _("Programs with this token lose access immediately."),
-            *([_("The workspaces of its CI job are deleted.")] if job else []),
-            use,
-        ],
+        "loses": [ends, *([_("The workspaces of its CI job are deleted.")] if job else [])],
         "stays": [*([] if job else [created]), _("audit log entries")],
         "yes": _("Revoke token"),
     }
