@@ -178,6 +178,7 @@ class NodeDevices:
     """A node of the workspace, and its devices there."""
 
     node: str
+    url: str
     devices: tuple[DeviceGroup, ...]
 
 
@@ -201,6 +202,7 @@ class WorkspaceDetail:
     stages: list[stage_lines.StageLine]
     total_s: float | None
     places: list[NodeDevices]
+    duplicate_url: str
     activity: list[tuple[str, str]]
     home: home_limits.HomeNote | None
     lost_home: LostHome | None
@@ -309,6 +311,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
         stages=stage_lines.lines(stages),
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
         places=places(workspace),
+        duplicate_url=duplicate_url(actor, workspace),
         activity=activity_facts(workspace),
         home=home_limits.note_of(workspace),
         lost_home=lost_homes.open_lost_home(workspace) if workspace.state in HOMELESS else None,
@@ -385,6 +388,16 @@ def newer_version(workspace: Workspace) -> int | None:
     return selectors.current_number(version.environment_id)
 
 
+def duplicate_url(actor: User, workspace: Workspace) -> str:
+    """Return the form of a new workspace with the same choice; empty unless the actor is its owner."""
+    if workspace.owner_id != actor.pk or actor.only_views:
+        return ""
+    choice = {name: getattr(workspace, name).slug for name in ("template", "flavor", "team")}
+    if workspace.environment_version is not None:
+        choice["environment"] = workspace.environment_version.environment.slug
+    return f"{reverse('home:new')}?{urlencode(choice)}"
+
+
 def places(workspace: Workspace) -> list[NodeDevices]:
     """Return the nodes of the workspace; empty after its capacity was released."""
     allocations = (
@@ -399,7 +412,8 @@ def places(workspace: Workspace) -> list[NodeDevices]:
         for item in sorted(allocation.devices.all(), key=lambda item: item.device.index):
             models.setdefault(item.device.model, []).append(item.device.uuid)
         groups = tuple(DeviceGroup(model, tuple(uuids)) for model, uuids in models.items())
-        node_devices.append(NodeDevices(node=allocation.node.name, devices=groups))
+        url = reverse("fleet:node", args=[allocation.node_id])
+        node_devices.append(NodeDevices(allocation.node.name, url, groups))
     return node_devices
 
 

@@ -32,6 +32,7 @@
   const pageLanguage = document.documentElement.lang || "en";
   const locale = navigator.languages.find((each) => each.split("-")[0] === pageLanguage.split("-")[0]) || pageLanguage;
   const absolute = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "short" });
+  const toSecond = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "medium" });
   const relative = new Intl.RelativeTimeFormat(locale, { numeric: "auto" });
   const counted = new Intl.RelativeTimeFormat(locale, { numeric: "always" });
   const UNITS = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
@@ -83,6 +84,14 @@
         setText(time.lastElementChild, " (" + text + ")");
         time.dataset.zoned = "1";
       }
+    }
+    for (const time of root.querySelectorAll("time[data-exact]")) {
+      const moment = new Date(time.dateTime);
+      if (!time.dataset.zoned) {
+        setText(time, toSecond.format(moment));
+        time.dataset.zoned = "1";
+      }
+      time.title = ago((now - moment) / 1000);
     }
     for (const span of root.querySelectorAll("[data-since]")) {
       setText(span, duration((now - new Date(span.dataset.since)) / 1000));

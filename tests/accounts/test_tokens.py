@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from html import unescape
 from io import StringIO
 
 import pytest
@@ -79,6 +80,19 @@ def test_revoked_token_is_invalid_at_once(alice):
     assert token_lookup.find_valid_token(secret) is None
     tokens.revoke_token(actor=alice, token_id=token.pk)
     assert Event.objects.filter(kind="token.revoked").count() == 1
+
+
+def test_a_token_is_revoked_after_a_question_that_says_when_it_was_used(alice, olga, as_user):
+    token, secret = make_token(alice)
+    ApiToken.objects.filter(pk=token.pk).update(last_used_at=timezone.now() - 3 * HOUR)
+    path, back = f"/account/tokens/{token.pk}/revoke/", "/tokens/?owner=alice"
+    asked = as_user(olga).get(path, {"next": back})
+    page = " ".join(unescape(asked.content.decode()).split())
+    assert "Revoke “test” of alice?" in page and "last used 3 hours ago" in page.replace("\xa0", " ")
+    assert token_lookup.find_valid_token(secret) is not None
+    assert as_user(olga).post(path, {"next": back}).url == back
+    assert token_lookup.find_valid_token(secret) is None
+    assert as_user(alice).get(path, {"next": "https://elsewhere.example/"}).url == "/account/tokens/"
 
 
 def test_operators_revoke_every_token(alice, olga):

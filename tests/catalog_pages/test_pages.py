@@ -187,6 +187,16 @@ def test_member_cannot_copy_a_template_without_edit_permission(as_user, alice, c
     assert as_user(charlie).get("/catalog/templates/new/?team=robots&of=vision_t").status_code == 403
 
 
+def test_the_list_counts_workspaces_for_those_who_see_all(as_user, olga, bob, team, catalog):
+    flavor = Flavor.objects.get(slug="cpu-small")
+    for state in ("pending", "failed", "terminated"):
+        WorkspaceFactory(owner=bob, team=team, flavor=flavor, state=state)
+    link = '<a href="/workspaces/?flavor=cpu-small">2</a>'
+    assert link in as_user(olga).get("/catalog/flavors/").content.decode()
+    assert as_user(olga).get("/workspaces/?flavor=cpu-small").context["count"] == 2
+    assert "?flavor=cpu-small" not in as_user(bob).get("/catalog/flavors/").content.decode()
+
+
 def test_delete_page_lists_users_of_the_entry(as_user, olga, bob, team, catalog):
     WorkspaceFactory(owner=bob, team=team, template=Template.objects.get(slug="marimo"), name="bobs")
     page = as_user(olga).get("/catalog/templates/marimo/delete/").content.decode()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import html
 import io
 import json
+import re
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -180,6 +182,22 @@ def test_page_filters_entries(admin, team, as_user, query, seen):
     page = as_user(admin).get(f"/audit/{query}").content.decode()
     assert {word for word in ("first", "second", "third") if f"did the {word}" in page} == seen
     assert ("No matching entries" in page) == (not seen)
+
+
+def test_an_entry_links_to_its_like_within_the_filters(admin, team, as_user):
+    ada = UserFactory(username="ada")
+    services.record(actor=ada, kind=AuditKind.USER_CHANGED, message="did it", team=team)
+    services.record(actor=SYSTEM, kind=AuditKind.USER_CHANGED, message="did it too")
+    browser = as_user(admin)
+    page = browser.get("/audit/?action=user.&page=1").content.decode()
+    links = set(re.findall(r'href="(\?action=user[^"]*)"', page))
+    assert links == {
+        "?action=user.&amp;actor=ada",
+        "?action=user.&amp;object=vision",
+        "?action=user.changed",
+    }
+    for link in links:
+        assert "did it" in browser.get(f"/audit/{html.unescape(link)}").content.decode()
 
 
 def test_page_filters_by_date_and_refuses_invalid_dates(admin, as_user):

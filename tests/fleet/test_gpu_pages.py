@@ -85,6 +85,15 @@ def test_filters_hide_devices_and_nodes_without_a_match(lab):
     assert len(states(model=H100)["gpu-01"]) == 8
 
 
+def test_the_legend_filters_by_state_and_keeps_the_other_filters(lab, alice, as_user):
+    client = as_user(alice)
+    page = client.get(f"/gpus/?pool={lab.slug}&page=1").content.decode()
+    assert f'href="?pool={lab.slug}&amp;state=free"' in page
+    assert 'aria-current="true"><span class="gpu' not in page
+    chosen = client.get(f"/gpus/?pool={lab.slug}&state=free").content.decode()
+    assert f'href="?pool={lab.slug}" aria-current="true"><span class="gpu free' in chosen
+
+
 def test_devices_of_an_offline_or_cordoned_node_have_its_state(lab, olga):
     node = Node.objects.get(name="gpu-02")
     Node.objects.filter(pk=node.pk).update(online=False)
@@ -295,6 +304,19 @@ def test_holders_are_visible_to_their_team_and_operators_only(lab, make, alice, 
     for url in (f"/gpus/devices/{held.pk}/", f"/gpus/nodes/{held.node.pk}/"):
         assert "secret-work of alice" in text(as_user(olga).get(url))
         assert "secret-work" not in text(as_user(charlie).get(url))
+
+
+def test_a_workspace_and_its_pool_lead_to_node_and_device(lab, make, alice, as_user):
+    workspace = make(alice, "gpu-1")
+    held = Device.objects.select_related("node").get(allocated__active=True)
+    client = as_user(alice)
+    of_node, of_device = (
+        f'href="/gpus/{kind}/{pk}/"' for kind, pk in (("nodes", held.node.pk), ("devices", held.pk))
+    )
+    assert of_node in client.get(f"/workspaces/{workspace.pk}/").content.decode()
+    pool = client.get(f"/pools/{lab.slug}/").content.decode()
+    assert of_node in pool and of_device in pool
+    assert f'id="device-uuid">{held.uuid}<' in client.get(f"/gpus/devices/{held.pk}/").content.decode()
 
 
 def test_events_are_shown_on_their_node_only(lab, olga, as_user):

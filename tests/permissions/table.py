@@ -75,7 +75,7 @@ POST   account/notices/                                     302 302 302 302 302 
 GET    account/gpu-hours/                                   302 200 200 200 200 200 200 200   -
 GET    account/tokens/                                      302 200 200 200 200 200 200 200   -
 POST   account/tokens/                                      302 200 200 200 200 200 400 200   -
-GET    account/tokens/<uuid:token_id>/revoke/               302 302 302 302 302 302 302 302   -
+GET    account/tokens/<uuid:token_id>/revoke/               302 404 404 404 200 404 403 200   -
 POST   account/tokens/<uuid:token_id>/revoke/               302 404 404 404 302 404 403 302   -
 
 # --- pages: audit log ---

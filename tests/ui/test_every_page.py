@@ -28,7 +28,7 @@ from portal.workspaces.homes import places as home_places
 from portal.workspaces.models import HomeArchive, HomePlace, LostHome
 from portal.workspaces.orphans.models import Orphan, OrphanKind, OrphanState
 from portal.workspaces.secrets import services as secrets
-from tests.factories import MachineFactory, WorkspaceFactory
+from tests.factories import MachineFactory, WorkspaceFactory, make_token
 from tests.ui.cases import PageCase
 
 
@@ -675,6 +675,12 @@ class TestDeleteSecret(TestSecret):
 
 class TestTokens(PageCase):
     url = "/account/tokens/"
+
+
+class TestTokenRevoke(PageCase):
+    @pytest.fixture(autouse=True)
+    def _token(self, _stocked: None, alice: User) -> None:
+        self.url = f"/account/tokens/{make_token(alice)[0].pk}/revoke/"
 
 
 class TestNotices(PageCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import timedelta
 
@@ -95,6 +96,13 @@ def test_waiting_requests_are_grouped_by_code_and_linked_to_the_queue(lab, team,
     assert browser.get("/queue/?reason=cohort").text.count("No matching workspaces") == 1
     rows = browser.get("/api/v1/queue?reason=home_moving").json()["results"]
     assert len(rows) == 2
+
+
+def test_failed_starts_lead_to_the_failed_workspaces_of_all(team, alice, as_user, olga):
+    WorkspaceFactory(owner=alice, team=team, state="failed", name="broken")
+    browser = as_user(olga)
+    [link] = re.findall(r'id="to-failed" href="([^"]+)"', browser.get("/overview/").text)
+    assert "broken" in browser.get(link).text
 
 
 def test_longest_idle_gpus_are_first_with_one_action(lab, as_user, olga, una):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
+from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.events.services import record
 from portal.fleet.inventory.models import Pool
@@ -108,6 +111,18 @@ def test_log_of_a_deleted_workspace_is_deleted(alice: User, as_user: Browse, wor
         assert "written nothing" not in said
         assert "The log was deleted with the workspace" in said
     assert "log-refresh" not in client.get(path).content.decode()
+
+
+def test_its_owner_gets_a_form_with_the_same_choice(
+    alice: User, olga: User, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("failed", alice, flavor=Flavor.objects.get(slug="cpu-large"))
+    client = as_user(alice)
+    page = client.get(f"/workspaces/{workspace.pk}/").content.decode()
+    [link] = re.findall(r'id="act-duplicate" href="([^"]+)"', page)
+    form = client.get(unescape(link)).content.decode()
+    assert 'value="cpu-large" checked' in form and 'value="jupyterlab" checked' in form
+    assert 'id="act-duplicate"' not in as_user(olga).get(f"/workspaces/{workspace.pk}/").content.decode()
 
 
 # --- Home -----------------------------------------------------------------------------------------

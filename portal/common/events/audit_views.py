@@ -29,7 +29,7 @@ FORMATS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 @never_cache
 def audit(request: SignedInRequest) -> HttpResponse:
     """Show the audit log, newest first, with filters."""
-    filtered = AuditFilter(request.GET, queryset=selectors.entries_for(request.user))
+    filtered = AuditFilter(request.GET, queryset=selectors.entries_for(request.user).select_related("actor"))
     valid = filtered.form.is_valid()
     page = Paginator(filtered.qs if valid else Event.objects.none(), ROWS_PER_PAGE)
     chosen = {name: request.GET[name] for name in FILTERS if request.GET.get(name)}

@@ -28,6 +28,7 @@ from portal.common.formatting import (
 )
 from portal.common.names import SERVICE_PREFIX
 from portal.common.texts import split_sentence
+from portal.common.user_agents import client_name
 
 register = template.Library()
 
@@ -137,6 +138,7 @@ register.filter("mib", format_memory)
 register.filter("cores", format_cores)
 register.filter("milli", format_thousandths)
 register.filter("duration", format_duration)
+register.filter("client_name", client_name)
 
 
 @register.simple_tag
@@ -156,6 +158,21 @@ def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
         absolute,
         naturaltime(moment),
         absolute,
+    )
+
+
+@register.simple_tag
+def exact_time(moment: datetime) -> SafeString:
+    """Render an absolute time, relative on hover: for logs, whose entries are compared by their times.
+
+    berth.js converts both to the user's time zone and locale.
+    """
+    utc = moment.astimezone(UTC)
+    return format_html(
+        '<time datetime="{}" title="{}" data-exact>{}</time>',
+        utc.isoformat(timespec="seconds"),
+        naturaltime(moment),
+        format_moment(utc),
     )
 
 

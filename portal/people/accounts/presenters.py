@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.people.accounts.models import Team, User
+from portal.people.accounts.models import ApiToken, Team, User
 from portal.people.accounts.team_contents import TeamContents
 
 
@@ -59,6 +60,24 @@ def removal_question(team: Team, username: str) -> dict[str, Any]:
             _("audit log entries"),
         ],
         "yes": _("Remove %(username)s") % params,
+    }
+
+
+def revocation_question(actor: User, token: ApiToken) -> dict[str, Any]:
+    """Return the context of the confirmation to revoke a token."""
+    params = {"name": token.name, "username": token.owner.username}
+    own = token.owner_id == actor.pk
+    ends = _("Programs with this token lose access immediately. It has never been used.")
+    if token.last_used_at is not None:
+        ends = _("Programs with this token lose access immediately. It was last used %(when)s.")
+        ends %= {"when": naturaltime(token.last_used_at)}
+    created = _("workspaces that they created")
+    job = token.is_job_token
+    return {
+        "title": (_("Revoke “%(name)s”?") if own else _("Revoke “%(name)s” of %(username)s?")) % params,
+        "loses": [ends, *([_("The workspaces of its CI job are deleted.")] if job else [])],
+        "stays": [*([] if job else [created]), _("audit log entries")],
+        "yes": _("Revoke token"),
     }
 
 

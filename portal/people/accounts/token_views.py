@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -18,7 +19,7 @@ from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts import policies, selectors
+from portal.people.accounts import policies, presenters, selectors
 from portal.people.accounts import tokens as services
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.mfa.proof import require_fresh_proof
@@ -61,14 +62,21 @@ def tokens(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
 def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
-    """Revoke a token. A GET, as after a new sign-in, only shows the list."""
-    if request.method != "POST":
-        return redirect("accounts:tokens")
-    services.revoke_token(actor=request.user, token_id=token_id)
-    messages.success(request, _("Token revoked. Programs can no longer use it."))
-    back = request.POST.get("next", "")
-    return redirect(local_path(back)) if back else redirect("accounts:tokens")
+    """Ask for confirmation, then revoke the token. `next` is the list to return to."""
+    data = request.POST if request.method == "POST" else request.GET
+    back = local_path(data.get("next", ""), reverse("accounts:tokens"))
+    if request.method == "POST":
+        services.revoke_token(actor=request.user, token_id=token_id)
+        messages.success(request, _("Token revoked. Programs can no longer use it."))
+        return redirect(back)
+    token = services.revocable_token(request.user, token_id)
+    if token.revoked_at is not None:
+        return redirect(back)
+    question = presenters.revocation_question(request.user, token)
+    context = {**question, "action": request.path, "hidden": {"next": back}, "back": back}
+    return render(request, "confirm.html", context)
 
 
 @require_safe

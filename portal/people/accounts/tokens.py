@@ -121,14 +121,23 @@ def revoke_token(*, actor: User, token_id: UUID) -> None:
 
     Raises `NotFound` and `NotAllowed`.
     """
+    token = revocable_token(actor, token_id)
+    if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
+        changes.announce()
+        _record(actor, token, AuditKind.TOKEN_REVOKED, "revoked")
+
+
+def revocable_token(actor: User, token_id: UUID) -> ApiToken:
+    """Return a token that the actor may revoke, or one that is revoked already.
+
+    Raises `NotFound` and `NotAllowed`.
+    """
     token = selectors.tokens_for(actor, revoked=True).filter(pk=token_id).first()
     if token is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
     if not policies.may_revoke_tokens_of(actor, token.owner):
         raise NotAllowed(Reason(AccountCode.TOKEN_OF_ANOTHER, {"username": token.owner.username}))
-    if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
-        changes.announce()
-        _record(actor, token, AuditKind.TOKEN_REVOKED, "revoked")
+    return token
 
 
 def mint(

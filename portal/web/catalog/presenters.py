@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlencode
+from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext
@@ -25,6 +27,7 @@ from portal.common.reasons.wording import message_of, next_action_of
 from portal.people.accounts.models import Team, User
 from portal.people.accounts.selectors import own_teams
 from portal.web.catalog.environments import environment_states, pool_drivers, pools_with_old_drivers
+from portal.workspaces.models import Workspace
 
 LABELS: dict[str, str | Promise] = {
     "slug": _("Slug"), "team": _("Team"), "name": _("Name"), "description": _("Description"),
@@ -87,7 +90,7 @@ def format_field(model: type[Template] | type[Flavor], field: str, value: Any) -
 
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
-    """A row of a list of entries."""
+    """A row of a list of entries. `workspaces` counts those that exist, for users who see all of them."""
 
     entry: Template | Flavor
     url: str
@@ -95,6 +98,11 @@ class CatalogRow:
     audience: str | Promise
     blocker: str
     environment: str = ""
+    workspaces: int = 0
+
+    @property
+    def workspaces_url(self) -> str:
+        return workspaces_url(self.entry)
 
 
 def kind_of(entry: Template | Flavor) -> str:
@@ -108,11 +116,18 @@ def url_of(entry: Template | Flavor, name: str = "") -> str:
     return reverse(f"catalog_pages:{name}-{kind}" if name else f"catalog_pages:{kind}", args=[entry.slug])
 
 
+def workspaces_url(entry: Template | Flavor) -> str:
+    """Return the list of its workspaces. Templates have no filter there: the list searches their name."""
+    query = {"flavor": entry.slug} if isinstance(entry, Flavor) else {"q": entry.name}
+    return f"{reverse('workspace_list:list')}?{urlencode(query)}"
+
+
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
     programs = selectors.installed_programs()
     state_texts = environment_states(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
+    counts = _workspaces_of(entries) if actor.sees_all else {}
     catalog_rows = []
     for entry in entries:
         blocker = selectors.missing_program(entry, programs) if isinstance(entry, Template) else None
@@ -121,8 +136,18 @@ def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
         runs = ""
         if isinstance(entry, Template) and entry.environment is not None:
             runs = f"{entry.environment.name} · {state_texts[entry.environment.slug]}"
-        catalog_rows.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), text, runs))
+        count = counts.get(entry.pk, 0)
+        catalog_rows.append(CatalogRow(entry, url_of(entry), size, audience(entry, own), text, runs, count))
     return catalog_rows
+
+
+def _workspaces_of(entries: Sequence[Template | Flavor]) -> dict[UUID, int]:
+    """Return the number of workspaces that were not deleted, by entry. All entries are of one kind."""
+    if not entries:
+        return {}
+    kind = kind_of(entries[0])
+    rows = Workspace.objects.live().filter(**{f"{kind}__in": [entry.pk for entry in entries]})
+    return dict(rows.order_by().values_list(kind).annotate(Count("pk")))
 
 
 def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:

@@ -8,7 +8,6 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
@@ -174,7 +173,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "hold_lead": _(
             "Workspaces use this entry. Disable it, and delete it when these workspaces are deleted:"
         ),
-        "holds_url": reverse("home:home"),
+        "holds_url": presenters.workspaces_url(entry),
     }
     return render(request, "confirm.html", context)
 

@@ -167,7 +167,6 @@ def _parts(device: Device, now: datetime) -> Iterable[InstanceSegment]:
 
 def _facts_of(device: Device) -> Iterable[tuple[str, str]]:
     yield _("Model"), device.model
-    yield _("UUID"), device.uuid
     yield _("Memory"), _("%(number)s MiB") % {"number": format_number(device.memory_mib)}
     if device.mig_profile:
         yield _("MIG profile"), device.mig_profile
