@@ -354,15 +354,15 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
             _record_event(
                 head.workload,
                 AuditKind.WORKSPACE_PROMISED,
-                "keeps its place",
-                f"nothing smaller delays it beyond {when}",
+                "reserved its start",
+                f"smaller requests cannot delay it beyond {when}",
             )
     for name in cycle.lapsed_nominations:
         if QueueEntry.objects.filter(workspace=UUID(name), nominated=True).update(nominated=False):
             _record_event(
                 name,
                 AuditKind.WORKSPACE_UNCLAIMED,
-                "finds too little room made for it; it waits in the usual order",
+                "ended its turn, as too little capacity became free; it waits in the usual order",
             )
 
 
