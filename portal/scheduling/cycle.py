@@ -332,7 +332,7 @@ def nominate(workspace_id: str) -> None:
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
     )
     if waiting.update(nominated=True):
-        _record_event(workspace_id, AuditKind.WORKSPACE_CLAIMED, "started preemptions to free capacity for it")
+        _record_event(workspace_id, AuditKind.WORKSPACE_CLAIMED, "started to preempt others for it")
 
 
 def _record_event(workspace_id: str, kind: AuditKind, message: str, reason: str = "") -> None:
