@@ -8,12 +8,15 @@ from uuid import UUID
 import msgspec
 
 from portal.reclaim.engine.activity import AgentReport
-from portal.workspaces.usage_samples import UsageReading
+from portal.workspaces.usage_samples import MILLI_PER_CORE, UsageReading
 from provisioning.types import WHOLE_DEVICE_MILLI
 
-MILLI_PER_CORE = 1000
 MAX_CPU_MILLI = 1_000_000
-"""More than 1,000 cores are an invalid report: agents are processes of their users."""
+MAX_GPU_MEMORY_MIB = 100_000_000
+"""More than 1,000 cores or 95 TiB are an invalid report: agents are processes of their users.
+
+The column could not hold every sum of reported values, and one such row would fail those of all workspaces.
+"""
 
 
 class Accelerators(msgspec.Struct):
@@ -58,6 +61,7 @@ def reading_of(
     # The memory of a shared GPU includes other workspaces.
     own_memory = measured if accelerators.mig_profile else ()
     percent = _total([gpu.utilization_percent for gpu in measured])
+    gpu_memory = _total([gpu.memory_used_mib for gpu in own_memory])
     return UsageReading(
         workspace_id=workspace_id,
         at_s=report.at_s,
@@ -65,7 +69,7 @@ def reading_of(
         cpu_milli=_cpu_milli(before, report) if before is not None else None,
         memory_mib=memory_mib,
         gpu_pct=round(percent / len(measured)) if percent is not None else None,
-        gpu_memory_mib=_total([gpu.memory_used_mib for gpu in own_memory]),
+        gpu_memory_mib=gpu_memory if gpu_memory is None or gpu_memory <= MAX_GPU_MEMORY_MIB else None,
     )
 
 
@@ -88,6 +92,6 @@ def _cpu_milli(before: _PreviousReport, report: AgentReport) -> int | None:
 
 
 def _total(values: Sequence[int | None]) -> int | None:
-    """Return the sum, or None if one was not measured or there are none."""
+    """Return the sum of the values, or None unless all were measured. None for no values."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

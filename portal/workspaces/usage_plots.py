@@ -16,6 +16,7 @@ from portal.fleet.inventory.use_plots import MIB_PER_GIB, UsePlots
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.usage_history import Span, Usage
+from portal.workspaces.usage_samples import MILLI_PER_CORE
 from provisioning.gpu.rollup import MINUTE_S
 
 SPAN_TEXTS = (
@@ -24,7 +25,6 @@ SPAN_TEXTS = (
     (Span.WEEK, gettext_lazy("7 days")),
     (Span.ALL, gettext_lazy("All")),
 )
-MILLI_PER_CORE = 1000
 
 
 @dataclass(frozen=True, slots=True)

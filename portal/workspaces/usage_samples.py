@@ -35,6 +35,7 @@ QUANTITIES = (
 MEANS = tuple(mean for mean, _maximum in QUANTITIES)
 MAXIMA = tuple(maximum for _mean, maximum in QUANTITIES)
 WRITTEN_AT_ONCE = 2000
+MILLI_PER_CORE = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,15 @@ def test_agents_measure_shares_and_mig_instances_only(workspace, kind, stored):
     assert UsageMinute.objects.values_list("gpu_pct", "gpu_memory_mib").get() == stored
 
 
+def test_forged_gpu_memory_is_not_stored_and_affects_no_other_workspace(workspace):
+    workspace.resources["accelerators"] |= {"count": 2, "mig_profile": "1g.10gb"}
+    workspace.save()
+    gpus = [{"utilization_percent": 1, "memory_used_mib": 2**31 - 1}] * 2
+    results.agent_heartbeat(workspace_id=workspace.pk, generation=1, activity={"rss_mib": 1, "gpus": gpus})
+    observing.run()
+    assert UsageMinute.objects.values_list("memory_mib", "gpu_pct", "gpu_memory_mib").get() == (1, 1, None)
+
+
 # --- What is shown --------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ register = template.Library()
 
 @register.inclusion_tag("announcements/banners.html", takes_context=True)
 def announcement_banners(context: dict[str, Any]) -> dict[str, Any]:
-    """Render current maintenance and announcements, by two queries if there are none."""
+    """Render the banners of current maintenance and announcements. Takes two queries without any."""
     request = context.get("request")
     user = getattr(request, "user", None)
     banners = selectors.banners_for(user) if user is not None and user.is_authenticated else []

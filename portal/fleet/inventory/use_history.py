@@ -53,8 +53,8 @@ class MeasuredUse:
 class AllocatedUse(MeasuredUse):
     """The same while devices were allocated, with maxima: of any device, and the sum of each one's memory.
 
-    Maxima are None in steps with a device that was not allocated throughout: another workspace may have
-    caused them.
+    A maximum is None if a device was allocated for only part of the step, since another workspace may have
+    caused it.
     """
 
     gpu_max_pct: Values
