@@ -155,7 +155,7 @@ class Client(ConnectionSide):
         if not self._guard.admit(self, str(peer[0])):
             self.transport.abort()
             return
-        _keep_alive(transport.get_extra_info("socket"))
+        _tune(transport.get_extra_info("socket"))
         self._joining = asyncio.ensure_future(self._join(peer, own))
 
     async def _join(self, peer: Sequence[object], own: Sequence[object]) -> None:
@@ -272,8 +272,12 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _keep_alive(line: socket.socket) -> None:
-    """Let the kernel end connections of clients that have vanished."""
+def _tune(line: socket.socket) -> None:
+    """Send short messages at once, and let the kernel end connections of clients that have vanished.
+
+    asyncio disables Nagle's algorithm only on sockets that were created with a protocol number.
+    """
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
         line.setsockopt(socket.IPPROTO_TCP, option, KEEP_ALIVE_S)

@@ -206,6 +206,22 @@ def unused_port() -> int:
     return consecutive_ports(1)
 
 
+def test_short_messages_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted = queue.SimpleQueue[int]()
+
+    async def forward(_self: forwarding.PortForwarder, _port: int, line: socket.socket) -> None:
+        with line:
+            accepted.put(line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(forwarding.PortForwarder, "_forward", forward)
+    forwarder = forwarding.PortForwarder(Connection("http://127.0.0.1:1", "token"), "job")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        forwarder.add(listener, 8000)
+        with socket.create_connection(listener.getsockname()[:2]):
+            assert accepted.get(timeout=LIMIT_S)
+        forwarder.close()
+
+
 def test_forwarding_ends_when_the_workspace_stops_or_the_token_is_revoked(
     as_bob: Any, origin: Origin, meanwhile: Any
 ) -> None:

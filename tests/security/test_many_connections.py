@@ -103,6 +103,15 @@ async def test_guard_forwards_data_and_the_client_address(
             await asyncio.sleep(0.01)
 
 
+async def test_short_messages_are_sent_at_once(tmp_path: Path) -> None:
+    async with guarded(tmp_path, Loopback(), []) as (connect, guard):
+        assert await says(await connect("127.0.0.2")) == b"hello"
+        client = next(iter(guard._clients["127.0.0.2"]))
+        assert client.transport is not None
+        line = client.transport.get_extra_info("socket")
+        assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_data_received_before_caddy_accepts_is_forwarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
