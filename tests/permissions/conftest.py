@@ -1,4 +1,4 @@
 """The `stage` fixture."""
 
-from tests.permissions.test_matrix import stage as stage
-from tests.permissions.test_matrix import world as world
+from tests.permissions.stage import stage as stage
+from tests.permissions.stage import world as world

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from portal.common.events.models import Event
+from tests.permissions.stage import Stage
 from tests.permissions.table import ROWS, Row
-from tests.permissions.test_matrix import Stage, each_third
+from tests.permissions.test_matrix import each_third
 from tests.suite.choice import quick_of
 from tests.worlds import taken_back
 
