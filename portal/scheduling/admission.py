@@ -406,7 +406,9 @@ def denial_verdict(
     outcome: Outcome,
     shortfall: Shortfall,
 ) -> Verdict:
-    blocker = blocker_of(snapshot.scheduler, pending.workload, shortfall)
+    blocker = blockers.with_known_ends(
+        blocker_of(snapshot.scheduler, pending.workload, shortfall), pending.placement_request
+    )
     return Verdict(
         outcome,
         blockers.blocker_reason(

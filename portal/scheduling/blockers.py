@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,6 +52,13 @@ def blocker_reason(
             return waits
         params |= first_node(node_reasons(placement_request))
     return Reason(blocker.rule, params)
+
+
+def with_known_ends(blocker: Blocker, placement_request: PlacementRequest) -> Blocker:
+    """Return the blocker without ends of holders that nobody can see: no node for the request reports."""
+    if blocker.rule not in RULES_OF_NODES or placement_request.silent is None:
+        return blocker
+    return replace(blocker, holders=tuple(replace(holder, next_end_s=None) for holder in blocker.holders))
 
 
 def no_capacity_reason(placement_request: PlacementRequest) -> Reason:

@@ -88,15 +88,16 @@ class _Statuses:
         kind = self._outlook.blocker_key(pending.id)
         alike = self._alike.get(kind)
         if alike is None:
+            blocker = blockers.with_known_ends(pending_outlook.blocker, pending.placement_request)
             alike = self._alike[kind] = QueueStatus(
                 Outcome.NEEDS_APPROVAL if pending_outlook.needs_change else Outcome.QUEUED,
                 blockers.blocker_reason(
                     self._snapshot,
                     pending.workload,
-                    pending_outlook.blocker,
+                    blocker,
                     placement_request=pending.placement_request,
                 ),
-                blocker=blockers.as_data(pending_outlook.blocker),
+                blocker=blockers.as_data(blocker),
                 rule=pending_outlook.blocker.rule,
             )
         eta = pending_outlook.eta

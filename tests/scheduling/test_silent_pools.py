@@ -40,6 +40,7 @@ def waiting(make, alice, bob, pool):
 
 def test_silent_pool_has_no_estimate_in_any_interface(waiting, pool, team, bob, as_user, with_token):
     assert waiting.queue_entry.eta_at is not None
+    assert "until about" in ask(team, bob).message
     inventory.apply_inventory_failure(pool=pool, failure=SILENCE)
     pool.refresh_from_db()
     verdict = ask(team, bob)
@@ -47,6 +48,8 @@ def test_silent_pool_has_no_estimate_in_any_interface(waiting, pool, team, bob, 
     assert verdict.basis is not None and verdict.basis.code is WaitBasis.NO_CONTACT
     assert verdict.basis.params == {"name": pool.name, "since": pool.inventory_at.isoformat()}
     assert f"no contact with {pool.name} since" in verdict.eta_basis
+    assert "until about" not in verdict.message
+    assert {holder["until"] for holder in verdict.blocker["holders"]} == {None}
     cycle.run()
     entry = QueueEntry.objects.get(pk=waiting.pk)
     assert (entry.eta_at, entry.eta_basis) == (None, verdict.basis.as_json())
