@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+
 from django.core.validators import RegexValidator
 from django.utils.translation import gettext_lazy as _
 
@@ -23,3 +26,9 @@ location_validator = RegexValidator(
     rf"^{location.PATTERN}\Z",
     _("Use up to 63 letters, digits, dots, hyphens and underscores. Start and end with a letter or digit."),
 )
+
+
+def slug_of(name: str, maximum: int) -> str:
+    """Return the slug proposed for a name, of up to `maximum` characters; empty without a–z and digits."""
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", ascii_name)[: maximum + 1].strip("-")[:maximum].strip("-")

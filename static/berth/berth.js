@@ -410,6 +410,18 @@
   // Before anything is painted: the server's times are in UTC.
   // After a step back in the history, the whole page is new and there is no target.
   document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target || document));
+  /* --- A slug follows the name until someone changes it -------------------------------------------------- */
+  function slugOf(name, longest) {
+    const ascii = name.normalize("NFKD").replace(/[^\x00-\x7f]/g, "").toLowerCase();
+    return ascii.replace(/[^a-z0-9]+/g, "-").replace(/^-/, "").slice(0, longest).replace(/-$/, "");
+  }
+  document.addEventListener("input", (event) => {
+    const form = event.target.form, slug = form && form.querySelector("[data-slug-of]");
+    if (!slug) return;
+    if (event.target === slug) slug.dataset.own = slug.value;
+    else if (event.target.name === slug.dataset.slugOf && !slug.dataset.own && !slug.defaultValue) slug.value = slugOf(event.target.value, slug.maxLength);
+  });
+
   /* --- Offline: what could not be sent is said, kept, and sent again ------------------------------------ */
   // htmx makes a promise for a request that it queues, which nobody gets; it rejects without a reason.
   window.addEventListener("unhandledrejection", (event) => { if (event.reason === undefined) event.preventDefault(); });

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Any
 
@@ -26,6 +25,7 @@ from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.etags import ANY, require_expected
 from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
+from portal.common.names import slug_of
 from portal.common.problem_codes import ProblemCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -403,7 +403,7 @@ def normalize_text_field(field: str, text: str) -> str:
 
 
 def _slug_of(name: str) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", strip_nul(name).lower())[:40].strip("-")
+    slug = slug_of(name, 40)
     return "new-environment" if slug == "new" else slug
 
 

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.reasons.wording import sentence_of
+from portal.common.slug_field import SlugField, SlugFromName
 from portal.people.accounts.models import Role, TeamEgress
 from portal.people.accounts.team_egress import MAX_ALLOW
 
@@ -104,18 +105,11 @@ class ForgotPasswordForm(forms.Form):
     )
 
 
-class TeamForm(forms.Form):
+class TeamForm(SlugFromName):
     """A new team."""
 
     name = forms.CharField(max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"}))
-    slug = forms.CharField(
-        label=_("Slug"),
-        max_length=40,
-        help_text=_("Lower-case letters, digits and hyphens. Cannot be changed later."),
-        widget=forms.TextInput(
-            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
-        ),
-    )
+    slug = SlugField(max_length=40)
 
 
 class TeamNameForm(forms.Form):

@@ -31,6 +31,7 @@ from portal.catalog.models import (
 )
 from portal.common.completion import LONGEST_SLUG, CompletedInput, offer_choices, truncate_options
 from portal.common.json_input import InvalidJson, parse_json
+from portal.common.slug_field import SlugField, SlugFromName
 from portal.fleet.inventory.models import Pool
 from portal.web.catalog.environments import EnvironmentChoice
 
@@ -156,13 +157,11 @@ def _text(label: Any, maximum: int, hint: Any = "", *, required: bool = False) -
     )
 
 
-class EntryForm(forms.Form):
+class EntryForm(SlugFromName):
     """Common fields of templates and flavors."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
-    slug = _text(
-        _("Slug"), 60, _("Lower-case letters, digits and hyphens. Cannot be changed later."), required=True
-    )
+    slug = SlugField(max_length=60)
     name = _text(_("Name"), 80, required=True)
     description = _text(_("Description"), 200, _("One sentence that helps users choose."))
     position = _integer(_("Position in the list"), 0, LARGEST, _("Smaller numbers come first."))

@@ -11,22 +11,18 @@ from django.utils.translation import gettext_lazy as _
 
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.moment_input import moment_input
+from portal.common.slug_field import SlugField, SlugFromName
 from portal.fleet.inventory.models import MAX_REASON, PlacementPolicy, RebalancingPolicy
 from provisioning.registry import DRIVERS
 
 PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
 
 
-class PoolForm(forms.Form):
+class PoolForm(SlugFromName):
     """A pool. A change omits the fields that are fixed."""
 
     version = forms.CharField(required=False, widget=forms.HiddenInput)
-    slug = forms.CharField(
-        label=_("Slug"),
-        max_length=40,
-        help_text=_("Lower-case letters, digits and hyphens. Cannot be changed later."),
-        widget=forms.TextInput(attrs=PLAIN),
-    )
+    slug = SlugField(max_length=40)
     name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=PLAIN))
     driver = forms.ChoiceField(label=_("Driver"), choices=[(name, name) for name in sorted(DRIVERS)])
     placement_policy = forms.ChoiceField(label=_("Placement"), choices=PlacementPolicy.choices)

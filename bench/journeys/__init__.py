@@ -1,0 +1,1 @@
+"""Journeys of people through the pages: clicks, fields, pages opened, seconds, errors."""

@@ -1,0 +1,93 @@
+"""The five journeys. Each function takes the visitor who has signed in."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from bench.journeys.visitor import Journey, Visitor, visit
+from tests.browser import CHROMIUM_ARGS as CHROMIUM_ARGS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from bench.journeys.site import Site
+
+NAMES = "mia noah emma liam olivia paul sofia jonas lena tom".split()
+
+
+def first_notebook(visitor: Visitor) -> None:
+    """A member starts JupyterLab with what the form proposes, and sees its launcher."""
+    visitor.click("New workspace")
+    visitor.click("Start")
+    visitor.page.locator(".jp-Launcher").first.wait_for()
+
+
+def first_hour(visitor: Visitor) -> None:
+    """An administrator adds two teams, ten people, quotas, a template and an environment."""
+    page = visitor.page
+    for team, people in (("Vision", NAMES[:5]), ("Robots", NAMES[5:])):
+        visitor.click("Teams", within="nav")
+        visitor.fill("#id_name", team)
+        visitor.click("Create team")
+        visitor.click(re.compile("^Invite"), within="main")
+        visitor.fill("#people", "\n".join(f"{name}@example.org" for name in people))
+        visitor.click("Check list")
+        visitor.click(re.compile("^Invite"), role="button", within="main")
+        visitor.sees(people[-1], within="main")
+    visitor.click("Quotas", within="nav")
+    for team in ("vision", "robots"):
+        visitor.fill(f'[name="q/{team}/gpu/-"]', "16")
+        visitor.fill(f'[name="q/{team}/cpu_milli/-"]', "64")
+    visitor.press(page.locator("#review"))
+    visitor.click(re.compile("^(Save|Apply)"), role="button", within="main")
+    visitor.click("Catalog", within="nav")
+    visitor.click("New template", within="main")
+    visitor.click("Web app on a port", within="main")
+    visitor.fill("#id_name", "Dashboard")
+    visitor.click("Create template")
+    visitor.sees("Dashboard", within="main")
+    visitor.click("Environments", within="nav")
+    visitor.click("New environment", within="main")
+    visitor.fill("#id_name", "Small tools")
+    visitor.fill("#id_source", "six==1.17.0")
+    visitor.click("Create and build")
+    visitor.sees("Small tools", within="main")
+
+
+def team_owner(visitor: Visitor) -> None:
+    """An owner finds who holds the team's GPUs, sends a message, caps a member and invites a person."""
+    page = visitor.page
+    visitor.click("Teams", within="nav")
+    if page.url.rstrip("/").endswith("/teams"):
+        visitor.click("Lab", within="main")
+    visitor.choose("#cap-resource", "workspaces")
+    visitor.fill("#cap-amount", "20")
+    visitor.click("Set cap")
+    visitor.click("Invite people", within="main")
+    visitor.fill("#people", "nina@example.org")
+    visitor.click("Check list")
+    visitor.click(re.compile("^Invite"), role="button", within="main")
+    visitor.sees("nina", within="main")
+
+
+def approver(visitor: Visitor) -> None:
+    """An approver opens the inbox on a phone, reads the evidence and approves."""
+    visitor.click("Inbox", within="nav")
+    visitor.click(re.compile("more|8|GPU"), role="link", within="main")
+    visitor.click(re.compile("^Approve"), role="button", within="main")
+    visitor.sees(re.compile("[Aa]pproved"), within="main")
+
+
+def operator(visitor: Visitor) -> None:
+    """An operator finds the failed GPU, the silent pool and the drained node, and acts on the first."""
+    visitor.sees(re.compile("out of service"), within="main")
+    visitor.press(visitor.page.locator("#to-inbox"))
+    visitor.page.locator("main").get_by_role("link").first.wait_for()
+
+
+JOURNEYS = (
+    ("First notebook", "ben", first_notebook),
+    ("Administrator's first hour", "admin", first_hour),
+    ("Team owner", "ada", team_owner),
+)
