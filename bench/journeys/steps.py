@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from bench.journeys.visitor import Journey, Visitor, visit
-from tests.browser import CHROMIUM_ARGS as CHROMIUM_ARGS
+from bench.journeys.site import NOTE
+from bench.journeys.visitor import Visitor
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-    from bench.journeys.site import Site
-
-NAMES = "mia noah emma liam olivia paul sofia jonas lena tom".split()
+NAMES = ["mia", "noah", "emma", "liam", "olivia", "paul", "sofia", "jonas", "lena", "tom"]
 
 
 def first_notebook(visitor: Visitor) -> None:
@@ -65,29 +59,25 @@ def team_owner(visitor: Visitor) -> None:
     visitor.fill("#cap-amount", "20")
     visitor.click("Set cap")
     visitor.click("Invite people", within="main")
-    visitor.fill("#people", "nina@example.org")
+    visitor.fill("#people", "mia@example.org")
     visitor.click("Check list")
     visitor.click(re.compile("^Invite"), role="button", within="main")
-    visitor.sees("nina", within="main")
+    visitor.sees("mia", within="main")
 
 
 def approver(visitor: Visitor) -> None:
     """An approver opens the inbox on a phone, reads the evidence and approves."""
     visitor.click("Inbox", within="nav")
-    visitor.click(re.compile("more|8|GPU"), role="link", within="main")
+    visitor.click(re.compile("^View details"), within=f'main li:has-text("{NOTE}")')
+    visitor.sees(NOTE, within="main")
     visitor.click(re.compile("^Approve"), role="button", within="main")
-    visitor.sees(re.compile("[Aa]pproved"), within="main")
+    visitor.sees(re.compile("Approved"), within="main")
 
 
 def operator(visitor: Visitor) -> None:
-    """An operator finds the failed GPU, the silent pool and the drained node, and acts on the first."""
-    visitor.sees(re.compile("out of service"), within="main")
+    """An operator finds the failed GPU, the silent pool and the drained node from the overview."""
     visitor.press(visitor.page.locator("#to-inbox"))
-    visitor.page.locator("main").get_by_role("link").first.wait_for()
-
-
-JOURNEYS = (
-    ("First notebook", "ben", first_notebook),
-    ("Administrator's first hour", "admin", first_hour),
-    ("Team owner", "ada", team_owner),
-)
+    for trouble in ("Annex", "sim-003", "sim-007"):
+        visitor.click(re.compile("^View|^Open"), within=f'main li:has-text("{trouble}")')
+        visitor.sees(trouble, within="main")
+        visitor.click("Inbox", within="nav")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DESKTOP: ViewportSize = {"width": 1280, "height": 820}
 PHONE: ViewportSize = {"width": 390, "height": 844}
-LIMIT_MS = 120_000
+LIMIT_MS = 60_000
 CLIENT_ERROR = 400
 
 
