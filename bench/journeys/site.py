@@ -15,7 +15,7 @@ MAKE_APPROVER = """
 from portal.people.accounts.models import User
 User.objects.filter(username="ben").update(is_approver=True)
 """
-NOTE = "Training for the paper"
+NOTE, DRAINED_FOR = "Training for the paper", "New power supply"
 
 
 def administrator(berth: Berth) -> Api:
@@ -53,10 +53,10 @@ def busy_fleet(berth: Berth, workspaces: int = WORKSPACES) -> None:
         callers[number % 2].create("jupyterlab", SIZE, team=team, name=f"{team}-{number}")
         if number % 100 == 99:
             print(f"{number + 1} workspaces", file=sys.stderr, flush=True)
-    pool = admin.json("GET", "pools/annex")
-    admin.json("PATCH", "pools/annex", {"config": {**pool["config"], "unavailable": True}})
+    silent = {"nodes": 2, "gpus": GPUS, "model": "H100", "unavailable": True}
+    admin.json("PATCH", "pools/annex", {"config": silent})
     (node,) = [row for row in _all(admin, "nodes?pool=training") if row["name"] == "sim-007"]
-    admin.json("POST", f"nodes/{node['id']}/drain", {"reason": "New power supply"})
+    admin.json("POST", f"nodes/{node['id']}/drain", {"note": DRAINED_FOR})
 
 
 def _broken(api: Api) -> dict[str, Any]:
