@@ -133,8 +133,12 @@ def cancel(*, actor: User, workspace_id: UUID) -> Workspace:
 def is_pending(workspace: Workspace) -> bool:
     """Return whether the workspace has notice of a move that can be cancelled on its own."""
     notice = workspace.preempting
-    asked = workspace.state == State.RUNNING and notice is not None
-    return asked and notice.cause == PreemptionCause.MOVE and not notice.preempted_by
+    return (
+        workspace.state == State.RUNNING
+        and notice is not None
+        and notice.cause == PreemptionCause.MOVE
+        and not notice.preempted_by
+    )
 
 
 def require_pending(workspace: Workspace) -> bool:
@@ -151,8 +155,12 @@ def require_pending(workspace: Workspace) -> bool:
     last = Move.objects.filter(workspace=workspace).order_by("-asked_at", "-pk").first()
     if last is not None and last.ended_at is None and last.left_at is not None:
         raise StateConflict(Reason(MoveCode.MOVE_BEGUN, name), state=workspace.state)
-    stays = workspace.state == State.RUNNING and notice is None and last is not None
-    if not (stays and (last.generation, last.outcome) == (workspace.generation, MoveOutcome.STAYED)):
+    if (
+        last is None
+        or notice is not None
+        or workspace.state != State.RUNNING
+        or (last.generation, last.outcome) != (workspace.generation, MoveOutcome.STAYED)
+    ):
         raise StateConflict(Reason(MoveCode.NO_MOVE, name), state=workspace.state)
     return False
 

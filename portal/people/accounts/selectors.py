@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
@@ -193,7 +193,7 @@ def entries_with_target(user: User) -> QuerySet[Event]:
     return Event.objects.filter(pk__in=_entry_ids(user))
 
 
-def _entry_ids(user: User) -> QuerySet[EventTarget, dict[str, int]]:
+def _entry_ids(user: User) -> QuerySet[EventTarget, Any]:
     return EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
 
 
