@@ -20,6 +20,7 @@ from portal.gpu_checks import api as gpu_checks
 from portal.notify.channels import api as channels
 from portal.notify.webhooks import api as webhooks
 from portal.people.accounts import api as accounts
+from portal.people.accounts import security_api as security_events
 from portal.people.accounts import token_api as tokens
 from portal.people.accounts import user_api as users
 from portal.people.accounts.invitations import api as invitations
@@ -95,6 +96,7 @@ v1 = [
     *invitations.urlpatterns,
     *repositories.urlpatterns,
     *tokens.urlpatterns,
+    *security_events.urlpatterns,
     *users.urlpatterns,
     *identity.urlpatterns,
     *service_accounts.urlpatterns,

@@ -20,8 +20,15 @@ QUESTIONS = {
     "extend": "Extend {count}?",
     "message": "Write to the owners of {count}?",
     "move": "Move {count} after a notice? Variables in memory are lost.",
+    "cancel_move": "Cancel the moves of {count}?",
 }
-DONE = {"stop": "stopping", "extend": "extended", "message": "message sent", "move": "owner notified"}
+DONE = {
+    "stop": "stopping",
+    "extend": "extended",
+    "message": "message sent",
+    "move": "owner notified",
+    "cancel_move": "stays where it is",
+}
 Line = dict[str, Any]
 
 
@@ -39,6 +46,10 @@ def message(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     return _act(client, arguments, "move", preview={"node": arguments.to}, more={"reason": arguments.reason})
+
+
+def cancel_move(client: BerthClient, arguments: argparse.Namespace) -> int:
+    return _act(client, arguments, "cancel_move")
 
 
 def _act(

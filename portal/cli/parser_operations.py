@@ -23,7 +23,7 @@ def bulk(commands: Any, common: argparse.ArgumentParser) -> None:
 
     def verb(name: str, summary: str) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        subparser.set_defaults(function=f"bulk_{name}")
+        subparser.set_defaults(function=f"bulk_{name.replace('-', '_')}")
         subparser.add_argument("workspaces", nargs="*", metavar="WORKSPACE", help="name of your own, or id")
         subparser.add_argument("--team", default="", metavar="SLUG", help="of this team only")
         subparser.add_argument("--owner", default="", metavar="USER", help="filter: of this user")
@@ -42,6 +42,7 @@ def bulk(commands: Any, common: argparse.ArgumentParser) -> None:
     move = verb("move", "Move running workspaces to another node of their pool, with notice. For operators.")
     move.add_argument("--to", default="", metavar="NODE", help="default: any other node of the pool")
     move.add_argument("--reason", default="", metavar="TEXT", help="for the owners")
+    verb("cancel-move", "Cancel moves that have not begun; the workspaces stay. For operators.")
 
 
 def announcements(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -1,9 +1,11 @@
-"""REST API of the preview of acts on many workspaces, and of moves."""
+"""REST API of the preview of acts on many workspaces, and of moves and their cancellation."""
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -13,11 +15,14 @@ from portal.common.api import ApiView, UserRequest, body_of, operation, routes
 from portal.common.hours import HoursField
 from portal.common.problem_serializers import ProblemSerializer
 from portal.common.problems import document_of
+from portal.people.accounts.policies import require_operator
 from portal.scheduling import bulk_acts, operator_moves
 from portal.scheduling.bulk_acts import Act, Terms
-from portal.workspaces import bulk, extending
+from portal.workspaces import bulk, extending, rows, selectors
 from portal.workspaces.api import RETRY_AFTER_S, SCOPES
 from portal.workspaces.bulk_api import NOTE, BulkSerializer, BulkView, WorkspacesSerializer
+from portal.workspaces.serializers import WorkspaceSerializer
+from portal.workspaces.versions import etag_of
 
 NODE = "Name of a node of the workspace's pool. Default: any other node of the pool."
 
@@ -138,7 +143,53 @@ class MoveView(BulkView):
         return self.answer(request, results)
 
 
+CANCEL_NOTE = (
+    "For operators, until the workspace stops for its move. It stays where it is, and its owner is notified. "
+    "Moves for a waiting request are cancelled together, by dismissing their proposal. Idempotent."
+)
+
+
+class CancelMoveView(ApiView):
+    tag = "workspaces"
+    operation_ids = {"post": "cancelWorkspaceMove"}
+    scopes = SCOPES
+
+    @operation(
+        "Cancel the move of a workspace",
+        description=CANCEL_NOTE,
+        request=None,
+        responses={200: WorkspaceSerializer},
+        parameters=[OpenApiParameter("workspace_id", UUID, OpenApiParameter.PATH)],
+        errors=[404, 409],
+    )
+    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
+        selectors.workspace_by_id(request.user, workspace_id)
+        operator_moves.cancel(actor=request.user, workspace_id=workspace_id)
+        row = rows.read_by_id(request.user, workspace_id)
+        return Response(WorkspaceSerializer(row).data, headers={"ETag": etag_of(row)})
+
+
+class CancelMovesView(BulkView):
+    operation_ids = {"post": "cancelWorkspaceMoves"}
+
+    @operation(
+        "Cancel the moves of many workspaces",
+        description=f"{CANCEL_NOTE} {NOTE}",
+        request=WorkspacesSerializer,
+        responses={202: BulkSerializer},
+        errors=[400, 415],
+        retry_after_s=RETRY_AFTER_S,
+    )
+    def post(self, request: UserRequest) -> Response:
+        require_operator(request.user)
+        return self.act_on_each(
+            request, lambda key: operator_moves.cancel(actor=request.user, workspace_id=key)
+        )
+
+
 urlpatterns = [
     *routes("workspaces/preview", BulkPreview, "workspaces-preview"),
     *routes("workspaces/move", MoveView, "workspaces-move"),
+    *routes("workspaces/move/cancel", CancelMovesView, "workspaces-move-cancel"),
+    *routes("workspaces/<uuid:workspace_id>/move/cancel", CancelMoveView, "workspace-move-cancel"),
 ]

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from portal.common.errors import PortalError
 from portal.common.formatting import format_day_time
 from portal.people.accounts.models import User
+from portal.people.accounts.policies import require_operator
 from portal.scheduling import operator_moves
 from portal.workspaces import bulk, extending, owner_messages, policies, services
 from portal.workspaces.lifecycle import State
@@ -28,6 +29,10 @@ class Act(models.TextChoices):
     EXTEND = "extend", gettext_lazy("Extend")
     MESSAGE = "message", gettext_lazy("Message")
     MOVE = "move", gettext_lazy("Move")
+    CANCEL_MOVE = "cancel_move", gettext_lazy("Cancel move")
+
+
+OPERATOR_ACTS = frozenset({Act.MOVE, Act.CANCEL_MOVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,9 @@ class ResultLine:
 def plan(actor: User, act: Act, workspaces: Iterable[UUID], terms: Terms) -> Plan:
     """Return what the act would do to each workspace, by the checks of its service. Changes nothing.
 
-    Raises `NotAllowed` for a move by other users than operators.
+    Raises `NotAllowed` for `OPERATOR_ACTS` by other users.
     """
+    require_act(actor, act)
     ids = list(dict.fromkeys(workspaces))
     rows = bulk.visible(actor, ids)
     ordered = [rows[key] for key in ids if key in rows]
@@ -98,6 +104,12 @@ def plan(actor: User, act: Act, workspaces: Iterable[UUID], terms: Terms) -> Pla
         refused=[step for step in planned if step.refusal is not None],
         hidden=len(ids) - len(planned),
     )
+
+
+def require_act(actor: User, act: Act) -> None:
+    """Raise `NotAllowed` if only operators may do this act."""
+    if act in OPERATOR_ACTS:
+        require_operator(actor)
 
 
 def _planned_moves(actor: User, rows: Sequence[Workspace], node: str) -> list[Planned]:
@@ -132,6 +144,9 @@ def _outcome(actor: User, act: Act, workspace: Workspace, terms: Terms) -> str:
         case Act.MESSAGE:
             owner_messages.require_reachable(actor, workspace)
             return _("%(owner)s gets the message") % {"owner": workspace.owner.username}
+        case Act.CANCEL_MOVE:
+            operator_moves.require_pending(workspace)
+            return _("Stays where it is")
         case _:
             require_stoppable(actor, workspace)
             require_not_stopping(workspace)
@@ -149,9 +164,10 @@ def perform(actor: User, act: Act, seen: Mapping[UUID, str], terms: Terms, *, on
     """Act on each workspace that is still as `seen`, and return a line for each.
 
     `once` identifies the form, so that sending it twice acts once. Raises `InvalidInput` and `TooMany` for a
-    message that is not sent at all, and `NotAllowed` for a move by other users than operators.
+    message that is not sent at all, and `NotAllowed` for `OPERATOR_ACTS` by other users.
     """
-    key = _key(once)
+    require_act(actor, act)
+    key, done = _key(once), ""
     match act:
         case Act.MESSAGE:
             sent = owner_messages.send(actor=actor, workspaces=seen, text=terms.text, idempotency_key=key)
@@ -167,14 +183,17 @@ def perform(actor: User, act: Act, seen: Mapping[UUID, str], terms: Terms, *, on
                 seen=seen,
             )
             return _lines(actor, results, _("Owner notified, moves after the notice"))
+        case Act.CANCEL_MOVE:
+            single: Callable[..., object] = partial(operator_moves.cancel, actor=actor)
+            done = _("Stays where it is")
         case Act.STOP:
-            single: Callable[..., object] = partial(services.stop, actor=actor)
+            single = partial(services.stop, actor=actor)
         case Act.EXTEND:
             single = partial(extending.extend, actor=actor, seconds=terms.seconds, idempotency_key=key)
     results = bulk.act_on_each(
         actor=actor, workspaces=seen, act=lambda workspace: single(workspace_id=workspace), seen=seen
     )
-    return _lines(actor, results, "")
+    return _lines(actor, results, done)
 
 
 def _key(once: str) -> str:

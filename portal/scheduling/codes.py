@@ -34,7 +34,7 @@ class AdmissionCode(StrEnum):
 
 
 class MoveCode(StrEnum):
-    """Why a running workspace is not moved."""
+    """Why a running workspace is not moved, or its move not cancelled."""
 
     CHANGED_MEANWHILE = "move_changed_meanwhile"
     NO_PLACE_ANY_MORE = "move_without_place"
@@ -49,3 +49,6 @@ class MoveCode(StrEnum):
     NODE_CANNOT = "move_to_unsuitable_node"
     NO_OTHER_NODE = "no_other_node"
     OTHERS_FIRST = "move_after_others"
+    NO_MOVE = "no_move_to_cancel"
+    MOVE_BEGUN = "move_has_begun"
+    MOVES_FOR_REQUEST = "move_for_waiting_request"

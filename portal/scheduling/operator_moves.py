@@ -22,17 +22,18 @@ from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import PlacementLock
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
-from portal.scheduling import capacity, moving, snapshot_cache
+from portal.scheduling import capacity, hints, moves, moving, snapshot_cache
 from portal.scheduling.codes import MoveCode
-from portal.scheduling.models import Move
+from portal.scheduling.models import Move, MoveOutcome
 from portal.scheduling.moves import PlannedMove, parse_placement
 from portal.scheduling.placement_request import PlacementRequest
 from portal.scheduling.pool_nodes import PoolNodes
 from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces import bulk
 from portal.workspaces.homes import places as home_places
-from portal.workspaces.lifecycle import State
+from portal.workspaces.lifecycle import PreemptionCause, State
 from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import lock_workspace
 from provisioning.types import Placement, ResourceRequest
 
 MAX_REASON = 1000
@@ -111,6 +112,57 @@ def request(
             candidates[move.workspace].claim()
             candidates[move.workspace].record()
     return results
+
+
+@transaction.atomic
+def cancel(*, actor: User, workspace_id: UUID) -> Workspace:
+    """Cancel the move of a workspace that has not begun, and notify its owner. Idempotent.
+
+    Returns the locked workspace. Raises `NotAllowed`, `NotFound`, and `StateConflict` as `require_pending`.
+    """
+    require_operator(actor)
+    # The stop of a move holds the same lock: either it finds no notice, or this finds the move begun.
+    row = lock_workspace(workspace_id)
+    if require_pending(row):
+        moves.cancel(row, actor=actor, reason="an operator cancelled the move")
+        # Other requests may have counted on this capacity.
+        hints.request_cycle()
+    return row
+
+
+def is_pending(workspace: Workspace) -> bool:
+    """Return whether the workspace has notice of a move that can be cancelled on its own."""
+    notice = workspace.preempting
+    return (
+        workspace.state == State.RUNNING
+        and notice is not None
+        and notice.cause == PreemptionCause.MOVE
+        and not notice.preempted_by
+    )
+
+
+def require_pending(workspace: Workspace) -> bool:
+    """Return whether the workspace has a move to cancel; False if its last move was cancelled already.
+
+    Raises `StateConflict` if it has none, if the move has begun, or if a waiting request needs it.
+    """
+    if is_pending(workspace):
+        return True
+    name = {"name": workspace.name}
+    notice = workspace.preempting
+    if workspace.state == State.RUNNING and notice is not None and notice.cause == PreemptionCause.MOVE:
+        raise StateConflict(Reason(MoveCode.MOVES_FOR_REQUEST, name), state=workspace.state)
+    last = Move.objects.filter(workspace=workspace).order_by("-asked_at", "-pk").first()
+    if last is not None and last.ended_at is None and last.left_at is not None:
+        raise StateConflict(Reason(MoveCode.MOVE_BEGUN, name), state=workspace.state)
+    if (
+        last is None
+        or notice is not None
+        or workspace.state != State.RUNNING
+        or (last.generation, last.outcome) != (workspace.generation, MoveOutcome.STAYED)
+    ):
+        raise StateConflict(Reason(MoveCode.NO_MOVE, name), state=workspace.state)
+    return False
 
 
 def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> dict[UUID, Verdict]:

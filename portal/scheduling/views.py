@@ -1,21 +1,27 @@
-"""The queue page. Its context is documented in templates/scheduling/queue.html."""
+"""The queue page, documented in templates/scheduling/queue.html, and the cancellation of a move."""
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
+from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
+from portal.common.errors import StateConflict
 from portal.common.htmx import partial_of, requests_element
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.scheduling import queue_groups, selectors
+from portal.scheduling import operator_moves, queue_groups, selectors
 from portal.scheduling.models import QueueState
 from portal.scheduling.queue_groups import GroupKey
+from portal.workspaces.selectors import workspace_by_id
+from portal.workspaces.views import redirect_to_workspace
 
 ROWS_PER_PAGE = 50
 GROUPS_PER_PAGE = 20
@@ -55,3 +61,19 @@ def queue(request: SignedInRequest) -> HttpResponse:
     if not requests_element(request, "list"):
         context |= {"teams": selectors.teams_waiting(), "reasons": selectors.waiting_by_reason()}
     return render(request, partial_of(request, "scheduling/queue.html", "list"), context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def cancel_move(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """Cancel the move of a workspace. A GET, as after signing in again, only shows its page."""
+    workspace = workspace_by_id(request.user, workspace_id)
+    if request.method != "POST":
+        return redirect_to_workspace(workspace)
+    try:
+        operator_moves.cancel(actor=request.user, workspace_id=workspace_id)
+    except StateConflict as error:
+        messages.error(request, error.sentence)
+    else:
+        text = _("Move cancelled. %(name)s stays where it is.")
+        messages.success(request, text % {"name": workspace.name})
+    return redirect_to_workspace(workspace)

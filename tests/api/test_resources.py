@@ -326,6 +326,10 @@ class TestTokens(DetailCase, CreateCase):
     filters = {"whose=mine": 1, "owner=bob": 1, "owner=alice": 0, "kind=service": 0, "unused_days=0": 1}
 
 
+class TestSecurityEvents(ListCase):
+    path, read_scope, reader = "me/security-events", "audit:read", "bob"
+
+
 class TestServiceAccounts(DetailCase, CreateCase):
     path, read_scope, write_scope = "teams/vision/service-accounts", "teams:read", "teams:write"
     reader, fixtures, key, max_queries = "alice", ("team",), "username", 5

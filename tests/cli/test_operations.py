@@ -11,7 +11,7 @@ from portal.announcements.models import Announcement
 from portal.common.events.models import Notification
 from portal.fleet.inventory.models import Maintenance
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Preemption, Workspace
 from tests.factories import WorkspaceFactory, local_pool_with, make_token, node_info
 
 
@@ -76,6 +76,17 @@ def test_owners_get_a_message(as_olga, rows):
     assert Notification.objects.get(kind="workspace.message").body.startswith("Please save your work.")
     moved = as_olga("bulk", "move", "--owner", "bob", "--to", "node-9", "--dry-run", "--json")
     assert [line["outcome"] for line in moved.json["results"]] == ["", ""]
+
+
+def test_moves_are_cancelled(as_olga, rows):
+    runs, _rests = rows
+    now = timezone.now()
+    Preemption.objects.create(workspace=runs, preempt_at=now + timedelta(hours=1), cause="move")
+    chosen = ("bulk", "cancel-move", "--owner", "bob")
+    cancelled = as_olga(*chosen, "--yes")
+    assert (cancelled.code, cancelled.out) == (0, "runs: stays where it is\n")
+    assert cancelled.err == "rests skipped: rests has no move that could be cancelled.\n"
+    assert not Preemption.objects.exists()
 
 
 def test_announcements_are_created_listed_and_cancelled(as_olga, pool):

@@ -96,6 +96,7 @@ def body_of(row: Row, values: dict[str, Any]) -> dict[str, Any]:
                 ("message", {"text": "x"}),
                 ("preview", {"act": "stop"}),
                 ("move", {}),
+                ("move/cancel", {}),
             )
         },
         ("POST", "workspaces/act/"): {

@@ -5,17 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import transaction
+from django.utils import timezone
 
+from portal.common.errors import NotAllowed, StateConflict
 from portal.common.events.models import Event, Notification
 from portal.fleet.inventory.models import Node
-from portal.scheduling import bulk_acts, moving, operator_moves, placement_request, snapshot_cache
+from portal.scheduling import (
+    bulk_acts,
+    evictions,
+    moving,
+    operator_moves,
+    placement_request,
+    snapshot_cache,
+)
 from portal.scheduling.bulk_acts import Act, Terms
 from portal.scheduling.codes import MoveCode
 from portal.scheduling.models import Move, MoveOutcome
+from portal.workspaces.domain_events import PreemptionDue
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.homes.places import HomeLocation
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Preemption, Workspace
+from portal.workspaces.transitions import lock_workspace
 from tests import sites
 from tests.factories import WorkspaceFactory
 from tests.rows import again, preempt_cause
@@ -153,3 +165,68 @@ def test_the_page_previews_then_moves(rows, olga, alice, as_user):
     member = as_user(alice)
     assert 'id="act-move"' not in member.get("/workspaces/").content.decode()
     assert member.post(ACT, {"act": "move", "workspace": ids(one)}).status_code == 403
+
+
+def test_a_cancelled_move_leaves_the_workspace_where_it_is(rows, olga, alice, settle):
+    one, other = rows
+    source = node_of(one)
+    operator_moves.request(actor=olga, workspaces=[one.pk, other.pk])
+    for _ in range(2):
+        operator_moves.cancel(actor=olga, workspace_id=one.pk)
+    notice = Notification.objects.get(kind="workspace.may_stay")
+    assert (notice.user, notice.body) == (alice, "It is not moved after all: an operator cancelled the move.")
+    assert Event.objects.get(kind="workspace.may_stay").actor == olga
+    settle(300, resting=lambda: Move.objects.filter(outcome=MoveOutcome.ARRIVED).exists())
+    assert node_of(again(one)) == source != node_of(again(other))
+    assert again(one).generation == one.generation
+    assert cancel_code(olga, other) == MoveCode.NO_MOVE
+    check_invariants()
+
+
+def cancel_code(actor: Any, row: Workspace) -> str:
+    with pytest.raises(StateConflict) as refused:
+        operator_moves.cancel(actor=actor, workspace_id=row.pk)
+    return refused.value.reason.code
+
+
+def test_a_move_that_has_begun_is_not_cancelled(rows, olga, alice):
+    one, other = rows
+    assert cancel_code(olga, one) == MoveCode.NO_MOVE
+    operator_moves.request(actor=olga, workspaces=[one.pk, other.pk])
+    Preemption.objects.filter(workspace=other).update(preempted_by="a request")
+    assert cancel_code(olga, other) == MoveCode.MOVES_FOR_REQUEST
+    evict_now(one)
+    assert cancel_code(olga, one) == MoveCode.MOVE_BEGUN
+    with pytest.raises(NotAllowed):
+        operator_moves.cancel(actor=alice, workspace_id=other.pk)
+    assert Move.objects.filter(ended_at=None).count() == 2
+
+
+def evict_now(row: Workspace) -> None:
+    Preemption.objects.filter(workspace=row).update(preempt_at=timezone.now())
+    with transaction.atomic():
+        evictions.evict(PreemptionDue(lock_workspace(row.pk)))
+
+
+def test_rest_and_the_pages_cancel(rows, olga, alice, with_token, as_user):
+    one, other = rows
+    program, browser = with_token(olga), as_user(olga)
+    page, cancel = f"/workspaces/{one.pk}/", f"/workspaces/{one.pk}/move/cancel/"
+    assert 'id="act-cancel-move"' not in browser.get("/workspaces/").content.decode()
+    operator_moves.request(actor=olga, workspaces=[one.pk, other.pk])
+    assert 'id="act-cancel-move"' in browser.get(page).content.decode()
+    assert 'id="act-cancel-move"' not in as_user(alice).get(page).content.decode()
+    assert "stays where it is" in browser.post(cancel, follow=True).content.decode()
+    assert 'id="act-cancel-move"' not in browser.get(page).content.decode()
+    answer = program.post(f"/api/v1/workspaces/{one.pk}/move/cancel")
+    assert (answer.status_code, answer.json()["preempting"]) == (200, None)
+    # The rest from the list, with a preview.
+    assert 'id="act-cancel-move"' in browser.get("/workspaces/").content.decode()
+    preview = post(browser, {"act": "cancel_move", "workspace": ids(other)})
+    assert "Cancel 1 move?" in preview and lines(preview) == {"one-1": "Stays where it is"}
+    assert lines(post(browser, form(preview))) == {"one-1": "Stays where it is"}
+    many = program.post(
+        "/api/v1/workspaces/move/cancel", {"workspaces": ids(*rows)}, content_type="application/json"
+    )
+    assert [row["status"] for row in many.json()["results"]] == [202, 202]
+    assert not Preemption.objects.exists()

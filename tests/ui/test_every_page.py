@@ -40,6 +40,15 @@ class TestOwnGpuHours(PageCase):
     url = "/account/gpu-hours/"
 
 
+class TestSecurityEvents(PageCase):
+    url = "/account/security/"
+
+    @pytest.fixture(autouse=True)
+    def _event(self, _stocked: None) -> None:
+        reader = User.objects.get(username=self.reader)
+        tokens.create_token(actor=reader, user=reader, name="laptop")
+
+
 class TestOverview(PageCase):
     url, fixtures, partials, reader = "/overview/", ("team", "pool"), ("live",), "olga"
 

@@ -11,6 +11,9 @@ from portal.cli.client.resource import Resource
 from portal.cli.client.transport import JsonObject, drop_empty, path_of
 from portal.cli.loopback import Connection
 
+PATHS = {"cancel_move": ("move", "cancel")}
+"""Paths of acts on many workspaces, where they are not the name of the act."""
+
 
 class Workspaces(Resource):
     """Workspaces, their events and output, and connections to them."""
@@ -55,7 +58,9 @@ class Workspaces(Resource):
         return self._transport.post(_path(workspace_id, "resize"), {"flavor": flavor})
 
     def preview_act(self, workspaces: Sequence[str], *, act: str, **terms: Any) -> JsonObject:
-        """Return what an act (`stop`, `extend`, `message`, `move`) would do to each workspace, as `results`.
+        """Return what an act would do to each workspace, as `results`.
+
+        Acts are `stop`, `extend`, `message`, `move` and `cancel_move`.
 
         `terms` are the `hours` of an extension and the `node` of a move.
         """
@@ -70,7 +75,12 @@ class Workspaces(Resource):
         `terms` are the `hours` of an extension, the `text` of a message, `node` and `reason` of a move.
         """
         body = {"workspaces": list(workspaces), **drop_empty(terms)}
-        return self._transport.post_once(path_of("workspaces", act), body, idempotency_key=idempotency_key)
+        path = path_of("workspaces", *PATHS.get(act, (act,)))
+        return self._transport.post_once(path, body, idempotency_key=idempotency_key)
+
+    def cancel_move(self, workspace_id: str) -> JsonObject:
+        """Cancel the move of a workspace that has not begun. Idempotent."""
+        return self._transport.post(_path(workspace_id, "move", "cancel"))
 
     def release_gpu(self, workspace_id: str) -> JsonObject:
         """Release the GPUs of a workspace. Its app restarts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
@@ -185,14 +185,21 @@ def search_users(users: UserQuerySet, query: str) -> UserQuerySet:
 
 def entries_about(user: User) -> QuerySet[Event]:
     """Return audit entries about a user or of their actions, newest first."""
-    about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
-    return Event.objects.filter(Q(actor=user) | Q(pk__in=about)).order_by("-id")
+    return Event.objects.filter(Q(actor=user) | Q(pk__in=_entry_ids(user))).order_by("-id")
+
+
+def entries_with_target(user: User) -> QuerySet[Event]:
+    """Return audit entries about a user."""
+    return Event.objects.filter(pk__in=_entry_ids(user))
+
+
+def _entry_ids(user: User) -> QuerySet[EventTarget, Any]:
+    return EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
 
 
 def sign_ins_of(user: User) -> QuerySet[Event]:
     """Return the user's sign-ins, refused sign-ins and ended sessions, newest first."""
-    about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
-    return Event.objects.filter(kind__in=SIGN_INS, pk__in=about).order_by("-id")
+    return entries_with_target(user).filter(kind__in=SIGN_INS).order_by("-id")
 
 
 SIGN_INS = (

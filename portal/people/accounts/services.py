@@ -15,7 +15,7 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.people.accounts import policies, selectors
+from portal.people.accounts import policies, selectors, sessions
 from portal.people.accounts.codes import AccountCode
 from portal.people.accounts.domain_events import MemberSet, MembershipRevoked, TeamsChanged
 from portal.people.accounts.models import Membership, Role, Team, User
@@ -109,6 +109,7 @@ def set_member(
         kind=AuditKind.TEAM_MEMBER_SET,
         team=team,
         message=message,
+        targets=sessions.audit_targets(user),
         data={"username": user.username, "role": role, "without_owners": alone},
     )
     if alone:
@@ -154,6 +155,7 @@ def remove_member(
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
         message=f"removed {username} from {team.name}",
+        targets=sessions.audit_targets(membership.user),
         data={"username": username},
     )
 
@@ -190,6 +192,7 @@ def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
         kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
         message=f"removed {user.username} from {team.name}",
+        targets=sessions.audit_targets(user),
         data={"username": user.username},
     )
     return True

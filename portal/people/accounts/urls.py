@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.people.accounts import team_views, token_views, user_views, views
+from portal.people.accounts import security_views, team_views, token_views, user_views, views
 from portal.people.accounts.invitations.views import invite_many
 from portal.people.accounts.mfa import sign_in_views as steps
 from portal.people.accounts.mfa import views as mfa
@@ -21,6 +21,7 @@ urlpatterns = [
     path("account/delete/", views.account_delete, name="account-delete"),
     path("account/sessions/revoke/", views.sessions_end, name="sessions-revoke"),
     path("account/sessions/<uuid:session_id>/revoke/", views.session_end, name="session-revoke"),
+    path("account/security/", security_views.security, name="security"),
     path("account/confirm/", mfa.confirm_identity, name="confirm"),
     path("account/two-step/", mfa.two_step, name="two-step"),
     path("account/two-step/app/", mfa.app, name="two-step-app"),

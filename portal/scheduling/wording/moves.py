@@ -1,4 +1,4 @@
-"""Texts: why a running workspace is not moved."""
+"""Texts: why a running workspace is not moved, or its move not cancelled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(name)s has been given notice and stops soon."), _("Wait until it runs again.")
     ),
     MoveCode.MOVES_ALREADY: Text(
-        _("%(name)s is being moved to %(node)s already."), _("Wait until it runs again.")
+        _("%(name)s is being moved to %(node)s already."), _("Cancel that move, or wait until it runs again.")
     ),
     MoveCode.SEVERAL_NODES: Text(_("%(name)s runs on several nodes."), _("Drain one of its nodes instead.")),
     MoveCode.NOT_PLACEABLE: Text(
@@ -51,5 +51,13 @@ TEXTS: dict[StrEnum, Text] = {
     MoveCode.OTHERS_FIRST: Text(
         _("The queue or a limit would keep %(name)s from starting on %(node)s."),
         _("Try again once the queue is shorter."),
+    ),
+    MoveCode.NO_MOVE: Text(_("%(name)s has no move that could be cancelled."), _("Reload the page.")),
+    MoveCode.MOVE_BEGUN: Text(
+        _("The move of %(name)s has begun."), _("Wait until it runs again, then move it back.")
+    ),
+    MoveCode.MOVES_FOR_REQUEST: Text(
+        _("%(name)s moves so that a waiting request can start."),
+        _("Cancel the moves of its proposal on the Rebalancing page."),
     ),
 }

@@ -21,7 +21,6 @@ from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
-from portal.people.accounts.policies import require_operator
 from portal.scheduling import bulk_acts, operator_moves
 from portal.scheduling.bulk_acts import Act, Terms
 from portal.web.workspace_list import presenters
@@ -45,8 +44,7 @@ def act(request: SignedInRequest) -> HttpResponse:
         chosen = Act(request.POST.get("act", ""))
     except ValueError:
         raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO)) from None
-    if chosen == Act.MOVE:
-        require_operator(request.user)
+    bulk_acts.require_act(request.user, chosen)
     if "confirm" in request.POST:
         return _confirm(request, chosen, back)
     ids = _selected(request)

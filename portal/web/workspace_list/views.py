@@ -13,6 +13,7 @@ from django.views.decorators.http import require_safe
 from portal.common import keyset
 from portal.common.htmx import partial_of, requests_element
 from portal.common.typed_requests import SignedInRequest
+from portal.scheduling import moves
 from portal.web.workspace_list import presenters
 from portal.web.workspace_list.selectors import selection_of
 
@@ -40,6 +41,7 @@ def listing(request: SignedInRequest) -> HttpResponse:
         "all_label": presenters.all_label(count),
         "may_act": any(row.may_act for row in rows),
         "may_move": request.user.operates,
+        "may_cancel_moves": request.user.operates and moves.count_in_progress() > 0,
     }
     if not requests_element(request, "list"):
         context |= {"options": presenters.options(request.user), "sorts": presenters.sorts()}
