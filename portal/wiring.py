@@ -17,6 +17,7 @@ from portal.common.domain_events import in_transaction, on_commit
 from portal.common.encrypted_fields import SealedColumn
 from portal.common.events.domain_events import NoticesWritten
 from portal.fleet.inventory.deletion_policy import deletion_policy as pool_deletion
+from portal.fleet.inventory.device_holders import device_holders
 from portal.fleet.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
@@ -83,6 +84,7 @@ from portal.workspaces import (
 )
 from portal.workspaces import services as workspaces
 from portal.workspaces.admission_policy import admission_policy
+from portal.workspaces.device_holders import HoldersByAllocation
 from portal.workspaces.domain_events import (
     AllocationsReleased,
     EndpointChanged,
@@ -134,6 +136,7 @@ def connect() -> None:
     account_deletion.connect(deletion_policies.KeepAccountsWithWorkspaces())
     team_contents.connect(ContentsOfTeam())
     pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())
+    device_holders.connect(HoldersByAllocation())
     removal_policy.connect(machine_removal.KeepMachinesWithHomes())
     entry_deletion.connect(deletion_policies.KeepEntriesInUse())
     admission_policy.connect(queue_admission.QueueAdmission())

@@ -87,7 +87,7 @@ def families(now: datetime | None = None) -> list[Family]:
     return [
         *_devices(devices, series.idle_times(now)),
         *_resources(pools, devices, now),
-        *_teams(devices, _newest_samples(devices, now)),
+        *_teams(devices, series.current_samples(devices, now=now)),
         *_pools(pools),
         *_workspaces(pools, now),
         *_starts(),
@@ -103,7 +103,7 @@ def gpu_families(now: datetime | None = None) -> list[Family]:
     """Return the families of the DCGM exporter in order."""
     now = now or timezone.now()
     devices = _known_devices(now)
-    return _dcgm(devices, _newest_samples(devices, now))
+    return _dcgm(devices, series.current_samples(devices, now=now))
 
 
 def _known_devices(now: datetime) -> list[Any]:
@@ -120,13 +120,6 @@ def _gauge(name: str, text: str) -> GaugeMetricFamily:
 
 def _as_exported(name: str, text: str) -> Family:
     return (CounterMetricFamily if name in dcgm_names.COUNTERS else GaugeMetricFamily)(name, text)
-
-
-def _newest_samples(devices: Iterable[Device], now: datetime) -> dict[str, Sample]:
-    """Return current samples of nodes, or the newest minute without one."""
-    now_s = now.timestamp()
-    real = (device for device in devices if not device.node.pool.simulated)
-    return series.newest_minutes(now_s=now_s) | series.newest(real, now_s=now_s)
 
 
 def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[Family]:

@@ -56,12 +56,11 @@ from portal.workspaces.versions import IF_MATCH, etag_of, require_match
 
 T = TypeVar("T")
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
-MAX_LOG_LINES = 5000
 RETRY_AFTER_S = 2
 """Seconds after which a starting or ending workspace may have progressed."""
 TAIL = OpenApiParameter(
     "tail",
-    {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
+    {"type": "integer", "minimum": 1, "maximum": services.MAX_LOG_LINES, "default": 200},
     description="Number of lines.",
 )
 
@@ -407,7 +406,7 @@ class WorkspaceViewSet(ListViewSet):
 
 def _tail(request: UserRequest) -> int:
     lines: str = request.query_params.get("tail", "200")
-    return whole_number(lines, WorkspaceCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
+    return whole_number(lines, WorkspaceCode.LINES_INVALID, field="tail", maximum=services.MAX_LOG_LINES)
 
 
 def location_of(workspace: Workspace) -> str:

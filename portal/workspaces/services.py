@@ -481,6 +481,9 @@ def delete_all_of(event: UserDeleted) -> None:
             delete(actor=event.actor, workspace_id=workspace_id)
 
 
+MAX_LOG_LINES = 5000
+
+
 def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:
     """Return the last lines of the app's log, from the node or as stored at failure. Raises `Unavailable`."""
     if workspace.pool is None or workspace.generation == 0:

@@ -12,6 +12,7 @@ urlpatterns = [
     path("workspaces/<uuid:workspace_id>/", views.detail, name="detail"),
     path("workspaces/<uuid:workspace_id>/use/", use_views.use, name="use"),
     path("workspaces/<uuid:workspace_id>/logs/", views.log, name="logs"),
+    path("workspaces/<uuid:workspace_id>/logs/download/", views.download_log, name="download-log"),
     path("workspaces/<uuid:workspace_id>/open/", views.open_workspace, name="open"),
     path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),
     path("workspaces/<uuid:workspace_id>/stop/", views.stop, name="stop"),

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_safe
 
+from portal.common import downloads
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.events import live, stream
 from portal.common.formatting import format_day_time
@@ -80,6 +81,15 @@ def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     }
     page = "workspaces/detail.html#log" if requests_element(request, "log") else "workspaces/log.html"
     return render(request, page, context)
+
+
+@require_safe
+@never_cache
+def download_log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
+    """Send the last `MAX_LOG_LINES` lines of the log as a file."""
+    workspace = selectors.workspace_by_id(request.user, workspace_id)
+    text = services.read_logs(workspace=workspace, tail_lines=services.MAX_LOG_LINES)
+    return downloads.text_file(text, f"{workspace.name}.log")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

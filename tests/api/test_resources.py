@@ -66,7 +66,7 @@ class TestNodes(DetailCase):
 
 
 class TestDevices(DetailCase):
-    path, read_scope = "devices", "pools:read"
+    path, read_scope, max_queries = "devices", "pools:read", 5
     reader, fixtures, lacks = "bob", ("pool",), ("POST", "DELETE")
     filters = {
         "pool=sim": 8,

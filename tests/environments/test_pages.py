@@ -82,6 +82,20 @@ def test_failed_line_is_marked_in_the_log(local_pool, sent, olga, as_user):
     assert shown.count('<mark class="wrong"') == 1
 
 
+def test_build_log_is_sent_as_a_file(local_pool, sent, olga, as_user):
+    environment(slug="tools")
+    command = only(sent)
+    progress(command, "resolving", log=f"one\n{HARM}\n")
+    browser = as_user(olga)
+    path = f"/environments/tools/builds/{command.build}/log/download/"
+    assert f'href="{path}"' in browser.get(f"/environments/tools/builds/{command.build}/").content.decode()
+    answer = browser.get(path)
+    assert answer.content.decode() == f"one\n{HARM}\n"
+    assert answer["Content-Disposition"] == 'attachment; filename="tools-1-node-1.log"'
+    assert answer["Content-Type"] == "text/plain; charset=utf-8"
+    assert answer["X-Content-Type-Options"] == "nosniff"
+
+
 def test_differences_are_described(local_pool, sent, olga, as_user):
     made = ready(sent, slug="tools")
     services.rebuild(actor=SYSTEM, environment=made)

@@ -14,5 +14,10 @@ urlpatterns = [
     path("environments/<slug:slug>/versions/<int:number>/restore/", views.restore, name="restore"),
     path("environments/<slug:slug>/builds/<uuid:build_id>/", views.build_page, name="build"),
     path("environments/<slug:slug>/builds/<uuid:build_id>/cancel/", views.cancel, name="cancel"),
+    path(
+        "environments/<slug:slug>/builds/<uuid:build_id>/log/download/",
+        views.download_build_log,
+        name="download-build-log",
+    ),
     path("environments/<slug:slug>/delete/", views.delete, name="delete"),
 ]

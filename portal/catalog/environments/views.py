@@ -14,9 +14,18 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from portal.catalog.environments import builds, policies, presenters, previews, selectors, services
+from portal.catalog.environments import (
+    build_log,
+    builds,
+    policies,
+    presenters,
+    previews,
+    selectors,
+    services,
+)
 from portal.catalog.environments.forms import AboutForm, NewEnvironmentForm, SourceForm
 from portal.catalog.environments.models import Environment
+from portal.common import downloads
 from portal.common.completion import MAX_OPTIONS, truncate_options
 from portal.common.errors import PortalError
 from portal.common.etags import expected_versions, version_of
@@ -217,6 +226,16 @@ def build_page(request: SignedInRequest, slug: str, build_id: UUID) -> HttpRespo
         else None,
     }
     return render(request, "environments/build.html", context)
+
+
+@require_safe
+@never_cache
+def download_build_log(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
+    """Send the end of a build's log, up to 1 MiB, as a file."""
+    environment = selectors.environment_by_slug(request.user, slug)
+    build = selectors.build_by_id(environment, build_id)
+    name = f"{environment.slug}-{build.version.number}-{build.node.name}.log"
+    return downloads.text_file(build_log.text_of(build), name)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

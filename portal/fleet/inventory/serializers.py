@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.common.api import StrictSerializer
+from portal.common.api import StrictSerializer, UserRequest
 from portal.common.names import location_validator
-from portal.fleet.inventory import counting, missing_gpus
+from portal.common.scopes import Scope
+from portal.fleet.inventory import counting, missing_gpus, series
 from portal.fleet.inventory.contact import contact_of_node
 from portal.fleet.inventory.counting import Counts
+from portal.fleet.inventory.device_holders import DeviceHolder, device_holders
 from portal.fleet.inventory.device_states import DeviceState
 from portal.fleet.inventory.missing_gpus import MissingGpu
 from portal.fleet.inventory.models import (
@@ -23,6 +29,8 @@ from portal.fleet.inventory.models import (
     PoolState,
     RebalancingPolicy,
 )
+from portal.people.accounts.authentication import has_scope
+from provisioning.gpu.samples import Sample
 from provisioning.types import LimitedResource
 
 
@@ -133,6 +141,30 @@ class PoolCreateSerializer(StrictSerializer):
     examples = {"config": {"sandbox": "gvisor"}, "driver": "local"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    holders: Mapping[UUID, Sequence[DeviceHolder]]
+    samples: Mapping[str, Sample]
+    idle_times: Mapping[UUID, int]
+
+
+class DeviceHolderSerializer(serializers.Serializer[DeviceHolder]):
+    """A workspace that holds the device, or a share of it.
+
+    Only `share_milli` is set if you may not see the workspace, or your token lacks `workspaces:read`.
+    """
+
+    workspace_id = serializers.UUIDField(allow_null=True, help_text="Id of the workspace; null if hidden.")
+    workspace = serializers.CharField(help_text="Name of the workspace; empty if hidden.")
+    owner = serializers.CharField(help_text="Username of its owner; empty if hidden.")
+    share_milli = serializers.IntegerField(
+        source="milli", help_text="Share allocated to the workspace, in thousandths."
+    )
+    since = serializers.DateTimeField(
+        allow_null=True, help_text="When the device was allocated; null if hidden."
+    )
+
+
 class DeviceSerializer(serializers.ModelSerializer[Device]):
     """An accelerator. `used_milli` is the part of 1000 allocated to workspaces.
 
@@ -155,6 +187,13 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
             "Whether it is partitioned into MIG instances. Then its instances are allocated and counted "
             "instead of the GPU."
         )
+    )
+    holders = serializers.SerializerMethodField(help_text="Who holds it, oldest first; empty if it is free.")
+    gpu_pct = serializers.SerializerMethodField(
+        help_text="GPU utilization now, in percent; null if not measured."
+    )
+    idle_s = serializers.SerializerMethodField(
+        help_text="Current idle time of the GPU in seconds. Unmeasured time counts as use."
     )
     cordon_cause = serializers.ChoiceField(
         CordonCause.choices, allow_blank=True, help_text="Cause of the cordon."
@@ -183,6 +222,7 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         fields = [
             *("id", "uuid", "pool", "node", "index", "model", "memory_mib", "kind", "parent_uuid"),
             *("state", "reachable", "healthy", "health_note", "present", "simulated", "used_milli"),
+            *("holders", "gpu_pct", "idle_s"),
             *("partitioned", "cordoned", "cordon_reason", "cordon_cause", "recovery", "warning"),
             *("checking", "kept_back", "passed_at"),
             *("mig_mode", "mig_profile", "mig_start", "compute_capability", "numa", "island", "facts"),
@@ -191,6 +231,40 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
 
     def get_used_milli(self, device: Device) -> int:
         return getattr(device, "used_milli", None) or 0
+
+    @extend_schema_field(DeviceHolderSerializer(many=True))
+    def get_holders(self, device: Device) -> Any:
+        return DeviceHolderSerializer(self._uses.holders.get(device.pk, ()), many=True).data
+
+    def get_gpu_pct(self, device: Device) -> int | None:
+        sample = self._uses.samples.get(device.uuid)
+        return None if sample is None else sample.gpu_util_pct
+
+    def get_idle_s(self, device: Device) -> int:
+        return self._uses.idle_times.get(device.pk, 0)
+
+    @property
+    def _uses(self) -> _Uses:
+        """Who holds the devices of the response, and their use: read once for all."""
+        context: dict[str, Any] = self.context  # type: ignore[assignment]
+        if "uses" not in context:
+            shown: Any = self.root.instance
+            devices = [shown] if isinstance(shown, Device) else list(shown)
+            keys, now = [device.pk for device in devices], timezone.now()
+            context["uses"] = _Uses(
+                _holders(context["request"], keys),
+                series.current_samples(devices, now=now),
+                series.idle_times(now, devices=keys),
+            )
+        return context["uses"]
+
+
+def _holders(request: UserRequest, devices: Collection[UUID]) -> Mapping[UUID, Sequence[DeviceHolder]]:
+    """Return who holds these devices. A token for pools alone shows no workspaces."""
+    held = device_holders().of_devices(request.user, devices)
+    if has_scope(request, Scope.WORKSPACES_READ):
+        return held
+    return {device: [DeviceHolder(holder.milli) for holder in holders] for device, holders in held.items()}
 
 
 class MissingGpuSerializer(serializers.Serializer[MissingGpu]):

@@ -34,6 +34,8 @@ SPANS = {HOUR: (MINUTE_S, 60), MONTH: (HOUR_S, 30 * 24)}
 """Seconds per point and number of points, by span."""
 FRESH_S = 3 * MINUTE_S
 """Maximum age of the newest minute, in seconds, to count as current."""
+FEW_DEVICES = 256
+"""Up to this number of devices, their minutes are read by device instead of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,18 @@ def newest_minutes(
             pcie_rx_kib_s=point.pcie_rx_kib_s,
         )
     return samples
+
+
+def current_samples(devices: Collection[Device], *, now: datetime) -> dict[str, Sample]:
+    """Return what is measured now, by UUID: the newest sample of the node, or else the newest minute.
+
+    `devices` have their nodes and pools loaded. One query and a read of Redis. Simulated devices have minutes
+    only.
+    """
+    now_s = now.timestamp()
+    keys = [device.pk for device in devices] if len(devices) <= FEW_DEVICES else None
+    real = (device for device in devices if not device.node.pool.simulated)
+    return newest_minutes(now_s=now_s, devices=keys) | newest(real, now_s=now_s)
 
 
 # --- Idle -----------------------------------------------------------------------------------------

@@ -94,10 +94,15 @@ class HasScope(permissions.IsAuthenticated):
         raise exceptions.PermissionDenied(_("The token lacks the scope “%(scope)s”.") % {"scope": needed})
 
 
+def has_scope(request: Request, scope: str) -> bool:
+    """Return whether the request may use `scope`. Sessions have all scopes."""
+    token: Any = request.auth
+    return not isinstance(token, ApiToken) or bool({Scope.ALL, scope} & set(token.scopes))
+
+
 def require_scope(request: Request, scope: str) -> None:
     """Require a scope that only some requests to a view need. Raises `PermissionDenied`."""
-    token: Any = request.auth
-    if isinstance(token, ApiToken) and not {Scope.ALL, scope} & set(token.scopes):
+    if not has_scope(request, scope):
         raise exceptions.PermissionDenied(_("The token lacks the scope “%(scope)s”.") % {"scope": scope})
 
 

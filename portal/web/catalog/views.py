@@ -26,6 +26,7 @@ from portal.people.accounts.models import Team
 from portal.people.accounts.selectors import own_teams, team_by_slug
 from portal.web.catalog import presenters
 from portal.web.catalog.previews import Preview, preview
+from portal.web.catalog.starts import start_with
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 
@@ -101,6 +102,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         "facts": facts,
         "runs_in": runs_in,
         "keeps": policies.may_keep(request.user, entry),
+        "start": start_with(request.user, entry),
         "edit_url": presenters.url_of(entry, "edit"),
         "delete_url": presenters.url_of(entry, "delete"),
         "versions": presenters.versions(request.user, entry),

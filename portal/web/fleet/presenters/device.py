@@ -24,7 +24,7 @@ from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
 from portal.web.fleet.presenters.history import newest_events
-from portal.web.fleet.presenters.holders import DeviceHolder
+from portal.web.fleet.presenters.holders import HolderLink
 from provisioning.types import DeviceKind
 
 SLICES = 8
@@ -75,7 +75,7 @@ class DevicePage:
     why: str
     recovery: str
     idle_s: int
-    holders: tuple[DeviceHolder, ...]
+    holders: tuple[HolderLink, ...]
     parts: tuple[InstanceSegment, ...]
     parent: Device | None
     facts: tuple[tuple[str, str], ...]

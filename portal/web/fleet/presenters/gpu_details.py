@@ -1,12 +1,13 @@
-"""Presenter of GPUs in detail, for the map: who holds each, since when, its use and its free part."""
+"""Presenter of GPUs in detail, for the map and nodes: who holds each, its use and its free part."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -14,78 +15,116 @@ from django.utils.translation import gettext as _
 from portal.common.formatting import format_duration, format_thousandths
 from portal.fleet.inventory import counting, selectors, series
 from portal.fleet.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
-from portal.fleet.inventory.models import Node
+from portal.fleet.inventory.models import Device, Node
 from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters.device import unavailability_sentence
 from portal.web.fleet.presenters.holders import Holding, holdings
 from portal.web.fleet.presenters.pools import total_count
+from provisioning.gpu.samples import Sample
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 
 @dataclass(frozen=True, slots=True)
 class GpuDetails:
-    """A GPU with what its instances add. `use` and `free` are texts, empty if unknown or nothing.
+    """A GPU with what its instances add, or an instance. `free` is a text, empty if nothing.
 
-    `why` says why it takes no work. `link` leads to the workspace that holds it, if the reader may see it and
-    it is the only one, else to the device.
+    `profile` is empty unless it is an instance. `holdings` include those of its `instances`. `use_pct` is its
+    use now, None if not measured; `idle_s` is 0 unless it is allocated and idle. `why` says why it takes no
+    work.
     """
 
     index: int
     node: str
     model: str
+    profile: str
+    memory_mib: int
     simulated: bool
     look: StateLook
     stale: bool
     url: str
     holdings: tuple[Holding, ...]
-    use: str
+    use_pct: int | None
+    idle_s: int
     free: str
     why: str
+    instances: tuple[GpuDetails, ...] = ()
+
+    @property
+    def name(self) -> str:
+        if not self.profile:
+            return f"GPU {self.index}"
+        return _("%(profile)s of GPU %(index)s") % {"profile": self.profile, "index": self.index}
 
     @property
     def link(self) -> str:
+        """URL of the only workspace that holds it, if the reader may see it, else its own."""
         holder = self.holdings[0].holder if len(self.holdings) == 1 else None
         return holder.url if holder is not None and holder.url else self.url
 
+    @property
+    def use(self) -> str:
+        """Its use now, or how long it has been idle; empty if unknown."""
+        if self.idle_s:
+            return _("idle for %(time)s") % {"time": format_duration(self.idle_s)}
+        return "" if self.use_pct is None else _("%(percent)s %% in use now") % {"percent": self.use_pct}
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known about several devices, each read once."""
+
+    now: datetime
+    held: Mapping[UUID, Sequence[Holding]]
+    samples: Mapping[str, Sample]
+    idle_times: Mapping[UUID, int]
+    with_check_of: Mapping[UUID, Device]
+
 
 def gpu_details(actor: User, node: Node, now: datetime, index: int | None = None) -> tuple[GpuDetails, ...]:
-    """Return the GPUs of a node by index, or the one with this `index`. Six queries and a read of Redis."""
+    """Return the GPUs of a node by index, or the one with this `index`. Five queries and a read of Redis."""
     rows = selectors.devices_with_state(now).filter(KNOWN, node=node)
     if index is not None:
         rows = rows.filter(index=index)
-    devices = list(rows.order_by("index", "mig_start", "uuid"))
+    return details_of(actor, list(rows.order_by("index", "mig_start", "uuid")), now)
+
+
+def details_of(actor: User, devices: Sequence[Any], now: datetime) -> tuple[GpuDetails, ...]:
+    """Return these devices of a node (of `selectors.devices_with_state`) in their order.
+
+    Instances are in their GPU. Four queries and a read of Redis.
+    """
     gpus, parts = _with_parts(devices)
-    keys = [device.pk for device in devices]
-    held = holdings(actor, devices)
-    samples = series.newest_minutes(now_s=now.timestamp(), devices=keys)
-    if not node.pool.simulated:
-        samples |= series.newest(devices, now_s=now.timestamp())
-    idle_times = series.idle_times(now, devices=keys)
-    with_check_of = devices_served_as_peers(devices)
-    details = []
-    for gpu in gpus:
-        state = DeviceState(gpu.state)
-        sample = samples.get(gpu.uuid)
-        idle_s = idle_times.get(gpu.pk, 0) if state is DeviceState.IDLE else 0
-        details.append(
-            GpuDetails(
-                index=gpu.index,
-                node=node.name,
-                model=f"{gpu.model} · {gpu.mig_profile}" if gpu.mig_profile else gpu.model,
-                simulated=node.pool.simulated,
-                look=LOOKS[state],
-                stale=not gpu.heard,
-                url=reverse("fleet:device", args=[gpu.pk]),
-                holdings=tuple(
-                    holding for row in (gpu, *parts[gpu.uuid]) for holding in held.get(row.pk, ())
-                ),
-                use=_use(None if sample is None else sample.gpu_util_pct, idle_s),
-                free=_free(gpu, parts[gpu.uuid]),
-                why=unavailability_sentence(gpu, with_check_of, now),
-            )
-        )
-    return tuple(details)
+    facts = _Facts(
+        now=now,
+        held=holdings(actor, devices),
+        samples=series.current_samples(devices, now=now),
+        idle_times=series.idle_times(now, devices=[device.pk for device in devices]),
+        with_check_of=devices_served_as_peers(devices),
+    )
+    return tuple(_details(gpu, parts[gpu.uuid], facts) for gpu in gpus)
+
+
+def _details(device: Any, parts: Sequence[Any], facts: _Facts) -> GpuDetails:
+    state = DeviceState(device.state)
+    sample = facts.samples.get(device.uuid)
+    return GpuDetails(
+        index=device.index,
+        node=device.node.name,
+        model=device.model,
+        profile=device.mig_profile if device.kind == DeviceKind.MIG else "",
+        memory_mib=device.memory_mib,
+        simulated=device.node.pool.simulated,
+        look=LOOKS[state],
+        stale=not device.heard,
+        url=reverse("fleet:device", args=[device.pk]),
+        holdings=tuple(holding for row in (device, *parts) for holding in facts.held.get(row.pk, ())),
+        use_pct=None if sample is None else sample.gpu_util_pct,
+        idle_s=facts.idle_times.get(device.pk, 0) if state is DeviceState.IDLE else 0,
+        free=_free(device, parts),
+        why=unavailability_sentence(device, facts.with_check_of, facts.now),
+        instances=tuple(_details(part, (), facts) for part in parts),
+    )
 
 
 def _with_parts(devices: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
@@ -99,12 +138,6 @@ def _with_parts(devices: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]
         else:
             gpus.append(device)
     return gpus, parts
-
-
-def _use(percent: int | None, idle_s: int) -> str:
-    if idle_s:
-        return _("idle for %(time)s") % {"time": format_duration(idle_s)}
-    return "" if percent is None else _("%(percent)s %% in use now") % {"percent": percent}
 
 
 def _free(gpu: Any, parts: Sequence[Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,14 +11,12 @@ from uuid import UUID
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.fleet.inventory.models import AllocatedDevice
+from portal.fleet.inventory.device_holders import DeviceHolder, device_holders
 from portal.people.accounts.models import User
-from portal.workspaces.models import Workspace
-from portal.workspaces.policies import visible_to
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHolder:
+class HolderLink:
     """The holder of a device; workspace name and `url` only if visible to the user."""
 
     name: str
@@ -30,33 +27,25 @@ class DeviceHolder:
 class Holding:
     """An active allocation of a device: `milli` of 1000. `since` is None if the holder is not visible."""
 
-    holder: DeviceHolder
+    holder: HolderLink
     milli: int
     since: datetime | None
 
 
-def holder_of(workspace: Workspace) -> DeviceHolder:
-    """Return a visible workspace, with its owner loaded, as a holder."""
-    name = _("%(workspace)s of %(owner)s") % {"workspace": workspace.name, "owner": workspace.owner.username}
-    return DeviceHolder(name, reverse("workspaces:detail", args=[workspace.pk]))
+def link_of(workspace_id: UUID, workspace: str, owner: str) -> HolderLink:
+    """Return a visible workspace, by its name and the username of its owner, as a holder."""
+    name = _("%(workspace)s of %(owner)s") % {"workspace": workspace, "owner": owner}
+    return HolderLink(name, reverse("workspaces:detail", args=[workspace_id]))
 
 
 def holdings(actor: User, devices: Sequence[Any]) -> dict[UUID, list[Holding]]:
-    """Return the active allocations of these devices by device, with two queries."""
-    items = list(
-        AllocatedDevice.objects.filter(device__in=devices, active=True)
-        .select_related("allocation__workspace__owner")
-        .order_by("allocation__granted_at", "pk")
-    )
-    # Only the holders: a site can have thousands of other workspaces.
-    candidates = Workspace.objects.filter(pk__in={item.allocation.workspace_id for item in items})
-    visible = set(visible_to(actor, candidates).values_list("pk", flat=True) if items else ())
-    found: dict[UUID, list[Holding]] = defaultdict(list)
-    for item in items:
-        workspace = item.allocation.workspace
-        if workspace.pk in visible:
-            holding = Holding(holder_of(workspace), item.milli, item.allocation.granted_at)
-        else:
-            holding = Holding(DeviceHolder(_("another team")), item.milli, None)
-        found[item.device_id].append(holding)
-    return found
+    """Return the active allocations of these devices by device, with one query."""
+    held = device_holders().of_devices(actor, [device.pk for device in devices])
+    return {device: [_holding(holder) for holder in holders] for device, holders in held.items()}
+
+
+def _holding(holder: DeviceHolder) -> Holding:
+    link = HolderLink(_("another team"))
+    if holder.workspace_id is not None:
+        link = link_of(holder.workspace_id, holder.workspace, holder.owner)
+    return Holding(link, holder.milli, holder.since)

@@ -15,19 +15,18 @@ from portal.common.formatting import format_cores, format_memory, format_number,
 from portal.common.reasons.wording import sentence_of
 from portal.fleet.inventory import counting, missing_gpus, resources, selectors
 from portal.fleet.inventory.counting import Count, Counts
-from portal.fleet.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
+from portal.fleet.inventory.device_states import KNOWN
 from portal.fleet.inventory.missing_gpus import MissingGpu
 from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines.conditions import NodeState, notes_of, state_of_node
 from portal.fleet.machines.policies import may_see
 from portal.fleet.machines.selectors import machines_by_node
 from portal.gpu_checks import joint, pairs
-from portal.gpu_checks.selectors import devices_served_as_peers
 from portal.people.accounts.models import User
 from portal.web.fleet.presenters import pools
-from portal.web.fleet.presenters.device import unavailability_sentence
+from portal.web.fleet.presenters.gpu_details import GpuDetails, details_of
 from portal.web.fleet.presenters.history import newest_events
-from portal.web.fleet.presenters.holders import DeviceHolder, holder_of
+from portal.web.fleet.presenters.holders import HolderLink, link_of
 from portal.workspaces.homes import evacuations
 from portal.workspaces.homes.evacuation_presenters import homes_text
 from portal.workspaces.homes.places import has_separate_homes
@@ -47,8 +46,8 @@ class NodePage:
     node: Node
     state: NodeState
     notes: tuple[str, ...]
-    devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
-    holders: tuple[DeviceHolder, ...]
+    gpus: tuple[GpuDetails, ...]
+    holders: tuple[HolderLink, ...]
     facts: tuple[tuple[str, str], ...]
     events: tuple[Event, ...]
     homes: str
@@ -85,22 +84,17 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     hidden = 0
     for workspace in workspaces.select_related("owner").order_by("name"):
         if workspace.pk in visible:
-            holders.append(holder_of(workspace))
+            holders.append(link_of(workspace.pk, workspace.name, workspace.owner.username))
         else:
             hidden += 1
     if hidden:
         holders.append(
-            DeviceHolder(
+            HolderLink(
                 ngettext("%(count)s of another team", "%(count)s of other teams", hidden) % {"count": hidden}
             )
         )
     only = Node.objects.filter(pk=node.pk)
     counts = counting.counts_by_pool(only, now, counting.countable_devices(devices)).get(node.pool_id, {})
-    rows = []
-    with_check_of = devices_served_as_peers(devices)
-    for device in devices:
-        state = DeviceState(device.state)
-        rows.append((device, state, LOOKS[state], unavailability_sentence(device, with_check_of, now)))
     machine = machines_by_node(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
     missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
@@ -108,7 +102,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         node=node,
         state=state_of_node(node, machine, now),
         notes=(*missing, *(notes_of(machine, now) if machine else ())),
-        devices=tuple(rows),
+        gpus=details_of(actor, devices, now),
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, counts)),
         events=newest_events(node.pool, TargetKind.NODE, node.name),

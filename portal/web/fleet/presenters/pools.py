@@ -24,7 +24,7 @@ from portal.fleet.inventory.models import Device, Node, Pool
 from portal.fleet.machines.conditions import NodeState, state_of_node
 from portal.fleet.machines.selectors import machines_by_node
 from portal.people.accounts.models import User
-from portal.web.fleet.presenters.holders import DeviceHolder, holdings
+from portal.web.fleet.presenters.holders import HolderLink, holdings
 from provisioning.types import HOME_HOLD, HomeHold, Isolation, LimitedResource, LimitEnforcement
 
 SLOTS_SHOWN = 64
@@ -115,7 +115,7 @@ class DeviceRow:
     device: Device
     node: str
     look: StateLook
-    holders: tuple[DeviceHolder, ...]
+    holders: tuple[HolderLink, ...]
 
 
 @dataclass(frozen=True, slots=True)

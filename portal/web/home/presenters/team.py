@@ -1,12 +1,14 @@
-"""Presenter of a team's quota: bars, members' use, caps and requests; plots of its GPUs."""
+"""Presenter of a team: its workspaces; quota, members' use, caps and requests; plots of its GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_amount, format_input, format_resource, format_unit
@@ -24,6 +26,10 @@ from portal.quota.limits.presenters.bars import sort_resources
 from portal.quota.limits.selectors import limits
 from portal.quota.limits.selectors.limits import MemberUse
 from portal.quota.requests import selectors as request_selectors
+from portal.web.workspace_list.presenters import count_text
+from portal.web.workspace_list.selectors import selection_of
+from portal.workspaces.lifecycle import State
+from portal.workspaces.policies import teams_seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,44 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         else [],
         "requests": request_selectors.requests_of_team(team),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceLink:
+    """The list of a team's workspaces in a state, or of all that were not deleted, with their number."""
+
+    label: str
+    count: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class TeamWorkspaces:
+    """Links to a team's workspaces. `others` says whether the reader sees those of other members too."""
+
+    links: tuple[WorkspaceLink, ...]
+    others: bool
+
+
+def workspaces_of(actor: User, team: Team) -> TeamWorkspaces:
+    """Return links to the list of the team's workspaces, with the numbers that the list shows.
+
+    One query for each link, and one for the permission.
+    """
+    links = (_link(actor, team, label, state) for label, state in _listed_states())
+    return TeamWorkspaces(tuple(links), actor.sees_all or teams_seen(actor).filter(pk=team.pk).exists())
+
+
+def _listed_states() -> Iterable[tuple[str, str]]:
+    yield str(State.RUNNING.label), State.RUNNING.value
+    yield str(State.PENDING.label), State.PENDING.value
+    yield _("All"), ""
+
+
+def _link(actor: User, team: Team, label: str, state: str) -> WorkspaceLink:
+    query = {"team": team.slug} | ({"state": state} if state else {})
+    count = selection_of(actor, query).count()
+    return WorkspaceLink(label, count_text(count), f"{reverse('workspace_list:list')}?{urlencode(query)}")
 
 
 def use_of(team: Team, window: Window) -> tuple[UsePlots, bool]:

@@ -57,6 +57,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
         "own_membership": members.filter(user=request.user).first(),
         "created": "created" in request.GET,
         "may_ask": policies.may_work_in(request.user, team),
+        "workspaces": team_presenters.workspaces_of(request.user, team),
         "form": form,
         "roles": Role.choices,
         **service_accounts.team_section_context(request.user, team),

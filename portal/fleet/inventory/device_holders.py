@@ -1,0 +1,40 @@
+"""Port to the workspaces: who holds a device, as far as the reader may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from portal.common.ports import Port
+from portal.people.accounts.models import User
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHolder:
+    """An active allocation of a device: `milli` of 1000.
+
+    `workspace_id` and `since` are None, and `workspace` and `owner` are empty, if the reader may not see the
+    workspace.
+    """
+
+    milli: int
+    workspace_id: UUID | None = None
+    workspace: str = ""
+    owner: str = ""
+    since: datetime | None = None
+
+
+class DeviceHolders(Protocol):
+    """Reads who holds devices."""
+
+    def of_devices(self, actor: User, devices: Collection[UUID]) -> Mapping[UUID, Sequence[DeviceHolder]]:
+        """Return the active allocations of these devices by device, oldest first.
+
+        Free devices are omitted. One query.
+        """
+
+
+device_holders = Port[DeviceHolders]("DeviceHolders")
