@@ -60,6 +60,7 @@ NEW = {
         "config": {"nodes": 1, "gpus": 2, "model": "H100"},
     },
     f"teams/{TEAM}/service-accounts": {"name": "ci"},
+    "announcements": {"text": "A new switch tomorrow."},
     "templates": {"slug": "robot", "name": "Robot", "program": "bash", "argv": ["serve", "{port}"]},
     "webhooks": {"name": "Robots", "url": "https://hooks.example/a", "types": ["workspace.started"]},
 }  # fmt: skip
@@ -124,7 +125,9 @@ class Provider:
         collection, _, name = kind.rpartition("/")
         if not name.startswith("{"):
             if collection in self.document["paths"]:
-                yield from (f"{path}/{name}" for path in self.listed(collection))
+                parts = (f"{path}/{name}" for path in self.listed(collection))
+                # Not every object has every part; one of each is created.
+                yield from (path for path in parts if self.ask("GET", path).status_code != 404)
             return
         if "{" in collection or "get" not in self.document["paths"].get(collection, {}):
             return
@@ -211,20 +214,21 @@ def provider(shared_berth: Berth) -> Iterator[Provider]:
             for path, body in SET.items():
                 found.put(path, body)
             found.create_workspace()
+            begins, ends = tomorrow().values()
+            planned = {"begins_at": begins, "ends_at": ends, "reason": "A new switch."}
+            for path in ("maintenance", f"pools/{TEAM}/maintenance"):
+                found.put(path, planned)
             found.create("reservations", reservation())
             yield found
 
 
-def reservation() -> dict[str, Any]:
+def tomorrow() -> dict[str, str]:
     begins = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
-    ends = begins + timedelta(hours=2)
-    return {
-        "team": TEAM,
-        "title": "Robots",
-        "amounts": {"gpu:simulated-h100": 1000},
-        "starts_at": begins.isoformat(),
-        "ends_at": ends.isoformat(),
-    }
+    return {"starts_at": begins.isoformat(), "ends_at": (begins + timedelta(hours=2)).isoformat()}
+
+
+def reservation() -> dict[str, Any]:
+    return {"team": TEAM, "title": "Robots", "amounts": {"gpu:simulated-h100": 1000}, **tomorrow()}
 
 
 def test_every_resource_round_trips_without_changes(provider: Provider) -> None:

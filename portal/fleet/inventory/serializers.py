@@ -234,7 +234,8 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
 
     @extend_schema_field(DeviceHolderSerializer(many=True))
     def get_holders(self, device: Device) -> Any:
-        return DeviceHolderSerializer(self._uses.holders.get(device.pk, ()), many=True).data
+        holders: Any = self._uses.holders.get(device.pk, ())
+        return DeviceHolderSerializer(holders, many=True).data
 
     def get_gpu_pct(self, device: Device) -> int | None:
         sample = self._uses.samples.get(device.uuid)
