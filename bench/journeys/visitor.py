@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests.browser import sign_in
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Frame, Page, Request, Response, ViewportSize
+    from playwright.sync_api import Browser, Frame, Locator, Page, Request, Response, ViewportSize
 
 DESKTOP: ViewportSize = {"width": 1280, "height": 820}
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -32,7 +32,6 @@ class Journey:
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
     """Script errors, responses of 400 and above, and pages wider than the screen."""
-    notes: dict[str, str] = field(default_factory=dict)
 
 
 class Visitor:
@@ -50,10 +49,10 @@ class Visitor:
             found = found.or_(scope.get_by_role(other, name=name, exact=isinstance(name, str)))  # type: ignore[arg-type]
         self.press(found.first)
 
-    def press(self, locator: object) -> None:
+    def press(self, locator: Locator) -> None:
         """Click an element."""
         self.journey.clicks += 1
-        locator.click()  # type: ignore[attr-defined]
+        locator.click()
         self.look()
 
     def fill(self, selector: str, text: str) -> None:
@@ -81,17 +80,13 @@ class Visitor:
 
 
 @contextmanager
-def visit(
-    browser: Browser, url: str, journey: Journey, *, size: ViewportSize = DESKTOP, land: str = ""
-) -> Iterator[Visitor]:
-    """A visitor who has signed in as `journey.who` and landed on their home, or on `land` by a link."""
+def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = DESKTOP) -> Iterator[Visitor]:
+    """A visitor who has signed in as `journey.who` and landed on their home."""
     context = browser.new_context(base_url=url, viewport=size, color_scheme="light")
     page = context.new_page()
     page.set_default_timeout(LIMIT_MS)
     try:
         sign_in(page, url, journey.who)
-        if land:
-            page.goto(land)
 
         def opened(frame: Frame) -> None:
             journey.pages += frame is page.main_frame

@@ -123,7 +123,8 @@ class PortForwarder:
             self._loop.remove_reader(listener)
             self._loop.call_later(CHECK_INTERVAL_S, self._listen, listener)
             return
-        # asyncio does so only on sockets that were created with a protocol number.
+        # Send short messages at once: asyncio disables Nagle's algorithm only on sockets created with a
+        # protocol number.
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._forward(self._ports[listener], line))
         self._leading.add(task)

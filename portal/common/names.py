@@ -31,4 +31,4 @@ location_validator = RegexValidator(
 def slug_of(name: str, maximum: int) -> str:
     """Return the slug proposed for a name, of up to `maximum` characters; empty without a–z and digits."""
     ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9]+", "-", ascii_name)[: maximum + 1].strip("-")[:maximum].strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", ascii_name).strip("-")[:maximum].rstrip("-")

@@ -16,8 +16,7 @@ from portal.people.accounts.models import User
 class DeviceHolder:
     """An active allocation of a device: `milli` of 1000.
 
-    `workspace_id` and `since` are None, and `workspace` and `owner` are empty, if the reader may not see the
-    workspace.
+    Readers without access to the workspace get only `milli`.
     """
 
     milli: int
