@@ -9,7 +9,6 @@ from portal.scheduling import drains, moves
 from portal.workspaces import dispatch
 from portal.workspaces.domain_events import PreemptionDue
 from portal.workspaces.lifecycle import NO_TROUBLE, PreemptionCause, Trigger
-from portal.workspaces.models import Preemption
 from portal.workspaces.transitions import advance
 from provisioning.types import Op
 
@@ -17,9 +16,7 @@ from provisioning.types import Op
 def evict(event: PreemptionDue) -> None:
     """Stop a workspace whose notice has expired. Its files are kept, and it queues again."""
     workspace = event.workspace
-    # Read again: the row's lock may have waited for somebody who cancelled the notice, and PostgreSQL joins
-    # relations as they were before the wait.
-    notice = Preemption.objects.filter(workspace=workspace).first()
+    notice = workspace.preempting
     if notice is None:
         return
     drained = notice.cause == PreemptionCause.DRAIN

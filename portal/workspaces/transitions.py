@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Model
 from django.utils import timezone
 
@@ -25,13 +25,14 @@ from portal.workspaces.models import Preemption, QueueEntry, Workspace, Workspac
 
 def lock_workspace(workspace_id: UUID) -> Workspace:
     """Return the workspace under a row lock, in a transaction. Raises `NotFound`."""
-    # Only this row is locked: placement locks pools, in a fixed order.
-    rows = Workspace.objects.select_for_update(of=("self",)).select_related(
+    row = Workspace.objects.filter(pk=workspace_id)
+    # Only this row is locked: placement locks pools, in a fixed order. The relations are read after that,
+    # since PostgreSQL would join them as they were before the wait for the lock.
+    if connection.features.has_select_for_update:
+        row.select_for_update().values_list("pk").first()
+    workspace = row.select_related(
         "owner", "team", "template", "flavor__pool", "pool", "queue_entry", "status", "preemption"
-    )
-    # After waiting for the lock, PostgreSQL joins the new row with the relations of the old one, and the
-    # inner join may find nothing, as after a change of flavor. A second query sees both.
-    workspace = rows.filter(pk=workspace_id).first() or rows.filter(pk=workspace_id).first()
+    ).first()
     if workspace is None:
         raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE))
     return workspace
