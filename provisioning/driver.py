@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 from provisioning.errors import MissingDependency, ProvisioningError
+from provisioning.traits import DeviceChecks, Traits
 from provisioning.types import (
     Inventory,
     Leftover,
@@ -45,26 +45,15 @@ if TYPE_CHECKING:
     from provisioning.gpu.scrub import ScrubResult
 
 
-class Plane(StrEnum):
-    """Which worker runs a driver's calls: the node's, or any worker that can reach the engine's API."""
-
-    NODE = "node"
-    ENGINE = "engine"
-
-
 class Driver(ABC):
     """Operates one pool. Instances are cheap; state lives on the backend, not in them."""
 
     name: ClassVar[str]
-    plane: ClassVar[Plane]
-    simulated: ClassVar[bool] = False
+    traits: ClassVar[Traits]
+    """What it declares, from its module `traits`."""
     settings: ClassVar[frozenset[str]] = frozenset()
     """Valid keys of a pool's configuration, checked when it is saved; empty: the driver validates them
     itself."""
-    limits_egress: ClassVar[bool] = False
-    """Whether the driver enforces `WorkspaceSpec.egress` and its pool's `egress`."""
-    limits_homes: ClassVar[bool] = False
-    """Whether the driver enforces `HOME_LIMIT` of its pool's configuration."""
 
     def __init__(self, pool: PoolConfig) -> None:
         self.pool = pool
@@ -209,7 +198,7 @@ class Driver(ABC):
         # Imported here so that only processes that check a GPU load it.
         from provisioning.gpu.check.runner import run_check
 
-        if self.plane is not Plane.NODE:
+        if self.traits.device_checks is not DeviceChecks.NODE:
             raise self._cannot("checked")
         return run_check(
             uuid,
@@ -232,7 +221,7 @@ class Driver(ABC):
         # Imported here so that only processes that scrub a GPU load it.
         from provisioning.gpu.scrub_run import run_scrub
 
-        if self.plane is not Plane.NODE:
+        if self.traits.device_checks is not DeviceChecks.NODE:
             raise self._cannot("scrubbed")
         return run_scrub(uuid, baseline_mib=baseline_mib, deadline_s=deadline_s)
 
@@ -241,7 +230,7 @@ class Driver(ABC):
         # Imported here so that only processes that reset a GPU load it.
         from provisioning.gpu.reset_run import run_reset
 
-        if self.plane is not Plane.NODE:
+        if self.traits.device_checks is not DeviceChecks.NODE:
             raise self._cannot("reset")
         return run_reset(uuid, bus=bus, deadline_s=deadline_s)
 

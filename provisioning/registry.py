@@ -1,11 +1,14 @@
-"""Finds a driver by its name. Drivers are imported only when a pool uses them."""
+"""Finds a driver and its traits by its name. Drivers are imported only when a pool uses them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 
 from provisioning.driver import Driver
 from provisioning.errors import MissingDependency, UnknownDriver
+from provisioning.traits import Traits
 from provisioning.types import PoolConfig
 
 DRIVERS: dict[str, str] = {
@@ -16,12 +19,7 @@ DRIVERS: dict[str, str] = {
 
 def driver_class(name: str) -> type[Driver]:
     """Return the class registered under `name`. Raises `UnknownDriver` or `MissingDependency`."""
-    try:
-        path = DRIVERS[name]
-    except KeyError:
-        names = ", ".join(sorted(DRIVERS))
-        raise UnknownDriver(f"Driver “{name}” not found. Choose one of: {names}.") from None
-    module_name, _, attribute = path.partition(":")
+    module_name, _, attribute = _path_of(name).partition(":")
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
@@ -36,3 +34,24 @@ def driver_class(name: str) -> type[Driver]:
 def driver_for(pool: PoolConfig) -> Driver:
     """Return a driver that operates `pool`."""
     return driver_class(pool.driver)(pool)
+
+
+@cache
+def traits_of(name: str) -> Traits:
+    """Return the traits of a driver without loading it. Raises `UnknownDriver`."""
+    package = _path_of(name).rpartition(".")[0]
+    traits: Traits = import_module(f"{package}.traits").TRAITS
+    return traits
+
+
+def drivers_with(condition: Callable[[Traits], bool]) -> list[str]:
+    """Return the names of the drivers whose traits meet `condition`, for queries."""
+    return [name for name in DRIVERS if condition(traits_of(name))]
+
+
+def _path_of(name: str) -> str:
+    try:
+        return DRIVERS[name]
+    except KeyError:
+        names = ", ".join(sorted(DRIVERS))
+        raise UnknownDriver(f"Driver “{name}” not found. Choose one of: {names}.") from None

@@ -22,6 +22,7 @@ from portal.gpu_checks.codes import CheckCode
 from portal.gpu_checks.models import OPEN, CheckCause, CheckKind, GpuCheckRun
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
+from provisioning.traits import DeviceChecks
 from provisioning.types import DeviceKind
 
 LEAST = 2
@@ -59,7 +60,7 @@ def request_joint_check(*, actor: User | SystemActor, node_id: UUID) -> GpuCheck
 
 def refusal(node: Node) -> Reason | None:
     """Return why the GPUs of a node cannot be checked at once now, or `None`."""
-    if not (node.pool.runs_on_node or node.pool.simulated):
+    if node.pool.traits.device_checks is DeviceChecks.NONE:
         return Reason(CheckCode.JOINT_NOT_BY_DRIVER, {"pool": node.pool.name})
     if not contact_of_node(node).heard:
         return Reason(CheckCode.NODE_NOT_ANSWERING, {"node": node.name})

@@ -33,6 +33,7 @@ from portal.people.accounts.policies import require_operator
 from provisioning import messages
 from provisioning.gpu.check.types import Rendezvous
 from provisioning.gpu.host import RdmaPort, slowest_port_gb_s
+from provisioning.traits import DeviceChecks
 from provisioning.types import DeviceKind
 
 RDMA = "rdma"
@@ -83,13 +84,13 @@ def refusal(node: Node, other: Node) -> Reason | None:
     """Return why the link between two nodes cannot be checked now, or `None`."""
     if node.pk == other.pk or node.pool_id != other.pool_id:
         return Reason(CheckCode.LINK_NEEDS_TWO_NODES, {"node": node.name})
-    if not (node.pool.runs_on_node or node.pool.simulated):
+    if node.pool.traits.device_checks is DeviceChecks.NONE:
         return Reason(CheckCode.LINK_NOT_BY_DRIVER, {"pool": node.pool.name})
     for end in (node, other):
         if (refused := _refusal_of_end(end)) is not None:
             return refused
     address, _, _ = _link_ends(node, other)
-    if not address and not node.pool.simulated:
+    if not address and node.pool.traits.device_checks is DeviceChecks.NODE:
         return Reason(CheckCode.LINK_NO_ADDRESS, {"node": node.name, "other": other.name})
     if _port(address) is None:
         return Reason(CheckCode.LINK_PORTS_IN_USE, {"address": address})

@@ -15,6 +15,7 @@ from portal.fleet.inventory.domain_events import CapacityFreed, NodesChanged
 from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.gpu_checks import selectors
 from portal.gpu_checks.models import OPEN, GpuCheckRun
+from provisioning.traits import DeviceChecks
 from provisioning.types import DeviceKind
 
 WANTED = 2
@@ -27,7 +28,11 @@ def choose_peers(device: Device) -> list[Device]:
     The least recently measured come first, so that every pair is covered. No workspace may be waiting for
     capacity, and a device of the pool stays free. The caller holds `PlacementLock`.
     """
-    if not device.island or device.kind != DeviceKind.GPU or device.node.pool.simulated:
+    if (
+        not device.island
+        or device.kind != DeviceKind.GPU
+        or device.node.pool.traits.device_checks is not DeviceChecks.NODE
+    ):
         return []
     free = _free(device)
     linked = free.filter(node=device.node_id, island=device.island, passed_at__isnull=False)

@@ -244,9 +244,9 @@ class PlacementRequest:
         """The digest of its environment if no node of its pools has it, or an empty string."""
         for digest in digests_in(self.request.needs):
             need = environment_need(digest)
-            nodes = (node for pool in self.pools if not pool.pool.simulated for node in pool.nodes)
-            if not any(pool.pool.simulated for pool in self.pools) and not any(
-                need in node.provides for node in nodes
+            if not any(
+                pool.runs_any_software or any(need in node.provides for node in pool.nodes)
+                for pool in self.pools
             ):
                 return digest
         return ""

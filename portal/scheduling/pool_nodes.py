@@ -27,6 +27,7 @@ from portal.scheduling.engine.placement.types import (
 from portal.workspaces.homes import places as home_places
 from portal.workspaces.models.homes import NEW_HOME_CPU_MILLI, NEW_HOME_GPU_MILLI
 from provisioning.share_messages import PROVIDES_SHARES
+from provisioning.traits import SoftwareSource
 from provisioning.types import WHOLE_DEVICE_MILLI, Placement, ResourceRequest
 
 RESOLVED_BY_LAYOUT = (PlacementCode.MIG_PROFILE_MISSING, PlacementCode.MIG_INSTANCES_SHORT)
@@ -239,9 +240,14 @@ class PoolNodes:
             self._cluster.update(node)
         self.invalidate_reasons()
 
+    @property
+    def runs_any_software(self) -> bool:
+        """Whether a workspace may name any program and environment, since nothing runs."""
+        return self.pool.traits.software is SoftwareSource.NONE
+
     def with_requirements(self, request: ResourceRequest, software: SoftwareRequirements) -> ResourceRequest:
-        """Return the request with this pool's requirements for its software. Simulated nodes meet all."""
-        if self.pool.simulated:
+        """Return the request with this pool's requirements for its software; none where nothing runs."""
+        if self.runs_any_software:
             return without_environments(request)
         accelerators = request.accelerators
         needs = request.needs

@@ -102,7 +102,7 @@ def allows(policy: EgressPolicy, host: str, port: int, address: str) -> bool:
 
 def egress_sentence(limits: tuple[EgressLimit, ...], pool: Pool | None) -> str:
     """Return a sentence; an empty string if the pool is unknown, or its driver enforces no limits."""
-    if pool is None or not pool.limits_egress:
+    if pool is None or not pool.traits.limits_egress:
         return ""
     own = str(pool.config.get("egress") or ""), str(pool.config.get("egress_allow") or "")
     policy = _tightest_of(limits, EgressLimit(*own) if own[0] else _BY_DEFAULT)

@@ -47,12 +47,12 @@ from portal.workspaces.lifecycle import (
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance, lock_workspace
 from portal.workspaces.troubles import error_code_of
+from provisioning.traits import AppReach
 from provisioning.types import Op
 
 log = logging.getLogger(__name__)
 
 REFUSED_WAIT_S = 5
-SIMULATED_OBSERVE_S = 1
 STARTING_OBSERVE_S = 5
 STOPPING_OBSERVE_S = 0.5
 HEARTBEATS_MISSED = 3
@@ -230,7 +230,7 @@ def _watch(workspace: Workspace, now: datetime) -> None:
         emit(PreemptionDue(workspace))
         return
     heartbeat_at = workspace.status.heartbeat_at
-    if workspace.pool is not None and not workspace.pool.simulated and heartbeat_at:
+    if workspace.pool is not None and workspace.pool.traits.reach is not AppReach.NONE and heartbeat_at:
         fresh_until = heartbeat_at + heartbeat_patience()
         if now < fresh_until:
             # No later than its preemption.

@@ -140,8 +140,8 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
         _ended_by_itself(workspace, seen, TerminationReason.START_FAILED)
     else:
-        simulated = workspace.pool is not None and workspace.pool.simulated
-        _reconcile_in(workspace, reconcile.SIMULATED_OBSERVE_S if simulated else reconcile.STARTING_OBSERVE_S)
+        pool = workspace.pool
+        _reconcile_in(workspace, pool.traits.starting_observe_s if pool else reconcile.STARTING_OBSERVE_S)
 
 
 def _learn(workspace: Workspace, seen: Observation) -> None:

@@ -12,13 +12,12 @@ import os
 import threading
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from celery.signals import worker_ready
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
-from provisioning.driver import Driver
 from provisioning.drivers.local import cgroups
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.environment_builds.build import Build, BuildMachine
@@ -37,6 +36,8 @@ from provisioning.environment_messages import (
 )
 from provisioning.environments.folders import OLDEST, VARIABLE, digest_of_folder
 from provisioning.environments.store import EnvironmentStamp, Store
+from provisioning.errors import BackendUnavailable
+from provisioning.node.homes import homes_of
 from provisioning.node.local_settings import LOCAL, driver_for
 from provisioning.node.tasks import failure_of, reply, require_reply_key
 from provisioning.node.worker import app
@@ -82,9 +83,11 @@ def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None
     answer: dict[str, Any]
     try:
         driver = local_driver() if pool is None else driver_for(messages.load(pool, PoolConfig))
-        assert isinstance(driver, LocalDriver)
+        homes = homes_of(driver)
+        if homes is None:
+            raise BackendUnavailable("This pool does not store homes on its machines.")
         packages_of = messages.load(of, OwnPackagesRequest)
-        answer = {"packages": driver.own_packages(packages_of), "python": driver.python_of(packages_of)}
+        answer = {"packages": homes.own_packages(packages_of), "python": homes.python_of(packages_of)}
     except Exception as error:
         answer = {"error": failure_of(error).message}
     reply(reply_key, answer)
@@ -102,9 +105,7 @@ def begin(command: EnvironmentBuild) -> threading.Thread | None:
 
 def local_driver() -> LocalDriver:
     """Return this node's own driver, with only this node's settings."""
-    driver: Driver = driver_for(PoolConfig(LOCAL, LOCAL))
-    assert isinstance(driver, LocalDriver)
-    return driver
+    return cast(LocalDriver, driver_for(PoolConfig(LOCAL, LOCAL)))
 
 
 def store() -> Store:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from provisioning import messages
-from provisioning.drivers.local.driver import LocalDriver
 from provisioning.errors import BackendUnavailable
 from provisioning.file_messages import FilesQuestion
+from provisioning.node.homes import homes_of
 from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of, reply, require_reply_key
 from provisioning.node.worker import app
@@ -21,10 +21,10 @@ def files(question: dict[str, Any], reply_key: str) -> None:
     answer: dict[str, Any]
     try:
         request = messages.load(question, FilesQuestion)
-        driver = driver_for(request.pool)
-        if not isinstance(driver, LocalDriver):
+        homes = homes_of(driver_for(request.pool))
+        if homes is None:
             raise BackendUnavailable("The portal cannot show files of this pool. Open them in a workspace.")
-        answer = driver.files(team=request.team, owner=request.owner, question=request.ask)
+        answer = homes.files(team=request.team, owner=request.owner, question=request.ask)
     except Exception as error:
         failure = failure_of(error)
         answer = {"error": failure.message, "code": failure.code}

@@ -13,11 +13,11 @@ from typing import Any
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
-from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.file_server import Home
 from provisioning.drivers.local.home_archives import HomeArchives, HomeChanged
 from provisioning.errors import Blame, ProvisioningError, StaleCommand
 from provisioning.home_messages import ArchiveCommand, HomeArchived, HomeArchiveOrder
+from provisioning.node.homes import homes_of
 from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
@@ -59,12 +59,12 @@ def run(order: HomeArchiveOrder, *, now: float) -> HomeArchived:
             raise StaleCommand(
                 "The node received the command after it had expired. The portal retries automatically."
             )
-        driver = driver_for(order.pool)
-        if not isinstance(driver, LocalDriver):
+        homes = homes_of(driver_for(order.pool))
+        if homes is None:
             raise ArchiveRefused("not_found")
         home = Home(order.team, order.owner)
-        with driver.home_moves(team=order.team, owner=order.owner).exclusive(home):
-            archives = driver.home_archives(team=order.team, owner=order.owner)
+        with homes.home_moves(team=order.team, owner=order.owner).exclusive(home):
+            archives = homes.home_archives(team=order.team, owner=order.owner)
             try:
                 answer = _carry_out(order, answer, archives, home)
             except ArchiveRefused:

@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
-from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.file_server import Home
+from provisioning.drivers.local.home_access import LocalHomes
 from provisioning.drivers.local.home_moves import HomeMoves
 from provisioning.errors import BackendUnavailable, Blame, ProvisioningError, StaleCommand
 from provisioning.home_messages import HomeMoved, HomeMoveOrder, MoveCommand, MovePhase
+from provisioning.node.homes import homes_of
 from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
@@ -97,18 +98,18 @@ def run(order: HomeMoveOrder, *, now: float) -> HomeMoved:
             raise StaleCommand(
                 "The node received the command after it had expired. The portal retries automatically."
             )
-        driver = driver_for(order.pool)
-        if not isinstance(driver, LocalDriver):
+        homes = homes_of(driver_for(order.pool))
+        if homes is None:
             raise CopyRefused("This pool does not store homes on its machines, so they cannot be moved.")
-        return _carry_out(order, answer, driver)
+        return _carry_out(order, answer, homes)
     except NotEnoughSpace as error:
         return replace(answer, failure=failure_of(error), needed=error.needed, free=error.free)
     except Exception as error:
         return replace(answer, failure=failure_of(error))
 
 
-def _carry_out(order: HomeMoveOrder, answer: HomeMoved, driver: LocalDriver) -> HomeMoved:
-    moves = driver.home_moves(team=order.team, owner=order.owner)
+def _carry_out(order: HomeMoveOrder, answer: HomeMoved, homes: LocalHomes) -> HomeMoved:
+    moves = homes.home_moves(team=order.team, owner=order.owner)
     home = Home(order.team, order.owner)
     with moves.exclusive(home):
         match order.do:

@@ -11,10 +11,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from enum import Enum
 from pathlib import Path
 
 import django
 from django.utils.functional import Promise
+
+from provisioning.traits import Traits
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
@@ -296,8 +300,46 @@ def states() -> str:
     return "\n".join(parts) + "\n"
 
 
+def engines() -> str:
+    """The traits of each driver, and what their values mean."""
+    from provisioning.registry import DRIVERS, traits_of
+    from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Plane, SoftwareSource
+
+    drivers = {name: traits_of(name) for name in sorted(DRIVERS)}
+    parts = [
+        "# Drivers and engines",
+        "",
+        "A pool has a driver, and a driver declares traits. They decide what the portal asks of the pool and "
+        "offers there. REST: `traits` in `GET /api/v1/pools`. " + MADE,
+        "",
+        f"| trait | {' | '.join(drivers)} |",
+        f"|---|{'---|' * len(drivers)}",
+    ]
+    for field in fields(Traits):
+        values = (_trait(getattr(traits, field.name)) for traits in drivers.values())
+        parts.append(f"| `{field.name}` | {' | '.join(values)} |")
+    parts += ["", "| trait | meaning |", "|---|---|"]
+    kinds = {"plane": Plane, "homes": HomeStorage, "software": SoftwareSource}
+    kinds |= {"reach": AppReach, "device_checks": DeviceChecks}
+    for name, kind in kinds.items():
+        parts.append(f"| `{name}` | {(kind.__doc__ or '').strip()} |")
+    parts += [
+        "| `measured` | Whether nodes send measurements of devices, workspaces and homes. |",
+        "| `limits_egress`, `limits_homes` | Whether egress policies and home limits are enforced. |",
+        "| `starting_observe_s` | Seconds between two observations of a workspace that starts. |",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _trait(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"`{value.value}`" if isinstance(value, Enum) else f"{value:g}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli": cli,
+    "engines": engines,
     "reason-codes": reason_codes,
     "states": states,
 }

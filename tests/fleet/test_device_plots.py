@@ -23,7 +23,7 @@ UUID = "GPU-node-1-0"
 
 
 def device(**fields) -> Device:
-    node = Node(name="node-1", pool=Pool(slug="p", name="P"))
+    node = Node(name="node-1", pool=Pool(slug="p", name="P", driver="local"))
     return Device(**{"node": node, "uuid": UUID, "model": "H100", "memory_mib": 81_920, **fields})
 
 

@@ -15,8 +15,9 @@ from dataclasses import replace
 import pytest
 
 from provisioning import messages, registry
-from provisioning.driver import Driver, Plane
+from provisioning.driver import Driver
 from provisioning.errors import Blame, Conflict, InvalidSpec, ProvisioningError, StaleCommand
+from provisioning.traits import Traits
 from provisioning.types import Inventory, Observation, ObservedState, WorkspaceRef
 from tests.suite.choice import THOROUGH, quick_of
 
@@ -43,11 +44,11 @@ def test_is_registered_under_its_own_name(harness):
     kind = registry.driver_class(harness.driver_name)
     assert issubclass(kind, Driver)
     assert kind.name == harness.driver_name
-    assert isinstance(kind.plane, Plane)
+    assert isinstance(kind.traits, Traits)
 
 
 def test_only_the_simulated_driver_is_marked_as_simulated(harness):
-    assert harness.driver.simulated is (harness.driver_name == "simulated")
+    assert harness.driver.traits.simulated is (harness.driver_name == "simulated")
 
 
 def test_inventory_names_nodes_and_devices_once_in_integers(harness):
@@ -115,14 +116,14 @@ def test_start_runs_the_app_and_returns_its_endpoint(harness):
     assert seen.ref == spec.ref
     assert seen.spec_digest == spec.digest()
     assert harness.running(spec) == 1
-    if harness.driver.simulated:
+    if harness.driver.traits.simulated:
         assert seen.endpoint == harness.ask(seen) == ""
     else:
         assert harness.ask(seen) == spec.ref.workspace_id
 
 
 def test_workspace_reports_readiness_and_heartbeats_to_the_portal(harness):
-    if harness.driver.simulated:
+    if harness.driver.traits.simulated:
         pytest.skip("no process runs in a simulated workspace: its driver's observations say it all")
     spec = harness.spec()
     seen = harness.run(spec)
@@ -516,7 +517,7 @@ def test_logs_are_the_last_lines_newest_last(harness):
     assert harness.driver.read_log(spec.ref, after=0).text == told.text
     other = WorkspaceRef(spec.ref.workspace_id, spec.ref.generation + 1)
     assert harness.driver.read_log(other, after=None).text == ""
-    if not harness.driver.simulated:
+    if not harness.driver.traits.simulated:
         assert lines[-2:] == [
             f"first line of {spec.ref.workspace_id}",
             f"app good of {spec.ref.workspace_id}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import pytest
 
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
-from provisioning.driver import Driver, Plane
+from provisioning.driver import Driver
 from provisioning.drivers.simulated import faults, hardware
 from provisioning.drivers.simulated.driver import SimulatedDriver
 from provisioning.drivers.simulated.script import InvalidConfig, Topology
@@ -24,6 +25,8 @@ from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.node import gpu_tasks
 from provisioning.node.worker import app
+from provisioning.registry import traits_of
+from provisioning.traits import DeviceChecks, Traits
 from provisioning.types import PoolConfig
 from tests.broker import Broker
 
@@ -248,7 +251,7 @@ class Far(Driver):
     """A pool with devices behind the API of an engine."""
 
     name: ClassVar[str] = "far"
-    plane: ClassVar[Plane] = Plane.ENGINE
+    traits: ClassVar[Traits] = replace(traits_of("local"), device_checks=DeviceChecks.NONE)
 
 
 Far.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
@@ -267,7 +270,7 @@ def test_driver_of_remote_devices_reports_checks_as_unsupported(
 
 
 class Near(Far):
-    plane = Plane.NODE
+    traits = traits_of("local")
 
 
 def test_missing_vendor_tool_is_reported(

@@ -28,6 +28,8 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Node
 from portal.people.accounts.models import Team, User
+from provisioning.registry import drivers_with
+from provisioning.traits import SoftwareSource
 
 LONG = ("source", "lock", "packages", "programs")
 """Large columns of a version that lists do not need."""
@@ -143,10 +145,11 @@ def versions_in_use() -> QuerySet[EnvironmentVersion]:
 
 
 def building_nodes() -> QuerySet[Node]:
-    """Return nodes that can have environments: active nodes with the local driver."""
-    return Node.objects.filter(
-        pool__enabled=True, pool__simulated=False, pool__driver="local", retired=False
-    ).select_related("pool")
+    """Return nodes that can have environments: active nodes whose software is in folders."""
+    drivers = drivers_with(lambda traits: traits.software is SoftwareSource.FOLDERS)
+    return Node.objects.filter(pool__enabled=True, pool__driver__in=drivers, retired=False).select_related(
+        "pool"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def config_of(pool: Pool) -> PoolConfig:
     """Return the configuration for the pool's driver, with the home limit if the driver enforces it."""
     config = pool.config
-    if pool.limits_homes:
+    if pool.traits.limits_homes:
         config = {**config, HOME_LIMIT: settings.BERTH_HOME_LIMIT_MIB}
     return PoolConfig(slug=pool.slug, driver=pool.driver, config=config)
 
@@ -48,7 +48,7 @@ def pools_of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Pool]:
 
     Workers answer any pool, so one machine in two pools would be allocated twice. Simulated pools are exempt.
     """
-    if pool.simulated or not pool.runs_on_node:
+    if not pool.runs_on_node:
         return {}
     rows = Node.objects.filter(
         name__in=set(names), retired=False, pool__deleted_at=None, pool__simulated=False

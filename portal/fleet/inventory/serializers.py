@@ -31,6 +31,7 @@ from portal.fleet.inventory.models import (
 )
 from portal.people.accounts.authentication import has_scope
 from provisioning.gpu.samples import Sample
+from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Plane, SoftwareSource, Traits
 from provisioning.types import LimitedResource
 
 
@@ -64,10 +65,36 @@ def count_rows(counts: Counts) -> list[dict[str, Any]]:
     ]
 
 
+class TraitsSerializer(serializers.Serializer[Traits]):
+    """What the pool's driver declares: it decides what can be asked of the pool."""
+
+    plane = serializers.ChoiceField(
+        [each.value for each in Plane],
+        help_text="Who runs its commands: each node's worker, or any worker that reaches the engine.",
+    )
+    homes = serializers.ChoiceField(
+        [each.value for each in HomeStorage], help_text="Where home folders are kept."
+    )
+    software = serializers.ChoiceField(
+        [each.value for each in SoftwareSource],
+        help_text="Where programs and environments come from; `none`: nothing runs.",
+    )
+    reach = serializers.ChoiceField(
+        [each.value for each in AppReach], help_text="How the portal reaches the app of a workspace."
+    )
+    device_checks = serializers.ChoiceField(
+        [each.value for each in DeviceChecks], help_text="How devices are checked, scrubbed and reset."
+    )
+    measured = serializers.BooleanField(help_text="Whether nodes send measurements.")
+    limits_egress = serializers.BooleanField(help_text="Whether egress policies are enforced.")
+    limits_homes = serializers.BooleanField(help_text="Whether home limits are enforced.")
+
+
 class PoolSerializer(serializers.ModelSerializer[Pool]):
     """Capacity managed by one driver."""
 
     state = serializers.ChoiceField(PoolState.choices)
+    traits = TraitsSerializer(read_only=True, help_text="What its driver declares.")
     capabilities = serializers.ListField(child=serializers.CharField(), help_text="Capabilities of the pool.")
     node_count = serializers.IntegerField(help_text="Number of nodes.")
     online_count = serializers.IntegerField(help_text="Number of nodes that are online.")
@@ -81,7 +108,17 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     class Meta:
         model = Pool
         fields = [
-            *("slug", "name", "driver", "simulated", "enabled", "state", "state_message", "capabilities"),
+            *(
+                "slug",
+                "name",
+                "driver",
+                "simulated",
+                "enabled",
+                "state",
+                "state_message",
+                "traits",
+                "capabilities",
+            ),
             *("node_count", "online_count", "device_count", "resources", "inventory_at", "created_at"),
             *("placement_policy", "rebalancing", "retiring", "updated_at"),
         ]

@@ -131,7 +131,8 @@ def device_series(device: Device, span: str = HOUR, *, now: datetime | None = No
     point_at = {row[0]: _point(row) for row in rows.order_by("start_s").values_list("start_s", *COLUMNS)}
     points = tuple(point_at.get(start_s + step_s * number) for number in range(count))
     simulated = device.node.pool.simulated
-    sample = None if simulated or span != HOUR else newest([device], now_s=now_s).get(device.uuid)
+    sampled = device.node.pool.traits.measured and span == HOUR
+    sample = None if not sampled else newest([device], now_s=now_s).get(device.uuid)
     return Series(span, start_s, step_s, points, simulated, sample)
 
 
@@ -210,13 +211,13 @@ def newest_minutes(
 def current_samples(devices: Collection[Device], *, now: datetime) -> dict[str, Sample]:
     """Return what is measured now, by UUID: the newest sample of the node, or else the newest minute.
 
-    `devices` have their nodes and pools loaded. One query and a read of Redis. Simulated devices have minutes
-    only.
+    `devices` have their nodes and pools loaded. One query and a read of Redis. Devices that no node
+    measures have minutes only.
     """
     now_s = now.timestamp()
     keys = [device.pk for device in devices] if len(devices) <= FEW_DEVICES else None
-    real = (device for device in devices if not device.node.pool.simulated)
-    return newest_minutes(now_s=now_s, devices=keys) | newest(real, now_s=now_s)
+    sampled = (device for device in devices if device.node.pool.traits.measured)
+    return newest_minutes(now_s=now_s, devices=keys) | newest(sampled, now_s=now_s)
 
 
 # --- Idle -----------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ from portal.fleet.inventory.models import Device, Node, Pool, PoolState
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator
 from provisioning.errors import GpuBeingReset, ProvisioningError
-from provisioning.registry import driver_class
+from provisioning.registry import traits_of
+from provisioning.traits import DeviceChecks
 from provisioning.types import Failure, Inventory, NodeInfo
 
 SILENT_AFTER_INVENTORIES = 3
@@ -65,7 +66,7 @@ def create_pool(
     require_operator(actor)
     config = config or {}
     try:
-        driver_type = driver_class(driver)
+        traits = traits_of(driver)
     except ProvisioningError as error:
         raise pools.refused_by_driver(error, "driver") from error
     pool = Pool(
@@ -73,11 +74,11 @@ def create_pool(
         name=name,
         driver=driver,
         config=config,
-        simulated=driver_type.simulated,
+        simulated=traits.simulated,
         inventory_due_at=timezone.now(),
     )
-    if pool.simulated:
-        # Simulated devices need no checks. Tests can enable them.
+    if traits.device_checks is not DeviceChecks.NODE:
+        # Nothing is held back for checks that say nothing or cannot run. Operators can enable them.
         pool.check_every_hours = pool.hand_out_max_age_hours = 0
         pool.check_required = pool.scrub_required = False
     try:

@@ -66,7 +66,7 @@ KINDS = (
         _("Commands, settings, formats and codes."),
         (
             Group(_("Interfaces"), ("api", "cli", "settings"), 0.9),
-            Group(_("GPUs"), ("gpus", "gpu-check", "gpu-faults"), 1.1),
+            Group(_("GPUs"), ("gpus", "gpu-check", "gpu-faults", "engines"), 1.1),
             Group(_("Terms, roles and codes"), ("states", "reason-codes", "roles", "vocabulary"), 0.7),
             Group(_("For auditors"), ("security", "asvs", "asvs-evidence"), 0.6),
             Group(

@@ -36,6 +36,8 @@ from portal.workspaces.domain_events import HomesMeasured
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Workspace
 from portal.workspaces.stops import StopRule
+from provisioning.registry import drivers_with
+from provisioning.traits import HomeStorage
 from provisioning.types import HOME_HOLD, HomeHold
 from provisioning.types import HomeUsage as Measured
 
@@ -58,7 +60,8 @@ def apply(
 ) -> None:
     """Apply a node's measurements. Unknown nodes and homes without an account are ignored."""
     now = now or timezone.now()
-    nodes = Node.objects.filter(name=node_name, pool__simulated=False).select_related("pool")
+    drivers = drivers_with(lambda traits: traits.homes is HomeStorage.NODE)
+    nodes = Node.objects.filter(name=node_name, pool__driver__in=drivers).select_related("pool")
     node = (nodes.filter(pool__slug=pool_slug) if pool_slug else nodes).first()
     if node is None or "\x00" in "".join(usage.home for usage in measured):
         log.warning("ignored homes reported by an unknown node")

@@ -30,6 +30,7 @@ from portal.workspaces.models import (
     LostHome,
     Workspace,
 )
+from provisioning.traits import HomeStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ PAUSE = timedelta(hours=1)
 
 def has_separate_homes(pool: Pool) -> bool:
     """Return whether each node of the pool keeps separate homes."""
-    return pool.runs_on_node and not pool.simulated and not pool.config.get("homes_shared")
+    return pool.traits.homes is HomeStorage.NODE and not pool.config.get("homes_shared")
 
 
 def home_places(owner_id: UUID, team_id: UUID) -> Homes:

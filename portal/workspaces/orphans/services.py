@@ -54,7 +54,7 @@ MAX_NODES = 200
 
 def request_listings() -> None:
     """Ask every node for its listing."""
-    for pool in Pool.objects.filter(enabled=True, simulated=False, deleted_at=None):
+    for pool in Pool.objects.filter(enabled=True, deleted_at=None):
         if pool.runs_on_node:
             for node in node_commands.nodes_to_ask(pool)[:MAX_NODES]:
                 ask(pool, node)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from provisioning import mounts
-from provisioning.driver import Plane
 from provisioning.drivers.local import (
     bytecode,
     cgroups,
@@ -46,6 +45,7 @@ from provisioning.drivers.local.spares import SpareKind
 from provisioning.drivers.local.start import Settings, checkout_of, launch, start_network
 from provisioning.drivers.local.suspending import PROVIDES_SUSPEND, Suspender
 from provisioning.drivers.local.takeover import take_over_spare
+from provisioning.drivers.local.traits import TRAITS
 from provisioning.egress_rules import policy_of
 from provisioning.endpoints import socket_endpoint
 from provisioning.errors import (
@@ -55,6 +55,7 @@ from provisioning.errors import (
 from provisioning.gpu.scrub import ScrubVerdict
 from provisioning.preloading import recipes_among
 from provisioning.share_messages import PROVIDES_SHARES
+from provisioning.traits import Traits
 from provisioning.types import (
     Capability,
     DeviceInfo,
@@ -95,14 +96,12 @@ class LocalDriver(LocalHomes):
     """
 
     name: ClassVar[str] = "local"
-    plane: ClassVar[Plane] = Plane.NODE
+    traits: ClassVar[Traits] = TRAITS
     # Includes `node` and `homes_shared`, which only the portal reads.
     settings: ClassVar[frozenset[str]] = frozenset((
         "node", "homes_shared", "home", "homes", "environment", "sandbox", "port_min", "port_max", "spares",
         "spare_environments", "egress", "egress_allow", "mounts",
     ))  # fmt: skip
-    limits_egress: ClassVar[bool] = True
-    limits_homes: ClassVar[bool] = True
 
     def validate(self, spec: WorkspaceSpec) -> None:
         """See `Driver.validate`."""

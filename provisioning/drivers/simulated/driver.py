@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from provisioning.driver import Driver, Plane
+from provisioning.driver import Driver
 from provisioning.drivers.simulated import faults, hardware, mig, mig_profiles, rows
 from provisioning.drivers.simulated.script import (
     FaultyDevices,
@@ -27,6 +27,7 @@ from provisioning.drivers.simulated.script import (
     check_keys,
 )
 from provisioning.drivers.simulated.state import SimulationStore
+from provisioning.drivers.simulated.traits import TRAITS
 from provisioning.errors import (
     BackendUnavailable,
     Conflict,
@@ -42,6 +43,7 @@ from provisioning.gpu.check.types import Progress, Rendezvous
 from provisioning.gpu.reset import ResetResult, ResetVerdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.log_pieces import last_lines, lines_from
+from provisioning.traits import Traits
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceInfo,
@@ -69,8 +71,7 @@ class SimulatedDriver(Driver):
     """
 
     name: ClassVar[str] = "simulated"
-    plane: ClassVar[Plane] = Plane.ENGINE
-    simulated: ClassVar[bool] = True
+    traits: ClassVar[Traits] = TRAITS
 
     def __init__(
         self,

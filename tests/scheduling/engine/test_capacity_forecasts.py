@@ -73,7 +73,7 @@ def test_stepwise_forecasts_equal_separate_ones(data):
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     names = [f"n{at}" for at in range(len(sizes))]
     nodes = [node(name, *gpus(f"{name}-", *[1000] * size)) for name, size in zip(names, sizes, strict=True)]
-    pool = PoolNodes(Pool(name="p", slug="p"), tuple(nodes))
+    pool = PoolNodes(Pool(name="p", slug="p", driver="local"), tuple(nodes))
     placer, held = PoolPlacer({pool.pool.pk: pool}), {}
     for at in range(data.draw(st.integers(0, 8))):
         request = wants(data.draw(st.integers(1, 3)), model="H100")
@@ -105,7 +105,7 @@ def test_stepwise_forecasts_equal_separate_ones(data):
 def test_simulated_release_on_an_overcommitted_node_is_undone():
     """Every request is answered, at once and stepwise, without changing the state."""
     small = node("n1", *gpus("a", 0), cpu=-1000, memory=0)
-    pool = PoolNodes(Pool(name="p", slug="p"), (small,))
+    pool = PoolNodes(Pool(name="p", slug="p", driver="local"), (small,))
     placer, request = PoolPlacer({pool.pool.pk: pool}), wants(1, cpu=2000, model="H100")
     held = Placement((NodePlacement("n1", (DeviceGrant("a0", 1000),)),))
     placer.add_running(GONE)

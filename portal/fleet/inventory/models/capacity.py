@@ -9,8 +9,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import location_validator, slug_validator
-from provisioning.driver import Plane
-from provisioning.registry import driver_class
+from provisioning.registry import traits_of
+from provisioning.traits import Plane, Traits
 from provisioning.types import Capability, DeviceKind, Isolation, LimitEnforcement
 
 
@@ -126,19 +126,14 @@ class Pool(models.Model):
         return self.mig_repartition and Capability.REPARTITION in self.capabilities
 
     @property
+    def traits(self) -> Traits:
+        """What its driver declares; it decides what the portal may ask of the pool."""
+        return traits_of(self.driver)
+
+    @property
     def runs_on_node(self) -> bool:
         """Whether its driver runs on the node itself, in the node's own worker."""
-        return driver_class(self.driver).plane is Plane.NODE
-
-    @property
-    def limits_egress(self) -> bool:
-        """Whether its driver enforces egress policies."""
-        return driver_class(self.driver).limits_egress
-
-    @property
-    def limits_homes(self) -> bool:
-        """Whether its driver enforces home limits."""
-        return driver_class(self.driver).limits_homes
+        return self.traits.plane is Plane.NODE
 
 
 class Node(models.Model):

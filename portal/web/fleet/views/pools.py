@@ -50,6 +50,6 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
         "programs": presenters.programs_of(request.user, pool),
         "levels": CheckLevel.choices,
         "checks_version": etags.version_of(pool, *check_settings.values_of(pool)),
-        "takes_machines": may_see_machines(request.user) and pool.runs_on_node and not pool.simulated,
+        "takes_machines": may_see_machines(request.user) and pool.runs_on_node,
     }
     return render(request, partial_of(request, "fleet/pool.html", "pool"), context)

@@ -1,0 +1,67 @@
+"""What a driver declares about its pools, so that nothing outside a driver decides by its name.
+
+Each driver has a module `traits` with a constant `TRAITS`. It imports no code of the driver: the portal reads
+traits without loading a driver (`provisioning.registry.traits_of`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Plane(StrEnum):
+    """Who runs a driver's calls: `node`: the node's worker; `engine`: any worker that reaches the engine."""
+
+    NODE = "node"
+    ENGINE = "engine"
+
+
+class HomeStorage(StrEnum):
+    """Where homes of users are. `node`: on the disk of each node, within reach of its worker."""
+
+    NODE = "node"
+    NONE = "none"
+
+
+class SoftwareSource(StrEnum):
+    """What workspaces run. `folders`: programs and environments of the node; `none`: nothing."""
+
+    FOLDERS = "folders"
+    NONE = "none"
+
+
+class AppReach(StrEnum):
+    """How the portal reaches the app of a workspace. `socket`: a socket of the node; `none`: not at all."""
+
+    SOCKET = "socket"
+    NONE = "none"
+
+
+class DeviceChecks(StrEnum):
+    """How devices are checked, scrubbed and reset. `node`: by processes of the node's worker; `none`: not."""
+
+    NODE = "node"
+    SIMULATED = "simulated"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """The traits of all pools of a driver. `docs/engines.md` shows them."""
+
+    plane: Plane
+    homes: HomeStorage
+    software: SoftwareSource
+    reach: AppReach
+    device_checks: DeviceChecks
+    simulated: bool = False
+    """Whether nothing of it is real. It is shown and counted apart from real pools."""
+    measured: bool = False
+    """Whether its nodes send measurements of devices, workspaces and homes."""
+    limits_egress: bool = False
+    """Whether the driver enforces `WorkspaceSpec.egress` and its pool's `egress`."""
+    limits_homes: bool = False
+    """Whether the driver enforces `HOME_LIMIT` of its pool's configuration."""
+    starting_observe_s: float = 5.0
+    """Seconds between two observations of a workspace that starts."""
