@@ -12,12 +12,15 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.utils import timezone
 
+from portal.common import request_context
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.common.events.kinds import AuditKind
 from portal.common.events.models import Event
 from portal.common.scopes import Scope
 from portal.people.accounts import selectors, token_lookup, token_uses, token_views, tokens
 from portal.people.accounts.models import ApiToken
+from portal.people.accounts.security_events import security_events_of
 from tests.factories import make_token
 
 pytestmark = pytest.mark.django_db
@@ -209,6 +212,44 @@ def test_late_buffered_use_does_not_move_last_use_backwards(alice, clock, uses):
     token_uses.store()
     token.refresh_from_db()
     assert token.last_used_at == later
+
+
+def use_from(address: str, secret: str) -> None:
+    request_context.begin(address=address, user_agent="curl", request_id="")
+    try:
+        token_lookup.find_valid_token(secret)
+    finally:
+        request_context.end()
+    token_uses.store()
+
+
+def test_first_use_from_another_network_is_a_security_event(alice, clock, uses):
+    token, secret = make_token(alice)
+    for address in ("192.0.2.1", "192.0.2.1", "2001:db8::1", "2001:db8::2", "192.0.2.1"):
+        clock.shift(1)
+        use_from(address, secret)
+    found = security_events_of(alice).filter(kind=AuditKind.TOKEN_NEW_NETWORK)
+    assert [(event.address, event.token) for event in found] == [("2001:db8::1", token.prefix)]
+    token.refresh_from_db()
+    assert (token.last_used_from, token.networks) == ("192.0.2.1", ["192.0.2.1", "2001:db8::/64"])
+
+
+def test_token_used_from_everywhere_is_not_reported_forever(alice, clock, uses):
+    token, secret = make_token(alice)
+    for number in range(token_uses.MAX_NETWORKS + 3):
+        clock.shift(1)
+        use_from(f"192.0.2.{number}", secret)
+    token.refresh_from_db()
+    assert (len(token.networks), token.last_used_from) == (token_uses.MAX_NETWORKS, "192.0.2.22")
+    assert security_events_of(alice).filter(kind=AuditKind.TOKEN_NEW_NETWORK).count() == 19
+
+
+def test_uses_are_stored_with_the_same_number_of_queries(alice, uses, django_assert_num_queries):
+    for count in (1, 5):
+        for _ in range(count):
+            token_lookup.find_valid_token(make_token(alice)[1])
+        with django_assert_num_queries(4):
+            assert token_uses.store() == count
 
 
 def test_lookup_is_one_select_without_writes(alice, uses, django_assert_num_queries):

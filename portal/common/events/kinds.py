@@ -91,6 +91,7 @@ class AuditKind(StrEnum):
     TOKEN_CREATED = "token.created"  # noqa: S105
     TOKEN_REVOKED = "token.revoked"  # noqa: S105
     TOKEN_ROTATED = "token.rotated"  # noqa: S105
+    TOKEN_NEW_NETWORK = "token.new_network"  # noqa: S105
     TOKEN_EXCHANGED = "token.exchanged"  # noqa: S105
     TOKEN_EXCHANGE_REFUSED = "token.exchange_refused"  # noqa: S105
     TRUST_RULE_CREATED = "trust_rule.created"

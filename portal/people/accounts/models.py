@@ -401,7 +401,8 @@ class ApiToken(models.Model):
 
     `created_by` is its user, the manager of a service account, or None after a token exchange. `replaces` is
     the token that it was rotated from. `renewable_until` is set for job tokens, which come from an exchange:
-    their `expires_at` moves with each renewal, up to that time.
+    their `expires_at` moves with each renewal, up to that time. `networks` are those of its first uses
+    (`limits.network_of`), up to `token_uses.MAX_NETWORKS`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -418,6 +419,10 @@ class ApiToken(models.Model):
         null=True, blank=True, help_text="Until when a job's token can be renewed; null for other tokens."
     )
     last_used_at = models.DateTimeField(null=True, blank=True, help_text="When it was last used.")
+    last_used_from = models.GenericIPAddressField(
+        null=True, blank=True, help_text="Address from which it was last used; null if never or unknown."
+    )
+    networks = models.JSONField(default=list, blank=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(
         User, null=True, blank=True, on_delete=models.SET_NULL, related_name="tokens_made"

@@ -46,6 +46,7 @@ KINDS = ATTEMPTS | {
     AuditKind.TOKEN_CREATED,
     AuditKind.TOKEN_REVOKED,
     AuditKind.TOKEN_ROTATED,
+    AuditKind.TOKEN_NEW_NETWORK,
 }
 """Kinds of entries that a user sees about the own account."""
 

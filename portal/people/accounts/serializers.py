@@ -155,7 +155,8 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         model = ApiToken
         fields = [
             *("id", "name", "prefix", "owner", "kind", "team", "created_by", "scopes"),
-            *("created_at", "expires_at", "renewable_until", "last_used_at", "replaces"),
+            *("created_at", "expires_at", "renewable_until", "last_used_at", "last_used_from"),
+            "replaces",
         ]
         read_only_fields = fields
 
@@ -173,6 +174,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "expires_at": stamp(token.ends_at),
             "renewable_until": stamp(token.renewable_until),
             "last_used_at": stamp(token.last_used_at),
+            "last_used_from": token.last_used_from,
             "replaces": str(token.replaces_id) if token.replaces_id else None,
         }
 

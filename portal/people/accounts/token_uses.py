@@ -1,8 +1,8 @@
-"""Time of last use of tokens, to the minute.
+"""Last use of tokens: time, to the minute, and address.
 
-Requests must not wait for database writes. Uses are recorded in Redis, at most once per minute for each token
-and process, and written to the database by the control worker some seconds later. Uses lost with Redis are
-recorded again at the next use.
+Requests must not wait for database writes. Uses are recorded in Redis, at most once per minute for each
+token, address and process, and written to the database by the control worker some seconds later. Uses lost
+with Redis are recorded again at the next use.
 """
 
 from __future__ import annotations
@@ -14,35 +14,47 @@ from uuid import UUID
 
 import redis
 from django.db import transaction
-from django.db.models import Q
 
+from portal.common import request_context
 from portal.common.events import live
+from portal.common.events import services as events
+from portal.common.events.kinds import AuditKind
+from portal.people.accounts.limits import network_of
 from portal.people.accounts.models import ApiToken
+from portal.people.accounts.sessions import audit_targets
 
 RESOLUTION = timedelta(minutes=1)
+MAX_NETWORKS = 20
+"""Networks kept for a token. Uses from further ones are not reported: such a token is used from anywhere."""
 _KEY = "berth:acc:token-uses"
 _MAX_KEPT = 4096
 
 log = logging.getLogger(__name__)
-_noted: dict[UUID, datetime] = {}
+_noted: dict[UUID, tuple[datetime, str]] = {}
 
 
 def note(token: ApiToken, now: datetime) -> None:
-    """Record a use of `token`, unless one was recorded within the last minute."""
-    last_use = max((at for at in (_noted.get(token.pk), token.last_used_at) if at), default=None)
-    if last_use is not None and now - last_use <= RESOLUTION:
+    """Record a use of `token`, unless one from the same address was recorded within the last minute."""
+    address = request_context.current().address
+    last = _noted.get(token.pk)
+    if last is None and token.last_used_at is not None:
+        last = token.last_used_at, token.last_used_from or ""
+    if last is not None and now - last[0] <= RESOLUTION and last[1] == address:
         return
     if len(_noted) >= _MAX_KEPT:
         _noted.clear()
-    _noted[token.pk] = now
+    _noted[token.pk] = now, address
     try:
-        live.connection().hset(_KEY, str(token.pk), now.isoformat())
+        live.connection().hset(_KEY, str(token.pk), f"{now.isoformat()} {address}")
     except (redis.RedisError, OSError) as error:
         log.warning("could not record token use: %s", error)
 
 
 def store() -> int:
-    """Write recorded uses to the database. Returns the number of tokens; 0 if Redis is unavailable."""
+    """Write recorded uses to the database. Returns the number of tokens; 0 if Redis is unavailable.
+
+    The first use from another network than before is a security event of the owner.
+    """
     try:
         uses: Any = live.connection().hgetall(_KEY)
     except redis.RedisError as error:
@@ -51,13 +63,44 @@ def store() -> int:
     if not uses:
         return 0
     with transaction.atomic():
-        for name, value in uses.items():
-            at = datetime.fromisoformat(value.decode())
-            older = Q(last_used_at=None) | Q(last_used_at__lt=at)
-            ApiToken.objects.filter(older, pk=UUID(name.decode())).update(last_used_at=at)
+        tokens = ApiToken.objects.select_for_update(of=("self",)).select_related("owner").order_by("pk")
+        changed = []
+        for pk, token in tokens.in_bulk([UUID(name.decode()) for name in uses]).items():
+            at, _, address = uses[str(pk).encode()].decode().partition(" ")
+            if _apply(token, datetime.fromisoformat(at), address):
+                changed.append(token)
+        ApiToken.objects.bulk_update(changed, ["last_used_at", "last_used_from", "networks"])
     try:
         live.connection().hdel(_KEY, *uses)
     except redis.RedisError as error:
         # They are written again, without effect.
         log.warning("could not remove token uses: %s", error)
     return len(uses)
+
+
+def _apply(token: ApiToken, at: datetime, address: str) -> bool:
+    """Set the last use of a token. Return False if a later one is known."""
+    if token.last_used_at is not None and token.last_used_at >= at:
+        return False
+    token.last_used_at, token.last_used_from = at, address or None
+    network = network_of(address)
+    if address and network not in token.networks and len(token.networks) < MAX_NETWORKS:
+        if token.networks:
+            _record_new_network(token, address)
+        token.networks = [*token.networks, network]
+    return True
+
+
+def _record_new_network(token: ApiToken, address: str) -> None:
+    request_context.begin(address=address, user_agent="", request_id="")
+    request_context.note_token(token.prefix)
+    try:
+        events.record(
+            actor=token.owner,
+            kind=AuditKind.TOKEN_NEW_NETWORK,
+            message=f"used the token “{token.name}” from another network for the first time",
+            targets=audit_targets(token.owner),
+            data={"token": str(token.pk), "network": network_of(address)},
+        )
+    finally:
+        request_context.end()

@@ -97,6 +97,8 @@ class Migration(migrations.Migration):
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
                 ('renewable_until', models.DateTimeField(blank=True, help_text="Until when a job's token can be renewed; null for other tokens.", null=True)),
                 ('last_used_at', models.DateTimeField(blank=True, help_text='When it was last used.', null=True)),
+                ('last_used_from', models.GenericIPAddressField(blank=True, help_text='Address from which it was last used; null if never or unknown.', null=True)),
+                ('networks', models.JSONField(blank=True, default=list, editable=False)),
                 ('revoked_at', models.DateTimeField(blank=True, null=True)),
                 ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='tokens_made', to=settings.AUTH_USER_MODEL)),
                 ('replaces', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='replaced_by', to='accounts.apitoken')),
