@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 
 from portal.fleet.inventory.device_holders import DeviceHolder, DeviceHolders
 from portal.fleet.inventory.models import AllocatedDevice
@@ -20,16 +20,27 @@ class HoldersByAllocation(DeviceHolders):
 
     def of_devices(self, actor: User, devices: Collection[UUID]) -> Mapping[UUID, Sequence[DeviceHolder]]:
         holder = visible_to(actor, Workspace.objects.filter(pk=OuterRef("allocation__workspace")))
-        items = (
-            AllocatedDevice.objects.filter(device__in=devices, active=True)
-            .select_related("allocation__workspace__owner")
-            .annotate(shown=Exists(holder))
-            .order_by("allocation__granted_at", "pk")
-        )
+        items = _active(devices).annotate(shown=Exists(holder))
         holders: dict[UUID, list[DeviceHolder]] = defaultdict(list)
         for item in items:
             holders[item.device_id].append(_holder(item) if item.shown else DeviceHolder(item.milli))
         return holders
+
+
+def workspaces_of_devices(devices: Collection[UUID]) -> dict[UUID, tuple[Workspace, ...]]:
+    """Return the workspaces with active allocations of these devices, with owner and team, oldest first.
+
+    For readers who see all workspaces. One query.
+    """
+    holders: dict[UUID, list[Workspace]] = defaultdict(list)
+    for item in _active(devices).select_related("allocation__workspace__team"):
+        holders[item.device_id].append(item.allocation.workspace)
+    return {device: tuple(workspaces) for device, workspaces in holders.items()}
+
+
+def _active(devices: Collection[UUID]) -> QuerySet[AllocatedDevice]:
+    items = AllocatedDevice.objects.filter(device__in=devices, active=True)
+    return items.select_related("allocation__workspace__owner").order_by("allocation__granted_at", "pk")
 
 
 def _holder(item: AllocatedDevice) -> DeviceHolder:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from django.urls import reverse
 from django.utils.functional import Promise
@@ -23,7 +22,7 @@ from portal.fleet.inventory import counting, series
 from portal.fleet.inventory.cordons import display_name
 from portal.fleet.inventory.counting import CountedDevice, StateCounts
 from portal.fleet.inventory.device_states import DeviceState
-from portal.fleet.inventory.models import AllocatedDevice, Device, Pool
+from portal.fleet.inventory.models import Device, Pool
 from portal.people.accounts.models import User
 from portal.reports import state_samples
 from portal.reports.state_samples import StartFigures
@@ -40,6 +39,7 @@ from portal.web.inbox.sources import (
     ReservationSource,
 )
 from portal.workspaces import policies
+from portal.workspaces.device_holders import workspaces_of_devices
 from portal.workspaces.models import Workspace
 
 DAYS = 7
@@ -159,7 +159,7 @@ def idle_gpus(actor: User, devices: Iterable[CountedDevice], now: datetime) -> l
     longest = sorted(idle, key=lambda device: -idle_times.get(device, 0))[:MAX_IDLE]
     by_pk = Device.objects.select_related("node", "series").in_bulk(longest)
     rows = [by_pk[device] for device in longest if device in by_pk]
-    holders = _holders(rows)
+    holders = workspaces_of_devices([device.pk for device in rows])
     return [_idle_gpu(actor, device, holders.get(device.pk, ())) for device in rows]
 
 
@@ -172,11 +172,3 @@ def _idle_gpu(actor: User, device: Device, workspaces: tuple[Workspace, ...]) ->
         workspaces,
         reverse("workspaces:stop", args=[workspaces[0].pk]) if stoppable else "",
     )
-
-
-def _holders(devices: Iterable[Device]) -> dict[UUID, tuple[Workspace, ...]]:
-    rows = AllocatedDevice.objects.filter(device__in=[device.pk for device in devices], active=True)
-    holders: dict[UUID, tuple[Workspace, ...]] = {}
-    for row in rows.select_related("allocation__workspace__owner", "allocation__workspace__team"):
-        holders[row.device_id] = (*holders.get(row.device_id, ()), row.allocation.workspace)
-    return holders
