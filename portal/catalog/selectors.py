@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -206,32 +206,36 @@ class TemplateOffer:
         return next_action_of(self.blocker) if self.blocker else ""
 
 
-def template_offers(templates: Iterable[Template]) -> list[TemplateOffer]:
+def template_offers(
+    templates: Iterable[Template], programs: NodePrograms | None = None
+) -> list[TemplateOffer]:
     """Return the templates, with a reason where no node has the program."""
-    programs = installed_programs()
-    return [TemplateOffer(template, missing_program(template, programs)) for template in templates]
+    installed = (programs or node_programs()).installed
+    return [TemplateOffer(template, missing_program(template, installed)) for template in templates]
 
 
-def installed_programs() -> frozenset[str] | None:
-    """Return the programs of all real nodes; None without real nodes."""
-    rows = list(
-        Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False).values_list(
-            "programs", flat=True
-        )
-    )
-    if not rows:
-        return None
-    return frozenset(name for programs in rows for name, path in programs.items() if path)
+@dataclass(frozen=True, slots=True)
+class NodePrograms:
+    """The programs of each real node: path by name, empty if it lacks the program."""
+
+    nodes: Sequence[Mapping[str, str]]
+
+    @property
+    def installed(self) -> frozenset[str] | None:
+        """The programs of all nodes; None without nodes."""
+        if not self.nodes:
+            return None
+        return frozenset(name for programs in self.nodes for name, path in programs.items() if path)
+
+    def lack(self, name: str) -> bool:
+        """Return whether every node reports that it lacks this program. Unreported means unknown."""
+        return bool(self.nodes) and all(programs.get(name) == "" for programs in self.nodes)
 
 
-def tool_is_missing(name: str) -> bool:
-    """Return whether every real node reports that it lacks this program. Unreported means unknown."""
-    rows = list(
-        Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False).values_list(
-            "programs", flat=True
-        )
-    )
-    return bool(rows) and all(programs.get(name) == "" for programs in rows)
+def node_programs() -> NodePrograms:
+    """Return the programs of all real nodes. One query."""
+    nodes = Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False)
+    return NodePrograms(list(nodes.values_list("programs", flat=True)))
 
 
 def missing_program(template: Template, programs: frozenset[str] | None) -> Reason | None:

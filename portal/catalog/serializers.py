@@ -227,7 +227,7 @@ class TemplateSerializer(EntrySerializer):
         # Read once for all rows of a response.
         context: dict[str, Any] = self.context  # type: ignore[assignment]
         if "programs" not in context:
-            context["programs"] = selectors.installed_programs()
+            context["programs"] = selectors.node_programs().installed
         blocker = selectors.missing_program(template, context["programs"])
         return selectors.TemplateOffer(template, blocker)
 

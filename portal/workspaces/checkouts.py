@@ -17,7 +17,7 @@ from django.conf import settings
 from portal.catalog.models import Template
 from portal.catalog.repositories.rules import Source, problems_of
 from portal.catalog.repositories.selectors import dotfiles_of
-from portal.catalog.selectors import tool_is_missing
+from portal.catalog.selectors import node_programs
 from portal.common.errors import InvalidInput, StateConflict, Unavailable
 from portal.common.reasons.reason import Reason
 from portal.people.accounts.models import Team, User
@@ -58,7 +58,7 @@ def requested_repository(
         }
     url, ref, secret = (git[name].strip() for name in ("url", "ref", "secret"))
     problems = problems_of(url, ref, secret)
-    if not problems and url and tool_is_missing("git"):
+    if not problems and url and node_programs().lack("git"):
         problems["url"] = Reason(GitCode.NOT_INSTALLED)
     if not problems and secret and secret not in effective.available_secrets(owner, team, template).by_name:
         problems["secret"] = Reason(GitCode.SECRET_UNKNOWN, {"name": secret[:64]})

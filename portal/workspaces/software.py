@@ -14,7 +14,7 @@ from portal.catalog.environments.domain_events import VersionReady
 from portal.catalog.environments.models import Environment, EnvironmentVersion, Kind, VersionState
 from portal.catalog.models import Template
 from portal.catalog.rules import environment_problem
-from portal.catalog.selectors import installed_programs
+from portal.catalog.selectors import node_programs
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
 from portal.common.reasons.reason import Reason
@@ -55,7 +55,7 @@ def defaults_of(templates: Iterable[Template], team: Team | None) -> dict[UUID, 
     rows = list(templates)
     own = [template.environment for template in rows if template.environment is not None]
     coming = selectors.pending_versions(own)
-    programs = installed_programs() if coming else None
+    programs = node_programs().installed if coming else None
     defaults = {}
     for template in rows:
         environment = template.environment

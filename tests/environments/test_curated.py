@@ -9,7 +9,7 @@ from portal.catalog.environments import curated, services, upkeep
 from portal.catalog.environments.models import Environment, EnvironmentVersion, VersionState
 from portal.catalog.environments.sources import package_names, validate_source
 from portal.catalog.models import Template
-from portal.catalog.selectors import installed_programs, missing_program
+from portal.catalog.selectors import missing_program, node_programs
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
 from portal.common.events.models import Notification
@@ -95,17 +95,17 @@ def test_vs_code_is_available_after_its_environment_is_built(whole, db, settings
     call_command("bootstrap")
     template = Template.objects.select_related("environment__current").get(slug="vscode")
     assert template.environment is not None and template.environment.slug == curated.VSCODE
-    reason = missing_program(template, installed_programs())
+    reason = missing_program(template, node_programs().installed)
     assert reason is not None and "VS Code" in next_action_of(reason)
     settings.BERTH_BUILD_WHEN_ASKED = True
-    assert missing_program(template, installed_programs()) is None
+    assert missing_program(template, node_programs().installed) is None
     version = template.environment.versions.get()
     assert "npm:code-server" in version.source.split()
     version.state, version.digest, version.programs = VersionState.READY, "a" * 32, ["code-server"]
     version.save()
     Environment.objects.filter(pk=template.environment.pk).update(current=version)
     template = Template.objects.select_related("environment__current").get(slug="vscode")
-    assert missing_program(template, installed_programs()) is None
+    assert missing_program(template, node_programs().installed) is None
     assert default_of(template, None).version == version
 
 

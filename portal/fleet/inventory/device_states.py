@@ -162,13 +162,20 @@ def _is_not_idle(now: datetime) -> Q:
     )
 
 
-def _ladder(*steps: tuple[Q, DeviceState], default: Case | DeviceState) -> Case:
-    """Return the state of the first condition that holds. Later conditions are evaluated only if needed."""
+def _ladder(*steps: tuple[Q, Case | DeviceState], default: Case | DeviceState) -> Case:
+    """Return the state of the first condition that holds. Later conditions are evaluated only if needed.
+
+    Each condition costs time in Django, too, so ladders are nested and ask each only once.
+    """
     return Case(
-        *(When(where, then=Value(state.value)) for where, state in steps),
-        default=Value(default.value) if isinstance(default, DeviceState) else default,
+        *(When(where, then=_value(state)) for where, state in steps),
+        default=_value(default),
         output_field=CharField(),
     )
+
+
+def _value(state: Case | DeviceState) -> Case | Value:
+    return Value(state.value) if isinstance(state, DeviceState) else state
 
 
 def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
@@ -176,14 +183,15 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
         return _is_instance() & Q(Exists(its_gpu.filter(where)))
 
     closed = Q(is_active(now, "node__pool"))
-    own = _ladder(
-        (~Q(Exists(_ACTIVE)) & UNSCRUBBED, DeviceState.CHECKING),
-        (~Q(Exists(_ACTIVE)) & closed, DeviceState.MAINTENANCE),
-        (~Q(Exists(_ACTIVE)), DeviceState.FREE),
+    in_use = _ladder(
         (is_idle(now), DeviceState.IDLE),
         (Q(used_milli__gte=WHOLE_DEVICE_MILLI), DeviceState.ALLOCATED),
         default=DeviceState.SHARED,
     )
+    unused = _ladder(
+        (UNSCRUBBED, DeviceState.CHECKING), (closed, DeviceState.MAINTENANCE), default=DeviceState.FREE
+    )
+    own = _ladder((Q(Exists(_ACTIVE)), in_use), default=unused)
     held = Q(Exists(_ACTIVE)) | Q(Exists(_parts().filter(Exists(_ACTIVE))))
     silent = ~in_contact("node__")
     return _ladder(
@@ -193,9 +201,8 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
         # Held devices keep their last known state while nothing reports; no other can be used.
         (silent & ~held, DeviceState.OFFLINE),
         (~silent & (Q(checking=True) | of_gpu(Q(checking=True))), DeviceState.CHECKING),
-        default=Case(
-            When(is_partitioned(), then=_state_of_parts(now)), default=own, output_field=CharField()
-        ),
+        (is_partitioned(), _state_of_parts(now)),
+        default=own,
     )
 
 
@@ -207,13 +214,13 @@ def _state_of_parts(now: datetime) -> Case:
     def some(where: Q) -> Q:
         return Q(Exists(_parts().filter(where)))
 
-    return _ladder(
-        (some(~unheld) & some(unheld), DeviceState.SHARED),
-        (~some(unheld) & ~some(_is_not_idle(now)), DeviceState.IDLE),
-        (~some(unheld), DeviceState.ALLOCATED),
-        (some(~out) & Q(is_active(now, "node__pool")), DeviceState.MAINTENANCE),
-        (some(~out), DeviceState.FREE),
+    in_use = _ladder((some(_is_not_idle(now)), DeviceState.ALLOCATED), default=DeviceState.IDLE)
+    available = _ladder((Q(is_active(now, "node__pool")), DeviceState.MAINTENANCE), default=DeviceState.FREE)
+    unused = _ladder(
+        (some(~out), available),
         (some(FOUND_BAD), DeviceState.FAILED),
         (some(Q(cordoned=True)), DeviceState.CORDONED),
         default=DeviceState.CHECKING,
     )
+    partly_used = _ladder((some(~unheld), DeviceState.SHARED), default=unused)
+    return _ladder((some(unheld), partly_used), default=in_use)

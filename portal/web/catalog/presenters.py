@@ -124,7 +124,7 @@ def workspaces_url(entry: Template | Flavor) -> str:
 
 def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[CatalogRow]:
     """Return rows for these entries, with a fixed number of queries."""
-    programs = selectors.installed_programs()
+    programs = selectors.node_programs().installed
     state_texts = environment_states(candidate for candidate in entries if isinstance(candidate, Template))
     own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
     counts = _workspaces_of(entries) if actor.sees_all else {}

@@ -11,9 +11,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from portal.catalog.models import Template
 from portal.people.accounts.models import Team, User
-from portal.workspaces.secrets.effective import available_secrets, is_automatic
+from portal.workspaces.secrets.effective import AvailableSecrets, is_automatic
 from portal.workspaces.secrets.models import Holder, Secret, Source
 
 OF: dict[Source, str | Promise] = {
@@ -91,16 +90,8 @@ class SecretChoice:
     chosen: bool
 
 
-def available_names(owner: User, team: Team | None, template: Template | None) -> list[str]:
-    """Return the names of all secrets available to a workspace, for a single choice."""
-    return sorted(available_secrets(owner, team, template).by_name)
-
-
-def choices(
-    owner: User, team: Team | None, template: Template | None, names: Collection[str]
-) -> list[SecretChoice]:
+def choices(offer: AvailableSecrets, names: Collection[str]) -> list[SecretChoice]:
     """Return the secrets for the form of a new workspace: optional ones first, then automatic ones."""
-    offer = available_secrets(owner, team, template)
     options = []
     for name, rows in offer.by_name.items():
         # The secret without a selection, and the one with it.

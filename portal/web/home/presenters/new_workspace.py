@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from portal.catalog import selectors as catalog
 from portal.catalog.environments.models import Kind
 from portal.catalog.models import Flavor, Template
 from portal.catalog.repositories.rules import Source
+from portal.catalog.selectors import NodePrograms
 from portal.common.completion import Option
 from portal.common.formatting import format_size
 from portal.common.reasons.reason import Reason
@@ -81,8 +82,14 @@ class TemplateCard:
 
 @dataclass(frozen=True, slots=True)
 class NewWorkspaceChoice:
-    """The current state of the form of a new workspace."""
+    """The current state of the form of a new workspace. `last` is the actor's last choice.
 
+    `teams` may be charged. `git_missing`: no node can clone a repository.
+    """
+
+    last: Workspace | None
+    teams: list[Team]
+    git_missing: bool
     templates: list[TemplateCard]
     team: Team | None
     find: str
@@ -165,13 +172,12 @@ class GitFields:
     unavailable: str
 
 
-def git_fields(template: Template | None, written: Source) -> GitFields:
+def git_fields(choice: NewWorkspaceChoice, written: Source) -> GitFields:
     """Return the repository fields with the given values."""
-    missing = catalog.tool_is_missing("git")
     return GitFields(
         **written,
-        default=template.git_url if template is not None else "",
-        unavailable=sentence_of(Reason(GitCode.NOT_INSTALLED)) if missing else "",
+        default=choice.template.git_url if choice.template is not None else "",
+        unavailable=sentence_of(Reason(GitCode.NOT_INSTALLED)) if choice.git_missing else "",
     )
 
 
@@ -193,12 +199,15 @@ def choice(
     most `CARDS` of each are shown. `environment` is empty for the template's own, and `None` for the last
     choice.
     """
-    last = selectors.last_choice(actor)
+    last, teams = selectors.last_choice(actor), list(chargeable_teams(actor))
     preferences = _Preferences(actor, last, template, flavor, team, environment, expected_s, find)
-    chosen_team = _choose_team(preferences)
+    chosen_team, programs = _choose_team(preferences, teams), catalog.node_programs()
     on_nodes = node_software_name(actor, chosen_team)
-    templates, left_out = _template_cards(preferences, chosen_team, on_nodes)
+    templates, left_out = _template_cards(preferences, chosen_team, on_nodes, programs)
     form = NewWorkspaceChoice(
+        last=last,
+        teams=teams,
+        git_missing=programs.lack("git"),
         templates=templates,
         team=chosen_team,
         find=find,
@@ -289,21 +298,21 @@ class _FlavorField:
     left_out: int
 
 
-def _choose_team(preferences: _Preferences) -> Team | None:
+def _choose_team(preferences: _Preferences, teams: Iterable[Team]) -> Team | None:
     """Return the team that is charged, or `None` if the actor has none."""
-    teams = {team.slug: team for team in chargeable_teams(preferences.actor)}
-    return teams.get(_pick(list(teams), *preferences.teams))
+    by_slug = {team.slug: team for team in teams}
+    return by_slug.get(_pick(list(by_slug), *preferences.teams))
 
 
 def _template_cards(
-    preferences: _Preferences, team: Team | None, on_nodes: str
+    preferences: _Preferences, team: Team | None, on_nodes: str, programs: NodePrograms
 ) -> tuple[list[TemplateCard], int]:
     """Return the team's templates with one chosen if any is available, and the number not shown."""
     offered = catalog.templates_of(team) if team is not None else Template.objects.none()
     templates, left_out = _visible_entries(
         list(offered), preferences.find, _first_preference(preferences.templates)
     )
-    cards = catalog.template_offers(templates)
+    cards = catalog.template_offers(templates, programs)
     usable = [offer.template for offer in cards if not offer.reason]
     current = [template.slug for template in usable if not template.deprecated]
     chosen = _pick([template.slug for template in usable], *preferences.templates, *current[:1])

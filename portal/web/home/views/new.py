@@ -27,8 +27,10 @@ from portal.web.home.presenters import new_workspace
 from portal.web.home.presenters.later_flavors import FIELDS, LaterFlavors, fields
 from portal.web.home.presenters.options import Options, has_problem, options_summary
 from portal.workspaces import selectors, services, software
+from portal.workspaces.models import Workspace
 from portal.workspaces.order import MAX_EXPECTED_S, MIN_EXPECTED_S, WorkspaceOrder, require_in_range
 from portal.workspaces.secrets import presenters as secrets
+from portal.workspaces.secrets.effective import available_secrets
 from portal.workspaces.views import redirect_to_workspace
 
 MAX_NONCE_LENGTH = 64
@@ -75,7 +77,8 @@ def new(request: SignedInRequest) -> HttpResponse:
         suggested = services.free_name(actor=request.user, team=choice.team, template=choice.template)
     name = data.get("name", "")
     rename = not _name_to_start(data)
-    hours, chosen_secrets = strip_nul(data.get("hours", ""))[:6], _selected_secrets(request)
+    hours, chosen_secrets = strip_nul(data.get("hours", ""))[:6], _selected_secrets(request, choice.last)
+    offered_secrets = available_secrets(request.user, choice.team, choice.template)
     selected = Options(
         hours=hours if _seconds_if_valid(hours) is not None else "",
         later=later,
@@ -94,10 +97,10 @@ def new(request: SignedInRequest) -> HttpResponse:
         "later_fields": fields(later, [card.flavor for card in choice.flavors], choice.flavor),
         "start_within": later.minutes,
         "move_home": "move_home" in data,
-        "secrets": secrets.choices(request.user, choice.team, choice.template, chosen_secrets),
+        "secrets": secrets.choices(offered_secrets, chosen_secrets),
         "options": options_summary(choice, selected),
-        "git": new_workspace.git_fields(choice.template, _git_fields(data)),
-        "git_secrets": secrets.available_names(request.user, choice.team, choice.template),
+        "git": new_workspace.git_fields(choice, _git_fields(data)),
+        "git_secrets": sorted(offered_secrets.by_name),
         "once": once or uuid4().hex,
         # The suggested environment follows the template until the user chooses another one.
         "kept_environment": f"{choice.environment or AS_TEMPLATE}:{choice.template.slug}"
@@ -112,7 +115,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in params.items() if v})}")
     problems = error.field_errors if error else {}
     context |= {
-        "teams": accounts.chargeable_teams(request.user),
+        "teams": choice.teams,
         "name_problems": problems.get("name", []),
         "secret_problems": problems.get("secrets", []),
         "later_problems": [*problems.get("flavors", []), *problems.get("start_within_min", [])],
@@ -155,12 +158,11 @@ def _environment_to_start(data: Mapping[str, str]) -> str:
     return strip_nul(data.get("environment", ""))
 
 
-def _selected_secrets(request: SignedInRequest) -> list[str]:
+def _selected_secrets(request: SignedInRequest, last: Workspace | None) -> list[str]:
     """Return the selected secrets; initially those of the last workspace."""
     if request.method == "POST" or request.htmx or "secrets" in request.GET:
         data = request.POST if request.method == "POST" else request.GET
         return [strip_nul(name) for name in data.getlist("secrets")]
-    last = selectors.last_choice(request.user)
     return list(last.secrets) if last is not None else []
 
 
@@ -203,7 +205,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         lifetime_s=parse_hours(request.POST.get("hours", "")),
         # An unchecked box means no answer: the template and flavor decide.
         checkpointed=True if "checkpointed" in request.POST else None,
-        secrets=_selected_secrets(request),
+        secrets=_selected_secrets(request, None),
         git=_git(request.POST),
         start_without_gpu="start_without_gpu" in request.POST,
         move_home="move_home" in request.POST,
@@ -243,7 +245,7 @@ def _redirect_to_request(request: SignedInRequest, chosen: dict[str, str], name:
         query["environment"] = environment
     if "checkpointed" in request.POST:
         query["checkpointed"] = "on"
-    if secret_names := _selected_secrets(request):
+    if secret_names := _selected_secrets(request, None):
         query["secrets"] = " ".join(secret_names)
     if later.slugs:
         query |= {"fallbacks": " ".join(later.slugs), "start_within_s": later.start_within_s}
