@@ -66,7 +66,8 @@ class Site:
         # With the policy of a pool of real devices. What is said of its devices is marked as simulated.
         self.pool = Pool.objects.create(
             slug="fleet", name="Fleet", driver="local", simulated=True, state=PoolState.ONLINE,
-            config={"node": "none"}, **policy,
+            # One user asks for everything, so homes of single nodes would keep all work on one node.
+            config={"node": "none", "homes_shared": True}, **policy,
         )  # fmt: skip
         self.team = Team.objects.create(slug="team", name="Team")
         self.user = User.objects.create(username="user", password="!")

@@ -226,7 +226,7 @@ def test_node_and_device_pages(site, bob, as_user):
         page = text(client.get(f"/gpus/devices/{device.pk}/"))
         assert f"State {word}" in page, device.uuid
     for node in Node.objects.filter(pool=site):
-        found = Counter(row[1] for row in rows(client.get(f"/gpus/nodes/{node.pk}/")) if len(row) == 5)
+        found = Counter(row[1] for row in rows(client.get(f"/gpus/nodes/{node.pk}/")) if len(row) == 6)
         del found["State"]
         assert found == Counter(WORDS[STATES[each.uuid]] for each in node.devices.all())
     page = text(client.get(f"/gpus/nodes/{Node.objects.get(name='each').pk}/"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -27,6 +27,8 @@ from portal.scheduling.engine.codes import PlacementCode
 from provisioning.check_messages import CheckCommand
 from provisioning.gpu.check.assess import THIRD_NODE
 from provisioning.gpu.host import RdmaPort
+from provisioning.registry import traits_of
+from provisioning.traits import DeviceChecks
 from tests import sites
 from tests.factories import MachineFactory, node_info
 from tests.gpu_checks.helpers import checked_pool, commands, fresh, real_report, run_of, tell
@@ -249,7 +251,8 @@ def test_node_at_its_check_limit_is_refused(nodes, sent, monkeypatch):
 
 
 def test_pool_without_node_workers_is_refused(nodes, monkeypatch):
-    monkeypatch.setattr(Pool, "runs_on_node", property(lambda self: False))
+    without = replace(traits_of("local"), device_checks=DeviceChecks.NONE)
+    monkeypatch.setattr(Pool, "traits", without)
     assert refused(nodes[0], nodes[1]) == CheckCode.LINK_NOT_BY_DRIVER
 
 
@@ -376,7 +379,7 @@ def test_deleted_end_does_not_affect_the_other(nodes, end_commands, end):
 
 def test_simulated_link_checks_are_marked(catalog, olga, sent, end):
     pool = checked_pool(rdma_node("node-1"), rdma_node("node-2"))
-    Pool.objects.filter(pk=pool.pk).update(simulated=True)
+    Pool.objects.filter(pk=pool.pk).update(simulated=True, driver="simulated")
     Device.objects.update(passed_at=timezone.now())
     first, second = Node.objects.order_by("name")
     run = ask(first, second, olga)

@@ -152,7 +152,7 @@ def test_no_peers_are_reserved_while_workspaces_wait(gpus):
 def test_devices_without_links_and_simulated_devices_have_no_peers(catalog, gpus):
     Device.objects.filter(pk=gpus[0].pk).update(island="")
     assert indexes(ask(gpus[0])) == []
-    Pool.objects.update(simulated=True)
+    Pool.objects.update(simulated=True, driver="simulated")
     assert indexes(ask(gpus[1])) == []
 
 

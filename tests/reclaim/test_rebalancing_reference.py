@@ -109,5 +109,5 @@ def test_proposals_equal_those_of_the_reference_search(seed):
     ):
         found = rebalancing.propose(clusters, running, waiting, past, NOW, rules, scores)
     case = reference.Case(past, NOW, rules, scores, looked_at)
-    pools = {pool: world.anew for pool, world in worlds.items()}
+    pools = {pool: world.new_cluster for pool, world in worlds.items()}
     assert found == reference.propose(pools, running, waiting, case)
