@@ -357,18 +357,22 @@ def test_only_the_two_doors_are_reachable_from_the_node_network(pair: Pair) -> N
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def test_drained_node_keeps_stopped_workspaces_until_it_returns(pair: Pair) -> None:
-    """Its workspaces wait for the machine with their home, and start when it returns."""
-    waits = pair.workspaces["node-b"]
+def test_workspace_of_a_drained_node_starts_elsewhere_with_its_home(pair: Pair) -> None:
+    """A start that finds the machine of its home closed takes the home along, and back again."""
+    moved = pair.workspaces["node-b"]
     refused = pair.b.berth("leave")
     assert refused.returncode == 1 and "node-b still has 1 workspace" in refused.stderr, refused.stderr
     pair.act("node-b", "drain")
-    pair.ada.wait(waits, "pending", limit_s=LIMIT_S)
     eventually(lambda: not pair.b.owned(), limit_s=LIMIT_S, what="nothing runs on node-b")
+    pair.ada.wait(moved, "running", limit_s=LIMIT_S)
+    assert pair.berth.owned("ws-" + moved.replace("-", "")) and not pair.b.owned()
+    assert (pair.berth.home / "homes" / "lab" / "ada" / "where.txt").read_text() == "on node-b"
     assert pair.ben.workspace(pair.workspaces["node-a"])["state"] == "running"
     pair.act("node-b", "uncordon")
-    pair.ada.wait(waits, "running", limit_s=LIMIT_S)
-    assert pair.b.owned()
+    pair.ada.act(moved, "stop")
+    pair.ada.wait(moved, "stopped", limit_s=LIMIT_S)
+    pair.start_on("node-b", "node-a")
+    assert (pair.b.folder.home / "homes" / "lab" / "ada" / "where.txt").read_text() == "on node-b"
 
 
 def test_revoked_node_is_cut_off(pair: Pair) -> None:
