@@ -337,7 +337,7 @@ def test_files_can_be_dropped_into_the_home_of_a_stopped_workspace(
     # Once more: nothing is replaced unasked, and what is asked for is.
     (tmp_path / "dropped.txt").write_text("again")
     drop(her.page, zone, tmp_path / "dropped.txt")
-    her.page.get_by_role("button", name="Replace it dropped.txt").click()
+    her.page.get_by_role("button", name="Replace file dropped.txt").click()
     expect(her.page.locator("[data-sum]")).to_have_text("4 uploaded, 0 not")
     assert (home / "dropped.txt").read_text() == "again"
     her.page.get_by_role("link", name="Reload folder").click()

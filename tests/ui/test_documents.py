@@ -43,7 +43,7 @@ def test_search_works_without_javascript(visit: Any, alice: Any) -> None:
     page.get_by_role("navigation", name="On this page").get_by_role("link", name="For approvers").click()
     assert page.url.endswith("/docs/quotas/#for-approvers")
     page.get_by_role("navigation", name="Previous and next page").get_by_role("link").last.click()
-    assert page.url.endswith("/docs/people/")
+    assert page.url.endswith("/docs/cohorts/")
 
 
 @pytest.mark.parametrize("theme", quick_of(["light", "dark"], ["light"], "the same pages in the dark"))
