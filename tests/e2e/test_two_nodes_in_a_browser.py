@@ -225,7 +225,8 @@ def test_killed_worker_and_workspace_are_explained_on_the_page(site: Site) -> No
 
 
 def test_node_is_drained_and_returned_to_service(site: Site) -> None:
-    """Ada's workspace waits for its home's node and starts again automatically."""
+    """Ada's workspace waits for its home's node, as no other is open, and starts again automatically."""
+    site.cordon("node-y")
     admin, page = site.machines_page(), site.pages["node-x"]
     site.row("node-x").get_by_role("link", name="Cordon or drain").click()
     admin.get_by_role("link", name="Drain").click()
@@ -234,13 +235,14 @@ def test_node_is_drained_and_returned_to_service(site: Site) -> None:
     admin.get_by_role("button", name="Drain node-x").click()
     page.get_by_text("Preempted in").wait_for(timeout=SOON_MS)
     page.screenshot(path=site.ada.shot_path("drained-told"), full_page=True)
-    expect(page.locator("#live .note.wait").first).to_contain_text("node-x", timeout=LIMIT_MS)
+    expect(page.locator("#live .note.wait").first).to_contain_text("and 2 more nodes", timeout=LIMIT_MS)
     eventually(lambda: not site.machines["node-x"].owned(), limit_s=LIMIT_S, what="nothing runs on node-x")
     page.screenshot(path=site.ada.shot_path("drained-waits"), full_page=True)
     assert site.ada_api.workspace(site.workspaces["node-y"])["state"] == "running"
     site.admin.shot("drained")
     admin.get_by_role("button", name="Return to service").click()
     page.locator("#act-open").wait_for(timeout=LIMIT_MS)
+    site.cordon("node-y", "uncordon")
 
 
 def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
@@ -251,7 +253,7 @@ def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
     site.row("node-y").get_by_role("link", name="Revoke").click()
     site.admin.shot("revoke")
     site.admin.page.get_by_role("button", name="Revoke node-y").click()
-    note = page.locator("#live .note").filter(has_text="node-y, was revoked")
+    note = page.locator("#live .note").filter(has_text="node-y was revoked")
     note.wait_for(timeout=SOON_MS)
     expect(note).to_contain_text("Ask an operator about its files")
     expect(page.locator("#act-open")).to_have_count(0)
@@ -271,7 +273,7 @@ def test_revoked_node_is_explained_on_the_page(site: Site) -> None:
     small.page.get_by_text("Machine revoked").first.wait_for()
     small.shot("home")
     small.page.goto(f"{site.berth.url}/workspaces/{workspace_id}/")
-    small.page.get_by_text("node-y, was revoked").first.wait_for()
+    small.page.get_by_text("node-y was revoked").first.wait_for()
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert small.page.evaluate(wide) <= 0
     small.shot("revoked")
