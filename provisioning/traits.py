@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+STARTING_OBSERVE_S = 5.0
+"""Usual seconds between two observations of a workspace that starts."""
+
 
 class Plane(StrEnum):
     """Who runs a driver's calls: `node`: the node's worker; `engine`: any worker that reaches the engine."""
@@ -63,5 +66,5 @@ class Traits:
     """Whether the driver enforces `WorkspaceSpec.egress` and its pool's `egress`."""
     limits_homes: bool = False
     """Whether the driver enforces `HOME_LIMIT` of its pool's configuration."""
-    starting_observe_s: float = 5.0
+    starting_observe_s: float = STARTING_OBSERVE_S
     """Seconds between two observations of a workspace that starts."""

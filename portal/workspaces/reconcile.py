@@ -53,7 +53,6 @@ from provisioning.types import Op
 log = logging.getLogger(__name__)
 
 REFUSED_WAIT_S = 5
-STARTING_OBSERVE_S = 5
 STOPPING_OBSERVE_S = 0.5
 HEARTBEATS_MISSED = 3
 MAX_BACKOFF_S = 30

@@ -29,6 +29,7 @@ from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State
 from portal.workspaces.models import StartSecrets, Workspace, WorkspaceStatus
 from portal.workspaces.transitions import advance, lock_workspace, set_rows
 from provisioning.registry import driver_for
+from provisioning.traits import STARTING_OBSERVE_S
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         return
     if seen.state is ObservedState.UNKNOWN:
         # Nothing was learnt, not even that it was launched.
-        _reconcile_in(workspace, reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, STARTING_OBSERVE_S)
         return
     current = seen.ref.generation == workspace.generation
     if seen.state is ObservedState.ABSENT or not current:
@@ -141,7 +142,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
         _ended_by_itself(workspace, seen, TerminationReason.START_FAILED)
     else:
         pool = workspace.pool
-        _reconcile_in(workspace, pool.traits.starting_observe_s if pool else reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, pool.traits.starting_observe_s if pool else STARTING_OBSERVE_S)
 
 
 def _learn(workspace: Workspace, seen: Observation) -> None:
@@ -183,7 +184,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         patience = reconcile.heartbeat_patience().total_seconds()
         # The agent has reported the end of the app, but this observation is older: check again soon.
-        _reconcile_in(workspace, patience if workspace.status.heartbeat_at else reconcile.STARTING_OBSERVE_S)
+        _reconcile_in(workspace, patience if workspace.status.heartbeat_at else STARTING_OBSERVE_S)
 
 
 def _ended_by_itself(workspace: Workspace, seen: Observation, termination: TerminationReason) -> None:

@@ -8,10 +8,11 @@ from portal.catalog.models import Flavor, Template
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission, blockers
 from portal.scheduling.verdicts import Outcome
-from portal.workspaces import reconcile, results
+from portal.workspaces import results
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from provisioning.drivers.local.driver import LocalDriver
+from provisioning.traits import STARTING_OBSERVE_S
 from provisioning.types import ObservedState, Op, PoolConfig, WorkspaceRef
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, endpoint_of, seen, taken
@@ -107,7 +108,7 @@ def test_exit_reported_during_an_observation_is_observed_again(clock, make, alic
     early = taken(sent, Op.OBSERVE)
     results.agent_exited(**told, exit_code=1, log_tail="bye")
     results.apply_result(seen(early, ObservedState.RUNNING, ready=True))
-    clock.shift(reconcile.STARTING_OBSERVE_S + 1)
+    clock.shift(STARTING_OBSERVE_S + 1)
     sweep()
     results.apply_result(seen(taken(sent, Op.OBSERVE), ObservedState.FAILED, exit_code=1))
     workspace.refresh_from_db()

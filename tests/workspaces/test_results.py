@@ -11,6 +11,7 @@ from portal.scheduling import cycle
 from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
+from provisioning.traits import STARTING_OBSERVE_S
 from provisioning.types import Observation, ObservedState, Op, Result, WorkspaceRef
 from tests import sites
 from tests.factories import FlavorFactory
@@ -100,7 +101,7 @@ def test_starting_workspace_is_observed_again(workspace, sent, clock):
     assert workspace.endpoint == ENDPOINT
     sweep()
     assert len(sent) == 0, "not before its time"
-    clock.shift(reconcile.STARTING_OBSERVE_S)
+    clock.shift(STARTING_OBSERVE_S)
     sweep()
     assert answer(sent, Op.OBSERVE, "running", ready=True, endpoint=ENDPOINT)
     workspace.refresh_from_db()
@@ -221,7 +222,7 @@ def test_app_ending_during_the_start_fails_with_its_log(workspace, sent, state):
 
 def test_launched_workspace_that_ended_fails(workspace, sent, clock):
     assert answer(sent, Op.START, "starting")
-    clock.shift(reconcile.STARTING_OBSERVE_S)
+    clock.shift(STARTING_OBSERVE_S)
     sweep()
     assert answer(sent, Op.OBSERVE, "absent")
     workspace.refresh_from_db()

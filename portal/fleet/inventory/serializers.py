@@ -108,17 +108,8 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     class Meta:
         model = Pool
         fields = [
-            *(
-                "slug",
-                "name",
-                "driver",
-                "simulated",
-                "enabled",
-                "state",
-                "state_message",
-                "traits",
-                "capabilities",
-            ),
+            *("slug", "name", "driver", "simulated", "enabled", "state", "state_message"),
+            *("traits", "capabilities"),
             *("node_count", "online_count", "device_count", "resources", "inventory_at", "created_at"),
             *("placement_policy", "rebalancing", "retiring", "updated_at"),
         ]
