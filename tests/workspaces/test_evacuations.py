@@ -120,6 +120,29 @@ def test_home_in_use_waits_until_it_is_free(pool, make, bob, olga, sent):
     assert how(olga).state == "done" and HomePlace.objects.get().node == to
 
 
+def test_home_that_moves_with_its_workspace_counts_as_moved(pool, make, bob, olga, sent):
+    """A drained workspace starts on another node and takes its home along before the evacuation asks."""
+    there = Allocation.objects.get(workspace=make(bob)).node
+    to = Node.objects.exclude(pk=there.pk).first()
+    place = HomePlace.objects.get()
+    earlier = HomeMove.objects.create(
+        owner=bob, team=place.team, pool=pool, source=there, source_name=there.name, target_name=to.name,
+        state="done", open=False, bytes_done=9, asked_at=timezone.now(), ended_at=timezone.now(),
+        next_at=timezone.now(),
+    )  # fmt: skip
+    evacuate(olga, there, to.name)
+    evacuations.sweep()
+    assert not active()
+    Allocation.objects.update(released_at=timezone.now())
+    move = home_moves.begin(place_id=place.pk, node=to.name, actor=home_moves.SYSTEM)
+    HomeMove.objects.filter(pk=move.pk).update(bytes_done=5)
+    arrive(move)
+    go_on()
+    found = how(olga)
+    assert (found.state, found.moved, found.left, found.bytes_done) == ("done", 1, 0, 5), earlier
+    assert "1 home folder was moved." in Notification.objects.get(user=olga).body
+
+
 def test_failed_or_cancelled_homes_move_with_a_repeated_request(node, homes, olga, sent):
     evacuate(olga, node)
     evacuations.sweep()

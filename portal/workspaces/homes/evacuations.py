@@ -156,7 +156,8 @@ def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
     """Return all evacuations with their progress, for operators and auditors; for others none.
 
     `moved`, `stayed` and `under_way` count homes; `left` counts homes still on the node that will be moved;
-    `bytes_done` is the number of bytes copied.
+    `bytes_done` is the number of bytes copied. Homes that moved meanwhile with the start of a workspace are
+    in `moved` and `bytes_done`, too.
     """
     rows = HomeEvacuation.objects.select_related("pool", "source", "requester")
     stayed = HomeMove.objects.filter(
@@ -172,11 +173,16 @@ def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
         .annotate(number=Count("pk"))
         .values("number")
     )
+    outer_end = Coalesce(OuterRef("ended_at"), timezone.now())
+    done = _completed_moves(OuterRef("pool"), OuterRef("source_name"), OuterRef("asked_at"), outer_end)
+    done = done.order_by().values("source_name")
+    unfinished = ~Q(moves__state=HomeMoveState.DONE)
     rows = rows.annotate(
-        moved=Count("moves", filter=Q(moves__state=HomeMoveState.DONE)),
+        moved=Coalesce(Subquery(done.annotate(number=Count("pk")).values("number")), 0),
         stayed=Count("moves", filter=Q(moves__state__in=ENDED_ELSEWHERE)),
         under_way=Count("moves", filter=Q(moves__state__in=ACTIVE_MOVES)),
-        bytes_done=Coalesce(Sum("moves__bytes_done"), 0),
+        bytes_done=Coalesce(Sum("moves__bytes_done", filter=unfinished), 0)
+        + Coalesce(Subquery(done.annotate(copied=Sum("bytes_done")).values("copied")), 0),
         left=Coalesce(Subquery(homes), 0),
     )
     return rows if actor.sees_all else rows.none()
@@ -304,13 +310,15 @@ def _step(pk: UUID) -> None:
 
 def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
     """End the evacuation, and notify its requester."""
-    counts = evacuation.moves.aggregate(
-        moved=Count("pk", filter=Q(state=HomeMoveState.DONE)),
-        stayed=Count("pk", filter=Q(state__in=ENDED_ELSEWHERE)),
-    )
+    now = timezone.now()
+    done = _completed_moves(evacuation.pool, evacuation.source_name, evacuation.asked_at, now)
+    counts = {
+        "moved": done.count(),
+        "stayed": evacuation.moves.filter(state__in=ENDED_ELSEWHERE).count(),
+    }
     is_complete = why is None and not counts["stayed"]
     evacuation.state = EvacuationState.DONE if is_complete else EvacuationState.INCOMPLETE
-    evacuation.ended_at, evacuation.reason = timezone.now(), why.as_json() if why is not None else {}
+    evacuation.ended_at, evacuation.reason = now, why.as_json() if why is not None else {}
     evacuation.save()
     params = {"from": evacuation.source_name, "to": evacuation.target_name}
     _record(
@@ -358,6 +366,21 @@ def unsuccessful_moves(evacuation: HomeEvacuation) -> QuerySet[HomeMove]:
     """Return the failed and cancelled moves of an evacuation, by home."""
     rows = evacuation.moves.filter(state__in=ENDED_ELSEWHERE).select_related("owner", "team")
     return rows.order_by("team__slug", "owner__username")
+
+
+def _completed_moves(pool: Any, source_name: Any, since: Any, until: Any) -> QuerySet[HomeMove]:
+    """Return the moves that took homes off a node in a period; the arguments may be expressions.
+
+    Moves that the evacuation did not request belong to its progress: a drained workspace takes its home along
+    when it starts on another node.
+    """
+    return HomeMove.objects.filter(
+        pool=pool,
+        source_name=source_name,
+        state=HomeMoveState.DONE,
+        ended_at__gte=since,
+        ended_at__lte=until,
+    )
 
 
 def latest_evacuation(actor: User, node: Node) -> HomeEvacuation | None:
