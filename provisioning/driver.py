@@ -1,4 +1,4 @@
-"""The contract of drivers. `tests/provisioning/test_driver_contract.py` checks every driver against it.
+"""The contract of drivers. `tests/provisioning/test_driver_contract*.py` check every driver against it.
 
 1. The external name derives from the workspace's UUID and is also stored on the backend. Check for it
    before creating.
