@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from portal.announcements import api as announcements
 from portal.catalog import api as catalog
 from portal.catalog.environments import api as environments
 from portal.catalog.repositories import api as repositories
 from portal.common.api import routes, unknown_endpoint
 from portal.common.events import api as events
 from portal.common.events import audit_api as audit
+from portal.fleet.announcements import api as announcements
 from portal.fleet.inventory import api as inventory
 from portal.fleet.inventory import maintenance_api as maintenance
 from portal.fleet.inventory import sample_api as samples

@@ -21,7 +21,7 @@ urlpatterns = [
     path("", include("portal.people.identity.urls")),
     path("", include("portal.people.identity.library_urls")),
     path("", include("portal.web.documents.urls")),
-    path("", include("portal.announcements.urls")),
+    path("", include("portal.fleet.announcements.urls")),
     path("", include("portal.catalog.environments.urls")),
     path("", include("portal.common.events.urls")),
     path("", include("portal.web.fleet.urls")),

@@ -11,6 +11,7 @@ from portal.catalog import services as catalog
 from portal.catalog.deletion_policy import deletion_policy as entry_deletion
 from portal.catalog.domain_events import EntryChanged, EntryDeleted
 from portal.catalog.environments.domain_events import BuildsChanged, VersionReady
+from portal.catalog.selectors import OffersByFlavor
 from portal.celery import ask_directory
 from portal.common import encrypted_fields, idempotency, ports
 from portal.common.domain_events import in_transaction, on_commit
@@ -28,6 +29,7 @@ from portal.fleet.inventory.domain_events import (
     NodeUncordoned,
     PoolDeleted,
 )
+from portal.fleet.inventory.offered_pools import pool_offers
 from portal.fleet.machines import keys as machines
 from portal.fleet.machines.domain_events import MachineEnded, MachineLeaving
 from portal.fleet.machines.removal_policy import removal_policy
@@ -137,6 +139,7 @@ def connect() -> None:
     team_contents.connect(ContentsOfTeam())
     pool_deletion.connect(entries.KeepPoolsOfFlavorsInUse())
     device_holders.connect(HoldersByAllocation())
+    pool_offers.connect(OffersByFlavor())
     removal_policy.connect(machine_removal.KeepMachinesWithHomes())
     entry_deletion.connect(deletion_policies.KeepEntriesInUse())
     admission_policy.connect(queue_admission.QueueAdmission())

@@ -24,6 +24,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.common.texts import strip_nul
 from portal.fleet.inventory.models import Node
+from portal.fleet.inventory.offered_pools import OfferedPools
 from portal.people.accounts.models import Team, User
 
 E = TypeVar("E", Template, Flavor)
@@ -54,22 +55,14 @@ def flavors_for(actor: User) -> QuerySet[Flavor]:
     return _with_relations(policies.visible_to(actor, Flavor.objects.all()))
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedPools:
-    """Pools in which a user's flavors can start: `keys`, and every real pool if `any_real`."""
+class OffersByFlavor:
+    """See `PoolOffers`."""
 
-    keys: frozenset[UUID]
-    any_real: bool
-
-    def includes(self, pool: UUID, *, simulated: bool) -> bool:
-        return pool in self.keys or (self.any_real and not simulated)
-
-
-def pools_offered_to(actor: User) -> OfferedPools:
-    """Return the pools that one of the actor's teams can use, by their flavors. One query."""
-    flavors = policies.visible_to(actor, Flavor.objects.filter(enabled=True))
-    keys = set(flavors.order_by().values_list("pool_id", flat=True).distinct())
-    return OfferedPools(frozenset(key for key in keys if key is not None), None in keys)
+    def to_user(self, actor: User) -> OfferedPools:
+        """See `PoolOffers.to_user`."""
+        flavors = policies.visible_to(actor, Flavor.objects.filter(enabled=True))
+        keys = set(flavors.order_by().values_list("pool_id", flat=True).distinct())
+        return OfferedPools(frozenset(key for key in keys if key is not None), None in keys)
 
 
 def templates_of(team: Team) -> QuerySet[Template]:

@@ -60,7 +60,7 @@ INSTALLED_APPS = [
     "portal.fleet.machines",
     "portal.catalog.environments",
     "portal.catalog",
-    "portal.announcements",
+    "portal.fleet.announcements",
     "portal.workspaces.secrets",
     "portal.catalog.repositories",
     "portal.workspaces",

@@ -35,8 +35,8 @@ SPECTACULAR_SETTINGS = {
         "portal.web.openapi.document.complete",
     ],
     "ENUM_NAME_OVERRIDES": {
-        "AnnouncementKindEnum": "portal.announcements.models.AnnouncementKind",
-        "AnnouncementStateEnum": "portal.announcements.models.AnnouncementState",
+        "AnnouncementKindEnum": "portal.fleet.announcements.models.AnnouncementKind",
+        "AnnouncementStateEnum": "portal.fleet.announcements.models.AnnouncementState",
         "AccountStateEnum": "portal.people.accounts.models.AccountState",
         "IssuedTokenTypeEnum": "portal.people.service_accounts.exchange.grant.TOKEN_TYPES",
         "AccountKindEnum": "portal.people.accounts.models.AccountKind",

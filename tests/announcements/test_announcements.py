@@ -10,13 +10,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.announcements import selectors, services
-from portal.announcements.codes import AnnouncementCode
-from portal.announcements.models import Announcement
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.common.events.models import Event
+from portal.fleet.announcements import selectors, services
+from portal.fleet.announcements.codes import AnnouncementCode
+from portal.fleet.announcements.models import Announcement
 from portal.fleet.inventory import maintenance
 from portal.people.accounts.models import User
 from tests.factories import FlavorFactory

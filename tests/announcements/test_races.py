@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.announcements import services
-from portal.announcements.codes import AnnouncementCode
-from portal.announcements.models import Announcement
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
+from portal.fleet.announcements import services
+from portal.fleet.announcements.codes import AnnouncementCode
+from portal.fleet.announcements.models import Announcement
 from tests.races import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 import pytest
 from django.utils import timezone
 
-from portal.announcements import services as announcements
 from portal.catalog.environments import services as environments
 from portal.common.actors import SYSTEM
 from portal.common.events.kinds import AuditKind
 from portal.common.events.services import notify, record
+from portal.fleet.announcements import services as announcements
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.fleet.machines.models import JoinToken
 from portal.gpu_checks.models import CheckCause, GpuCheckRun

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.announcements.models import Announcement
 from portal.common.events.models import Notification
+from portal.fleet.announcements.models import Announcement
 from portal.fleet.inventory.models import Maintenance
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Preemption, Workspace

@@ -117,7 +117,7 @@ def listening(user: Any) -> dict[str, Any]:
 
 def announced(pool: Any) -> dict[str, Any]:
     """An announcement for all; maintenance of the pool and of the site, planned for next year."""
-    from portal.announcements import services
+    from portal.fleet.announcements import services
     from portal.fleet.inventory import maintenance
 
     made = services.create(actor=SYSTEM, text="New driver on Monday.")

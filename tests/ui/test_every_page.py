@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.announcements import services as announcements
 from portal.catalog.environments import services as environments
 from portal.catalog.environments.models import EnvironmentBuild
 from portal.common.actors import SYSTEM
+from portal.fleet.announcements import services as announcements
 from portal.fleet.inventory import maintenance
 from portal.fleet.inventory.models import Device, Node
 from portal.fleet.machines.models import Machine, MachineState

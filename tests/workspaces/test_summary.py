@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from portal.announcements import services as announcements
 from portal.common.actors import SYSTEM
+from portal.fleet.announcements import services as announcements
 from portal.fleet.inventory.models import AllocatedDevice, Device
 from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.lifecycle import State

@@ -11,8 +11,8 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from portal.announcements.models import AnnouncementKind
-from portal.announcements.selectors import banners_for
+from portal.fleet.announcements.models import AnnouncementKind
+from portal.fleet.announcements.selectors import banners_for
 from portal.workspaces import memory_kills
 from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.homes import limits as home_limits

@@ -174,8 +174,8 @@ def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
         .values("number")
     )
     outer_end = Coalesce(OuterRef("ended_at"), timezone.now())
-    done = _completed_moves(OuterRef("pool"), OuterRef("source_name"), OuterRef("asked_at"), outer_end)
-    done = done.order_by().values("source_name")
+    completed = _completed_moves(OuterRef("pool"), OuterRef("source_name"), OuterRef("asked_at"), outer_end)
+    done = completed.order_by().values("source_name")
     unfinished = ~Q(moves__state=HomeMoveState.DONE)
     rows = rows.annotate(
         moved=Coalesce(Subquery(done.annotate(number=Count("pk")).values("number")), 0),

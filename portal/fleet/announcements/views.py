@@ -13,13 +13,13 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from portal.announcements import selectors, services
-from portal.announcements.forms import AnnouncementForm
-from portal.announcements.models import Announcement
 from portal.common import etags
 from portal.common.errors import PortalError
 from portal.common.htmx import local_path
 from portal.common.typed_requests import SignedInRequest
+from portal.fleet.announcements import selectors, services
+from portal.fleet.announcements.forms import AnnouncementForm
+from portal.fleet.announcements.models import Announcement
 from portal.fleet.inventory import maintenance
 from portal.people.accounts.forms import add_problems, form_status
 from portal.people.accounts.policies import require_operator

@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 
-from portal.announcements import selectors
+from portal.fleet.announcements import selectors
 
 register = template.Library()
 

@@ -11,9 +11,6 @@ from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.announcements import selectors, services
-from portal.announcements.codes import AnnouncementCode
-from portal.announcements.models import MAX_TEXT, Announcement, AnnouncementKind, AnnouncementState
 from portal.common import etags
 from portal.common.api import (
     ApiViewSet,
@@ -28,6 +25,9 @@ from portal.common.api import (
 )
 from portal.common.etags import IF_MATCH, TaggedViewSet
 from portal.common.scopes import Scope
+from portal.fleet.announcements import selectors, services
+from portal.fleet.announcements.codes import AnnouncementCode
+from portal.fleet.announcements.models import MAX_TEXT, Announcement, AnnouncementKind, AnnouncementState
 from portal.fleet.inventory.selectors import pool_by_slug
 from portal.people.accounts.policies import require_operator
 

@@ -4,4 +4,4 @@ from django.apps import AppConfig
 
 
 class AnnouncementsConfig(AppConfig):
-    name = "portal.announcements"
+    name = "portal.fleet.announcements"

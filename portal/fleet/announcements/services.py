@@ -8,9 +8,6 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from portal.announcements import selectors
-from portal.announcements.codes import AnnouncementCode
-from portal.announcements.models import MAX_TEXT, Announcement, AnnouncementKind, AnnouncementState, Dismissal
 from portal.common import etags
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotFound, StateConflict
@@ -18,6 +15,15 @@ from portal.common.events import services as events
 from portal.common.events.kinds import AuditKind
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.fleet.announcements import selectors
+from portal.fleet.announcements.codes import AnnouncementCode
+from portal.fleet.announcements.models import (
+    MAX_TEXT,
+    Announcement,
+    AnnouncementKind,
+    AnnouncementState,
+    Dismissal,
+)
 from portal.fleet.inventory.models import Pool
 from portal.people.accounts.models import User
 from portal.people.accounts.policies import require_operator

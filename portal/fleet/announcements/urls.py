@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.announcements import views
+from portal.fleet.announcements import views
 
 app_name = "announcements"
 urlpatterns = [

@@ -9,12 +9,12 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from portal.announcements.codes import AnnouncementCode
-from portal.announcements.models import Announcement, AnnouncementKind, Dismissal
-from portal.catalog.selectors import OfferedPools, pools_offered_to
 from portal.common.errors import NotFound
 from portal.common.reasons.reason import Reason
+from portal.fleet.announcements.codes import AnnouncementCode
+from portal.fleet.announcements.models import Announcement, AnnouncementKind, Dismissal
 from portal.fleet.inventory.models import Maintenance, Pool
+from portal.fleet.inventory.offered_pools import OfferedPools, pool_offers
 from portal.people.accounts.models import User
 
 MAINTENANCE = "maintenance"
@@ -63,7 +63,7 @@ def announcements_for(actor: User) -> QuerySet[Announcement]:
         return rows
     now = timezone.now()
     current = rows.filter(begins_at__lte=now).filter(Q(ends_at=None) | Q(ends_at__gt=now))
-    offered = pools_offered_to(actor)
+    offered = pool_offers().to_user(actor)
     pools = Q(pool=None) | Q(pool__in=offered.keys)
     return current.filter(pools | Q(pool__simulated=False) if offered.any_real else pools)
 
@@ -99,7 +99,7 @@ def banners_for(actor: User) -> list[Banner]:
         if row.pool_id and pool is None:
             continue
         if pool is not None and not actor.sees_all:
-            offered = offered or pools_offered_to(actor)
+            offered = offered or pool_offers().to_user(actor)
             if not offered.includes(pool.pk, simulated=pool.simulated):
                 continue
         banners.append(_banner(row, pool, now))

@@ -7,8 +7,8 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from portal.announcements.models import MAX_TEXT, AnnouncementKind
 from portal.common.moment_input import moment_input
+from portal.fleet.announcements.models import MAX_TEXT, AnnouncementKind
 from portal.fleet.inventory.models import Pool
 
 

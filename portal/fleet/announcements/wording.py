@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
 
-from portal.announcements.codes import AnnouncementCode
 from portal.common.reasons.wording import Text
+from portal.fleet.announcements.codes import AnnouncementCode
 
 TEXTS: dict[StrEnum, Text] = {
     AnnouncementCode.END_PAST: Text(
