@@ -5,7 +5,8 @@
 2. Starting a workspace that exists succeeds if the spec digest is equal and raises `Conflict` otherwise.
    Deleting what does not exist succeeds.
 3. Return promptly, never sleep: the reconciler calls again.
-4. A failed start leaves nothing behind. Use argument vectors only, and a timeout for every client call.
+4. A failed start leaves nothing behind. Use argument vectors only, and a timeout for every client call: one
+   call that hangs stops all others of its pool on that worker (`provisioning.node.engine_calls`).
 5. Stopping or deleting a generation closes it, even if nothing was there: a later `ensure_started` with
    the same or a lower generation raises `Stale`.
 6. Stopping or deleting with a lower generation than the running one raises `Stale` and changes nothing: an

@@ -11,7 +11,7 @@ from typing import Any
 from provisioning import messages, redis_client
 from provisioning.celery_config import CONTROL_QUEUE, REPLY_PREFIX
 from provisioning.errors import BackendUnavailable, ProvisioningError, StaleCommand
-from provisioning.node import preparing
+from provisioning.node import engine_calls, preparing
 from provisioning.node.local_settings import driver_for
 from provisioning.node.worker import app
 from provisioning.types import (
@@ -49,9 +49,11 @@ def inventory(pool: dict[str, Any]) -> None:
     result: Any = None
     failure: Failure | None = None
     try:
-        driver = driver_for(messages.load(pool, PoolConfig))
+        config = messages.load(pool, PoolConfig)
+        driver = driver_for(config)
         preparing.prepare_host(driver)
-        result = messages.dump(driver.inventory())
+        with engine_calls.call(config):
+            result = messages.dump(driver.inventory())
     except Exception as error:
         failure = failure_of(error)
     _send_to_control(
@@ -68,10 +70,9 @@ def inventory(pool: dict[str, Any]) -> None:
 def list_owned(pool: dict[str, Any], node: str) -> None:
     """Report everything of ours on the backend. A failure reports nothing and is retried later."""
     try:
-        owned = [
-            within_bounds(observation)
-            for observation in driver_for(messages.load(pool, PoolConfig)).list_owned()
-        ]
+        config = messages.load(pool, PoolConfig)
+        with engine_calls.call(config):
+            owned = [within_bounds(observation) for observation in driver_for(config).list_owned()]
     except Exception as error:
         log.warning("list_owned of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
         return
@@ -89,7 +90,9 @@ def delete_home(order: dict[str, Any]) -> None:
 def list_leftovers(pool: dict[str, Any], node: str) -> None:
     """Report leftovers; after a failure nothing is reported and it is retried later."""
     try:
-        leftovers = driver_for(messages.load(pool, PoolConfig)).list_leftovers()
+        config = messages.load(pool, PoolConfig)
+        with engine_calls.call(config):
+            leftovers = driver_for(config).list_leftovers()
     except Exception as error:
         log.warning("list_leftovers of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
         return
@@ -111,8 +114,10 @@ def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_
     require_reply_key(reply_key)
     answer: dict[str, str]
     try:
-        driver = driver_for(messages.load(pool, PoolConfig))
-        answer = {"text": driver.logs(messages.load(ref, WorkspaceRef), tail_lines=tail_lines)}
+        config = messages.load(pool, PoolConfig)
+        with engine_calls.call(config):
+            log_text = driver_for(config).logs(messages.load(ref, WorkspaceRef), tail_lines=tail_lines)
+        answer = {"text": log_text}
     except Exception as error:
         answer = {"error": failure_of(error).message}
     reply(reply_key, answer)
@@ -131,9 +136,12 @@ def read_log_after(
     require_reply_key(reply_key)
     answer: dict[str, Any]
     try:
-        driver = driver_for(messages.load(pool, PoolConfig))
+        config = messages.load(pool, PoolConfig)
         workspace_ref = messages.load(ref, WorkspaceRef)
-        piece = driver.read_log(workspace_ref, after=after, tail_lines=tail_lines, whole=whole)
+        with engine_calls.call(config):
+            piece = driver_for(config).read_log(
+                workspace_ref, after=after, tail_lines=tail_lines, whole=whole
+            )
         answer = {"text": piece.text, "reached": piece.reached, "more": piece.more}
     except Exception as error:
         answer = {"error": failure_of(error).message}
@@ -162,7 +170,8 @@ def run(command: Command, *, now: float) -> Result:
     try:
         if now > command.expires_at:
             raise _expired_error()
-        observation = within_bounds(_call(command))
+        with engine_calls.call(command.pool):
+            observation = within_bounds(_call(command))
         return Result(op=command.op, ref=command.ref, lease=command.lease, observation=observation)
     except Exception as error:
         return Result(op=command.op, ref=command.ref, lease=command.lease, failure=failure_of(error))
@@ -182,7 +191,8 @@ def run_deletion(order: HomeDeletion, *, now: float) -> HomeDeleted:
     try:
         if now > order.expires_at:
             raise _expired_error()
-        deleted = driver_for(order.pool).delete_home(team=order.team, owner=order.owner)
+        with engine_calls.call(order.pool):
+            deleted = driver_for(order.pool).delete_home(team=order.team, owner=order.owner)
         return HomeDeleted(order.deletion, order.lease, done=deleted)
     except Exception as error:
         return HomeDeleted(order.deletion, order.lease, failure=failure_of(error))
@@ -193,7 +203,8 @@ def run_removal(order: LeftoverRemoval, *, now: float) -> LeftoverRemoved:
     try:
         if now > order.expires_at:
             raise _expired_error()
-        removed = driver_for(order.pool).remove_leftover(order.kind, order.name)
+        with engine_calls.call(order.pool):
+            removed = driver_for(order.pool).remove_leftover(order.kind, order.name)
         return LeftoverRemoved(order.orphan, order.lease, done=removed)
     except Exception as error:
         return LeftoverRemoved(order.orphan, order.lease, failure=failure_of(error))

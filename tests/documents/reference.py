@@ -302,6 +302,7 @@ def states() -> str:
 
 def engines() -> str:
     """The traits of each driver, and what their values mean."""
+    from provisioning.node import engine_calls as calls
     from provisioning.registry import DRIVERS, traits_of
     from provisioning.traits import AppReach, DeviceChecks, HomeStorage, Plane, SoftwareSource
 
@@ -327,6 +328,14 @@ def engines() -> str:
         "| `measured` | Whether nodes send measurements of devices, workspaces and homes. |",
         "| `limits_egress`, `limits_homes` | Whether egress policies and home limits are enforced. |",
         "| `starting_observe_s` | Seconds between two observations of a workspace that starts. |",
+        "",
+        "## When an engine does not answer",
+        "",
+        "On each worker, a pool on the plane `engine` has one call at a time; others wait "
+        f"{calls.WAIT_S:g} s for it. After {calls.FAILURES} calls in a row that failed or took over "
+        f"{calls.SLOW_S:g} s, none begins for {calls.FIRST_PAUSE_S:g} to {calls.MAX_PAUSE_S:g} s. Then one "
+        "tries again; each worker tries one pool at a time. A changed configuration is tried at once. Other "
+        "pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",
     ]
     return "\n".join(parts) + "\n"
 
