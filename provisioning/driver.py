@@ -33,6 +33,7 @@ from provisioning.types import (
     LogPiece,
     MigRepartition,
     Observation,
+    Observations,
     Placement,
     PoolConfig,
     WorkspaceRef,
@@ -106,6 +107,14 @@ class Driver(ABC):
     @abstractmethod
     def observe(self, ref: WorkspaceRef) -> Observation:
         """Return the workspace's current state in any generation, named by `observation.ref`."""
+
+    def observe_all(self, since: str = "") -> Observations:
+        """Return the workspaces of the pool, or those that changed after the cursor `since`.
+
+        One call to the engine, whatever their number. For pools on the plane `engine` the portal calls it
+        instead of `observe`. An unknown or expired `since` returns all. Raises `BackendUnavailable`.
+        """
+        return Observations(self.list_owned(), complete=True)
 
     @abstractmethod
     def ensure_stopped(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:

@@ -415,6 +415,19 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Observations:
+    """Workspaces of a pool, observed in one call.
+
+    With `complete`, those that are not listed do not exist. Otherwise they are as they were at the `since` of
+    the call. `cursor` is the `since` of the next call; empty if a driver can only list all.
+    """
+
+    listed: Annotated[tuple[Observation, ...], Meta(max_length=100_000)]
+    complete: bool
+    cursor: Annotated[str, Meta(max_length=200)] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """One accelerator in an inventory. `nodes` are the device files that a tenant needs.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.catalog.environments.models import EnvironmentVersion
@@ -20,7 +21,7 @@ from portal.fleet.inventory import held_environments, node_commands
 from portal.fleet.inventory.models import Allocation, Node, Pool
 from portal.workspaces import checkouts, egress, node_rpc
 from portal.workspaces.codes import WorkspaceCode
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import PoolObservation, Workspace
 from portal.workspaces.secrets.effective import available_secrets
 from portal.workspaces.tokens import agent_token, app_token
 from provisioning import messages
@@ -40,6 +41,8 @@ from provisioning.types import (
 
 log = logging.getLogger(__name__)
 DEACTIVATED_GRACE_S = 1.5
+COMPLETE_EVERY = timedelta(seconds=60)
+"""Longest time between two complete lists of an engine's pool, which also show what has disappeared."""
 
 
 def ref_of(workspace: Workspace) -> WorkspaceRef:
@@ -239,6 +242,28 @@ def send_orphan_command(pool: Pool, node_name: str, ref: WorkspaceRef, op: Op) -
     )
     node_commands.send(
         "node.execute", node_commands.queue_of(pool, node_name), command=messages.dump(command)
+    )
+
+
+def request_observations(pool: Pool, now: datetime) -> None:
+    """Request the observation of an engine's pool after the transaction, unless one is under way."""
+    lease = uuid.uuid4().hex
+    fields = {"lease": lease, "asked_at": now, "expires_at": now + timedelta(seconds=settings.NODE_LEASE_S)}
+    last, created = PoolObservation.objects.get_or_create(pool=pool, defaults=fields)
+    if not created:
+        free = Q(lease="") | Q(expires_at__lte=now)
+        if not PoolObservation.objects.filter(free, pool=pool).update(**fields):
+            return
+    complete = last.failures or last.listed_at is None or now - last.listed_at >= COMPLETE_EVERY
+    transaction.on_commit(
+        partial(
+            node_commands.send,
+            "node.observe_all",
+            node_commands.queue_of(pool, ""),
+            pool=messages.dump(node_commands.config_of(pool)),
+            since="" if complete else last.cursor,
+            lease=lease,
+        )
     )
 
 

@@ -47,7 +47,7 @@ from portal.workspaces.lifecycle import (
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance, lock_workspace
 from portal.workspaces.troubles import error_code_of
-from provisioning.traits import AppReach
+from provisioning.traits import AppReach, Plane
 from provisioning.types import Op
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,10 @@ def _provision(workspace: Workspace, now: datetime) -> None:
     if now > _started_at(workspace, now) + timedelta(seconds=workspace.template.start_timeout_s):
         fail(workspace, TerminationReason.START_TIMEOUT, _timeout_reason(workspace))
         return
-    dispatch.send(workspace, Op.OBSERVE if workspace.launched_at else Op.START)
+    if workspace.launched_at:
+        _observe(workspace, now, timedelta(seconds=settings.NODE_LEASE_S))
+    else:
+        dispatch.send(workspace, Op.START)
 
 
 def _is_preempted(workspace: Workspace, now: datetime) -> bool:
@@ -237,7 +240,19 @@ def _watch(workspace: Workspace, now: datetime) -> None:
             workspace.next_reconcile_at = min(fresh_until, notice.preempt_at) if notice else fresh_until
             workspace.save(update_fields=["next_reconcile_at"])
             return
-    dispatch.send(workspace, Op.OBSERVE)
+    _observe(workspace, now, heartbeat_patience())
+
+
+def _observe(workspace: Workspace, now: datetime, again_after: timedelta) -> None:
+    """Request an observation: of the workspace, or of its whole pool if an engine runs it."""
+    pool = workspace.pool
+    if pool is None or pool.traits.plane is not Plane.ENGINE:
+        dispatch.send(workspace, Op.OBSERVE)
+        return
+    # Its answer sets an earlier time for those that start (`pool_observations`).
+    workspace.next_reconcile_at = now + again_after
+    workspace.save(update_fields=["next_reconcile_at"])
+    dispatch.request_observations(pool, now)
 
 
 def heartbeat_patience() -> timedelta:

@@ -56,13 +56,18 @@ def apply_result(result: Result) -> bool:
     if result.failure is not None:
         _apply_failure(workspace, result.op, result.failure)
     elif result.observation is not None:
-        _apply_observation(workspace, result.op, result.observation)
+        apply_observation(workspace, result.op, result.observation)
     return True
 
 
 def driver_reason(code: str, text: str) -> Reason:
     """Return a driver's own message as a reason."""
     return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)[:MAX_TEXT]})
+
+
+def unknown_reason(seen: Observation) -> Reason:
+    """Return why the state of a workspace is unknown."""
+    return driver_reason(seen.code or "unknown", seen.message)
 
 
 def _apply_failure(workspace: Workspace, op: Op, failure: Failure) -> None:
@@ -87,7 +92,8 @@ def _apply_failure(workspace: Workspace, op: Op, failure: Failure) -> None:
         set_rows([workspace], status={"reason": driver_reason(failure.code, failure.message).as_json()})
 
 
-def _apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
+def apply_observation(workspace: Workspace, op: Op, seen: Observation) -> None:
+    """Apply what was observed of a locked workspace."""
     match workspace.state:
         case State.PROVISIONING:
             _observed_provisioning(workspace, op, seen)
@@ -173,8 +179,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         _ended_by_itself(workspace, seen, TerminationReason.APP_EXITED)
     else:
         changes: dict[str, Any] = {"attempts": 0}
-        unknown = seen.state is ObservedState.UNKNOWN
-        trouble = driver_reason(seen.code or "unknown", seen.message).as_json() if unknown else {}
+        trouble = unknown_reason(seen).as_json() if seen.state is ObservedState.UNKNOWN else {}
         if trouble != workspace.status.reason:
             set_rows([workspace], status={"reason": trouble})
         if seen.endpoint and seen.endpoint != workspace.endpoint:

@@ -11,6 +11,7 @@ from portal.workspaces import (
     answers,
     housekeeping,
     memory_kills,
+    pool_observations,
     reconcile,
     results,
     team_deletions,
@@ -115,6 +116,13 @@ def sweep_orphans() -> None:
 def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
     if answers.is_from_listed_node(pool, node):
         housekeeping.apply_owned(pool, node, owned)
+
+
+@app.task(name="control.apply_observed", from_nodes=True)
+def apply_observed(
+    pool: str, lease: str, observed: dict[str, Any] | None, failure: dict[str, Any] | None
+) -> None:
+    pool_observations.apply_answer(pool, lease, observed, failure)
 
 
 @app.task(name="control.delete_bound")

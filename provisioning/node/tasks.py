@@ -79,6 +79,27 @@ def list_owned(pool: dict[str, Any], node: str) -> None:
     _send_to_control("control.apply_owned", pool=pool["slug"], node=node, owned=messages.dump(owned))
 
 
+@app.task(name="node.observe_all")
+def observe_all(pool: dict[str, Any], since: str, lease: str) -> None:
+    """Report the workspaces of a pool that changed after `since`, or all, under the request's lease."""
+    listed: Any = None
+    failure: Failure | None = None
+    try:
+        config = messages.load(pool, PoolConfig)
+        with engine_calls.call(config):
+            found = driver_for(config).observe_all(since)
+        listed = messages.dump(replace(found, listed=tuple(map(within_bounds, found.listed))))
+    except Exception as error:
+        failure = failure_of(error)
+    _send_to_control(
+        "control.apply_observed",
+        pool=pool["slug"],
+        lease=lease,
+        observed=listed,
+        failure=messages.dump(failure),
+    )
+
+
 @app.task(name="node.delete_home")
 def delete_home(order: dict[str, Any]) -> None:
     """Delete a home, or part of it, and report under the order's lease whether it is gone."""

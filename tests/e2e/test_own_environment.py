@@ -277,6 +277,9 @@ def test_environment_is_corrected_and_used_on_pages(
         "argv": "\n".join(SERVE),
         "startup": startup(name),
     }.items():
+        # Rare fields are in closed sections.
+        section = page.locator("details", has=page.locator(f"#id_{field}"))
+        section.evaluate_all("sections => sections.forEach(section => { section.open = true })")
         page.fill(f"#id_{field}", value)
     assert page.locator("#id_environment").input_value() == name
     page.get_by_role("button", name="Create template").click()

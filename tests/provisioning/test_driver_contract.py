@@ -490,6 +490,19 @@ def test_list_owned_returns_exactly_our_workspaces(harness):
     assert harness.driver.list_owned() == ()
 
 
+def test_changes_since_a_cursor_include_every_change(harness):
+    one, two = harness.spec(), harness.spec()
+    harness.run(one)
+    everything = harness.driver.observe_all()
+    assert everything.complete and [found.ref for found in everything.listed] == [one.ref]
+    harness.run(two)
+    changes = harness.driver.observe_all(everything.cursor)
+    assert two.ref in {found.ref for found in changes.listed}
+    harness.delete(one.ref)
+    # What is gone shows only in complete lists.
+    assert {found.ref for found in harness.driver.observe_all("unknown").listed} == {two.ref}
+
+
 def test_releasing_the_host_keeps_workspaces_and_is_idempotent(harness):
     spec = harness.spec()
     harness.run(spec)

@@ -273,6 +273,18 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='PoolObservation',
+            fields=[
+                ('pool', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='observation', serialize=False, to='inventory.pool')),
+                ('lease', models.CharField(blank=True, max_length=32)),
+                ('asked_at', models.DateTimeField()),
+                ('expires_at', models.DateTimeField()),
+                ('cursor', models.CharField(blank=True, max_length=200)),
+                ('listed_at', models.DateTimeField(blank=True, null=True)),
+                ('failures', models.PositiveIntegerField(default=0)),
+            ],
+        ),
+        migrations.CreateModel(
             name='StartSecrets',
             fields=[
                 ('workspace', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='start_secrets', serialize=False, to='workspaces.workspace')),

@@ -14,6 +14,7 @@ from portal.workspaces.models.homes import HomeUsage as HomeUsage
 from portal.workspaces.models.homes import LostHome as LostHome
 from portal.workspaces.models.usage import UsageHour as UsageHour
 from portal.workspaces.models.usage import UsageMinute as UsageMinute
+from portal.workspaces.models.workspaces import PoolObservation as PoolObservation
 from portal.workspaces.models.workspaces import Preemption as Preemption
 from portal.workspaces.models.workspaces import QueueEntry as QueueEntry
 from portal.workspaces.models.workspaces import StartSecrets as StartSecrets

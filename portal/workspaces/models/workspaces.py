@@ -350,6 +350,27 @@ class WorkspaceStatus(models.Model):
         return f"status of {self.workspace_id}"
 
 
+class PoolObservation(models.Model):
+    """Observation of all workspaces of an engine's pool at once.
+
+    A request has a `lease` until `expires_at`. `cursor` continues after the last answer; `listed_at` is the
+    time of the last complete list. `failures` counts consecutive ones.
+    """
+
+    pool = models.OneToOneField(
+        "inventory.Pool", primary_key=True, on_delete=models.CASCADE, related_name="observation"
+    )
+    lease = models.CharField(max_length=32, blank=True)
+    asked_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    cursor = models.CharField(max_length=200, blank=True)
+    listed_at = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"observation of {self.pool_id}"
+
+
 class StartSecrets(models.Model):
     """Secrets delivered to the agent of a start.
 

@@ -52,6 +52,7 @@ from provisioning.types import (
     MigRepartition,
     NodeInfo,
     Observation,
+    Observations,
     Placement,
     PoolConfig,
     WorkspaceRef,
@@ -176,6 +177,15 @@ class SimulatedDriver(Driver):
     def list_owned(self) -> tuple[Observation, ...]:
         with self._call(), self._view() as book:
             return tuple(book.observation_of(row) for row in book.rows())
+
+    def observe_all(self, since: str = "") -> Observations:
+        """See `Driver.observe_all`. A cursor is a time in seconds since the epoch."""
+        with self._call(), self._view() as book:
+            # Nodes go offline and return without a change of any row.
+            after = None if self.script.vanish_nodes else _time_of(since)
+            found = book.rows() if after is None else book.changed_after(after)
+            listed = tuple(book.observation_of(row) for row in found)
+            return Observations(listed, complete=after is None, cursor=repr(book.now))
 
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         with self._call(), self._view() as book:
@@ -576,3 +586,10 @@ def _state_folder(pool: PoolConfig) -> Path:
     if not _SLUG.fullmatch(pool.slug):
         raise InvalidConfig(f"The slug “{pool.slug}” is not a valid folder name. Choose another slug.")
     return Path(os.environ.get("BERTH_HOME") or "var") / "simulated" / pool.slug
+
+
+def _time_of(cursor: str) -> float | None:
+    try:
+        return float(cursor)
+    except ValueError:
+        return None

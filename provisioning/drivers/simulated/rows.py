@@ -151,6 +151,18 @@ class PoolRows:
             if not self._is_absent(row):
                 yield row
 
+    def changed_after(self, since: float) -> Iterator[SimulatedWorkspace]:
+        """Yield existing workspaces by name whose state may have changed from `since` until now."""
+        columns = ("started_at", "ready_at", "failed_at", "ended_at")
+        changed = " OR ".join(f"{column} BETWEEN :since AND :now" for column in columns)
+        for values in self.connection.execute(
+            f"SELECT * FROM workspaces WHERE {changed} ORDER BY name",  # noqa: S608 - names of columns
+            {"since": since, "now": self.now},
+        ):
+            row = SimulatedWorkspace(*values)
+            if not self._is_absent(row):
+                yield row
+
     def closed_generation(self, name: str) -> int:
         """Return the highest closed generation, or -1."""
         generation = self._first_value("SELECT closed_generation FROM marks WHERE name = ?", name)

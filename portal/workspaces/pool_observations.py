@@ -1,0 +1,152 @@
+"""Observes all workspaces of an engine's pool by one call, instead of a call for each workspace.
+
+Between complete lists an engine reports only changes, if its driver can. An answer counts only under the
+current lease of the pool. It does not concern workspaces with a command in flight, which has an answer of its
+own, or those launched after the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from portal.common.errors import NotFound, StateConflict
+from portal.fleet.inventory import node_messages
+from portal.fleet.inventory.models import Pool
+from portal.fleet.inventory.node_messages import received
+from portal.workspaces import reconcile, results
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import PoolObservation, Workspace, WorkspaceStatus
+from portal.workspaces.transitions import lock_workspace
+from provisioning.types import Failure, Observation, Observations, ObservedState, Op, WorkspaceRef
+
+BATCH = 500
+OBSERVED = (State.PROVISIONING, State.RUNNING)
+_COLUMNS = ("pk", "generation", "state", "endpoint", "status__reason")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the portal knows of an observed workspace."""
+
+    pk: UUID
+    generation: int
+    state: str
+    endpoint: str
+    reason: Mapping[str, Any]
+
+    def is_news(self, seen: Observation) -> bool:
+        """Return whether the observation may change more than the time of the next one."""
+        if seen.ref.generation != self.generation:
+            return True
+        if seen.state is ObservedState.UNKNOWN and self.state == State.RUNNING:
+            return results.unknown_reason(seen).as_json() != self.reason
+        usual = ObservedState.STARTING if self.state == State.PROVISIONING else ObservedState.RUNNING
+        return seen.state is not usual or seen.endpoint not in ("", self.endpoint)
+
+
+def apply_answer(
+    pool_slug: str, lease: str, observed: dict[str, Any] | None, failure: dict[str, Any] | None
+) -> None:
+    """Apply an answer from a worker of the engine. Answers about deleted pools are dropped."""
+    pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
+    if pool is None or not node_messages.is_from_pool_node(pool):
+        return
+    of = f"the pool {pool.slug}"
+    if observed is not None:
+        answer = received(observed, Observations, of=of)
+        if answer is not None:
+            apply(pool=pool, lease=lease, observed=answer)
+    elif failure is not None:
+        refused = received(failure, Failure, of=of)
+        if refused is not None:
+            apply(pool=pool, lease=lease, failure=refused)
+
+
+def apply(
+    *, pool: Pool, lease: str, observed: Observations | None = None, failure: Failure | None = None
+) -> bool:
+    """Apply an answer. Returns False if it is stale and was dropped."""
+    row = PoolObservation.objects.filter(pool=pool, lease=lease).first() if lease else None
+    if row is None:
+        return False
+    changes: dict[str, Any] = {"lease": "", "failures": row.failures + 1}
+    if observed is not None:
+        changes = {"lease": "", "failures": 0, "cursor": observed.cursor}
+        if observed.complete:
+            changes["listed_at"] = row.asked_at
+    if not PoolObservation.objects.filter(pool=pool, lease=lease).update(**changes):
+        return False
+    if observed is not None:
+        _apply_observations(pool, row.asked_at, observed)
+    elif failure is not None:
+        _apply_failure(pool, row.failures + 1, failure)
+    return True
+
+
+def _rows(pool: Pool) -> QuerySet[Workspace]:
+    """Return the workspaces of the pool that are observed, without those with a command in flight."""
+    return Workspace.objects.filter(pool=pool, state__in=OBSERVED, lease="", launched_at__isnull=False)
+
+
+def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) -> None:
+    listed = {seen.ref.workspace_id: seen for seen in observed.listed}
+    known = [
+        _Known(*values) for values in _rows(pool).filter(launched_at__lte=asked_at).values_list(*_COLUMNS)
+    ]
+    news: list[tuple[_Known, Observation]] = []
+    fine: list[UUID] = []
+    for workspace in known:
+        seen = listed.get(str(workspace.pk))
+        if seen is None and observed.complete:
+            ref = WorkspaceRef(str(workspace.pk), workspace.generation)
+            seen = Observation(ref, ObservedState.ABSENT)
+        if seen is not None and workspace.is_news(seen):
+            news.append((workspace, seen))
+        elif seen is not None and seen.state is not ObservedState.UNKNOWN and workspace.reason:
+            fine.append(workspace.pk)
+    _forget_reasons(fine)
+    # Also those that were launched after the request.
+    next_at = timezone.now() + timedelta(seconds=pool.traits.starting_observe_s)
+    _rows(pool).filter(state=State.PROVISIONING).update(next_reconcile_at=next_at)
+    for workspace, seen in news:
+        _apply_one(workspace, seen)
+
+
+@transaction.atomic
+def _apply_one(known: _Known, seen: Observation) -> None:
+    try:
+        workspace = lock_workspace(known.pk)
+    except NotFound:
+        return
+    if workspace.lease or (workspace.generation, workspace.state) != (known.generation, known.state):
+        return
+    try:
+        results.apply_observation(workspace, Op.OBSERVE, seen)
+    except StateConflict:
+        return
+
+
+def _apply_failure(pool: Pool, failures: int, failure: Failure) -> None:
+    reason = results.driver_reason(failure.code, failure.message).as_json()
+    shown = WorkspaceStatus.objects.filter(workspace__in=_rows(pool)).exclude(reason=reason)
+    shown.update(reason=reason)
+    retry_at = timezone.now() + reconcile.backoff(failures)
+    _rows(pool).filter(state=State.PROVISIONING).update(next_reconcile_at=retry_at)
+
+
+def _forget_reasons(keys: Sequence[UUID]) -> None:
+    """Remove the troubles of workspaces that were observed without any."""
+    for part in _batches(keys):
+        WorkspaceStatus.objects.filter(workspace__in=part).update(reason={})
+
+
+def _batches(keys: Sequence[UUID]) -> Iterable[Sequence[UUID]]:
+    return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
