@@ -336,6 +336,10 @@ def engines() -> str:
         f"{calls.SLOW_S:g} s, none begins for {calls.FIRST_PAUSE_S:g} to {calls.MAX_PAUSE_S:g} s. Then one "
         "tries again; each worker tries one pool at a time. A changed configuration is tried at once. Other "
         "pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",
+        "",
+        "The workspaces of such a pool are observed together, by one call. Between complete lists, at least one "
+        "a minute, the engine reports only changes if its driver can "
+        "([ADR 0160](adr/0160-observation-of-pools.md)).",
     ]
     return "\n".join(parts) + "\n"
 
