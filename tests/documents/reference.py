@@ -337,8 +337,8 @@ def engines() -> str:
         "tries again; each worker tries one pool at a time. A changed configuration is tried at once. Other "
         "pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",
         "",
-        "The workspaces of such a pool are observed together, by one call. Between complete lists, at least one "
-        "a minute, the engine reports only changes if its driver can "
+        "The workspaces of such a pool are observed together, by one call. Between complete lists, at least "
+        "one a minute, the engine reports only changes if its driver can "
         "([ADR 0160](adr/0160-observation-of-pools.md)).",
     ]
     return "\n".join(parts) + "\n"
