@@ -248,7 +248,8 @@ def send_orphan_command(pool: Pool, node_name: str, ref: WorkspaceRef, op: Op) -
 def request_observations(pool: Pool, now: datetime) -> None:
     """Request the observation of an engine's pool after the transaction, unless one is under way."""
     lease = uuid.uuid4().hex
-    fields = {"lease": lease, "asked_at": now, "expires_at": now + timedelta(seconds=settings.NODE_LEASE_S)}
+    expires_at = now + timedelta(seconds=settings.NODE_LEASE_S)
+    fields: dict[str, Any] = {"lease": lease, "asked_at": now, "expires_at": expires_at, "due_at": None}
     last, created = PoolObservation.objects.get_or_create(pool=pool, defaults=fields)
     if not created:
         free = Q(lease="") | Q(expires_at__lte=now)

@@ -7,6 +7,7 @@ own, or those launched after the request.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,6 +28,9 @@ from portal.workspaces.models import PoolObservation, Workspace, WorkspaceStatus
 from portal.workspaces.transitions import lock_workspace
 from provisioning.types import Failure, Observation, Observations, ObservedState, Op, WorkspaceRef
 
+log = logging.getLogger(__name__)
+LIMITS_CHECKED_EVERY = timedelta(seconds=15)
+"""Time between two checks of a starting workspace's time limit."""
 BATCH = 500
 OBSERVED = (State.PROVISIONING, State.RUNNING)
 _COLUMNS = ("pk", "generation", "state", "endpoint", "status__reason")
@@ -113,11 +117,24 @@ def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) 
         elif seen is not None and seen.state is not ObservedState.UNKNOWN and workspace.reason:
             fine.append(workspace.pk)
     _forget_reasons(fine)
-    # Also those that were launched after the request.
-    next_at = timezone.now() + timedelta(seconds=pool.traits.starting_observe_s)
-    _rows(pool).filter(state=State.PROVISIONING).update(next_reconcile_at=next_at)
     for workspace, seen in news:
-        _apply_one(workspace, seen)
+        try:
+            _apply_one(workspace, seen)
+        except Exception:
+            # One broken row must not block the others; the next complete list names it again.
+            log.exception("applying the observation of workspace %s failed", workspace.pk)
+    _plan_next(pool)
+
+
+def _plan_next(pool: Pool) -> None:
+    """Plan the next observation, if workspaces start, also those that were launched after the request."""
+    starting = _rows(pool).filter(state=State.PROVISIONING)
+    now = timezone.now()
+    due_at = now + timedelta(seconds=pool.traits.starting_observe_s)
+    # Their time limits need no look at each observation. A preemption has a time of its own.
+    rested = starting.filter(preemption=None).update(next_reconcile_at=now + LIMITS_CHECKED_EVERY)
+    if starting.exclude(preemption=None).update(next_reconcile_at=due_at) or rested:
+        PoolObservation.objects.filter(pool=pool).update(due_at=due_at)
 
 
 @transaction.atomic
@@ -139,7 +156,8 @@ def _apply_failure(pool: Pool, failures: int, failure: Failure) -> None:
     shown = WorkspaceStatus.objects.filter(workspace__in=_rows(pool)).exclude(reason=reason)
     shown.update(reason=reason)
     retry_at = timezone.now() + reconcile.backoff(failures)
-    _rows(pool).filter(state=State.PROVISIONING).update(next_reconcile_at=retry_at)
+    if _rows(pool).filter(state=State.PROVISIONING).update(next_reconcile_at=retry_at):
+        PoolObservation.objects.filter(pool=pool).update(due_at=retry_at)
 
 
 def _forget_reasons(keys: Sequence[UUID]) -> None:

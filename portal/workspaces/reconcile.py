@@ -44,7 +44,7 @@ from portal.workspaces.lifecycle import (
     TerminationReason,
     Trigger,
 )
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import PoolObservation, Workspace
 from portal.workspaces.transitions import advance, lock_workspace
 from portal.workspaces.troubles import error_code_of
 from provisioning.traits import AppReach, Plane
@@ -91,7 +91,16 @@ def sweep() -> int:
             Workspace.objects.filter(pk=workspace_id).update(
                 next_reconcile_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
             )
+    _observe_due_pools()
     return len(due)
+
+
+def _observe_due_pools() -> None:
+    """Request the observation of the pools in which workspaces start."""
+    now = timezone.now()
+    for row in PoolObservation.objects.filter(due_at__lte=now).select_related("pool"):
+        with transaction.atomic():
+            dispatch.request_observations(row.pool, now)
 
 
 def take_next_step(workspace: Workspace) -> None:

@@ -282,6 +282,7 @@ class Migration(migrations.Migration):
                 ('cursor', models.CharField(blank=True, max_length=200)),
                 ('listed_at', models.DateTimeField(blank=True, null=True)),
                 ('failures', models.PositiveIntegerField(default=0)),
+                ('due_at', models.DateTimeField(blank=True, db_index=True, null=True)),
             ],
         ),
         migrations.CreateModel(

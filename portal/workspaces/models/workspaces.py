@@ -354,7 +354,8 @@ class PoolObservation(models.Model):
     """Observation of all workspaces of an engine's pool at once.
 
     A request has a `lease` until `expires_at`. `cursor` continues after the last answer; `listed_at` is the
-    time of the last complete list. `failures` counts consecutive ones.
+    time of the last complete list. `failures` counts consecutive ones. `due_at` is set while workspaces
+    start.
     """
 
     pool = models.OneToOneField(
@@ -366,6 +367,7 @@ class PoolObservation(models.Model):
     cursor = models.CharField(max_length=200, blank=True)
     listed_at = models.DateTimeField(null=True, blank=True)
     failures = models.PositiveIntegerField(default=0)
+    due_at = models.DateTimeField(null=True, blank=True, db_index=True)
 
     def __str__(self) -> str:
         return f"observation of {self.pool_id}"
