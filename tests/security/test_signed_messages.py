@@ -193,6 +193,7 @@ def test_only_result_tasks_accept_nodes():
     assert {name for name, task in control_app.tasks.items() if task.from_nodes} == {
         "control.worker_ready", "control.apply_inventory", "control.apply_samples", "control.message_refused",
         "control.apply_result", "control.apply_home_deleted", "control.apply_home_usage",
+        "control.apply_observed",
         "control.apply_owned", "control.gpu_check_progress", "control.apply_gpu_check", "control.node_hello",
         "control.apply_device_errors",
         "control.apply_memory_kills", "control.apply_share_notes",
