@@ -1,15 +1,15 @@
-"""Previews with a full site, and admissions in a row, beside the same decisions in memory.
+"""Measure previews on a full site, and admissions in sequence, beside the same decisions in memory.
 
     DATABASE_URL=… python -m bench.admission [--devices N] [--workspaces N] [--waiting N] [--json OUT]
     DATABASE_URL=… python -m bench.admission --workspaces 30000 --waiting 20000 --queue 20
     DATABASE_URL=… python -m bench.admission --data DIR [--bursts 100,1000] [--homes shared]
 
-The second form measures a cycle, a creation and a preview with many waiting, in CPU time. The third sends
-the openb request stream of DIR (laid out as for `bench.placement`) through the database until the cluster is
-full, beside the placement engine alone on the same stream.
+The second form measures the CPU time of a cycle, a creation and a preview while many requests wait. The third
+sends the openb request stream in DIR (laid out as for `bench.placement`) through the database until the
+cluster is full, beside the placement engine alone on the same stream.
 
-Works on a new, empty database: an SQLite file or a PostgreSQL database that it makes and removes.
-Nothing is started: nodes and devices are rows only, and no worker runs.
+Works on a new, empty database: an SQLite file, or a PostgreSQL database that it creates and drops. Nodes and
+devices are rows only, and no worker runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def summary(times_ms: list[float]) -> dict[str, float]:
 
 
 def previews(count: int) -> dict[str, Any]:
-    """A preview of one flavor: with nothing changed since the last one, and after different changes."""
+    """Return the times of previews of one flavor: after no change, and after different changes."""
     from portal.catalog.models import Flavor, Template
     from portal.common.domain_events import emit
     from portal.people.accounts.models import Team
@@ -93,7 +93,7 @@ def previews(count: int) -> dict[str, Any]:
 
 
 class Silent:
-    """What would be told to workers and browsers: nobody is there."""
+    """Replaces Redis: accepts every call and does nothing, as if no worker and no browser listened."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: self
@@ -106,7 +106,7 @@ class Silent:
 
 
 def silence() -> None:
-    """Send nothing: no worker and no browser listens, so Redis is not part of what is measured."""
+    """Disable messages to workers and browsers, so that Redis is not part of the measurement."""
     from portal.celery import app
     from portal.common.events import live
 
@@ -115,7 +115,7 @@ def silence() -> None:
 
 
 def admissions(count: int, batch: int) -> dict[str, Any]:
-    """Requests made and started through the database, by cycles that find `batch` of them waiting."""
+    """Create requests and start them through the database, with a cycle after each `batch` of them."""
     from django.utils import timezone
 
     from bench.admission import site
@@ -183,7 +183,7 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def form(count: int) -> dict[str, Any]:
-    """What the new-workspace form asks: every flavor at once, after a workspace has changed."""
+    """Return the times of the new-workspace form's calls: all flavors at once, after a workspace changed."""
     from portal.catalog.models import Flavor, Template
     from portal.common.domain_events import emit
     from portal.people.accounts.models import Team

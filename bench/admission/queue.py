@@ -1,4 +1,4 @@
-"""What a long queue costs, through the portal's own path: a cycle, a creation, a preview. CPU time."""
+"""CPU time of a cycle, a creation and a preview with a long queue, through the portal's own functions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.order import WorkspaceOrder
 
 WAITS, STARTS = "h100-x4", "t4-x1"
-"""A flavor of which all is in use, and one of which there is some left (`site.SPARE`)."""
+"""A flavor whose devices are all in use, and one with free devices (`site.SPARE`)."""
 
 
 def measure(count: int) -> dict[str, Any]:
-    """Each `count` times on a site that has been decided on: CPU milliseconds, and statements."""
+    """Measure each operation `count` times on a settled site: CPU milliseconds, and SQL statements."""
     cycle.run()
     cycle.write_statuses()
     template = Template.objects.get(slug="bench")
@@ -97,7 +97,7 @@ def _timed(work: Callable[[int], Any], before: Callable[[int], None], count: int
 
 
 def _forget_what_was_foreseen() -> None:
-    """As the passing of a second does."""
+    """Discard the forecast of the preview snapshot, which expires after a second."""
     with snapshot_cache.preview_cache.use() as snapshot:
         snapshot.forecast = None
 

@@ -1,4 +1,4 @@
-"""A full site in the database: rows of nodes and workspaces as if they ran there. Nothing does."""
+"""A full site in the database: rows of nodes and workspaces, without any running process."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "apart": {"node": "none"},
     "shared": {"node": "none", "homes_shared": True, "homes": "/homes"},
 }
-"""Configuration of the pool by where its homes are: on each node, as by default, or in one folder."""
+"""Configuration of the pool by location of its homes: on each node (default), or in one shared folder."""
 BATCH = 2000
 
 
 def build(
     devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: int = 1, homes: str = "apart"
 ) -> None:
-    """Fill an empty database: `workspaces` of which `waiting` wait and all others run.
+    """Fill an empty database with `workspaces`, of which `waiting` are queued and all others run.
 
-    `spare` devices of a model of their own stay free. Those that wait ask for what is in use.
+    `spare` devices of a separate model stay free. Queued workspaces request devices that are in use.
     """
     chance = random.Random(seed)
     now = timezone.now()
@@ -171,7 +171,7 @@ def _wait(chance, now, count, teams, users, template, flavors) -> None:
 
 
 def newcomers(team: Team, count: int) -> list[User]:
-    """People of the team without a home: their first start is tied to no node."""
+    """Create users of the team without a home, so that no node is preferred for their first start."""
     before = User.objects.count()
     users = User.objects.bulk_create(
         User(username=f"newcomer-{before + n}", password="!") for n in range(count)
@@ -181,12 +181,12 @@ def newcomers(team: Team, count: int) -> list[User]:
 
 
 def ask(rows: Iterable[Workspace]) -> None:
-    """Write requests as the services do: each with its rows, and the queue is told of it."""
+    """Insert requests as the services do, with their related rows, and notify the queue."""
     _changed(_write(rows))
 
 
 def withdraw_waiting() -> None:
-    """Whoever waits asks for nothing any more."""
+    """Withdraw all queued requests."""
     waiting = list(Workspace.objects.filter(state=State.PENDING).only("pk", "team"))
     Workspace.objects.filter(pk__in=[row.pk for row in waiting]).update(state=State.TERMINATED)
     _changed(waiting)

@@ -1,4 +1,4 @@
-"""A simulated device, and what a check of it would have measured, judged by the check's own rules."""
+"""A simulated device, and measurements as a check of it would return, judged by the check's own rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS = {Level.QUICK: 5.0, Level.STANDARD: 60.0, Level.EXTENDED: 900.0}
 SCRUB_S = 5.0
 HANGS_AFTER_S = 15.0
 REACHED = 0.88
-"""Of the datasheet's peak, by a device that is well."""
+"""Fraction of the datasheet's peak that a healthy device reaches."""
 RESERVED_MIB = 600
 
 
@@ -49,7 +49,7 @@ MODELS = (
 
 @dataclass(slots=True)
 class Gpu:
-    """`factor` is its own speed among its model's; `slow` and `wrong_tiles` are of its fault."""
+    """`factor` is its speed relative to its model. `slow` and `wrong_tiles` are effects of its fault."""
 
     uuid: str
     node: str
@@ -86,7 +86,7 @@ class Gpu:
 
 
 def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) -> tuple[Report, float]:
-    """The report, and the seconds that the device was taken by the check."""
+    """Return the report, and the seconds for which the check occupied the device."""
     level = Level(command.level)
     look, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
     state, took_s = look.state, SECONDS[level]
@@ -223,7 +223,7 @@ def _snapshot(gpu: Gpu) -> dict[str, Any]:
 
 
 def scrub(gpu: Gpu, command: CheckCommand) -> tuple[ScrubResult, float]:
-    """What a scrub finds, and the seconds it takes: wrong products are none of its business."""
+    """Return the result of a scrub and its seconds. A scrub does not detect wrong products."""
     signs = frozenset()
     if gpu.vanished:
         signs = frozenset({"xid79"})

@@ -1,4 +1,4 @@
-"""What the portal did about each fault, read from its own audit log."""
+"""What the portal did about each fault, read from its audit log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WATCHER, INVENTORY = "watcher", "inventory"
 
 @dataclass(slots=True)
 class Outage:
-    """A device out of placement, and what took it out."""
+    """A period in which a device was out of placement, and its cause."""
 
     uuid: str
     from_s: float
@@ -31,7 +31,7 @@ class Outage:
 
 
 def outages(week: Week) -> list[Outage]:
-    """In the order of their beginnings; that of a device which is out already is the same one."""
+    """Return outages by their beginning. A device that is already out continues its outage."""
     runs = GpuCheckRun.objects.filter(state=RunState.DONE, verdict__in=["fail", "hung", "inconclusive"])
     by_run = {
         (uuid, finished): f"{level if kind == CheckKind.CHECK else 'scrub'} ({cause})"
@@ -73,7 +73,7 @@ def _lasts(case: Case, at_s: float) -> bool:
 
 
 def summary(week: Week) -> dict[str, Any]:
-    """The figures of a week, plain enough for JSON."""
+    """Return the figures of a week as plain values for JSON."""
     outs = outages(week)
     first: dict[int, Outage] = {}
     for out in outs:
@@ -133,7 +133,7 @@ def _hours(seconds: Iterable[float]) -> dict[str, float] | None:
 
 
 def table(facts: dict[str, Any]) -> str:
-    """For people, in the style of docs/measurements.md."""
+    """Return the figures as Markdown, in the style of docs/measurements.md."""
     lines = [
         f"{facts['devices']} devices, {facts['days']:g} days, {facts['sessions']} sessions, "
         f"{facts['faults']} faults: {facts['cordoned_rightly']} cordoned rightly, "

@@ -1,4 +1,4 @@
-"""The week, event by event, on a clock of its own. What nodes say goes to the portal's own functions."""
+"""Run the week event by event on a simulated clock. Messages of nodes go to the portal's own functions."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ BUSY = 0.8
 SIZES = ((1, 0.60), (2, 0.20), (4, 0.10), (8, 0.10))
 HELD_MEDIAN_H, HELD_SIGMA = 24.0, 0.8
 NOTICES_AFTER_H = 1.0
-"""Whose work has crashed on a device stops the workspace after so long, on average."""
+"""A user whose work has crashed on a device stops the workspace after this time, on average."""
 MENDED_AFTER_H = 4.0
-"""An operator has mended a device that is out and free, and asks for a check."""
+"""An operator repairs a device that is out and free after this time, and requests a check."""
 
 TOLD_AFTER_S = 5.0
-"""The watcher's promise."""
+"""Maximum delay of the watcher."""
 INVENTORY_S = 60.0
 STARTS_S, ENDS_S = 3.0, 5.0
 CYCLE_S = 60.0
-"""The queue's cycles that are asked for within so long are one here: a real one comes at once."""
+"""Queue cycles that are requested within this time are merged. A real cycle starts immediately."""
 
 
 class Nobody(Silent):
-    """Redis, where no browser and no gateway listens."""
+    """Replaces Redis, without browsers and gateways."""
 
     def eval(self, *_: object) -> int:
         return 0
@@ -68,7 +68,7 @@ class Nobody(Silent):
 
 @contextmanager
 def quiet(log: logging.Logger) -> Iterator[None]:
-    """It says of each XID of an application that it is left out, which is what is hoped for."""
+    """Suppress the log lines about XIDs of applications, which the portal ignores as it should."""
     log.disabled = True
     try:
         yield
@@ -78,7 +78,7 @@ def quiet(log: logging.Logger) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Case:
-    """A fault, from its beginning."""
+    """A fault, with its beginning and end."""
 
     what: str
     uuid: str
@@ -88,7 +88,7 @@ class Case:
 
 @dataclass(slots=True)
 class Week:
-    """What happened, for the report; the portal's own audit log says what it did about it."""
+    """What happened in the week, for the report; the portal's audit log has its reactions."""
 
     devices: int
     days: float
@@ -106,10 +106,10 @@ OnDay = Callable[[Week], object]
 
 
 class Fleet:
-    """Devices, people and the clock. `rate` multiplies the published rates of faults.
+    """Devices, users and the clock. `rate` multiplies the published rates of faults.
 
-    `on_day` is told after each day what happened until then. The pool has its
-    defaults but for `policy`.
+    `on_day` is called after each day with the events so far. The pool has default settings except for
+    `policy`.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Fleet:
         return [key for key, (_, uuids) in self.held.items() if gpu.uuid in uuids]
 
     def _account(self, key: UUID) -> None:
-        """Its time on its devices up to now; work on one that is broken is told by the fault's class."""
+        """Add its time on its devices up to now to the sums; on a faulty device by the class of fault."""
         since_s, uuids = self.held.pop(key)
         for uuid in uuids:
             gpu = self.gpus[uuid]

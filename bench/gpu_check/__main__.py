@@ -1,9 +1,9 @@
-"""`python -m bench.gpu_check [--uuid GPU-…] [--all-levels] [--peer GPU-…] [--out DIR]`: acceptance on a GPU.
+"""Acceptance on a GPU: `python -m bench.gpu_check [--uuid GPU-…] [--all-levels] [--peer GPU-…] [--out DIR]`.
 
 Writes `gpu-check.json` (all figures and reports) and `gpu-check.md` (a section for docs/measurements.md, with
-the time of each test). Exit codes: 0 all met, 1 something missed, 4 no driver or GPU. Takes two to three
-minutes; with `--all-levels`, which adds a shortened extended level, up to eight. The device and its peers
-must be idle; their memory is overwritten.
+the time of each test). Exit codes: 0 all requirements met, 1 a requirement missed, 4 no driver or GPU. Takes
+two to three minutes; with `--all-levels`, which adds a shortened extended level, up to eight. The device and
+its peers must be idle; their memory is overwritten.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Line:
 
 
 def first_device() -> str:
-    """The UUID of the first GPU. Raises `LookupError` with the reason where there is none."""
+    """Return the UUID of the first GPU. Raises `LookupError` with the reason if there is none."""
     import pynvml
 
     try:
@@ -154,7 +154,7 @@ def _coverage(report: Report) -> Line:
 
 
 def _killed(uuid: str, run: Callable[..., Report]) -> tuple[Line, Report]:
-    """A test that lasts longer than it may: its process is ended, this one goes on."""
+    """Run a test that exceeds its deadline; only its process is ended."""
     plan = [Test("bit_fade", "bit_fade", KILL_AFTER_S, params={"seconds": 30.0})]
     started = time.monotonic()
     report = run(uuid, "quick", plan=plan)
@@ -177,7 +177,7 @@ def _after(report: Report) -> Line:
 
 
 def shortened(plan: Sequence[Test]) -> list[Test]:
-    """The same tests, of which the longest take less time."""
+    """Return the plan with the longest tests shortened."""
 
     def seconds(test: Test) -> dict[str, Any]:
         required = STEADY_S if test.name == "steady" else SHORTENED.get(test.probe)
@@ -187,7 +187,7 @@ def shortened(plan: Sequence[Test]) -> list[Test]:
 
 
 def times(reports: dict[str, Report]) -> str:
-    """A table of what each test took at each level, in seconds."""
+    """Return a table of the seconds of each test at each level."""
     columns = {name: report for name, report in reports.items() if name in ("quick", "standard", "extended")}
     names = list(dict.fromkeys(test.name for report in columns.values() for test in report.tests))
     rows = []
@@ -202,7 +202,7 @@ def times(reports: dict[str, Report]) -> str:
 def accept(
     uuid: str, run: Callable[..., Report], *, all_levels: bool = False, peers: Sequence[str] = ()
 ) -> tuple[list[Line], dict[str, Report]]:
-    """All demands, and the reports they are taken from."""
+    """Check all requirements; return them and the reports on which they are based."""
     reports: dict[str, Report] = {}
 
     def timed(name: str, level: str, **more: Any) -> float:
@@ -239,7 +239,7 @@ def accept(
 
 
 def markdown(lines: Sequence[Line], reports: dict[str, Report], at: datetime) -> str:
-    """A section for docs/measurements.md."""
+    """Return a section for docs/measurements.md."""
     report = reports["standard"]
     facts = report.facts
     marks = {True: "met", False: "**missed**", None: "not measured"}

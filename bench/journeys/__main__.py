@@ -1,8 +1,8 @@
-"""`python -m bench.journeys [--json OUT] [--shots FOLDER] [--workspaces N]`: what people need in clicks.
+"""Count clicks in user journeys: `python -m bench.journeys [--json OUT] [--shots FOLDER] [--workspaces N]`.
 
-A portal is started as `make up` does, and headless Chromium. Counted are clicks and filled fields after
-sign-in, pages opened, seconds on the clock, script errors, responses of 400 and above, and pages wider than
-the screen. Exits with 1 if a journey needs more clicks than its limit or shows an error.
+Starts a portal as `make up` does, and headless Chromium. Counts clicks and filled fields after sign-in, pages
+opened, wall-clock seconds, script errors, responses of 400 and above, and pages wider than the screen. Exits
+with 1 if a journey needs more clicks than its limit or shows an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Prepare = Callable[[Berth], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A journey, who makes it, and how many clicks it may take."""
+    """A journey, its user, and its limit of clicks."""
 
     name: str
     who: str

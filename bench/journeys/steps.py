@@ -1,4 +1,4 @@
-"""The five journeys. Each function takes the visitor who has signed in."""
+"""The five journeys. Each function gets a visitor who is signed in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = ["mia", "noah", "emma", "liam", "olivia", "paul", "sofia", "jonas", "len
 
 
 def first_notebook(visitor: Visitor) -> None:
-    """A member starts JupyterLab with what the form proposes, and sees its launcher."""
+    """A member starts JupyterLab with the form's default values, and sees its launcher."""
     visitor.click("New workspace")
     visitor.click("Start")
     visitor.page.locator(".jp-Launcher").first.wait_for()

@@ -1,4 +1,4 @@
-"""A person in a browser, whose clicks, fields and pages are counted."""
+"""A user in a browser, whose clicks, fields and pages are counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENT_ERROR = 400
 
 @dataclass(slots=True)
 class Journey:
-    """What one journey took, from the first page after sign-in. Seconds include what the portal works."""
+    """Cost of one journey from the first page after sign-in. Seconds include the portal's response times."""
 
     name: str
     who: str
@@ -35,7 +35,7 @@ class Journey:
 
 
 class Visitor:
-    """Acts as a person does: by visible names. Every act waits for what it needs."""
+    """Acts like a user: by visible names. Every action waits until its element is ready."""
 
     def __init__(self, page: Page, journey: Journey) -> None:
         self.page, self.journey = page, journey
@@ -56,12 +56,12 @@ class Visitor:
         self.look()
 
     def fill(self, selector: str, text: str) -> None:
-        """Type into a field; going to it by keyboard is no click."""
+        """Type into a field; reaching it by keyboard does not count as a click."""
         self.journey.fields += 1
         self.page.fill(selector, text)
 
     def choose(self, selector: str, value: str) -> None:
-        """Choose in a list: two clicks."""
+        """Choose from a list: two clicks."""
         self.journey.clicks += 2
         self.page.select_option(selector, value)
 
@@ -70,7 +70,7 @@ class Visitor:
         self.page.locator(within).get_by_text(text).first.wait_for(state="visible")
 
     def look(self) -> None:
-        """Note a page that is wider than the screen."""
+        """Record the page if it is wider than the screen."""
         self.page.wait_for_load_state("domcontentloaded")
         over = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -81,7 +81,7 @@ class Visitor:
 
 @contextmanager
 def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = DESKTOP) -> Iterator[Visitor]:
-    """A visitor who has signed in as `journey.who` and landed on their home."""
+    """Return a visitor who is signed in as `journey.who`, on that user's home page."""
     context = browser.new_context(base_url=url, viewport=size, color_scheme="light")
     page = context.new_page()
     page.set_default_timeout(LIMIT_MS)

@@ -35,7 +35,7 @@ _PUBLISHED = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Replay everything that the folder holds; the exit code is 2 where it holds nothing usable."""
+    """Replay all traces in the folder. The exit code is 2 if it contains none that can be used."""
     options = _parser().parse_args(arguments)
     try:
         nodes = read_nodes(options.data)
@@ -93,7 +93,7 @@ def _row(
 
 
 def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Published) -> str:
-    """Allocation when all of the cluster's GPUs have been asked for, beside the published policies."""
+    """Return a chart of the allocation at requests for 100 % of the GPUs, beside the published policies."""
     lines = []
     for name in sorted({row["workload"] for row in rows}):
         selected = [row for row in rows if row["workload"] == name]
@@ -118,7 +118,7 @@ def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Pub
 
 
 def _renamings(nodes: list[NodeCapacity], workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
-    """The same replay with the nodes renamed and listed in another order, several times."""
+    """Repeat the replay several times with renamed nodes in another order."""
     curves: list[Curve] = [
         replay(
             renamed(nodes, seed),
@@ -151,7 +151,7 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean over workloads of their mean over seeds, of each measure that all rows have."""
+    """Return the mean over workloads of their means over seeds, for each measure that all rows have."""
     names = sorted({row["workload"] for row in rows})
     found = {}
     for key in [f"{kind}_{mark}" for kind in ("alloc", "frag", "fgd") for mark in _MARKS]:

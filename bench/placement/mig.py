@@ -1,9 +1,9 @@
-"""`python -m bench.placement.mig`: how many requests for MIG instances get one, beside first fit.
+"""`python -m bench.placement.mig`: acceptance of requests for MIG instances, beside first fit.
 
-GPUs of one kind in MIG mode, none split. Requests arrive one by one, for a profile drawn from a mix; each is
-given an instance at once or refused, and leaves after a time drawn at random. Both sides see the same
-requests and may split idle slots anew. First fit takes the first GPU with room and the lowest place on it.
-The engine knows the mix from what has been asked before, as the portal does.
+GPUs of one model are in MIG mode without instances. Requests arrive one by one, for a profile drawn from a
+mix. Each gets an instance at once or is refused, and leaves after a random time. Both sides see the same
+requests and may repartition idle slots. First fit takes the first GPU with room and its lowest position. The
+engine knows the mix from earlier requests, as in the portal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from provisioning.types import AcceleratorRequest, ResourceRequest
 
 GPUS_PER_NODE = 8
 MEAN_LIFE = 1000.0
-"""In units of time of which a GPU's slots are free or held."""
+"""Unit of time in which a GPU's slots are free or held."""
 LOADS = (0.8, 1.0, 1.2)
 KINDS = {
     "A30": ("NVIDIA A30", 24_576),
@@ -45,7 +45,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request for one instance of `profile`, which leaves `life` after it came."""
+    """A request for one instance of `profile`, which leaves `life` after its arrival."""
 
     at: float
     profile: str
@@ -53,7 +53,7 @@ class Arrival:
 
 
 class Side(Protocol):
-    """Gives instances and takes them back; `give` answers with what `take_back` wants, or None."""
+    """Grants and releases instances. `give` returns the value for `take_back`, or None."""
 
     def give(self, profile: str) -> Any: ...
 
@@ -61,12 +61,12 @@ class Side(Protocol):
 
 
 def profiles_of(layout: Geometry) -> list[str]:
-    """The profiles without media extensions, the smallest first."""
+    """Return the profiles without media extensions, the smallest first."""
     return [profile.name for profile in layout.profiles if not profile.media]
 
 
 def weights_of(layout: Geometry, shape: str) -> dict[str, int]:
-    """The mix over the layout's profiles; where there are fewer, the middle ones are left out."""
+    """Return the mix over the layout's profiles. With fewer profiles, the middle ones are left out."""
     names, weights = profiles_of(layout), list(SHAPES[shape])
     while len(weights) > len(names):
         del weights[len(weights) // 2]
@@ -76,7 +76,7 @@ def weights_of(layout: Geometry, shape: str) -> dict[str, int]:
 def arrivals(
     layout: Geometry, weights: dict[str, int], *, gpus: int, load: float, count: int, seed: int
 ) -> list[Arrival]:
-    """Requests at such a rate that, were none refused, `load` of all slots would be held on average."""
+    """Return requests at a rate at which `load` of all slots would be held on average without refusals."""
     chance = random.Random(f"{seed}/{load}/{sorted(weights.items())}")
     width = {profile.name: profile.width for profile in layout.profiles}
     names = list(weights)
@@ -93,7 +93,7 @@ def arrivals(
 
 
 class FirstFit:
-    """The first GPU with room, and the lowest place on it."""
+    """Takes the first GPU with room, and its lowest position."""
 
     def __init__(self, layout: Geometry, gpus: int) -> None:
         self._layout = layout
@@ -120,7 +120,7 @@ class FirstFit:
 
 
 class Engine:
-    """The placement engine, on nodes of eight GPUs. Plans are carried out at once."""
+    """The placement engine, on nodes with eight GPUs. Plans are carried out immediately."""
 
     def __init__(self, model: str, memory_mib: int, gpus: int, *, mix: RequestMix) -> None:
         nodes = [
@@ -169,7 +169,7 @@ class Engine:
 
 
 def replay(side: Side, requests: Sequence[Arrival], *, warm_up: float = 0.25) -> float:
-    """The part of the requests after the warm-up that were given an instance, in percent."""
+    """Return the percentage of requests after the warm-up that got an instance."""
     leaving: list[tuple[float, int, Any]] = []
     given = 0
     first = int(len(requests) * warm_up)
@@ -184,7 +184,7 @@ def replay(side: Side, requests: Sequence[Arrival], *, warm_up: float = 0.25) ->
 
 
 def mix_of(weights: dict[str, int]) -> RequestMix:
-    """The mix as the portal would have learnt it."""
+    """Return the mix as the portal would have learnt it."""
     return RequestMix.of(
         ResourceRequest(1, 1, accelerators=AcceleratorRequest(count=1, mig_profile=name))
         for name, weight in weights.items()
@@ -195,7 +195,7 @@ def mix_of(weights: dict[str, int]) -> RequestMix:
 def compare(
     kind: str, shape: str, *, gpus: int, count: int, seeds: Sequence[int], loads: Sequence[float] = LOADS
 ) -> dict[str, Any]:
-    """Acceptance of both sides, by load, as means over the seeds."""
+    """Return the acceptance of both sides by load, as means over the seeds."""
     model, memory_mib = KINDS[kind]
     layout = geometry(model, memory_mib)
     assert layout is not None
@@ -223,7 +223,7 @@ def compare(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a row for each kind of GPU and mix; the exit code is 1 where first fit is better in one."""
+    """Print a row per GPU model and mix. The exit code is 1 if first fit is better in one of them."""
     parser = argparse.ArgumentParser(prog="bench.placement.mig", description=__doc__)
     parser.add_argument("--gpus", type=int, default=24)
     parser.add_argument("--requests", type=int, default=1500)

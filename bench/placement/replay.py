@@ -1,7 +1,7 @@
-"""Replays one workload: requests arrive one by one, are placed or dropped, and never leave.
+"""Replay one workload: requests arrive one by one, are placed or dropped, and never leave.
 
-Each takes the way of a request in the portal (`site`). By default the mix is learnt while requests arrive, as
-the portal learns it: the functions are the same, and called after as many requests.
+Each request follows the same path as in the portal (`site`). By default the mix is learnt while requests
+arrive, with the portal's functions and after as many requests as there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Curve:
 
 
 class FragmentationMeter:
-    """The published measure of fragmentation, apart from the engine's own: CPU and GPU, no memory."""
+    """The published measure of fragmentation, independent of the engine's: CPU and GPU, without memory."""
 
     def __init__(self, nodes: Sequence[NodeCapacity], past: Sequence[ResourceRequest]) -> None:
         self._index = {node.name: row for row, node in enumerate(nodes)}
@@ -74,7 +74,7 @@ class FragmentationMeter:
 
     @property
     def lost_milli(self) -> float:
-        """Milli-GPUs that are fragments now."""
+        """Return the milli-GPUs that are fragments now."""
         return self.total / self._table.total_weight
 
     def _measure(self, rows: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ class FragmentationMeter:
 
 
 class Learner:
-    """The mix of one replay, kept as `portal.scheduling.request_mix` keeps a pool's."""
+    """The mix of one replay, kept like a pool's in `portal.scheduling.request_mix`."""
 
     def __init__(self, nodes: Sequence[NodeCapacity], workload: Workload, kind: str = "learnt") -> None:
         self._offered = offered(nodes)
@@ -99,7 +99,7 @@ class Learner:
             self.mix = RequestMix.learnt((), self._offered)
 
     def arrived(self, until: Sequence[ResourceRequest], pools: Collection[PoolNodes]) -> None:
-        """The last of `until` has arrived and been decided on."""
+        """Learn from the requests before `until`, which have all been decided."""
         self._fresh += 1
         if self._learns and is_learning_due(self._known, self._fresh):
             self._known, self._fresh = len(until), 0
@@ -112,7 +112,7 @@ class Learner:
 
 
 def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
-    """What the portal's catalog offers by itself on these nodes."""
+    """Return the flavors that the portal's catalog creates automatically for these nodes."""
     found = [ResourceRequest(item["cpu_milli"], item["memory_mib"]) for item in FLAVORS]
     largest: dict[str, NodeCapacity] = {}
     for node in sorted(nodes, key=lambda node: (-len(node.devices), -node.cpu_milli, -node.memory_mib)):
@@ -134,9 +134,9 @@ def replay(
     mix: str = "learnt",
     layout: Layout = DEFAULT_LAYOUT,
 ) -> Curve:
-    """Replay as the portal decides, with one of `MIXES`; times each decision with its bookkeeping.
+    """Replay as the portal decides, with one of `MIXES`; time each decision with its bookkeeping.
 
-    Every `VERDICT_EVERY`th request is previewed first. Raises AssertionError if it then gets something else.
+    Every `VERDICT_EVERY`th request is previewed first. Raises `AssertionError` if its result differs.
     """
     learner = Learner(nodes, workload, mix)
     pools = pools_of(nodes, learner.mix, policy=policy, layout=layout)
@@ -173,7 +173,7 @@ def replay(
 
 
 def _typical(past: Sequence[ResourceRequest]) -> list[tuple[Shape, int]]:
-    """The most popular 95 % of the shapes, without memory, as in the published measure."""
+    """Return the most popular 95 % of the shapes, without memory, as in the published measure."""
     bare = [ResourceRequest(request.cpu_milli, 0, accelerators=request.accelerators) for request in past]
     kept: list[tuple[Shape, int]] = []
     for shape, weight in RequestMix.of(bare).shapes:

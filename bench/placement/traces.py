@@ -1,4 +1,4 @@
-"""Reads the openb traces: nodes, request lists, orders of arrival and published results."""
+"""Read the openb traces: nodes, request lists, orders of arrival and published results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _REPEATED = re.compile(r"-tuned-\d+$")
 
 
 class TraceError(Exception):
-    """A trace is missing or cannot be read; the message says which and what is expected."""
+    """A trace is missing or cannot be read. The message names it and says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A list of requests with one order of arrival. `past` is the list, which is where the mix comes from."""
+    """A list of requests in one order of arrival. `past` is the whole list, which defines the mix."""
 
     name: str
     seed: int
@@ -33,7 +33,7 @@ class Workload:
 
 
 def read_nodes(data: Path) -> list[NodeCapacity]:
-    """The cluster, empty."""
+    """Return the empty cluster."""
     return [
         _node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
         for row in _table(_either(data / "openb" / "openb_node_list_gpu_node.csv"))
@@ -41,7 +41,7 @@ def read_nodes(data: Path) -> list[NodeCapacity]:
 
 
 def renamed(nodes: list[NodeCapacity], seed: int) -> list[NodeCapacity]:
-    """The same cluster under random names, listed in a random order."""
+    """Return the same cluster with random names, in random order."""
     chance = random.Random(seed)
     names = [f"{chance.getrandbits(64):016x}" for _ in nodes]
     fresh = [
@@ -59,7 +59,7 @@ def renamed(nodes: list[NodeCapacity], seed: int) -> list[NodeCapacity]:
 
 
 def read_workloads(data: Path) -> Iterator[Workload]:
-    """Every workload and seed that `data` holds, one at a time."""
+    """Yield every workload and seed in `data`."""
     folder = data / "openb" / "arrivals"
     found = sorted(
         (match["workload"], int(match["seed"]), path)
@@ -89,12 +89,12 @@ class Published:
     mean: dict[tuple[str, str], dict[int, float]]
 
     def allocation(self, workload: str, seed: int, policy: str = "06-FGD") -> dict[int, float]:
-        """The result for this seed, else the mean over ten seeds, else nothing."""
+        """Return the result for this seed, else the mean over ten seeds, else None."""
         return self.by_seed.get((workload, policy, seed)) or self.mean.get((workload, policy)) or {}
 
 
 def read_published(data: Path) -> Published:
-    """Published results; empty where `data` has none."""
+    """Return published results; empty if `data` has none."""
     by_seed, mean = {}, {}
     path = data / "published" / "alloc_by_seed.csv"
     if path.exists():
@@ -142,7 +142,7 @@ def _short(workload: str) -> str:
 
 
 def _either(path: Path) -> Path:
-    """The file itself, or its compressed form."""
+    """Return the file itself, or its compressed form."""
     packed = path.with_name(path.name + ".gz")
     if not path.exists() and not packed.exists():
         raise TraceError(f"{path} is missing (compressed or not)")

@@ -1,9 +1,9 @@
-"""Reclaim by the portal's own functions and default settings.
+"""Measure reclaim with the portal's own functions and default settings.
 
     python -m bench.reclaim verdicts [--hours 24]
     python -m bench.reclaim cost [--workspaces 10000]
 
-On an empty SQLite file, or on DATABASE_URL.
+Uses an empty SQLite file, or DATABASE_URL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""CPU time of observing activity and of a pass of the ladder, with many workspaces.
+"""CPU time of observing activity and of a reclaim pass, with many workspaces.
 
 Seconds of CPU time of this process, the median of three, through the functions that the two periodic tasks
-call. Before each observation every workspace has sent a heartbeat. Then again with `--changes` rows of
-history and `--periods` idle periods for each workspace. Nothing is sent: no worker and no browser listens.
+call. Before each observation every workspace has sent a heartbeat. The measurement is repeated with
+`--changes` rows of history and `--periods` idle periods for each workspace. Nothing is sent: no worker and no
+browser listens.
+
 SQLite works inside this process, so the figures include it; they do not include PostgreSQL.
 """
 
@@ -71,7 +73,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def time_work(work: Callable[[], Any], before: Callable[[], Any] | None = None) -> tuple[float, int]:
-    """CPU seconds of `work`, and how many statements it sent."""
+    """Return the CPU seconds of `work` and the number of its SQL statements."""
     from django.db import connection
 
     if before is not None:
@@ -98,7 +100,7 @@ _clock = 0
 
 
 def heartbeat(*, busy: bool, tells: bool = False) -> None:
-    """What agents have reported of all of them, a minute after the report before."""
+    """Store a report for every workspace, one minute after the previous one."""
     global _clock
     from django.utils import timezone
 

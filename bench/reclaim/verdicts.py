@@ -50,7 +50,7 @@ class Result:
 
 
 def run(histories: Sequence[History], *, hours: float) -> list[Result]:
-    """Walk all histories, those with the same change of the clock together. Writes to the database."""
+    """Walk through all histories, grouped by their change of the clock. Writes to the database."""
     from bench.admission.site import build
 
     build(8 * (len(histories) // 8 + 2), len(histories), 0)
@@ -115,7 +115,7 @@ def _prepare(histories: dict[Any, History], began_at: datetime) -> None:
 
 
 class _Stream:
-    """The reports of a workspace, read as time goes by."""
+    """The reports of a workspace, read as time advances."""
 
     def __init__(self, reports_of: Iterator[tuple[float, Figures]]) -> None:
         self._reports = reports_of

@@ -1,15 +1,16 @@
-"""Waits of people on machines that keep their homes: homes shared, homes that stay, homes that move along.
+"""Waits of users on machines with home folders: homes that are shared, stay, or move with a start.
 
     python -m bench.scheduling.homes [--people 60] [--nodes 10] [--days 4] [--loads 60 90] [--json OUT]
 
-People, nodes and the clock are simulated; every decision is the portal's, on an empty SQLite file: each start
-is previewed as in the form, created, placed by a cycle, and its home moved by the mover. Each person starts a
-workspace, works, stops it and comes back later, one at a time. A load is the part of the GPUs that would be
-in use if nobody waited. The wait is from the click until the start is sent, moves included. The first 6
-hours are not counted. Whose home is too large to move without being asked takes the offer of the form.
+Users, nodes and the clock are simulated. Every decision is the portal's, on an empty SQLite file: each start
+is previewed as in the form, created and placed by a cycle, and its home is moved by the mover. Each user
+starts a workspace, works, stops it and returns later, one workspace at a time. A load is the part of the GPUs
+that would be in use if nobody waited. The wait is from the click until the start is sent, including moves.
+The first 6 hours are not counted. Users whose home is too large to move automatically accept the form's offer
+to move it.
 
-ASSUMPTIONS: sessions of 3 hours (median), nobody says how long; 1, 2 or 4 GPUs; homes of 2 GiB (median), a
-tenth above 10 GiB; a network of 1 Gbit/s; one move at a time for each machine.
+ASSUMPTIONS: sessions of 3 hours (median) without an expected duration; 1, 2 or 4 GPUs; homes of 2 GiB
+(median), a tenth above 10 GiB; a network of 1 Gbit/s; one move at a time per machine.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ HOME_MEDIAN_MIB, HOME_SIGMA = 2048.0, 1.25
 NETWORK_MIB_S = 100
 LIMIT_MIB = 10_240
 STEP_S = 10.0
-"""Longest time that a node copies before it answers."""
+"""Longest time for which a node copies before it answers."""
 TICK_S = 60.0
 WORLDS = {"shared": {"homes_shared": True, "homes": "/homes"}, "stay": {}, "move": {}}
 
 
 @dataclass(slots=True)
 class Waits:
-    """Seconds from the click until the start is sent, and what previews had said."""
+    """Seconds from the click until the start is sent, and results of previews."""
 
     seconds: list[float] = field(default_factory=list)
     moved: int = 0
@@ -78,7 +79,7 @@ def _at(ordered: list[float], percent: int) -> float:
 
 
 class Days:
-    """People on machines for some days."""
+    """Users on machines for some days."""
 
     def __init__(self, world: str, load: float, people: int, nodes: int, days: int, seed: int) -> None:
         self.world, self.days = world, days
@@ -160,7 +161,7 @@ class Days:
     # --- people ---
 
     def _come(self, user: Any) -> None:
-        """Look at the form, click, and wait for the start."""
+        """Open the form, click, and wait for the start."""
         from portal.scheduling import admission, home_offers
         from portal.workspaces import services
         from portal.workspaces.order import WorkspaceOrder
@@ -210,7 +211,7 @@ class Days:
         self.at(pause_s, lambda: self._come(workspace.owner))
 
     def _measure(self, user: Any) -> None:
-        """The node of the home measures it."""
+        """Report the size of the user's home, as its node does."""
         from django.utils import timezone
 
         from portal.workspaces.models import HomePlace, HomeUsage
@@ -275,7 +276,7 @@ class Days:
                 pass
 
     def _moves(self, data: dict[str, Any]) -> None:
-        """A node does its step of a move."""
+        """Do one step of a move, as a node does."""
         from portal.workspaces.homes import moves
         from portal.workspaces.models import HomeMove
         from provisioning import messages
@@ -311,7 +312,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def set_up(database: Path, limit_mib: int = 0) -> None:
-    """Set up Django for a database, in a process of its own: settings are read once."""
+    """Set up Django for a database in a separate process, since settings are read once."""
     os.environ["DATABASE_URL"] = f"sqlite:///{database}"
     os.environ["BERTH_MOVE_HOME_LIMIT_MIB"] = str(limit_mib)
     os.environ.setdefault("BERTH_LOG_LEVEL", "ERROR")

@@ -1,9 +1,8 @@
-"""`python -m bench.scheduling.previews [--worlds N] [--seed S]`: is every preview what a creation then gets?
+"""Compare previews with later requests: `python -m bench.scheduling.previews [--worlds N] [--seed S]`.
 
-Small sites with random limits run on for a while under the engine. Some requests list a second flavor.
-Before each request its verdict is asked for; then it is made, and outcome, place, expected start, reason and
-who makes room are compared.
-Exits with 1 where any of them differ.
+Small sites with random limits run for a while under the engine. Some requests list a second flavor. Each
+request is previewed and then created, and outcome, position, expected start, reason and victims are compared.
+Exits with 1 if any of them differ.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def request(chance: Random, number: int, now_s: int) -> Workload:
 
 
 def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> list[str]:
-    """Make the request; what it gets that was not said."""
+    """Create the request; return what differs from its preview."""
     now_s = scheduler.now_s
     scheduler.submit(asked)
     cycle = scheduler.cycle(now_s)
@@ -100,7 +99,7 @@ def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> li
 
 
 def world(seed: int) -> tuple[int, Counter[str]]:
-    """One site over time: how many previews were asked for, and what was not as said."""
+    """Run one site over time; return the number of previews and the differences found."""
     chance = Random(seed)
     scheduler = site(chance)
     wrong: Counter[str] = Counter()
@@ -126,7 +125,7 @@ def world(seed: int) -> tuple[int, Counter[str]]:
 
 
 def probe(worlds: int, seed: int = 1) -> tuple[int, Counter[str]]:
-    """So many worlds from a seed on."""
+    """Run `worlds` sites, beginning with this seed."""
     asked, wrong = 0, Counter[str]()
     for number in range(seed, seed + worlds):
         count, its = world(number)

@@ -1,4 +1,4 @@
-"""One pass over a trace through the portal's queue (`site`). Checks reserved starts at every event."""
+"""Replay a trace once through the portal's queue (`site`). Checks reserved starts at every event."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ONE = 1000
 HISTORY = 50
 USAGE_EVERY_S = 3600
 PREVIEW_EVERY = 500
-"""Every so manieth arrival is previewed first; it then has to get what was said."""
+"""Interval of previewed arrivals: each of these must get its previewed result."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay saw. Waits in seconds by job, from submission to the last start."""
+    """Result of a replay. Waits are in seconds by job, from submission to the last start."""
 
     waits: dict[str, int] = field(default_factory=dict)
     busy_gpu_s: int = 0
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
-    """Teams in one cohort; nominal quota in proportion to what each group used, all GPUs divided."""
+    """Return teams in one cohort. Quotas divide all GPUs in proportion to the use of each group."""
     demand: dict[str, int] = {}
     for job in jobs:
         demand[job.team] = demand.get(job.team, 0) + job.gpus * job.duration_s
@@ -66,7 +66,7 @@ def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
 
 
 def history_estimates() -> tuple[Callable[[Job], int], Callable[[Job], None]]:
-    """Expected duration as the median of the group's last finished jobs of that size; nothing is foreseen."""
+    """Return an estimator: the median duration of the group's last finished jobs of that size."""
     past: dict[tuple[str, int], tuple[deque[int], list[int]]] = {}
 
     def expect(job: Job) -> int:
@@ -93,13 +93,12 @@ def replay(
     eta_every: int = 0,
     preview_every: int = PREVIEW_EVERY,
 ) -> Outcome:
-    """Run the trace. Without `teams` there is one queue with no shares, as in plain FIFO or EASY.
+    """Run the trace. Without `teams` there is one queue without shares, as in plain FIFO or EASY.
 
-    With `known_durations` every job is expected to run as long as it does (a wall-time limit that it
-    uses up); otherwise the expectation comes from history. Every `eta_every`-th job that has to wait
-    is forecast when it is submitted. What is preempted begins anew when it comes back.
-
-    Raises AssertionError if a job gets something else than its preview said.
+    With `known_durations`, the expected duration of every job is its real one (a wall-time limit that it uses
+    up); otherwise it is estimated from history. Every `eta_every`-th job that has to wait gets a forecast at
+    submission. A preempted job starts again from its beginning. Raises `AssertionError` if a job does not get
+    its previewed result.
     """
     shared = tuple(teams) or (Team("all"),)
     cohorts = (Cohort("site"),) if teams else ()

@@ -1,8 +1,8 @@
-"""The ways to get a JupyterLab that are compared. Each measures one start at a time.
+"""The compared ways to get a JupyterLab. Each measures one start at a time.
 
-All run the same packages on the same machine, and all are asked for the same two things: a 200 from
-JupyterLab's `/api`, polled every 10 ms, counted from the moment the start is asked for; and at once the
-reply of a first kernel to `kernel_info_request`, counted from the moment the kernel is asked for.
+All run the same packages on the same machine, and two durations are measured: until JupyterLab's `/api`
+answers 200, polled every 10 ms, counted from the request to start; and until a first kernel replies to
+`kernel_info_request`, counted from the request for the kernel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> None:
-    """Poll until the answer is 200. Raises `TimeoutError` with the last thing seen."""
+    """Poll until the answer is 200. Raises `TimeoutError` with the last answer."""
     deadline = time.monotonic() + PATIENCE_S
     last = "no answer"
     while time.monotonic() < deadline:
@@ -53,7 +53,7 @@ def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> Non
 
 
 def wait_for_kernel_info(url: str, headers: dict[str, str]) -> None:
-    """Until the kernel behind this WebSocket has answered."""
+    """Wait until the kernel behind this WebSocket has answered."""
     address = httpx.URL(url)
     plug = socket.create_connection((address.host, address.port or 80), timeout=PATIENCE_S)
     others = {key: value for key, value in headers.items() if key != "Host"}
@@ -78,7 +78,7 @@ def end(process: subprocess.Popen[bytes], *, patience_s: float = 20) -> None:
 
 
 class Contestant(ABC):
-    """One way to get a notebook. `open` and `close` are not measured; `start` is, `clear` is not."""
+    """One way to get a notebook. Only `start` and `first_kernel` are measured."""
 
     name: str
 
@@ -90,18 +90,18 @@ class Contestant(ABC):
         self.client = httpx.Client(timeout=10)
 
     def open(self) -> None:  # noqa: B027  (most have something to do here, one has not)
-        """Bring up what stands before anybody asks for a notebook."""
+        """Start everything that exists before a user requests a notebook."""
 
     @abstractmethod
     def start(self) -> float:
-        """Ask for a notebook and wait for it; seconds."""
+        """Request a notebook and wait for it; return the seconds."""
 
     @abstractmethod
     def server(self) -> tuple[str, dict[str, str]]:
-        """The URL of the notebook that was started last, and the headers that it wants."""
+        """Return the URL of the notebook started last, and the headers for requests to it."""
 
     def first_kernel(self) -> float:
-        """Ask that notebook for a kernel and wait until it answers; seconds."""
+        """Request a kernel of that notebook and wait until it answers; return the seconds."""
         url, headers = self.server()
         began = time.monotonic()
         reply = self.client.post(f"{url}/api/kernels", json={"name": "python3"}, headers=headers, timeout=60)
@@ -118,7 +118,7 @@ class Contestant(ABC):
 
 
 class Bare(Contestant):
-    """`jupyter lab` by itself, from the same environment: what a person gets without a portal."""
+    """Plain `jupyter lab` of the same environment, as used without a portal."""
 
     name = "Bare jupyter lab"
 
@@ -169,7 +169,7 @@ class Bare(Contestant):
 
 
 class Floor(Bare):
-    """JupyterLab alone, started with the command of Berth's template: the rest of its time is Berth's own."""
+    """JupyterLab alone, started with the command of Berth's template: any further time is Berth's own."""
 
     name = "Floor, as in Berth"
 
@@ -179,10 +179,10 @@ class Floor(Bare):
 
 
 class Berth(Contestant):
-    """Berth as `make up` starts it: POST to 200 through the gateway, admission and sandbox included.
+    """Berth as started by `make up`: from POST to 200 through the gateway, with admission and sandbox.
 
-    Between two measurements it waits until the next spare is ready, as it is where people start their
-    notebooks further apart than some seconds.
+    Between two measurements it waits until the next spare is ready, as in practice, where users start their
+    notebooks more than a few seconds apart.
     """
 
     name = "Berth"
@@ -287,14 +287,14 @@ class Berth(Contestant):
 
 
 class PlainBerth(Berth):
-    """Berth with nothing made ready: each start makes its sandbox and runs its program from the beginning."""
+    """Berth without spares: each start creates its sandbox and runs its program from the beginning."""
 
     name = "Plain Berth"
     spares = 0
 
 
 def free_port_block() -> int:
-    """A port whose followers that Berth uses are free as well."""
+    """Return a port whose successors used by Berth are free as well."""
     while True:
         first = free_port()
         try:
@@ -307,7 +307,7 @@ def free_port_block() -> int:
 
 
 class Hub(Contestant):
-    """JupyterHub with SimpleLocalProcessSpawner and configurable-http-proxy, on the same packages."""
+    """JupyterHub with SimpleLocalProcessSpawner and configurable-http-proxy, with the same packages."""
 
     name = "JupyterHub"
 

@@ -1,10 +1,11 @@
-"""From click to notebook in several software environments of a portal that runs, and what a first cell takes.
+"""Measure from click to notebook in several environments of a running portal, and a first cell.
 
     BERTH_TOKEN=… python -m bench.start_latency.environments --url http://localhost:8000 --runs 10
 
-The environments take turns, so that a machine that grows slower or faster meets all of them alike. They are
-ready there, and the token may create, enter and delete workspaces. Ratios are to the first of them, whose
-first cell imports nothing. After each deletion it waits for `--pause` seconds: spares are made again then.
+The environments alternate, so that changes in the machine's speed affect all of them equally. They must be
+built, and the token must be able to create, enter and delete workspaces. Ratios are relative to the first
+environment, whose first cell imports nothing. After each deletion it waits for `--pause` seconds, so that
+spares are created again.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def parse() -> argparse.Namespace:
 
 
 class Portal:
-    """A running portal, and the workspace that was started there last."""
+    """A running portal, and the workspace started last."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         url = httpx.URL(arguments.url)
@@ -83,7 +84,7 @@ class Portal:
         self.token = {"Authorization": f"Bearer {os.environ['BERTH_TOKEN']}"}
 
     def measure(self, environment: str, cell: str) -> tuple[float, float, float]:
-        """Seconds until JupyterLab's `/api` answers, then until a kernel does, then until a cell has run."""
+        """Return the seconds to an answer of JupyterLab's `/api`, of a kernel and of a first cell."""
         arguments = self.arguments
         body = {"name": "bench", "team": arguments.team, "template": "jupyterlab", "flavor": arguments.flavor}
         sent = {"Host": f"{self.host}:{self.port}", **self.token}
@@ -123,7 +124,7 @@ class Portal:
         return kernel, ran
 
     def _ask(self, connection: ClientConnection, request: str, content: dict[str, object]) -> dict[str, str]:
-        """Send a request on the shell channel; the content of its reply."""
+        """Send a request on the shell channel and return the content of its reply."""
         named = secrets.token_hex(8)
         header = {"msg_id": named, "msg_type": f"{request}_request", "session": "bench", "username": ""}
         message = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}}
