@@ -5,9 +5,9 @@ task calls, on an empty SQLite file or on DATABASE_URL. Nodes, devices and sampl
 is sent.
 
 One GPU in 25 is free, scattered over the nodes. `--hot` percent of the workspaces are on a GPU throttled by
-heat, and as many report slower progress than elsewhere; the others report that it is not slower. `--waiting` requests for four
-GPUs each have waited for some time. The first pass also reads the queue's snapshot, like the first preview of
-a process, and simulates its proposals; later passes find them open.
+heat, and as many report slower progress than elsewhere; the others report that it is not slower. `--waiting`
+requests for four GPUs each have waited for some time. The first pass also reads the queue's snapshot, like
+the first preview of a process, and simulates its proposals; later passes find them open.
 
 SQLite works inside this process, so its time is in the figures; PostgreSQL's is not.
 """

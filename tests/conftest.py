@@ -194,8 +194,8 @@ def shared_site(request: pytest.FixtureRequest, shared_world: World[Site] | None
         yield SiteClass()
         return
     request.getfixturevalue("db")
-    with shared_world.met() as there:
-        yield there
+    with shared_world.met() as site:
+        yield site
 
 
 @pytest.fixture

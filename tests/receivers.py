@@ -63,16 +63,16 @@ def one_after_another(*answers: Callable[[Received, Any], None]) -> Callable[[Re
 @contextmanager
 def receiver(answer: Callable[[Received, Any], None] | None = None) -> Iterator[Receiver]:
     """A receiver at 127.0.0.1, which is gone afterwards."""
-    found = Receiver(answer=answer)
+    new_receiver = Receiver(answer=answer)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             headers = {name.lower(): value for name, value in self.headers.items()}
             received = Received(self.path, headers, self.rfile.read(length))
-            found.requests.append(received)
+            new_receiver.requests.append(received)
             try:
-                (found.answer or status(200))(received, self)
+                (new_receiver.answer or status(200))(received, self)
             except OSError:
                 # Who asked has gone.
                 self.close_connection = True
@@ -86,11 +86,11 @@ def receiver(answer: Callable[[Received, Any], None] | None = None) -> Iterator[
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    new_receiver.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield found
+        yield new_receiver
     finally:
-        found.over.set()
+        new_receiver.over.set()
         server.shutdown()
         server.server_close()
         thread.join(LIMIT_S)

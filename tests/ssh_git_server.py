@@ -18,8 +18,8 @@ from tests.ports import consecutive_ports
 
 def sshd() -> str | None:
     """The server's program, which is in no ordinary user's path."""
-    found = shutil.which("sshd")
-    return found or next(
+    program = shutil.which("sshd")
+    return program or next(
         (path for path in ("/usr/sbin/sshd", "/usr/local/sbin/sshd") if Path(path).exists()), None
     )
 

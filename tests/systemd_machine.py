@@ -126,10 +126,10 @@ class SystemdMachine:
 
     def service(self, *argv: str, limit_s: float = 120, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command as root in a service of its own, as a shell of this machine would."""
-        given = [f"--setenv={name}={value}" for name, value in environ.items()]
+        variables = [f"--setenv={name}={value}" for name, value in environ.items()]
         return self.run(
             "systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--working-directory={ROOT}",
-            *given, "--", *argv, limit_s=limit_s,
+            *variables, "--", *argv, limit_s=limit_s,
         )  # fmt: skip
 
     def shown(self, unit: str, name: str, *, user: str = "") -> str:
@@ -149,7 +149,7 @@ def machine(
     """
     if os.geteuid() != 0:
         pytest.skip("only root can start another systemd")
-    if missing := [each for each in NEEDED if not shutil.which(each)]:
+    if missing := [program for program in NEEDED if not shutil.which(program)]:
         pytest.skip(f"a systemd of the test's own needs {', '.join(missing)}")
     if not SYSTEMD.exists():
         pytest.skip(f"there is no {SYSTEMD}")
@@ -185,13 +185,13 @@ def machine(
                 start_new_session=True,
                 preexec_fn=lambda: _enter(groups),
             )
-        found = _started(process)
-        if found is None:
+        started_machine = _started(process)
+        if started_machine is None:
             pytest.skip(f"no systemd starts here: {log.read_text(errors='replace').strip()[-300:]}")
         # What waits for it is no part of it: limits can be set only in groups without processes.
         for group in groups:
             (group.parent / "cgroup.procs").write_text(str(process.pid))
-        yield found
+        yield started_machine
     finally:
         if process is not None:
             for pid in _children(process.pid):
@@ -208,23 +208,23 @@ def _elsewhere() -> list[Path]:
     if named:
         needed.add(Path(named).resolve())
     device = Path("/").stat().st_dev
-    return sorted(each for each in needed if each.stat().st_dev != device)
+    return sorted(folder for folder in needed if folder.stat().st_dev != device)
 
 
 def _groups(name: str) -> list[Path]:
     """A group in every hierarchy, for the whole machine."""
     tops = [CGROUPS]
     if not (CGROUPS / "cgroup.controllers").exists():
-        tops = [each for each in sorted(CGROUPS.iterdir()) if each.is_dir() and not each.is_symlink()]
-    made = []
+        tops = [entry for entry in sorted(CGROUPS.iterdir()) if entry.is_dir() and not entry.is_symlink()]
+    created = []
     for top in tops:
         group = top / name
         group.mkdir()
-        made.append(group)
-        for each in ("cpuset.cpus", "cpuset.mems"):
+        created.append(group)
+        for entry in ("cpuset.cpus", "cpuset.mems"):
             if top.name == "cpuset":
-                (group / each).write_text((top / each).read_text())
-    return made
+                (group / entry).write_text((top / entry).read_text())
+    return created
 
 
 def _enter(groups: Sequence[Path]) -> None:
@@ -234,7 +234,7 @@ def _enter(groups: Sequence[Path]) -> None:
 
 def _children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 
@@ -244,9 +244,9 @@ def _started(process: subprocess.Popen[bytes]) -> SystemdMachine | None:
     while time.monotonic() < until and process.poll() is None:
         time.sleep(0.1)
         for pid in _children(process.pid):
-            found = SystemdMachine(pid)
-            if found.run("systemctl", "is-system-running").stdout.strip() in {"running", "degraded"}:
-                return found
+            candidate = SystemdMachine(pid)
+            if candidate.run("systemctl", "is-system-running").stdout.strip() in {"running", "degraded"}:
+                return candidate
     return None
 
 
@@ -254,9 +254,9 @@ def _remove(groups: Sequence[Path]) -> None:
     for group in groups:
 
         def is_empty(group: Path = group) -> bool:
-            for each in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+            for child in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):
-                    each.rmdir()
+                    child.rmdir()
             with contextlib.suppress(OSError):
                 group.rmdir()
             return not group.exists()

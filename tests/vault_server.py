@@ -54,8 +54,8 @@ class VaultServer:
             )
         self.root = hvac.Client(self.address, token="", timeout=20)
         eventually(self._answers, limit_s=60, what=lambda: (self.folder / "bao.log").read_text())
-        made = self.root.sys.initialize(1, 1)
-        self._unseal_key, self.root.token = made["keys"][0], made["root_token"]
+        initialized = self.root.sys.initialize(1, 1)
+        self._unseal_key, self.root.token = initialized["keys"][0], initialized["root_token"]
         self.unseal()
         self.root.sys.enable_secrets_engine("kv", path="secret", options={"version": "2"})
         self.root.sys.create_or_update_policy("berth", POLICY)
@@ -72,8 +72,8 @@ class VaultServer:
         return False
 
     def new_secret_id(self) -> None:
-        found = self.root.auth.approle.generate_secret_id("berth")["data"]["secret_id"]
-        self.secret_id_file.write_text(f"{found}\n")
+        secret_id = self.root.auth.approle.generate_secret_id("berth")["data"]["secret_id"]
+        self.secret_id_file.write_text(f"{secret_id}\n")
 
     def new_token(self) -> str:
         """One that has the portal's policy."""
@@ -129,5 +129,5 @@ def running(folder: Path, port: int = 0) -> Iterator[VaultServer]:
 
 @pytest.fixture(scope="session")
 def vault_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VaultServer]:
-    with running(tmp_path_factory.mktemp("vault")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("vault")) as server:
+        yield server

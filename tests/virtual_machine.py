@@ -88,11 +88,11 @@ def run(folder: Path, command: Sequence[str], *, disks: Mapping[str, int], limit
         argv += ["-drive", f"file={image},format=raw,if=virtio,cache=unsafe"]
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(argv, timeout=limit_s, check=False)
-    said = output.read_text(errors="replace").replace("\r\n", "\n") if output.exists() else ""
-    found = re.search(rf"^{ENDED}(\d+)$", said, flags=re.MULTILINE)
-    if found is None:
-        said += "\n" + (console.read_text(errors="replace") if console.exists() else "no console")
-    return Ran(int(found[1]) if found else None, said)
+    text = output.read_text(errors="replace").replace("\r\n", "\n") if output.exists() else ""
+    match = re.search(rf"^{ENDED}(\d+)$", text, flags=re.MULTILINE)
+    if match is None:
+        text += "\n" + (console.read_text(errors="replace") if console.exists() else "no console")
+    return Ran(int(match[1]) if match else None, text)
 
 
 def _parts() -> tuple[str, Path, Path, Path]:
@@ -147,8 +147,8 @@ def _modules(folder: Path) -> Iterator[tuple[str, bytes]]:
         path = paths[name]
         content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         needed = re.search(rb"\0depends=([^\0]*)\0", content)
-        for each in needed[1].decode().split(",") if needed else ():
-            yield from load(each.replace("-", "_"))
+        for dependency in needed[1].decode().split(",") if needed else ():
+            yield from load(dependency.replace("-", "_"))
         yield f"{name}.ko", content
 
     for name in MODULES:

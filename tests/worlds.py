@@ -52,5 +52,5 @@ def shared(blocker: DjangoDbBlocker, make: Callable[[Broker], T]) -> Iterator[Wo
     """The world that `make` makes, until its module is over. Nothing that it sends is for a test."""
     with blocker.unblock(), taken_back():
         with pytest.MonkeyPatch.context() as patch:
-            made = make(Broker.in_place_of_redis(patch))
-        yield World(made, dt.datetime.now(dt.UTC))
+            value = make(Broker.in_place_of_redis(patch))
+        yield World(value, dt.datetime.now(dt.UTC))

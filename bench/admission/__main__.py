@@ -226,14 +226,14 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
             runs.append(stream.through_database(requests, burst))
         print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
         stream.empty()
-    most = max(run["requests"] for run in runs)
+    largest = max(run["requests"] for run in runs)
     result = {
         "workload": args.workload,
         "homes": args.homes,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
-        "requests_in_memory": most,
-        "memory": stream.in_memory(nodes, past, requests[:most]),
+        "requests_in_memory": largest,
+        "memory": stream.in_memory(nodes, past, requests[:largest]),
         "runs": runs,
     }
     print(stream.table(result), file=sys.stderr)

@@ -34,16 +34,16 @@ def measure(count: int) -> dict[str, Any]:
     flavors = {flavor.slug: flavor for flavor in Flavor.objects.select_related("pool")}
     teams = list(Team.objects.prefetch_related("members"))
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
-    made = 0
+    created = 0
 
     def create(slug: str) -> None:
-        nonlocal made
-        team = teams[made % len(teams)]
+        nonlocal created
+        team = teams[created % len(teams)]
         services.create(
             actor=team.members.all()[0],
-            order=WorkspaceOrder(team=team, template=template, flavor=flavors[slug], name=f"long-{made}"),
+            order=WorkspaceOrder(team=team, template=template, flavor=flavors[slug], name=f"long-{created}"),
         )
-        made += 1
+        created += 1
 
     def preview(number: int, slug: str) -> None:
         team = teams[number % len(teams)]
@@ -58,21 +58,21 @@ def measure(count: int) -> dict[str, Any]:
     def a_second_later(_: int) -> None:
         _forget_what_was_foreseen()
 
-    def of(work: Callable[[int], Any], before: Callable[[int], None] = nothing) -> dict[str, Any]:
+    def measured(work: Callable[[int], Any], before: Callable[[int], None] = nothing) -> dict[str, Any]:
         work(count)
         return _timed(work, before, count)
 
     return {
         "waiting": Workspace.objects.filter(state=State.PENDING).count(),
-        "preview, nothing changed": of(lambda n: preview(n, WAITS)),
-        "preview, a second later": of(lambda n: preview(n, WAITS), a_second_later),
-        "preview, a workspace changed": of(lambda n: preview(n, WAITS), changed),
-        "preview of what starts": of(lambda n: preview(n, STARTS), changed),
-        "creation that waits": of(lambda _: create(WAITS)),
-        "creation that starts": of(lambda _: create(STARTS)),
-        "decision of a cycle": of(lambda _: cycle.decide()),
-        "telling all, nothing changed": of(lambda _: cycle.write_statuses()),
-        "telling all, after a creation": of(lambda _: cycle.write_statuses(), lambda _: create(WAITS)),
+        "preview, nothing changed": measured(lambda n: preview(n, WAITS)),
+        "preview, a second later": measured(lambda n: preview(n, WAITS), a_second_later),
+        "preview, a workspace changed": measured(lambda n: preview(n, WAITS), changed),
+        "preview of what starts": measured(lambda n: preview(n, STARTS), changed),
+        "creation that waits": measured(lambda _: create(WAITS)),
+        "creation that starts": measured(lambda _: create(STARTS)),
+        "decision of a cycle": measured(lambda _: cycle.decide()),
+        "telling all, nothing changed": measured(lambda _: cycle.write_statuses()),
+        "telling all, after a creation": measured(lambda _: cycle.write_statuses(), lambda _: create(WAITS)),
         "reading it all": _timed(lambda _: _read_anew(), nothing, max(1, count // 4)),
         "shown_ms": QueueState.objects.get().shown_ms,
     }

@@ -138,7 +138,11 @@ def _row(chance, now, number, teams, users, template, flavor, state) -> Workspac
 
 
 def _run(chance, now, count, teams, users, template, flavors, pool, free) -> None:
-    singles = [each for each in flavors if each.accelerator_count == 1 and each.accelerator_model != SPARE]
+    singles = [
+        candidate
+        for candidate in flavors
+        if candidate.accelerator_count == 1 and candidate.accelerator_model != SPARE
+    ]
     made, allocations, held = [], [], []
     for number in range(count):
         flavor = chance.choice(singles)
@@ -193,10 +197,10 @@ def withdraw_waiting() -> None:
 
 
 def _write(rows: Iterable[Workspace]) -> list[Workspace]:
-    made = Workspace.objects.bulk_create(rows, batch_size=BATCH)
-    QueueEntry.objects.bulk_create((QueueEntry(workspace=row) for row in made), batch_size=BATCH)
-    WorkspaceStatus.objects.bulk_create((WorkspaceStatus(workspace=row) for row in made), batch_size=BATCH)
-    return made
+    created = Workspace.objects.bulk_create(rows, batch_size=BATCH)
+    QueueEntry.objects.bulk_create((QueueEntry(workspace=row) for row in created), batch_size=BATCH)
+    WorkspaceStatus.objects.bulk_create((WorkspaceStatus(workspace=row) for row in created), batch_size=BATCH)
+    return created
 
 
 def _changed(rows: Iterable[Workspace]) -> None:

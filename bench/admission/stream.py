@@ -150,29 +150,30 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
     people = list(Membership.objects.select_related("team", "user"))
     bodies: dict[ResourceRequest, Any] = {}
     spent: dict[str, float] = defaultdict(float)
-    asked = started = 0
+    submitted = started = 0
     busy_s = 0.0
     cycles: list[tuple[int, float]] = []
     with clocked(spent):
-        while asked < len(stream):
+        while submitted < len(stream):
             now = timezone.now()
-            some = stream[asked : asked + burst]
+            some = stream[submitted : submitted + burst]
             for request in some:
                 if request not in bodies:
                     bodies[request] = messages.dump(request)
             site.ask(
                 Workspace(
-                    name=f"a{burst}-{asked + place}", owner=person.user, team=person.team, template=template,
-                    flavor=flavor, resources=bodies[request], state_since=now, requested_at=now,
+                    name=f"a{burst}-{submitted + place}", owner=person.user, team=person.team,
+                    template=template, flavor=flavor, resources=bodies[request],
+                    state_since=now, requested_at=now,
                 )
                 for place, request in enumerate(some)
-                for person in (people[(asked + place) % PEOPLE],)
+                for person in (people[(submitted + place) % PEOPLE],)
             )  # fmt: skip
             began, busy_from = time.perf_counter(), time.process_time()
             report = cycle.run()
             took_s, busy_s = time.perf_counter() - began, busy_s + time.process_time() - busy_from
             assert report is not None  # nobody else runs cycles
-            asked, started = asked + len(some), started + len(report.started)
+            submitted, started = submitted + len(some), started + len(report.started)
             cycles.append((len(report.started), took_s))
             site.withdraw_waiting()
             if len(report.started) * 100 < len(some) * FULL_BELOW_PERCENT:
@@ -182,7 +183,7 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
     return {
         "database": connection.vendor,
         "burst": burst,
-        "requests": asked,
+        "requests": submitted,
         "started": started,
         "per_s": round(started / total_s, 1),
         "per_cpu_s": round(started / busy_s, 1),

@@ -88,8 +88,8 @@ class Gpu:
 def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) -> tuple[Report, float]:
     """Return the report, and the seconds for which the check occupied the device."""
     level = Level(command.level)
-    look, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
-    state, took_s = look.state, SECONDS[level]
+    session, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
+    state, took_s = session.state, SECONDS[level]
     if names := second_look.repeatable_tests(tests, findings):
         # Alone on its node, as the runner has it.
         repeated = [test for test in state.plan if test.name in names]
@@ -115,11 +115,11 @@ def _look(
     gpu: Gpu, command: CheckCommand, of: Sequence[Test] | None, chance: random.Random, *, crowded: bool
 ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
     level = Level(command.level)
-    look = Check(
+    session = Check(
         gpu.uuid, level, peers=(), deadline_s=DEADLINE_S[level], on_progress=None,
         simulation=Simulation(DRIVER, DRIVER), child=(), watcher=(), timing=Timing(), plan=None,
     )  # fmt: skip
-    state = look.state
+    state = session.state
     state.facts, state.software = _facts(gpu), dict(SOFTWARE)
     state.before, state.xid_events = _snapshot(gpu), True
     state.findings += health.state(state.before)
@@ -128,12 +128,12 @@ def _look(
         state.lost = True
         state.find("lost", Severity.FAIL, "The device has fallen off the bus.", verdict.Action.REBOOT)
     elif not any(finding.severity == Severity.FAIL for finding in state.findings):
-        _load(gpu, look, of or plan_for(level, state.facts), chance, crowded=crowded)
-    return look, *look.judge(command.baseline, command.node_median, command.baseline_of)
+        _load(gpu, session, of or plan_for(level, state.facts), chance, crowded=crowded)
+    return session, *session.judge(command.baseline, command.node_median, command.baseline_of)
 
 
-def _load(gpu: Gpu, look: Check, plan: Sequence[Test], chance: random.Random, *, crowded: bool) -> None:
-    state, fault, level = look.state, gpu.fault, look.level
+def _load(gpu: Gpu, session: Check, plan: Sequence[Test], chance: random.Random, *, crowded: bool) -> None:
+    state, fault, level = session.state, gpu.fault, session.level
     state.plan = tuple(plan)
     long = level != Level.QUICK
     shows = fault is not None and (long or not fault.only_under_load)

@@ -192,8 +192,8 @@ def times(reports: dict[str, Report]) -> str:
     names = list(dict.fromkeys(test.name for report in columns.values() for test in report.tests))
     rows = []
     for name in names:
-        found = [_test(report, name) for report in columns.values()]
-        cells = ["" if t is None else f"{t.duration_ms / 1000:.1f} {t.status}" for t in found]
+        tests = [_test(report, name) for report in columns.values()]
+        cells = ["" if t is None else f"{t.duration_ms / 1000:.1f} {t.status}" for t in tests]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     head = [f"| test, s | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     return "\n".join([*head, *rows, ""])

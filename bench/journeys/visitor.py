@@ -44,10 +44,10 @@ class Visitor:
         """Click the first visible link, button or disclosure of that name."""
         scope = self.page.locator(within)
         roles = (role,) if role else ("button", "link")
-        found = scope.get_by_role(roles[0], name=name, exact=isinstance(name, str))  # type: ignore[arg-type]
+        element = scope.get_by_role(roles[0], name=name, exact=isinstance(name, str))  # type: ignore[arg-type]
         for other in roles[1:]:
-            found = found.or_(scope.get_by_role(other, name=name, exact=isinstance(name, str)))  # type: ignore[arg-type]
-        self.press(found.first)
+            element = element.or_(scope.get_by_role(other, name=name, exact=isinstance(name, str)))  # type: ignore[arg-type]
+        self.press(element.first)
 
     def press(self, locator: Locator) -> None:
         """Click an element."""

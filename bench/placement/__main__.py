@@ -130,14 +130,14 @@ def _renamings(nodes: list[NodeCapacity], workload: Workload, options: argparse.
         )
         for seed in range(options.renamings)
     ]
-    found: dict[str, Any] = {"count": len(curves)}
+    spreads: dict[str, Any] = {"count": len(curves)}
     for mark in _COMPARED:
         values = [value for curve in curves if (value := _at(curve.allocation, mark)) is not None]
         if values:
-            found[f"alloc_{mark}_mean"] = round(statistics.fmean(values), 4)
-            found[f"alloc_{mark}_min"] = min(values)
-            found[f"alloc_{mark}_max"] = max(values)
-    return found
+            spreads[f"alloc_{mark}_mean"] = round(statistics.fmean(values), 4)
+            spreads[f"alloc_{mark}_min"] = min(values)
+            spreads[f"alloc_{mark}_max"] = max(values)
+    return spreads
 
 
 def _at(curve: dict[int, float], mark: int) -> float | None:
@@ -153,16 +153,16 @@ def _percentile(values: list[float], percent: int) -> float:
 def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the mean over workloads of their means over seeds, for each measure that all rows have."""
     names = sorted({row["workload"] for row in rows})
-    found = {}
+    means = {}
     for key in [f"{kind}_{mark}" for kind in ("alloc", "frag", "fgd") for mark in _MARKS]:
         if all(row[key] is not None for row in rows):
-            found[key] = round(
+            means[key] = round(
                 statistics.fmean(
                     statistics.fmean(row[key] for row in rows if row["workload"] == name) for name in names
                 ),
                 4,
             )
-    return found
+    return means
 
 
 def _differences(mean: dict[str, float]) -> str:

@@ -84,12 +84,12 @@ def arrivals(
     mean_width = sum(width[name] * weight for name, weight in weights.items()) / total
     gap = MEAN_LIFE * mean_width / (load * gpus * layout.slots)
     now = 0.0
-    found = []
+    sequence = []
     for _ in range(count):
         now += chance.expovariate(1 / gap)
-        name = chance.choices(names, [weights[each] for each in names])[0]
-        found.append(Arrival(now, name, chance.expovariate(1 / MEAN_LIFE)))
-    return found
+        name = chance.choices(names, [weights[profile_name] for profile_name in names])[0]
+        sequence.append(Arrival(now, name, chance.expovariate(1 / MEAN_LIFE)))
+    return sequence
 
 
 class FirstFit:
@@ -142,10 +142,10 @@ class Engine:
 
     def give(self, profile: str) -> tuple[str, str] | None:
         request = ResourceRequest(1, 1, accelerators=AcceleratorRequest(count=1, mig_profile=profile))
-        found = self._cluster.find(request, repartition=True)
-        if found is None:
+        placement = self._cluster.find(request, repartition=True)
+        if placement is None:
             return None
-        part = found.nodes[0]
+        part = placement.nodes[0]
         node = self._states[part.node]
         self.placed += 1
         if part.repartitions:
@@ -171,16 +171,16 @@ class Engine:
 def replay(side: Side, requests: Sequence[Arrival], *, warm_up: float = 0.25) -> float:
     """Return the percentage of requests after the warm-up that got an instance."""
     leaving: list[tuple[float, int, Any]] = []
-    given = 0
+    granted = 0
     first = int(len(requests) * warm_up)
-    for number, each in enumerate(requests):
-        while leaving and leaving[0][0] <= each.at:
+    for number, request in enumerate(requests):
+        while leaving and leaving[0][0] <= request.at:
             side.take_back(heapq.heappop(leaving)[2])
-        place = side.give(each.profile)
+        place = side.give(request.profile)
         if place is not None:
-            heapq.heappush(leaving, (each.at + each.life, number, place))
-            given += number >= first
-    return 100.0 * given / (len(requests) - first)
+            heapq.heappush(leaving, (request.at + request.life, number, place))
+            granted += number >= first
+    return 100.0 * granted / (len(requests) - first)
 
 
 def mix_of(weights: dict[str, int]) -> RequestMix:
@@ -240,9 +240,9 @@ def main(arguments: list[str] | None = None) -> int:
             row = compare(kind, shape, gpus=options.gpus, count=options.requests, seeds=range(options.seeds))
             rows.append(row)
             cells = " ".join(
-                f"{each['engine']:6.2f} ({each['first_fit']:5.2f})" for each in row["loads"].values()
+                f"{result['engine']:6.2f} ({result['first_fit']:5.2f})" for result in row["loads"].values()
             )
-            created = statistics.mean(each["created"] for each in row["loads"].values())
+            created = statistics.mean(result["created"] for result in row["loads"].values())
             print(
                 f"{kind:<12}{shape:<17}{cells}  {row['gain']:+5.2f}  {row['worst']:+5.2f}   {created:.0f} %",
                 flush=True,

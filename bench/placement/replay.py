@@ -113,7 +113,7 @@ class Learner:
 
 def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
     """Return the flavors that the portal's catalog creates automatically for these nodes."""
-    found = [ResourceRequest(item["cpu_milli"], item["memory_mib"]) for item in FLAVORS]
+    flavors = [ResourceRequest(item["cpu_milli"], item["memory_mib"]) for item in FLAVORS]
     largest: dict[str, NodeCapacity] = {}
     for node in sorted(nodes, key=lambda node: (-len(node.devices), -node.cpu_milli, -node.memory_mib)):
         if node.devices:
@@ -121,8 +121,8 @@ def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
     for model, node in sorted(largest.items()):
         for count, cpu, memory in accelerator_sizes(len(node.devices), node.cpu_milli, node.memory_mib):
             accelerators = AcceleratorRequest(count=count, model=model)
-            found.append(ResourceRequest(cpu, memory, accelerators=accelerators))
-    return found
+            flavors.append(ResourceRequest(cpu, memory, accelerators=accelerators))
+    return flavors
 
 
 def replay(
@@ -149,11 +149,11 @@ def replay(
     fragmentation: dict[int, list[float]] = defaultdict(list)
     for place, request in enumerate(workload.arrivals, 1):
         accelerators = request.accelerators
-        said = site.preview(request) if place % VERDICT_EVERY == 0 else None
+        predicted = site.preview(request) if place % VERDICT_EVERY == 0 else None
         begun = time.perf_counter()
         parts = site.ask(request)
         curve.decision_s.append(time.perf_counter() - begun)
-        assert said is None or said == parts, "a preview is what a creation gets"
+        assert predicted is None or predicted == parts, "a preview is what a creation gets"
         learner.arrived(workload.arrivals[max(0, place - WINDOW) : place], site.pools.values())
         arrived += accelerators.count * accelerators.share_milli
         if parts:

@@ -44,7 +44,7 @@ def renamed(nodes: list[NodeCapacity], seed: int) -> list[NodeCapacity]:
     """Return the same cluster with random names, in random order."""
     chance = random.Random(seed)
     names = [f"{chance.getrandbits(64):016x}" for _ in nodes]
-    fresh = [
+    renamed_nodes = [
         _node(
             name,
             node.cpu_milli,
@@ -54,31 +54,31 @@ def renamed(nodes: list[NodeCapacity], seed: int) -> list[NodeCapacity]:
         )
         for name, node in zip(names, nodes, strict=True)
     ]
-    chance.shuffle(fresh)
-    return fresh
+    chance.shuffle(renamed_nodes)
+    return renamed_nodes
 
 
 def read_workloads(data: Path) -> Iterator[Workload]:
     """Yield every workload and seed in `data`."""
     folder = data / "openb" / "arrivals"
-    found = sorted(
+    files = sorted(
         (match["workload"], int(match["seed"]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (match := _ARRIVALS.match(path.name))
     )
-    if not found:
+    if not files:
         raise TraceError(f"{folder} holds no orders of arrival (openb_<workload>.seed<n>.names.txt.gz)")
     requests: dict[str, ResourceRequest] = {}
     current = ""
-    for name, seed, path in found:
+    for name, seed, path in files:
         if name != current:
             requests = _requests(_either(data / "openb" / f"openb_pod_list_{name}.csv"))
             current = name
         names = [_REPEATED.sub("", line) for line in _text(path).split()]
-        unknown = next((each for each in names if each not in requests), None)
+        unknown = next((arrival for arrival in names if arrival not in requests), None)
         if unknown is not None:
             raise TraceError(f"{path.name} names the request {unknown}, which the list of {name} lacks")
-        yield Workload(name, seed, tuple(requests[each] for each in names), tuple(requests.values()))
+        yield Workload(name, seed, tuple(requests[arrival] for arrival in names), tuple(requests.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,16 +57,16 @@ def run(histories: Sequence[History], *, hours: float) -> list[Result]:
     workspaces = list(Workspace.objects.filter(state=State.RUNNING).order_by("name"))
     began_at = max(history.began_at for history in histories)
     ordered = sorted(histories, key=lambda history: history.jump_s)
-    found: list[Result] = []
+    results: list[Result] = []
     while ordered:
         jump_s = ordered[0].jump_s
         group = [history for history in ordered if history.jump_s == jump_s]
         ordered = ordered[len(group) :]
         taken, workspaces = workspaces[: len(group)], workspaces[len(group) :]
-        found += _walk(dict(zip((row.pk for row in taken), group, strict=True)), began_at, hours * HOUR_S)
+        results += _walk(dict(zip((row.pk for row in taken), group, strict=True)), began_at, hours * HOUR_S)
         # The next group begins later than anything that this one has written.
         began_at += timedelta(hours=2 * hours + 24)
-    return sorted(found, key=lambda result: result.name)
+    return sorted(results, key=lambda result: result.name)
 
 
 def _walk(histories: dict[Any, History], began_at: datetime, until_s: float) -> list[Result]:

@@ -168,11 +168,11 @@ def main() -> int:
     for name, peer in PEERS.items():
         if options.only and name not in options.only:
             continue
-        found = peer(jobs, options.gpus)
+        peer_outcome = peer(jobs, options.gpus)
         row = {
-            **of_waits(found.waits, jobs),
-            "preempted": found.preempted,
-            "lost_gpu_hours": found.lost_gpu_s // 3600,
+            **of_waits(peer_outcome.waits, jobs),
+            "preempted": peer_outcome.preempted,
+            "lost_gpu_hours": peer_outcome.lost_gpu_s // 3600,
         }
         result["runs"][name] = row
         print(line(name, row), flush=True)

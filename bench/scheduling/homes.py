@@ -167,15 +167,17 @@ class Days:
         from portal.workspaces.order import WorkspaceOrder
 
         flavor = self.chance.choices(self.flavors, [part for _, part in SIZES])[0]
-        asked = {"template": self.template, "flavor": flavor, "team": self.team}
-        said = admission.assess(**asked, actor=user)
-        offer = home_offers.verdict_with_home_move(said, **asked, actor=user, expected_s=None, environment="")
+        fields = {"template": self.template, "flavor": flavor, "team": self.team}
+        verdict = admission.assess(**fields, actor=user)
+        offer = home_offers.verdict_with_home_move(
+            verdict, **fields, actor=user, expected_s=None, environment=""
+        )
         move_home = offer is not None and self.world == "move"
-        order = WorkspaceOrder(**asked, move_home=move_home)
+        order = WorkspaceOrder(**fields, move_home=move_home)
         workspace = services.create(actor=user, order=order).workspace
-        said = offer if move_home else said
-        if said.starts_now != (workspace.pool_id is not None) or (
-            workspace.waits_for_home != (said.home_move is not None)
+        verdict = offer if move_home else verdict
+        if verdict.starts_now != (workspace.pool_id is not None) or (
+            workspace.waits_for_home != (verdict.home_move is not None)
         ):
             self.waits.broken_previews += 1
         self.waits.moved += workspace.waits_for_home

@@ -73,29 +73,29 @@ def request(chance: Random, number: int, now_s: int) -> Workload:
     return replace(workload, fallbacks=(later,), start_within_s=chance.choice((0, 0, 1800, 40_000)))
 
 
-def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> list[str]:
+def differences(previewed: QueueVerdict, scheduler: Scheduler, workload: Workload) -> list[str]:
     """Create the request; return what differs from its preview."""
     now_s = scheduler.now_s
-    scheduler.submit(asked)
+    scheduler.submit(workload)
     cycle = scheduler.cycle(now_s)
     scheduler.apply(cycle, now_s)
-    if said.outcome in (Outcome.IMPOSSIBLE, Outcome.NEEDS_APPROVAL):
-        if asked.id not in cycle.starts:
-            scheduler.withdraw(asked.id)
-        return ["refused, and starts"] if asked.id in cycle.starts else []
-    victims = tuple(victim for victim in cycle.victims if victim.beneficiary == asked.id)
-    found = [] if said.victims == victims else ["who makes room"]
-    if (said.outcome is Outcome.FITS_NOW) != (asked.id in cycle.starts):
-        return [*found, f"{said.outcome.value}, and not so"]
-    if said.outcome is Outcome.FITS_NOW:
-        return found
+    if previewed.outcome in (Outcome.IMPOSSIBLE, Outcome.NEEDS_APPROVAL):
+        if workload.id not in cycle.starts:
+            scheduler.withdraw(workload.id)
+        return ["refused, and starts"] if workload.id in cycle.starts else []
+    victims = tuple(victim for victim in cycle.victims if victim.beneficiary == workload.id)
+    differing = [] if previewed.victims == victims else ["who makes room"]
+    if (previewed.outcome is Outcome.FITS_NOW) != (workload.id in cycle.starts):
+        return [*differing, f"{previewed.outcome.value}, and not so"]
+    if previewed.outcome is Outcome.FITS_NOW:
+        return differing
     outlook = Outlook(scheduler.clone())
     outlook.compute_all()
-    got = outlook.of(asked.id)
+    got = outlook.of(workload.id)
     eta_s = got.eta.eta_s if got.eta else None
-    pairs = {"place": (said.position, got.position or 0), "expected start": (said.eta_s, eta_s)}
-    pairs["reason"] = (said.blocker, got.blocker)  # type: ignore[assignment]
-    return found + [name for name, (one, other) in pairs.items() if one != other]
+    pairs = {"place": (previewed.position, got.position or 0), "expected start": (previewed.eta_s, eta_s)}
+    pairs["reason"] = (previewed.blocker, got.blocker)  # type: ignore[assignment]
+    return differing + [name for name, (one, other) in pairs.items() if one != other]
 
 
 def world(seed: int) -> tuple[int, Counter[str]]:
@@ -116,21 +116,21 @@ def world(seed: int) -> tuple[int, Counter[str]]:
         if chance.random() < 0.7:
             scheduler.apply(scheduler.cycle(now_s), now_s)
         scheduler.now_s = now_s
-        asked = request(chance, number, now_s)
-        if asked.fallbacks:
+        workload = request(chance, number, now_s)
+        if workload.fallbacks:
             # As a snapshot registers it.
-            asked = with_fallbacks(scheduler.usage, (replace(asked, fallbacks=()), *asked.fallbacks))
-        wrong.update(differences(verdict(scheduler, asked), scheduler, asked))
+            workload = with_fallbacks(scheduler.usage, (replace(workload, fallbacks=()), *workload.fallbacks))
+        wrong.update(differences(verdict(scheduler, workload), scheduler, workload))
     return STEPS, wrong
 
 
 def probe(worlds: int, seed: int = 1) -> tuple[int, Counter[str]]:
     """Run `worlds` sites, beginning with this seed."""
-    asked, wrong = 0, Counter[str]()
+    previews, wrong = 0, Counter[str]()
     for number in range(seed, seed + worlds):
         count, its = world(number)
-        asked, wrong = asked + count, wrong + its
-    return asked, wrong
+        previews, wrong = previews + count, wrong + its
+    return previews, wrong
 
 
 def main() -> int:
@@ -138,8 +138,8 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    asked, wrong = probe(options.worlds, options.seed)
-    print(f"{asked} previews, {sum(wrong.values())} differences {dict(wrong) or ''}")
+    previews, wrong = probe(options.worlds, options.seed)
+    print(f"{previews} previews, {sum(wrong.values())} differences {dict(wrong) or ''}")
     return 1 if wrong else 0
 
 

@@ -188,12 +188,12 @@ def replay(
         head = _first(cycle)
         if head is not None and cycle.backfilled and known_durations:
             # The same reservation, looked at again after the back-fill: its start may not have moved.
-            again = _first(site.decide_again())
+            repeated = _first(site.decide_again())
             outcome.reservations_checked += 1
-            if again is None or again.workload != head.workload:
+            if repeated is None or repeated.workload != head.workload:
                 if not cycle.victims:
                     outcome.reservations_delayed.append(f"{head.workload}: no longer the head")
-            elif again.start_s > head.start_s:
+            elif repeated.start_s > head.start_s:
                 outcome.reservations_delayed.append(f"{head.workload}: by back-fill at {now_s}")
         reserved = (head.workload, head.start_s) if head is not None else None
         outcome.backfilled += len(cycle.backfilled)

@@ -3,12 +3,13 @@
 Re-implemented from the papers for jobs that request a fixed number of equal GPUs:
 
 - **Gavel's max-min fairness** (Narayanan et al., OSDI 2020, sections 4.1 and 5) divides GPU time so that the
-  smallest share of any job (part of the time, times the requested GPUs) is as large as possible. In each round
-  the jobs come first whose due share is largest relative to their received share. It does not know durations.
-- **Themis' finish-time fairness** (Mahajan et al., NSDI 2020, section 3) compares the time of a job in the system
-  with its time alone with an equal part of the GPUs. In each round the jobs with the worst ratio come first. Its
-  auction also decides which GPUs a job gets, if more or other GPUs make it faster; jobs of a fixed size on equal
-  GPUs either run or do not. It knows durations.
+  smallest share of any job (part of the time, times the requested GPUs) is as large as possible. In each
+  round the jobs come first whose due share is largest relative to their received share. It does not know
+  durations.
+- **Themis' finish-time fairness** (Mahajan et al., NSDI 2020, section 3) compares the time of a job in the
+  system with its time alone with an equal part of the GPUs. In each round the jobs with the worst ratio come
+  first. Its auction also decides which GPUs a job gets, if more or other GPUs make it faster; jobs of a fixed
+  size on equal GPUs either run or do not. It knows durations.
 
 A job that does not fit is skipped. A job that returns after a pause loses `restart_s` of its round; 0 is more
 favourable than in the papers. A job that ends within a round leaves its GPUs idle until the next round, as in
@@ -106,14 +107,14 @@ def _replay(
             come = jobs[following:new]
             ids = np.concatenate((ids, np.arange(following, new)))
             ran = np.concatenate((ran, np.zeros(len(come), dtype=bool)))
-            fresh = np.zeros(len(come))
+            zeros = np.zeros(len(come))
             active = Active(
                 np.concatenate((active.gpus, [job.gpus for job in come])),
                 np.concatenate((active.submit_s, [job.submit_s for job in come])),
                 np.concatenate((active.duration_s, [job.duration_s for job in come])),
-                np.concatenate((active.done_s, fresh)),
-                np.concatenate((active.rounds, fresh)),
-                np.concatenate((active.seen, fresh)),
+                np.concatenate((active.done_s, zeros)),
+                np.concatenate((active.rounds, zeros)),
+                np.concatenate((active.seen, zeros)),
             )
             following = new
         runs = _chosen(rank(active, gpus, now_s), active.gpus, gpus)

@@ -200,10 +200,10 @@ def reason_codes() -> str:
         "braces are those values. " + MADE,
     ]
     order = list(SUBJECTS)
-    for each in sorted(registry.enumerations, key=lambda codes: order.index(codes.__name__)):
-        title = SUBJECTS[each.__name__]
-        parts += ["", f"## {title}", (each.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")]
-        for code in each:
+    for member in sorted(registry.enumerations, key=lambda codes: order.index(codes.__name__)):
+        title = SUBJECTS[member.__name__]
+        parts += ["", f"## {title}", (member.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")]
+        for code in member:
             text = text_of(code)
             next_step = _format(text.next_action)
             parts += ["", f"### `{code.value}`", _format(text.message)]
@@ -215,7 +215,7 @@ def reason_codes() -> str:
         "## Kinds of problems",
         "A problem's `code`, where it is not its reason's; `type` is `urn:berth:problem:` and the code.",
         "",
-        *(f"- `{each.value}`" for each in ProblemCode),
+        *(f"- `{member.value}`" for member in ProblemCode),
     ]
     return "\n".join(parts) + "\n"
 
@@ -224,8 +224,8 @@ def _format(pattern: object) -> str:
     """A text's format as shown to users; the general form of a plural."""
     words: dict[str, str] = {}
     if isinstance(pattern, Promise):
-        given = getattr(pattern, "_kw", None) or pattern.__reduce__()[1][-1]  # type: ignore[index]
-        words = given if isinstance(given, dict) else {}
+        arguments = getattr(pattern, "_kw", None) or pattern.__reduce__()[1][-1]  # type: ignore[index]
+        words = arguments if isinstance(arguments, dict) else {}
     text = words.get("plural") or str(pattern)
     return _safe(re.sub(r"%\((\w+)\)[sd]", r"{\1}", text).replace("%%", "%"))
 
@@ -349,8 +349,8 @@ def main() -> None:
     """Write all pages."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     django.setup()
-    for name, made in PAGES.items():
-        (DOCS / f"{name}.md").write_text(made())
+    for name, write in PAGES.items():
+        (DOCS / f"{name}.md").write_text(write())
 
 
 if __name__ == "__main__":

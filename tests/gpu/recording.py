@@ -66,8 +66,8 @@ class Recorder:
         def call(*args: Any) -> int:
             question = _question(name, args)
             code = int(function(*args))
-            found = [_buffer(argument) for argument in args]
-            written = [None if b is None else bytes(b)[:MAX_BYTES].hex().rstrip("0") for b in found]
+            buffers = [_buffer(argument) for argument in args]
+            written = [None if b is None else bytes(b)[:MAX_BYTES].hex().rstrip("0") for b in buffers]
             answers, answer = self.answers.setdefault(question, []), [code, written]
             if not answers or answers[-1] != answer:
                 answers.append(answer)

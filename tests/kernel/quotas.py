@@ -70,10 +70,10 @@ def homes(request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def pool(homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "1")
-    made = Pool(tmp_path / "node", homes=str(homes), home_limit_mib=LIMIT_MIB)
-    made.driver.prepare_host()
-    yield made
-    made.close()
+    local_pool = Pool(tmp_path / "node", homes=str(homes), home_limit_mib=LIMIT_MIB)
+    local_pool.driver.prepare_host()
+    yield local_pool
+    local_pool.close()
 
 
 def used(homes: Path, project: int) -> project_quota.ProjectUse:
@@ -85,9 +85,9 @@ def used(homes: Path, project: int) -> project_quota.ProjectUse:
 
 
 def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.QuotaRecord:
-    found = pool.driver.quotas._read(home)
-    assert found is not None
-    return found
+    record = pool.driver.quotas._read(home)
+    assert record is not None
+    return record
 
 
 def test_node_reports_its_home_limit_mechanism(pool: Pool) -> None:
@@ -195,16 +195,16 @@ def test_home_keeps_its_project_id_until_deleted(pool: Pool, homes: Path) -> Non
         (homes / home / "file").write_text("x")
     pool.driver.inventory()
     measuring.round(0.0)
-    one, two = record_of(pool, "a/one").project, record_of(pool, "a/two").project
-    assert one != two
-    again = HomeQuotas(pool.driver.base, homes)
-    assert again.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
+    first, second = record_of(pool, "a/one").project, record_of(pool, "a/two").project
+    assert first != second
+    reopened = HomeQuotas(pool.driver.base, homes)
+    assert reopened.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
     assert pool.driver.delete_home(team="a", owner="one")
     # XFS accounts for deletions with a delay.
     subprocess.run(["sync", "-f", homes], check=True)
     measuring.round(1000.0)
-    assert pool.driver.quotas._read("a/one") is None and used(homes, one).limit_bytes == 0
-    assert record_of(pool, "a/two").project == two
+    assert pool.driver.quotas._read("a/one") is None and used(homes, first).limit_bytes == 0
+    assert record_of(pool, "a/two").project == second
 
 
 def test_project_ids_of_administrators_are_not_used(

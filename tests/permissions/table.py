@@ -963,7 +963,7 @@ def _outcome(word: str) -> frozenset[int]:
 
 
 def rows() -> list[Row]:
-    found = []
+    table_rows = []
     for line in TABLE.splitlines():
         if not line or line.startswith("#"):
             continue
@@ -972,8 +972,8 @@ def rows() -> list[Row]:
             words.insert(len(ACTORS) - 1, words[len(ACTORS) - 2])
         assert len(words) == len(ACTORS) + 1, line
         outcomes = tuple(_outcome(word) for word in words[: len(ACTORS)])
-        found.append(Row(method, "" if route == "." else route, outcomes, words[-1]))
-    return found
+        table_rows.append(Row(method, "" if route == "." else route, outcomes, words[-1]))
+    return table_rows
 
 
 ROWS = rows()

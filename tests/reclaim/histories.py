@@ -82,8 +82,8 @@ class History:
             at, changed = json.loads(line)
             figures = {**figures, **changed}
             reports.append((at, figures))
-        known = {key: head[key] for key in cls.__dataclass_fields__ if key != "reports"}
-        return cls(reports=reports, **known)
+        fields = {key: head[key] for key in cls.__dataclass_fields__ if key != "reports"}
+        return cls(reports=reports, **fields)
 
     def prolonged(self, until_s: float) -> Iterator[tuple[float, Figures]]:
         """Return the reports, with the last minute repeated until then: counters and times continue."""
@@ -123,21 +123,21 @@ def _shifted(
     Times within the repeated minute move on with it; older ones are those of the previous repetition
     (`stamps`, at the end) or stay.
     """
-    found = dict(figures)
+    shifted = dict(figures)
     for name, grown in used.items():
-        if found.get(name) is not None:
-            found[name] = round(found[name] + again * grown, 2)
+        if shifted.get(name) is not None:
+            shifted[name] = round(shifted[name] + again * grown, 2)
     for name in STAMPED:
-        stamp, times = (found.get(name) or {}).get("last_activity"), again
+        stamp, times = (shifted.get(name) or {}).get("last_activity"), again
         if stamp and datetime.fromisoformat(stamp) < fresh:
             stamp, times = stamps[name], again - 1
         if stamp and datetime.fromisoformat(stamp) >= fresh:
             later = datetime.fromisoformat(stamp) + timedelta(seconds=times * by_s)
-            found[name] = {**found[name], "last_activity": later.isoformat()}
-    edited = found.get("edited_at")
+            shifted[name] = {**shifted[name], "last_activity": later.isoformat()}
+    edited = shifted.get("edited_at")
     if edited and datetime.fromisoformat(edited) >= fresh:
-        found["edited_at"] = (datetime.fromisoformat(edited) + timedelta(seconds=again * by_s)).isoformat()
-    return found
+        shifted["edited_at"] = (datetime.fromisoformat(edited) + timedelta(seconds=again * by_s)).isoformat()
+    return shifted
 
 
 def recorded() -> list[History]:

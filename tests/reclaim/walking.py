@@ -88,7 +88,7 @@ def walk(
 
     `lost` selects reports that do not arrive, by time.
     """
-    found, portal, notice = Outcome(), Portal(), None
+    outcome, portal, notice = Outcome(), Portal(), None
     reports = (report for report in with_gpu(history, until_s) if not lost(report[0]))
     following = next(reports, None)
     last_pass: datetime | None = None
@@ -102,9 +102,9 @@ def walk(
         if elapsed_s % INTERVAL_S == 0:
             portal.look(history.activity)
             if portal.row is None or portal.row.idle_s == 0:
-                found.active_s = elapsed_s
+                outcome.active_s = elapsed_s
             if portal.row is not None and portal.row.active and elapsed_s > until_s / 2:
-                found.signals.update(portal.row.active.split(","))
+                outcome.signals.update(portal.row.active.split(","))
         away = now - last_pass if last_pass is not None else timedelta(0)
         if notice is not None and not 0 <= away.total_seconds() <= MIN_OUTAGE_S:
             notice = replace(notice, due_at_s=notice.due_at_s + away.total_seconds())
@@ -114,14 +114,14 @@ def walk(
             assert verdict.cause is not None
             assert verdict.due_at_s is not None
             notice = Notice(verdict.cause, now.timestamp(), verdict.due_at_s)
-            found.warned_s.append(elapsed_s)
+            outcome.warned_s.append(elapsed_s)
         elif verdict.step is Step.WITHDRAW:
             notice = None
         elif verdict.step is Step.STOP:
-            found.stopped_s = elapsed_s
-            return found
+            outcome.stopped_s = elapsed_s
+            return outcome
         elapsed_s += PASS_S
-    return found
+    return outcome
 
 
 def with_gpu(history: History, until_s: float) -> Iterator[tuple[float, Figures]]:

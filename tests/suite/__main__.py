@@ -163,12 +163,12 @@ def main(which: str, *more: str) -> int:
     RESULTS.mkdir(exist_ok=True)
     lanes = phases.quick() if which == "quick" else phases.full()
     every = [phase for lane in lanes for phase in lane]
-    here = commit() if which == "full" and not more else ""
-    kept = {phase.name for phase in every if here and passed_at(RESULTS, phase) == here}
-    run = Run(RESULTS, more, at=here)
-    for name in sorted(kept):
+    at_commit = commit() if which == "full" and not more else ""
+    passed = {phase.name for phase in every if at_commit and passed_at(RESULTS, phase) == at_commit}
+    run = Run(RESULTS, more, at=at_commit)
+    for name in sorted(passed):
         run.say(f"{name}: has passed at this commit, not repeated")
-    todo = [tuple(phase for phase in lane if phase.name not in kept) for lane in lanes]
+    todo = [tuple(phase for phase in lane if phase.name not in passed) for lane in lanes]
     files = bytecode.stale()
     if any(todo) and len(files) > bytecode.FEW:
         run.say(f"compiling {len(files)} test files")

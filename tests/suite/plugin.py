@@ -59,15 +59,15 @@ def remember_closures(manager: Any) -> None:
     Otherwise pytest calculates them for each test, which takes a fifth of the collection time.
     """
     calculate = manager.getfixtureclosure
-    known: dict[object, tuple[list[str], dict[str, Any]]] = {}
+    closures: dict[object, tuple[list[str], dict[str, Any]]] = {}
 
     def getfixtureclosure(
         parentnode: pytest.Item, initialnames: tuple[str, ...], ignore_args: Collection[str]
     ) -> tuple[list[str], dict[str, Any]]:
         key = parentnode.parent, initialnames, frozenset(ignore_args)
-        if key not in known:
-            known[key] = calculate(parentnode, initialnames, ignore_args)
-        names, definitions = known[key]
+        if key not in closures:
+            closures[key] = calculate(parentnode, initialnames, ignore_args)
+        names, definitions = closures[key]
         # pytest changes both where a test has parameters.
         return list(names), dict(definitions)
 

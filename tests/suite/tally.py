@@ -62,7 +62,7 @@ def cases(report: Path) -> Iterator[Case]:
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         outcomes = {child.tag: child for child in case}
         skipped = outcomes.get("skipped")
-        properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+        properties = {item.get("name"): item.get("value") for item in case.iter("property")}
         yield Case(
             name="::".join(filter(None, (case.get("classname"), case.get("name")))),
             failed="failure" in outcomes or "error" in outcomes,

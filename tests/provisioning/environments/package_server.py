@@ -35,7 +35,7 @@ class Handler(SimpleHTTPRequestHandler):
             self._send(page.read_bytes().replace(b"<a ", b'<a data-core-metadata="true" '), "text/html")
         elif path.suffix == ".metadata":
             with zipfile.ZipFile(path.with_suffix("")) as wheel:
-                name = next(each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
+                name = next(entry for entry in wheel.namelist() if entry.endswith(".dist-info/METADATA"))
                 self._send(wheel.read(name), "text/plain")
         else:
             self._file(path.read_bytes())
