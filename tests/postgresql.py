@@ -42,7 +42,7 @@ CARELESS = (
 MEMORY = "/dev/shm"
 ROOM_BYTES = 4 << 30
 CHOSEN_BY = "BERTH_TEST_DATABASE_CHOSEN_BY"
-"""Process number of the run that has named the database, for its workers."""
+"""Process ID of the run that named the database, for its workers."""
 SOCKET = "BERTH_TEST_POSTGRES_SOCKET"
 """Folder of the socket of a server that was started here: cheaper for Django than TCP."""
 WITHOUT_SERVER = pytest.StashKey[str]()

@@ -1,4 +1,4 @@
-"""Receivers on loopback that answer as a test says: real servers, real sockets."""
+"""HTTP receivers on loopback whose answers a test chooses: real servers, real sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 LIMIT_S = 30
-"""The longest that a test waits for something that has to happen."""
+"""Maximum time that a test waits for an event that must happen."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """What has come, and how each is answered: `answer(received, handler)` writes it; 200 without."""
+    """Received requests, and their answers: `answer(received, handler)` writes one; the default is 200."""
 
     url: str = ""
     requests: list[Received] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Receiver:
 
 
 def status(code: int, body: bytes = b"", **headers: str) -> Callable[[Received, Any], None]:
-    """An answer with this status."""
+    """Return an answer with this status."""
 
     def answer(_received: Received, handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(code)
@@ -51,7 +51,7 @@ def status(code: int, body: bytes = b"", **headers: str) -> Callable[[Received, 
 
 
 def one_after_another(*answers: Callable[[Received, Any], None]) -> Callable[[Received, Any], None]:
-    """The first answer to the first request, and so on; the last one to all others."""
+    """Return an answer that uses `answers` in sequence; the last one answers all further requests."""
     left = list(answers)
 
     def answer(received: Received, handler: BaseHTTPRequestHandler) -> None:
@@ -62,7 +62,7 @@ def one_after_another(*answers: Callable[[Received, Any], None]) -> Callable[[Re
 
 @contextmanager
 def receiver(answer: Callable[[Received, Any], None] | None = None) -> Iterator[Receiver]:
-    """A receiver at 127.0.0.1, which is gone afterwards."""
+    """A receiver at 127.0.0.1, closed after the block."""
     new_receiver = Receiver(answer=answer)
 
     class Handler(BaseHTTPRequestHandler):

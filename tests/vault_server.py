@@ -1,4 +1,4 @@
-"""A real server that speaks Vault's protocol (OpenBao, of the tests' own packages) on a loopback port."""
+"""A real server with Vault's protocol (OpenBao, from a Python package of the tests) on a loopback port."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ path "secret/data/berth/forbidden/*" { capabilities = ["deny"] }
 
 
 class VaultServer:
-    """It is started sealed; `open` unseals it and gives it an engine of version 2, a policy and an AppRole.
+    """A server that starts sealed; `start` unseals it and creates an engine, a policy and an AppRole.
 
-    Everything is in its memory: what is killed comes back empty.
+    The engine is KV version 2. All data is in memory, so a killed server restarts empty.
     """
 
     def __init__(self, folder: Path, port: int = 0) -> None:
@@ -38,7 +38,7 @@ class VaultServer:
         self._unseal_key = ""
 
     def start(self) -> None:
-        """Start it and open it."""
+        """Start and unseal the server."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "bao.hcl"
         settings.write_text(
@@ -76,7 +76,7 @@ class VaultServer:
         self.secret_id_file.write_text(f"{secret_id}\n")
 
     def new_token(self) -> str:
-        """One that has the portal's policy."""
+        """Return a token with the portal's policy."""
         return str(self.root.auth.token.create(policies=["berth"])["auth"]["client_token"])
 
     def write(self, path: str, **values: Any) -> None:
@@ -102,7 +102,7 @@ class VaultServer:
         return False
 
     def settings(self) -> dict[str, Any]:
-        """What has the portal read it by its AppRole."""
+        """Return the settings with which the portal reads it by its AppRole."""
         return {
             "BERTH_VAULT_ADDR": self.address,
             "BERTH_VAULT_ROLE_ID": self.role_id,

@@ -45,7 +45,7 @@ PEERS: dict[str, Callable[[Sequence[Job], int], PeerOutcome]] = {
     "themis_finish_time": themis,
     "themis_finish_time_restart_60s": partial(themis, restart_s=RESTART_S),
 }
-"""Policies simulated by themselves: no teams and quotas, and what they preempt goes on where it was."""
+"""Policies with their own simulation: no teams or quotas; preempted work continues where it stopped."""
 SYNTHETIC_JOBS = 20_000
 
 

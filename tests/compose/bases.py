@@ -1,4 +1,4 @@
-"""Base images of Berth's own: present, pulled, or replaced by Debian packages.
+"""Base images for the Dockerfile: existing, pulled, or replaced by Debian packages.
 
 A replacement has the name and paths of the real image. It uses Debian's Python, PostgreSQL and redis-cli, and
 the Valkey of the portal's environment.
@@ -24,7 +24,7 @@ DEBIAN_S = 900
 PACKAGES = ("ca-certificates", "python3", "python3-venv", "postgresql", "redis-tools")
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 OF_THE_MACHINE = (CERTIFICATES, "etc/pip.conf")
-"""What this machine reaches its indexes of packages by."""
+"""Settings by which this machine reaches its package indexes."""
 
 ENTRYPOINT = """#!/bin/sh
 # As the official image's does: makes a cluster with the user and the database that are asked for.

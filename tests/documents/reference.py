@@ -21,7 +21,7 @@ from django.utils.functional import Promise
 from provisioning.traits import Traits
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MADE = "Made by `python -m tests.documents.reference`; a test compares it with the code."
+GENERATED = "Made by `python -m tests.documents.reference`; a test compares it with the code."
 EVERYWHERE = ("--json", "--quiet")
 """Options of every command, listed once."""
 SHARED_BY = 8
@@ -75,7 +75,7 @@ SUBJECTS = {
     "MemoryCode": "Memory of workspaces",
     "ShareCode": "Shares of GPUs",
 }
-"""The heading of each enumeration of codes, in the order of the page."""
+"""Heading of each enumeration of codes, in the order of the page."""
 
 
 def cli() -> str:
@@ -86,7 +86,7 @@ def cli() -> str:
     parts = [
         "# Command line",
         "",
-        f"{top.description} {MADE}",
+        f"{top.description} {GENERATED}",
         "",
         "```",
         (top.epilog or "").strip(),
@@ -197,7 +197,7 @@ def reason_codes() -> str:
         "",
         "Why something is refused, waits or is as it is. A problem of REST has the code in "
         "`reason.code`, with the values of the text in `reason.params`; pages show the sentence. Names in "
-        "braces are those values. " + MADE,
+        "braces are those values. " + GENERATED,
     ]
     order = list(SUBJECTS)
     for member in sorted(registry.enumerations, key=lambda codes: order.index(codes.__name__)):
@@ -259,7 +259,7 @@ def states() -> str:
     parts = [
         "# States",
         "",
-        "State values in REST, and their labels on pages. " + MADE,
+        "State values in REST, and their labels on pages. " + GENERATED,
         "",
         "## Workspaces",
         "When workspaces stop: [reclaim.md](reclaim.md). After failures: [recovery.md](recovery.md).",
@@ -310,7 +310,7 @@ def engines() -> str:
         "# Drivers and engines",
         "",
         "A pool has a driver, and a driver declares traits. They decide what the portal asks of the pool and "
-        "offers there. REST: `traits` in `GET /api/v1/pools`. " + MADE,
+        "offers there. REST: `traits` in `GET /api/v1/pools`. " + GENERATED,
         "",
         f"| trait | {' | '.join(drivers)} |",
         f"|---|{'---|' * len(drivers)}",

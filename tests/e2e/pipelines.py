@@ -21,7 +21,7 @@ import yaml
 
 LIMIT_S = 300
 NUMBERS = itertools.count(4711)
-"""Of jobs and runs: no two have the same."""
+"""Numbers of jobs and runs; each is unique."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ from tests.instance import eventually
 FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
 MACHINE_ID = Path("/etc/machine-id")
 HOME_LIMIT_MIB = "51200"
-"""What the portal says of homes: several people share such a machine, which starts nothing without it."""
+"""Home limit of such a machine, which starts nothing for several users without a limit."""
 OWN_ID = 'mount --bind "$0" /etc/machine-id && exec "$@"'
 
 

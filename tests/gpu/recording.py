@@ -89,7 +89,7 @@ class Replay:
         self._missing = frozenset(value["missing"])
         self._at: dict[str, int] = {}
         self.unknown: list[str] = []
-        """Questions to which the recording has no answer."""
+        """Calls for which the recording has no answer."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or name in self._missing:

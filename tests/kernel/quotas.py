@@ -21,7 +21,7 @@ from provisioning.types import LimitedResource, ObservedState
 from tests.provisioning.local.local_support import Pool, ask
 
 LIMIT_MIB = 40
-HARD = LIMIT_MIB * home_quota.ABOVE // 100 << 20
+HARD = LIMIT_MIB * home_quota.KERNEL_LIMIT_PCT // 100 << 20
 DISKS = {
     "ext4": (
         ["mkfs.ext4", "-q", "-F", "-O", "project,quota", "-E", "quotatype=prjquota"],
@@ -34,7 +34,7 @@ FILL = ("dd", "if=/dev/zero", "of=big", "bs=1M", "count=400")
 COUNT = ("sh", "-c", "n=0; while [ $n -lt 30000 ]; do : > many-$n || exit 1; n=$((n + 1)); done")
 LEAVE = ("chattr", "-p", "0", ".")
 FULL = {"ext4": "Disk quota exceeded", "xfs": "No space left on device"}
-"""What the kernel says; XFS takes a full project for a full disk."""
+"""The kernel's errors; XFS reports a full project as a full disk."""
 USER = 200000
 # The same of Python's own, for a workspace to say what it meets.
 WRITE_ALL = (
@@ -129,7 +129,7 @@ def test_file_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
     use = used(homes, record_of(pool).project)
     assert use.limit_files == use.used_files < disk.f_files
     share = home_quota.files_of(LIMIT_MIB, disk.f_blocks * disk.f_frsize, disk.f_files)
-    assert use.limit_files == share * home_quota.ABOVE // 100
+    assert use.limit_files == share * home_quota.KERNEL_LIMIT_PCT // 100
 
 
 def test_project_cannot_be_left_inside_a_user_namespace(pool: Pool, held: Path) -> None:
@@ -167,7 +167,7 @@ def test_existing_files_are_counted_and_links_are_not_followed(
         pool.driver.inventory()
         HomeMeasurer(pool.driver, lambda _usages: None).round(0.0)
         record = record_of(pool)
-        assert record.given == home.stat().st_ino
+        assert record.folder_inode == home.stat().st_ino
         use = used(homes, record.project)
         assert 8 << 20 <= use.used_bytes < 9 << 20
         for path in (outside, mounted):
@@ -210,7 +210,7 @@ def test_home_keeps_its_project_id_until_deleted(pool: Pool, homes: Path) -> Non
 def test_project_ids_of_administrators_are_not_used(
     pool: Pool, homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, third, *_ = home_quota.NUMBERS
+    first, second, third, *_ = home_quota.PROJECT_IDS
     projid = tmp_path / "projid"
     projid.write_text(f"# ours\nbackups:{first}\n")
     monkeypatch.setattr(home_quota, "ADMINISTRATORS", (projid, tmp_path / "none"))
@@ -233,7 +233,7 @@ def test_limit_is_changed_and_removed(pool: Pool, homes: Path) -> None:
     for limit_mib in (80, 0):
         pool.driver.quotas.store_limit(limit_mib)
         measuring.round(0.0)
-        assert used(homes, project).limit_bytes == limit_mib * home_quota.ABOVE // 100 << 20
+        assert used(homes, project).limit_bytes == limit_mib * home_quota.KERNEL_LIMIT_PCT // 100 << 20
 
 
 def test_restored_home_is_counted(pool: Pool, homes: Path) -> None:

@@ -27,11 +27,14 @@ from tests.provisioning.local.local_support import Pool, ask
 
 LIMIT_S = 300.0
 PIECE_MIB, WORK_MIB, SERVICE_MIB = 40, 100, 220
-"""What strangers take at a time; what a workspace has in memory; what the largest service has."""
+"""Memory that foreign processes take at a time, that of a workspace, and that of the largest service."""
 GENERATIONS = Path("/sys/kernel/mm/lru_gen")
 WORKING_SET_MS = 2000
-"""The kernel ends a process when it cannot keep in memory what was in use within this time (`min_ttl_ms`).
-Without it, it reads programs again and again before it does, for many minutes on an emulated machine."""
+"""Minimum time for which the kernel keeps the working set in memory (`min_ttl_ms`).
+
+If it cannot, it ends a process. Without this setting it first reads programs again and again, for many
+minutes on an emulated machine.
+"""
 SCORE = Path("/proc/self/oom_score_adj")
 TAKES = "x = bytearray(b'x' * ({} << 20)); print(len(x), flush=True); __import__('signal').pause()"
 # Says how many there are once there is no room for another, and takes every place that becomes free.

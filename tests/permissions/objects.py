@@ -37,7 +37,7 @@ TRUST: dict[str, Any] = {
 HOOK = {"name": "Bot", "url": "https://example.org/", "types": ["workspace.failed"]}
 CHANNEL = {"name": "Chat", "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"}
 PLANTED = "planted-value-of-a-secret-0f8a7c"
-"""The value of each secret that there is: no answer to anybody has it."""
+"""The value of each stored secret, which no response may contain."""
 
 
 def requested(user: Any) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def to_move(workspace: Any) -> dict[str, Any]:
 
 
 def closed_and_opened() -> dict[str, Any]:
-    """vision's network as before, and so in its version 1."""
+    """A changed and restored network of vision, so that version 1 exists."""
     for egress in ("none", ""):
         team_egress.set_egress(actor=SYSTEM, team=Team.objects.get(slug="vision"), egress=egress)
     return {"<int:number>": 1}

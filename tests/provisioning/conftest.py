@@ -49,7 +49,7 @@ from tests.node_sockets import PortalSocket, get, socket_path
 APPS = Path(__file__).parent / "apps"
 REPOSITORY = Path(__file__).parents[2]
 CALL_LIMIT_S = 5.0
-"""One that waits for its app takes longer, one that does not less, on a loaded machine too."""
+"""A call that waits for its app takes longer; any other takes less, even on a loaded machine."""
 POLL_S = 0.02
 STUBBORN_STOP_TIMEOUT_S = 1
 

@@ -1,10 +1,11 @@
-"""Recorded histories of real sessions: how they are kept, and how the portal's own code is walked over them.
+"""Recorded histories of real sessions, and how the portal's own code reads them.
 
-A history is what one workspace's agent reported, as the portal has stored it. Of each report only what has
-changed since the one before is kept. Two things are stood in, and each file says so: the utilisation of a
-GPU, which the machine that recorded them did not have, and what comes after the end of the recording, which
-is its last minute again and again. What was silent at its end stays silent. `jump_s` sets the clock of the
-portal in the middle.
+A history contains the reports of one workspace's agent as stored by the portal. Each report keeps only what
+has changed since the previous one.
+
+Two parts are simulated, as each file states: the utilisation of a GPU, which the recording machine did not
+have, and the time after the end of the recording, which repeats its last minute. A source that was silent at
+the end stays silent. `jump_s` changes the portal's clock in the middle.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NOTE = (
 ACTIVITIES = {"jupyterlab": "jupyter", "marimo": "marimo", "vscode": "code-server"}
 TAIL_S = 60.0
 SILENT_S = 30.0
-"""Who has sent nothing for so long at the end of the recording sends nothing more."""
+"""A source that has sent nothing for this long at the end of the recording sends nothing more."""
 STAMPED = ("kernels", "terminals")
 COUNTED = (
     *("cpu_seconds", "traffic_bytes"),

@@ -1,7 +1,7 @@
-"""Walks the portal's own look, clock and ladder over a recorded history, without a database.
+"""Replay a recorded history through the portal's observation and reclaim decisions, without a database.
 
-Reports are read by `observing.report_of` and `observing.next_activity`, rows and all, once a minute; every 30
-seconds `decide` says what is due, and notices are kept as a pass keeps them.
+`observing.report_of` and `observing.next_activity` read the reports once a minute, including their rows.
+Every 30 seconds `decide` returns due actions, and notices are stored as by a pass.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ LENGTH = 8192
 SHORTER = (256, 1024)
 """Characters of the texts before that one, which show patterns of a higher degree within seconds."""
 QUICK_S = 0.005
-"""A quadratic pattern takes above 20 ms for the longest text, a linear one below 1 ms."""
+"""Processor time of the longest text: above 20 ms for a quadratic pattern, below 1 ms for a linear one."""
 MAX_CPU_S = 60
 WRITTEN_BY_ADMINISTRATORS = frozenset(
     {

@@ -21,7 +21,7 @@ OPERATORS |= {after: before for before, after in OPERATORS.items()}
 OPERATOR = re.compile(rb"not\s+in|is\s+not|and|or|in|is|<=|>=|==|!=|//|[-+*<>]")
 LOGS = {"log", "logger", "logging", "_log", "structlog"}
 ORDER_IS_NO_MATTER = {"min", "max", "isinstance", "issubclass", "cast", "getattr", "hasattr"}
-"""A swap of their arguments changes nothing, or any use fails."""
+"""Functions for which swapping arguments changes nothing, or makes any use fail."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Serves a package index over HTTP from a folder, and fails as it is told. Standard library only.
+"""Serve a package index over HTTP from a folder, and fail on request. Standard library only.
 
-Run as `python -I -S package_server.py FOLDER ADDRESS PORT`. The word in `FOLDER/does` says what becomes of
-wheels: `serve`, `refuse` with status 500, `cut` or `hang` in the middle. Pages, what wheels say of
-themselves and pip, which each environment has, are always there. Each wheel that is not served is a line in
-`FOLDER/asked`.
+Run as `python -I -S package_server.py FOLDER ADDRESS PORT`. The word in `FOLDER/does` selects the response to
+requests for wheels: `serve`, `refuse` with status 500, `cut` or `hang` in the middle. Pages, the metadata of
+wheels, and pip, which every environment needs, are always served. Each wheel that is not served adds a line
+to `FOLDER/asked`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ READY = {"jupyterlab": "/api", "marimo": "/health", "vscode": "/healthz"}
 FLAVORS = {"recorded": (25, 300), "recorded-code": (60, 900), "recorded-busy": (100, 300)}
 OPEN_LIMIT_MS = 180_000
 QUIET_S = 110.0
-"""For how long each is recorded at least after the last thing that is done in it."""
+"""Minimum time for which a session is recorded after its last action."""
 
 
 def parse() -> argparse.Namespace:

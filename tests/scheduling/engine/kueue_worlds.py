@@ -29,7 +29,7 @@ REASONS = {
 NOW_S = 1000
 ENDLESS_S = 10**9
 POLICY = Policy(min_run_s=0)
-"""Nobody is protected by the time it has run, and nothing ends by itself: Kueue knows neither."""
+"""No run-time protection, and nothing ends by itself: Kueue knows neither."""
 
 
 @dataclass(frozen=True)
