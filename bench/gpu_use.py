@@ -58,8 +58,8 @@ def main() -> None:
         GpuDay.objects.bulk_create(batch, batch_size=2000)
         print(f"{arguments.devices} devices, {arguments.days} days, {GpuDay.objects.count()} rows")
         begun, count = time.process_time(), 0
-        while fresh := month_sums.run(datetime.now(UTC).replace(hour=12)):
-            count += len(fresh)
+        while summed := month_sums.run(datetime.now(UTC).replace(hour=12)):
+            count += len(summed)
         print(f"adding up {count} months: {time.process_time() - begun:.1f} s")
         since = today - timedelta(days=arguments.days - 1)
         for team in ("", "team-0"):

@@ -47,9 +47,9 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        from bench.admission.__main__ import silence
+        from bench.admission.__main__ import disable_messages
 
-        silence()
+        disable_messages()
         site(arguments.workspaces, arguments.waiting, arguments.hot)
         progress(arguments.hot)
         print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
@@ -121,7 +121,7 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
     chance = random.Random(1)
     stopped = workspaces // 24
     devices = -(-(workspaces + stopped) // 24) * 24
-    # Those that are to leave run first, so that what is free lies anywhere.
+    # Place the workspaces to be stopped first, so that free GPUs are scattered.
     build(devices, workspaces + stopped + waiting, waiting)
     Pool.objects.update(config={"node": "none", "homes_shared": True, "homes": "/homes"})
     running = list(Workspace.objects.filter(state="running").values_list("pk", flat=True))
@@ -152,7 +152,7 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
         minutes += [
             DeviceMinute(
                 series=row,
-                # Ahead of now, so that they stay fresh while the bench runs.
+                # In the future, so that they stay current while the benchmark runs.
                 start_s=now_s - 60 * number + 600,
                 measured_s=60,
                 gpu_s=60,

@@ -10,7 +10,7 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.troubles import error_code_of
 
 
-def again(workspace: Workspace) -> Workspace:
+def reloaded(workspace: Workspace) -> Workspace:
     """Return the workspace as stored in the database now."""
     return Workspace.objects.get(pk=workspace.pk)
 

@@ -92,7 +92,7 @@ def previews(count: int) -> dict[str, Any]:
     }
 
 
-class Silent:
+class NoOpRedis:
     """Replaces Redis: accepts every call and does nothing, as if no worker and no browser listened."""
 
     def __getattr__(self, name: str) -> Any:
@@ -105,13 +105,13 @@ class Silent:
         return None
 
 
-def silence() -> None:
+def disable_messages() -> None:
     """Disable messages to workers and browsers, so that Redis is not part of the measurement."""
     from portal.celery import app
     from portal.common.events import live
 
     app.send_task = lambda *_, **__: None
-    live.connection = Silent
+    live.connection = NoOpRedis
 
 
 def admissions(count: int, batch: int) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     from portal.scheduling import cycle
     from portal.workspaces.models import Workspace
 
-    silence()
+    disable_messages()
     template = Template.objects.get(slug="bench")
     flavor = Flavor.objects.get(slug="t4-x1")
     team = Team.objects.order_by("slug").first()
@@ -165,8 +165,8 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
         profile = cProfile.Profile()
         profile.runcall(previews, 3)
         pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
-    silence()
-    # A site that stands has been decided on: what can start has.
+    disable_messages()
+    # A settled site: everything that can start has started.
     began = time.perf_counter()
     cycle.run()
     result["first cycle_s"] = round(time.perf_counter() - began, 1)
@@ -214,7 +214,7 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
     from bench.admission import stream
 
     nodes, past, requests = stream.read(args.data, args.workload, args.copies, args.requests)
-    silence()
+    disable_messages()
     stream.build(nodes, homes=args.homes)
     runs = []
     for burst in map(int, args.bursts.split(",")):

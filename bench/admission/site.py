@@ -143,7 +143,7 @@ def _run(chance, now, count, teams, users, template, flavors, pool, free) -> Non
         for candidate in flavors
         if candidate.accelerator_count == 1 and candidate.accelerator_model != SPARE
     ]
-    made, allocations, held = [], [], []
+    created, allocations, held = [], [], []
     for number in range(count):
         flavor = chance.choice(singles)
         if not free[flavor.accelerator_model]:
@@ -159,10 +159,10 @@ def _run(chance, now, count, teams, users, template, flavors, pool, free) -> Non
             memory_mib=flavor.memory_mib,
             granted_at=now,
         )
-        made.append(row)
+        created.append(row)
         allocations.append(allocation)
         held.append(AllocatedDevice(allocation=allocation, device=device))
-    _write(made)
+    _write(created)
     Allocation.objects.bulk_create(allocations, batch_size=BATCH)
     AllocatedDevice.objects.bulk_create(held, batch_size=BATCH)
 

@@ -172,7 +172,7 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
             began, busy_from = time.perf_counter(), time.process_time()
             report = cycle.run()
             took_s, busy_s = time.perf_counter() - began, busy_s + time.process_time() - busy_from
-            assert report is not None  # nobody else runs cycles
+            assert report is not None  # no other process runs cycles
             submitted, started = submitted + len(some), started + len(report.started)
             cycles.append((len(report.started), took_s))
             site.withdraw_waiting()

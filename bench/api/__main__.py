@@ -39,7 +39,7 @@ from bench.start_latency.contestants import PATIENCE_S, ROOT, Berth, Hub
 
 ROWS = 20
 FILE_MIB = 1024
-# What is asked of a load: at least so many times as many requests a second as another.
+# Targets: minimum ratio of a load's requests per second to those of another load.
 BOUNDS = (
     ("who am I", "JupyterHub: who am I", 2.0),
     ("list of 20", "JupyterHub: list of 20 users", 3.0),

@@ -91,7 +91,7 @@ def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) ->
     session, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
     state, took_s = session.state, SECONDS[level]
     if names := second_look.repeatable_tests(tests, findings):
-        # Alone on its node, as the runner has it.
+        # Alone on its node, as in the runner.
         repeated = [test for test in state.plan if test.name in names]
         _again, alone, alone_findings = _look(gpu, command, repeated, chance, crowded=False)
         tests = second_look.merge_results(tests, alone, names)

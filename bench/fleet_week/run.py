@@ -19,7 +19,7 @@ from uuid import UUID
 import time_machine
 from django.utils import timezone
 
-from bench.admission.__main__ import Silent
+from bench.admission.__main__ import NoOpRedis
 from bench.fleet_week import devices, faults, site
 from bench.fleet_week.devices import Gpu
 from bench.fleet_week.faults import CLASSES, FaultClass
@@ -59,7 +59,7 @@ CYCLE_S = 60.0
 """Queue cycles that are requested within this time are merged. A real cycle starts immediately."""
 
 
-class Nobody(Silent):
+class NoOpLiveRedis(NoOpRedis):
     """Replaces Redis, without browsers and gateways."""
 
     def eval(self, *_: object) -> int:
@@ -141,7 +141,7 @@ class Fleet:
     def run(self) -> Week:
         with (
             mock.patch.object(app, "send_task", self._sent),
-            mock.patch.object(live, "connection", Nobody),
+            mock.patch.object(live, "connection", NoOpLiveRedis),
             quiet(device_errors.log),
             # Reading a snapshot again takes time on the machine, but none on the simulated clock.
             mock.patch.multiple(snapshot_cache, MIN_MAX_AGE_S=HOUR_S, MAX_AGE_S=HOUR_S),
@@ -278,7 +278,7 @@ class Fleet:
     def _look(self) -> None:
         self.at(self.tick_s, self._look)
         policy.run()
-        # Those that run need nobody: they send no heartbeats here.
+        # Running workspaces need no attention, since they send no heartbeats here.
         due = Workspace.objects.filter(next_reconcile_at__lte=timezone.now()).exclude(state=State.RUNNING)
         for key in list(due.values_list("pk", flat=True)):
             reconcile.reconcile(key)
@@ -303,7 +303,7 @@ class Fleet:
             case.ended_s = self.now_s
         gpu.mended()
         if had_vanished:
-            # It is back in the inventory, and the portal looks at it for that.
+            # Its return to the inventory makes the portal check it.
             self._take_stock()
             return
         device = Device.objects.get(uuid=uuid)

@@ -63,7 +63,7 @@ class Site:
     """The pool, with default settings except for `policy`, and the only team that requests its devices."""
 
     def __init__(self, policy: Mapping[str, Any]) -> None:
-        # With the policy of a pool of real devices. What is said of its devices is marked as simulated.
+        # It has the policy of a pool of real devices. Reports about its devices are marked as simulated.
         self.pool = Pool.objects.create(
             slug="fleet", name="Fleet", driver="local", simulated=True, state=PoolState.ONLINE,
             # One user asks for everything, so homes of single nodes would keep all work on one node.

@@ -211,7 +211,7 @@ def accept(
         reports[name] = run(uuid, level, **more)
         return time.monotonic() - started
 
-    # The first run after a driver's start is slower; it is the one that counts for a cold node.
+    # The first run after a driver's start is slower: it shows the time on a cold node.
     cold_s = timed("quick, cold", "quick")
     quick_s = timed("quick", "quick")
     standard_s = timed("standard", "standard", peers=peers)

@@ -62,7 +62,7 @@ def main() -> int:
         print("Needed: Chromium, and the notebook environment (make notebook).", file=sys.stderr)
         return 1
     chosen = [plan for plan in plans(arguments.workspaces) if arguments.only in plan.name]
-    made, failed = [], False
+    journeys, failed = [], False
     with (
         tempfile.TemporaryDirectory() as folder,
         instance.running(Path(folder), environment=environment) as berth,
@@ -79,10 +79,10 @@ def main() -> int:
                 sep="\n  ",
                 flush=True,
             )
-            made.append(journey)
+            journeys.append(journey)
         browser.close()
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(journey) for journey in made], indent=2))
+        arguments.json.write_text(json.dumps([asdict(journey) for journey in journeys], indent=2))
     return int(failed)
 
 

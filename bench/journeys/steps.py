@@ -81,7 +81,7 @@ def operator(visitor: Visitor) -> None:
         visitor.click(re.compile("^View|^Open"), within=f'main li:has-text("{trouble}")')
         visitor.sees(trouble, within="main")
         visitor.click(re.compile("^Inbox"), within="nav")
-    # A drain is somebody's decision, so it waits for none: the node's page says why.
+    # A drain is not in the inbox, since an operator has already decided it: the node's page shows the reason.
     visitor.click("Pools", within="nav")
     visitor.click("Training", within="main")
     visitor.click("sim-007", within="main")

@@ -96,7 +96,7 @@ def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = 
                 journey.errors.append(f"{response.status} {response.url}")
 
         def failed(request: Request) -> None:
-            # A stream or a request of a page that has been left.
+            # The browser aborts streams and requests of a page that the user leaves.
             if request.failure != "net::ERR_ABORTED":
                 journey.errors.append(f"{request.failure} {request.url}")
 

@@ -175,9 +175,9 @@ def replay(
 def _typical(past: Sequence[ResourceRequest]) -> list[tuple[Shape, int]]:
     """Return the most popular 95 % of the shapes, without memory, as in the published measure."""
     bare = [ResourceRequest(request.cpu_milli, 0, accelerators=request.accelerators) for request in past]
-    kept: list[tuple[Shape, int]] = []
+    typical: list[tuple[Shape, int]] = []
     for shape, weight in RequestMix.of(bare).shapes:
-        if sum(count for _, count in kept) >= 0.95 * len(past):
+        if sum(count for _, count in typical) >= 0.95 * len(past):
             break
-        kept.append((shape, weight))
-    return kept
+        typical.append((shape, weight))
+    return typical

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpus = sum(len(node.devices) for node in nodes)
     report = {"nodes": len(nodes), "gpus": gpus, "requests": len(requests), "policy": options.policy}
     for way, percent in (("fill", 0), ("churn", _CHURN_PERCENT)):
-        # As the portal learns it, from the last requests.
+        # Learn the mix from the last requests, like the portal.
         cluster = Cluster(nodes, policy=options.policy, mix=RequestMix.learnt(requests, ()))
         # As the portal does with what it has read (`snapshot_cache`), and after each cycle (`tasks`).
         pauses.freeze()

@@ -46,9 +46,9 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        from bench.admission.__main__ import silence
+        from bench.admission.__main__ import disable_messages
 
-        silence()
+        disable_messages()
         if arguments.kind == "cost":
             from bench.reclaim import cost
 

@@ -64,7 +64,7 @@ def run(histories: Sequence[History], *, hours: float) -> list[Result]:
         ordered = ordered[len(group) :]
         taken, workspaces = workspaces[: len(group)], workspaces[len(group) :]
         results += _walk(dict(zip((row.pk for row in taken), group, strict=True)), began_at, hours * HOUR_S)
-        # The next group begins later than anything that this one has written.
+        # The next group begins after the last time written by this one.
         began_at += timedelta(hours=2 * hours + 24)
     return sorted(results, key=lambda result: result.name)
 

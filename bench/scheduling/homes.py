@@ -103,7 +103,7 @@ class Days:
     def run(self) -> Waits:
         import time_machine
 
-        from bench.admission.__main__ import Silent
+        from bench.admission.__main__ import NoOpRedis
         from portal.celery import app
         from portal.common import rate_limits
         from portal.common.events import live
@@ -112,7 +112,7 @@ class Days:
 
         with (
             mock.patch.object(app, "send_task", self._sent),
-            mock.patch.object(live, "connection", Silent),
+            mock.patch.object(live, "connection", NoOpRedis),
             mock.patch.object(rate_limits, "count", lambda *_: 0),
             mock.patch.multiple(file_tickets, store_home_ticket=_nothing, end_home=_nothing),
             # Reading a snapshot again takes time on the machine, but none on the simulated clock.
@@ -262,7 +262,7 @@ class Days:
             case "node.execute" if kwargs["command"]["op"] == "start":
                 key = UUID(kwargs["command"]["ref"]["workspace_id"])
                 accelerators = kwargs["command"]["spec"]["resources"]["accelerators"]
-                # The click that it answers may not be noted yet.
+                # The click to which it belongs may not be recorded yet.
                 self.at(0.0, lambda: self._started(key, accelerators["count"]))
             case "node.move_home":
                 self._moves(kwargs["order"])

@@ -138,8 +138,8 @@ class _Simulation:
             if state.job.gpus <= free:
                 free -= state.job.gpus
                 chosen.append(state)
-        kept = {state.job.id for state in chosen}
-        for state in [state for state in self._running.values() if state.job.id not in kept]:
+        running_ids = {state.job.id for state in chosen}
+        for state in [state for state in self._running.values() if state.job.id not in running_ids]:
             state.done_s += self._now_s - state.since_s
             state.since_s = -1.0
             state.number = self._next()

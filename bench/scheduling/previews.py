@@ -118,7 +118,7 @@ def world(seed: int) -> tuple[int, Counter[str]]:
         scheduler.now_s = now_s
         workload = request(chance, number, now_s)
         if workload.fallbacks:
-            # As a snapshot registers it.
+            # Register the fallbacks like a snapshot does.
             workload = with_fallbacks(scheduler.usage, (replace(workload, fallbacks=()), *workload.fallbacks))
         wrong.update(differences(verdict(scheduler, workload), scheduler, workload))
     return STEPS, wrong

@@ -59,7 +59,7 @@ def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
     for team in sorted(demand, key=lambda name: (-(demand[name] * gpus % total), name))[:spare]:
         nominal[team] += 1
     return tuple(
-        # Weight follows what the team brings in; one GPU at least, so that none borrows at infinite cost.
+        # The weight is the team's quota, at least one GPU: with 0 a team would borrow at infinite cost.
         Team(team, "site", {GPU: Limit(nominal[team] * ONE)}, weight_milli=1000 * max(1, nominal[team]))
         for team in sorted(demand)
     )
@@ -106,7 +106,7 @@ def replay(
     site = QueueSite(gpus, shared, cohorts, policy, first_s)
     scheduler = site.scheduler
     expect, learn = (_duration, _nothing) if known_durations else history_estimates()
-    # Jobs of one second go in order of their ids.
+    # Jobs submitted in the same second are ordered by id.
     by_id = {str(UUID(int=place)): job for place, job in enumerate(jobs)}
     ids = iter(by_id)
     outcome = Outcome()
@@ -135,7 +135,7 @@ def replay(
             if not preempted:
                 learn(job)
             else:
-                # It is back in the queue from its beginning.
+                # It is queued again from its beginning.
                 outcome.lost_gpu_s += job.gpus * (now_s - began[name])
                 times = scheduler.running[name].workload.preempted + 1
                 outcome.max_preempted = max(outcome.max_preempted, times)
@@ -171,7 +171,7 @@ def replay(
                         outcome.etas_unknown += 1
                     else:
                         etas[name] = eta
-                        # The naive guess: as long as the last ones of the team had to wait.
+                        # Naive estimate: the usual wait of the team's last jobs.
                         past = sorted(last_waits.get(by_id[name].team, ()))
                         naive[name] = now_s + (past[len(past) // 2] if past else 0)
         usual = len(cycle.starts) - len(cycle.backfilled)
@@ -180,14 +180,14 @@ def replay(
             if started_head and now_s > reserved[1]:
                 outcome.late_starts.append(f"{reserved[0]} at {now_s}, reserved {reserved[1]}")
             head = _first(cycle)
-            # Only requests that come before it by the order, or a preemption, may move the head back.
+            # Only requests before the head in the order, or a preemption, may delay it.
             if head and head.workload == reserved[0] and not usual and not cycle.victims:
                 outcome.reservations_checked += 1
                 if head.start_s > reserved[1]:
                     outcome.reservations_delayed.append(f"{head.workload}: {reserved[1]} → {head.start_s}")
         head = _first(cycle)
         if head is not None and cycle.backfilled and known_durations:
-            # The same reservation, looked at again after the back-fill: its start may not have moved.
+            # Compute the same reservation again after the back-fill: its start must not be later.
             repeated = _first(site.decide_again())
             outcome.reservations_checked += 1
             if repeated is None or repeated.workload != head.workload:

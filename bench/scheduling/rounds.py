@@ -63,7 +63,7 @@ def level(demand: Floats, capacity: float) -> float:
     if ranked.sum() <= capacity:
         return float(ranked[-1])
     before = np.concatenate(([0.0], np.cumsum(ranked)[:-1]))
-    # With the level at the n-th smallest, all from it on would have as much as it.
+    # Total if the n-th smallest demand were the level: this one and all larger ones get that much.
     filled = before + ranked * np.arange(len(ranked), 0, -1)
     first = int(np.searchsorted(filled, capacity, side="right"))
     return float((capacity - before[first]) / (len(ranked) - first))
@@ -98,7 +98,7 @@ def _replay(
     now_s, following = jobs[0].submit_s, 0
     while following < len(jobs) or len(ids):
         if not len(ids) and jobs[following].submit_s > now_s:
-            # Rounds in which nobody is there are left out.
+            # Skip rounds without jobs.
             now_s += -(-(jobs[following].submit_s - now_s) // round_s) * round_s
         new = following
         while new < len(jobs) and jobs[new].submit_s <= now_s:

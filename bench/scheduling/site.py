@@ -64,7 +64,7 @@ class QueueSite:
         )
         placer = PoolPlacer(pools, read_allocations=self._held_by)
         self.snapshot: ClusterSnapshot = snapshot_of(pools, limits, placer, _moment(now_s))
-        # Jobs end when their trace says.
+        # Jobs end at the time given by the trace.
         self._template = Template(
             slug="replay", name="Replay", argv=["bash"], default_lifetime_hours=0, max_lifetime_hours=0
         )

@@ -200,7 +200,7 @@ class Berth(Contestant):
             "BERTH_SKIP_DATA_SCIENCE": "1",
             "BERTH_ADMIN_PASSWORD": secrets.token_urlsafe(16),
             "BERTH_SPARES": str(self.spares),
-            # More than people and their programs ask; requests are counted as everywhere.
+            # The benchmark sends more requests than users and their programs; requests are counted as usual.
             "BERTH_REQUESTS_PER_MINUTE": "1000000000",
             "BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS": "1000000000",
             "BERTH_STARTS_PER_MINUTE": "0",

@@ -78,7 +78,7 @@ class Portal:
         url = httpx.URL(arguments.url)
         self.arguments = arguments
         self.host, self.port = url.host, url.port or 80
-        # No look-up of a name is measured.
+        # Connect by address, so that no name resolution is measured.
         self.base = f"http://{socket.gethostbyname(self.host)}:{self.port}"
         self.client = httpx.Client(timeout=60)
         self.token = {"Authorization": f"Bearer {os.environ['BERTH_TOKEN']}"}

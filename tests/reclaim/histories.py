@@ -95,14 +95,17 @@ class History:
         begin = max(index for index, (at, _figures) in enumerate(self.reports) if at <= last_s - TAIL_S)
         (base_s, base), tail = self.reports[begin], self.reports[begin + 1 :]
         used = {name: _grown(name, base, tail[-1][1]) for name in COUNTED}
-        fresh = self.began_at + timedelta(seconds=base_s)
+        repetition_start = self.began_at + timedelta(seconds=base_s)
         stamps = {name: (tail[-1][1].get(name) or {}).get("last_activity") for name in STAMPED}
-        for again in range(1, int(until_s / TAIL_S) + 1):
+        for repetition in range(1, int(until_s / TAIL_S) + 1):
             for at, figures in tail:
-                shift_s = again * (last_s - base_s)
+                shift_s = repetition * (last_s - base_s)
                 if at + shift_s > until_s:
                     return
-                yield at + shift_s, _shifted(figures, last_s - base_s, again, used, fresh, stamps)
+                yield (
+                    at + shift_s,
+                    _shifted(figures, last_s - base_s, repetition, used, repetition_start, stamps),
+                )
 
 
 def _grown(name: str, before: Figures, after: Figures) -> float:
@@ -114,9 +117,9 @@ def _grown(name: str, before: Figures, after: Figures) -> float:
 def _shifted(
     figures: Figures,
     by_s: float,
-    again: int,
+    repetition: int,
     used: dict[str, float],
-    fresh: datetime,
+    repetition_start: datetime,
     stamps: dict[str, str | None],
 ) -> Figures:
     """Return the figures shifted by that many repetitions.
@@ -127,17 +130,19 @@ def _shifted(
     shifted = dict(figures)
     for name, grown in used.items():
         if shifted.get(name) is not None:
-            shifted[name] = round(shifted[name] + again * grown, 2)
+            shifted[name] = round(shifted[name] + repetition * grown, 2)
     for name in STAMPED:
-        stamp, times = (shifted.get(name) or {}).get("last_activity"), again
-        if stamp and datetime.fromisoformat(stamp) < fresh:
-            stamp, times = stamps[name], again - 1
-        if stamp and datetime.fromisoformat(stamp) >= fresh:
+        stamp, times = (shifted.get(name) or {}).get("last_activity"), repetition
+        if stamp and datetime.fromisoformat(stamp) < repetition_start:
+            stamp, times = stamps[name], repetition - 1
+        if stamp and datetime.fromisoformat(stamp) >= repetition_start:
             later = datetime.fromisoformat(stamp) + timedelta(seconds=times * by_s)
             shifted[name] = {**shifted[name], "last_activity": later.isoformat()}
     edited = shifted.get("edited_at")
-    if edited and datetime.fromisoformat(edited) >= fresh:
-        shifted["edited_at"] = (datetime.fromisoformat(edited) + timedelta(seconds=again * by_s)).isoformat()
+    if edited and datetime.fromisoformat(edited) >= repetition_start:
+        shifted["edited_at"] = (
+            datetime.fromisoformat(edited) + timedelta(seconds=repetition * by_s)
+        ).isoformat()
     return shifted
 
 

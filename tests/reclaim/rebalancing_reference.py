@@ -19,7 +19,7 @@ from provisioning.types import Placement, ResourceRequest
 
 PLACES_TRIED = 4
 Pools = Mapping[str, Callable[[], Cluster]]
-Way = tuple[list[Movable], list[Move]]
+MoveOption = tuple[list[Movable], list[Move]]
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Site:
     steps: tuple[tuple[str, Placement, ResourceRequest, bool], ...] = ()
 
     def cluster(self, pool: str) -> Cluster:
-        made = self.pools[pool]()
+        cluster_ = self.pools[pool]()
         for name, place, request, taken in self.steps:
             if name == pool:
-                (made.commit if taken else made.release)(place, request)
-        return made
+                (cluster_.commit if taken else cluster_.release)(place, request)
+        return cluster_
 
     def with_(self, pool: str, place: Placement, request: ResourceRequest) -> Site:
         return replace(self, steps=(*self.steps, (pool, place, request, True)))
@@ -85,9 +85,9 @@ def propose(
     movable = [workspace for workspace in running if workspace.can_move and workspace.id not in resting]
     for asks in waiting:
         if len(proposals) < case.rules.max_proposals and is_eligible(site, asks, case):
-            made = cheapest_moves(site, asks, movable, case)
-            if made is not None:
-                proposal, site = made
+            moves_made = cheapest_moves(site, asks, movable, case)
+            if moves_made is not None:
+                proposal, site = moves_made
                 proposals.append(proposal)
                 moved = {move.workspace for move in proposal.moves}
                 movable = [workspace for workspace in movable if workspace.id not in moved]
@@ -126,17 +126,21 @@ def cheapest_moves(
     """
     for pool, request in asks.requests:
         may_go = [workspace for workspace in movable if workspace.pool == pool and workspace.preemptible]
-        ways = [
+        options = [
             (removed, moves)
             for name in nearest(site, pool, request, may_go, case)
             for removed, moves in move_alternatives(site, pool, name, request, may_go, case)
             if case.lost(removed) <= max(asks.milli, 1) * asks.duration_s
         ]
-        if not ways:
+        if not options:
             continue
         removed, moves = min(
-            ways,
-            key=lambda way: (len(way[0]), case.lost(way[0]), sum(workspace.milli for workspace in way[0])),
+            options,
+            key=lambda option: (
+                len(option[0]),
+                case.lost(option[0]),
+                sum(workspace.milli for workspace in option[0]),
+            ),
         )
         site = site.without(removed)
         place = site.find(pool, request)
@@ -189,18 +193,18 @@ def nearest(
 
 def move_alternatives(
     site: Site, pool: str, name: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
-) -> list[Way]:
+) -> list[MoveOption]:
     """Return alternative moves off that node: a few large workspaces, or the smallest sufficient ones."""
     crew = by_cost((workspace for workspace in may_go if workspace.node == name), case)
     smallest = sorted(crew, key=lambda workspace: (case.lost([workspace]), workspace.milli, workspace.id))
     of_one_size = len({workspace.milli for workspace in crew}) == 1
-    ways = []
+    options = []
     for order in (crew,) if of_one_size else (crew, smallest):
         removed = sufficient_moves(site, pool, name, request, order, case)
         moves = targets_of(site, pool, request, removed, case)
         if moves:
-            ways.append((removed, moves))
-    return ways
+            options.append((removed, moves))
+    return options
 
 
 def sufficient_moves(
@@ -259,13 +263,13 @@ def find_better_place(site: Site, workspace: Movable, case: Case) -> Placement |
     """
     accelerators = workspace.request.accelerators
     shares = bool(accelerators.count) and accelerators.share_milli < 1000
-    asked = (
+    request = (
         replace(workspace.request, accelerators=replace(accelerators, share_milli=1000))
         if shares
         else workspace.request
     )
     for _ in range(PLACES_TRIED):
-        place = site.find(workspace.pool, asked)
+        place = site.find(workspace.pool, request)
         if place is None:
             return None
         target = with_share(place, workspace.request) if shares else place
@@ -276,7 +280,7 @@ def find_better_place(site: Site, workspace: Movable, case: Case) -> Placement |
             and not case.goes_back(workspace, target)
         ):
             return target
-        site = site.with_(workspace.pool, place, asked)
+        site = site.with_(workspace.pool, place, request)
     return None
 
 
@@ -304,8 +308,8 @@ def blames_node(reason: Reason) -> bool:
 
 
 def worth_of(pool: str, place: Placement, case: Case) -> int:
-    ways: list[str | tuple[str, str]] = [*devices_of(place), (pool, place.nodes[0].node)]
-    return min(case.scores.get(way, 100) for way in ways)
+    keys: list[str | tuple[str, str]] = [*devices_of(place), (pool, place.nodes[0].node)]
+    return min(case.scores.get(key, 100) for key in keys)
 
 
 def devices_of(place: Placement) -> frozenset[str]:

@@ -66,12 +66,12 @@ class Portal:
         """As in `observing.run`."""
         if self.heartbeat_at is None:
             return
-        kept = None
+        record = None
         if self.row is not None:
             row = self.row
-            kept = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+            record = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
         report = report_of(True, activity, self.heartbeat_at, self.seen, self.gpu_idle_since)
-        self.row = next_activity(WORKSPACE, 1, kept, report) or self.row
+        self.row = next_activity(WORKSPACE, 1, record, report) or self.row
 
     def run_state(self, now: datetime) -> RunState:
         """As in `passes.run_state_of`, for a workspace without an end."""

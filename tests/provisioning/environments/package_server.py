@@ -45,8 +45,8 @@ class Handler(SimpleHTTPRequestHandler):
         if does == "serve" or "/pip/" in self.path:
             self._send(whole, "application/octet-stream")
             return
-        with (self.folder / "asked").open("a") as asked:
-            asked.write(f"{self.path}\n")
+        with (self.folder / "asked").open("a") as request_log:
+            request_log.write(f"{self.path}\n")
         if does == "refuse":
             self.send_error(500)
             return

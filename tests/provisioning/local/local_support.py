@@ -132,14 +132,14 @@ def filters_of(pool: Pool, spec: WorkspaceSpec) -> dict[int, str]:
     launched = folder.launched()
     assert launched is not None
     modes = {}
-    for one in processes.scan(pool.driver.instance, folder.name, spares=folder.claimed()):
-        if one.pid == launched.pid:
+    for process in processes.scan(pool.driver.instance, folder.name, spares=folder.claimed()):
+        if process.pid == launched.pid:
             continue  # the outer bubblewrap process
         try:
-            lines = Path(f"/proc/{one.pid}/status").read_text().splitlines()
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended meanwhile
-        (modes[one.pid],) = [line.split()[1] for line in lines if line.startswith("Seccomp:")]
+        (modes[process.pid],) = [line.split()[1] for line in lines if line.startswith("Seccomp:")]
     return modes
 
 

@@ -60,7 +60,8 @@ class _CallThread:
     def call(self, work: Callable[[], T], seconds: float, check: Callable[[], None] | None = None) -> T:
         """Return or raise the result of `work`. Raises `_CallTimedOut` after `seconds`.
 
-        `check` is called while waiting; its errors are raised too. After an exception no further calls are possible.
+        `check` is called while waiting; its errors are raised too. After an exception no further calls are
+        possible.
         """
         self._work.put(work)
         until = time.monotonic() + seconds
