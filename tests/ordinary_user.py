@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
     named = [argument.removeprefix(REPORT) for argument in arguments if argument.startswith(REPORT)]
     others = [argument for argument in arguments if not argument.startswith(REPORT)]
     with contextlib.ExitStack() as opened:
-        # Now: later its folder may not be shown to this process.
+        # Read it now: later its folder may be hidden from this process.
         return run(others, opened.enter_context(Path(named[-1]).open("wb")) if named else None)
 
 

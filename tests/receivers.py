@@ -29,7 +29,7 @@ class Receiver:
     url: str = ""
     requests: list[Received] = field(default_factory=list)
     answer: Callable[[Received, BaseHTTPRequestHandler], None] | None = None
-    # Set when the test is over: what holds an answer back lets go.
+    # Set when the test is over, so that delayed answers end.
     over: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -74,7 +74,7 @@ def receiver(answer: Callable[[Received, Any], None] | None = None) -> Iterator[
             try:
                 (new_receiver.answer or status(200))(received, self)
             except OSError:
-                # Who asked has gone.
+                # The client has disconnected.
                 self.close_connection = True
 
         do_GET = do_POST  # noqa: N815

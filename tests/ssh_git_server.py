@@ -58,7 +58,7 @@ class SshGitServer:
         argv = [program, "-D", "-e", "-f", str(settings)]
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        # Newer ones lock an address out that fails often, as this one is meant to.
+        # Newer versions lock out an address with many failures, which the tests cause on purpose.
         lenient = ["-o", "PerSourcePenalties=no"]
         if (
             subprocess.run([program, "-t", "-f", str(settings), *lenient], capture_output=True).returncode

@@ -30,7 +30,7 @@ from tests.instance import eventually
 SYSTEMD = Path("/lib/systemd/systemd")
 CGROUPS = Path("/sys/fs/cgroup")
 NEEDED = ("unshare", "nsenter", "pivot_root", "mount", "systemctl", "systemd-run", "dbus-daemon")
-# They would act on the kernel that this machine has too, or clear folders.
+# These units would change the shared kernel, or clear folders.
 MASKED = (
     "systemd-sysctl.service", "systemd-modules-load.service", "systemd-tmpfiles-setup.service",
     "systemd-tmpfiles-clean.timer", "systemd-udevd.service", "systemd-remount-fs.service",
@@ -188,7 +188,7 @@ def machine(
         started_machine = _started(process)
         if started_machine is None:
             pytest.skip(f"no systemd starts here: {log.read_text(errors='replace').strip()[-300:]}")
-        # What waits for it is no part of it: limits can be set only in groups without processes.
+        # The waiting process is outside the group: limits can be set only in groups without processes.
         for group in groups:
             (group.parent / "cgroup.procs").write_text(str(process.pid))
         yield started_machine

@@ -80,7 +80,7 @@ class VaultServer:
         return str(self.root.auth.token.create(policies=["berth"])["auth"]["client_token"])
 
     def write(self, path: str, **values: Any) -> None:
-        # The engine needs a moment after it was enabled.
+        # The engine is not ready immediately after it is enabled.
         def written() -> bool:
             with contextlib.suppress(hvac.exceptions.InvalidRequest):
                 self.root.secrets.kv.v2.create_or_update_secret(path, values)

@@ -28,7 +28,7 @@ HOW = (
     "Debian, then dpkg -x that file FOLDER"
 )
 MODULES = (
-    # What others ask for by name once they are there comes first.
+    # Modules that others request by name come first.
     "crc32c_generic", "virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "overlay", "ext4", "xfs", "quota_v2",
     "tun", "nf_tables",
 )  # fmt: skip

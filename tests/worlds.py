@@ -27,7 +27,7 @@ T = TypeVar("T")
 def taken_back() -> Iterator[None]:
     """Undo all changes made within the block."""
     around = transaction.atomic()
-    # What waits for a commit runs when it would: see `tests.databases.commits`.
+    # Callbacks on commit run as in production: see `tests.databases.commits`.
     around._from_testcase = True
     with around:
         yield

@@ -148,7 +148,7 @@ def own_engine() -> Iterator[tuple[Path, str]]:
             deadline = time.monotonic() + START_S
             while not answers({"DOCKER_HOST": f"unix://{socket}"}):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    # Restrictions of the machine are no error of compose.yaml.
+                    # Restrictions of the machine are not an error of compose.yaml.
                     pytest.skip(
                         f"no Docker engine could be started here: {(folder / 'log').read_text()[-2000:]}"
                     )

@@ -87,7 +87,7 @@ class Stack:
         return self.engine.run(*command, *argv, limit_s=limit_s, said=self.log).stdout
 
     def build(self) -> None:
-        # Of one service: all have this image.
+        # Build one service: all use this image.
         self.compose("build", "render", limit_s=BUILD_S)
 
     def up(self, *options: str) -> None:

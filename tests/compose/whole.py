@@ -53,7 +53,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Engine]:
-    # Signals also leave nothing behind.
+    # Clean up after signals too.
     had = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with engine() as docker_engine:
         say(docker_engine.version())
@@ -268,7 +268,7 @@ def test_current_image_keeps_data_of_the_previous_version(
     ada.act(kept["id"], "start")
     ada.wait(kept["id"], "running", limit_s=START_S)
     assert berth.contents(kept["id"], berth.tokens["ada"], "data.txt") == "of the version before"
-    # Her password, and what she sees.
+    # Her password still works, and she sees her workspace.
     person = arrive(browser, berth, kept["id"], "ada", "compose-upgraded")
     try:
         person.page.locator(".jp-DirListing-item", has_text="data.txt").wait_for(timeout=START_S * 1000)

@@ -475,7 +475,7 @@ class FakeLibrary:
             self.gpm_samples[_handle_number(sample)] for sample in (question.sample1, question.sample2)
         )
         question.metrics[0].nvmlReturn = OK
-        question.metrics[0].value = (second - first) / 10  # as if a second lay in between
+        question.metrics[0].value = (second - first) / 10  # as if one second had passed
         return OK
 
     # -- MIG --------------------------------------------------------------------------------
@@ -499,7 +499,7 @@ class FakeLibrary:
         gpu, _, code = self._find(handle)
         if gpu is None or code != OK:
             return code
-        # A GPU instance without a compute instance is no device.
+        # A GPU instance without a compute instance is not a device.
         if _plain(index) >= len(gpu.instances) or gpu.instances[_plain(index)].compute_id < 0:
             return int(pynvml.NVML_ERROR_NOT_FOUND)
         return _set_handle(target, _handle_number(handle) + _plain(index) + 1)

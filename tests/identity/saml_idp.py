@@ -61,7 +61,7 @@ class Idp:
         ).decode()
 
     def assertion(self, request_id: str, *, groups: tuple[str, ...] = ("vision",), **changes: str) -> str:
-        """An unsigned assertion about nora. `told` replaces values of the template."""
+        """An unsigned assertion about nora. `changes` replaces values of the template."""
         now = dt.datetime.now(dt.UTC)
         shift = dt.timedelta(seconds=int(changes.pop("shift_s", "0")))
         attributes = {"uid": ["nora"], "mail": ["nora@example.org"], "groups": list(groups)}

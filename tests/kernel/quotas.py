@@ -36,7 +36,7 @@ LEAVE = ("chattr", "-p", "0", ".")
 FULL = {"ext4": "Disk quota exceeded", "xfs": "No space left on device"}
 """The kernel's errors; XFS reports a full project as a full disk."""
 USER = 200000
-# The same of Python's own, for a workspace to say what it meets.
+# The same in Python, run inside a workspace, which prints the error.
 WRITE_ALL = (
     "[file.write(b'x' * (1 << 20)) for file in [open(os.environ['HOME'] + '/big', 'wb', 0)]"
     " for _ in range(400)]"

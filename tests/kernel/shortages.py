@@ -37,7 +37,7 @@ minutes on an emulated machine.
 """
 SCORE = Path("/proc/self/oom_score_adj")
 TAKES = "x = bytearray(b'x' * ({} << 20)); print(len(x), flush=True); __import__('signal').pause()"
-# Says how many there are once there is no room for another, and takes every place that becomes free.
+# Prints the number of processes once no more can start, then takes every process ID that becomes free.
 FORKS = """
 import os, signal, time
 number, said = 0, False
@@ -108,7 +108,7 @@ def onlooker() -> Iterator[None]:
     """Protects the test process from being killed."""
     own = SCORE.read_text()
     SCORE.write_text("-1000")
-    # What is said of each that is ended stays short, so that its log keeps all of it.
+    # Keep the kernel's report of each killed process short, so that its log retains all of them.
     Path("/proc/sys/vm/oom_dump_tasks").write_text("0")
     (GENERATIONS / "enabled").write_text("y")
     (GENERATIONS / "min_ttl_ms").write_text(str(WORKING_SET_MS))

@@ -68,7 +68,7 @@ def remember_closures(manager: Any) -> None:
         if key not in closures:
             closures[key] = calculate(parentnode, initialnames, ignore_args)
         names, definitions = closures[key]
-        # pytest changes both where a test has parameters.
+        # pytest modifies both if a test has parameters.
         return list(names), dict(definitions)
 
     manager.getfixtureclosure = getfixtureclosure

@@ -13,7 +13,7 @@ WORDS = 5000
 
 
 def main(rank: int, of: int, unique_id: str = "") -> None:
-    nccl.of_wheel = lambda: None  # the machine's own, beside its driver
+    nccl.of_wheel = lambda: None  # the fake machine's library, beside its driver
     device, library = Device(open_driver()), nccl.Nccl(nccl.find())
     if not unique_id:
         unique_id = library.unique_id().hex()
