@@ -213,7 +213,7 @@ def reason_codes() -> str:
     parts += [
         "",
         "## Kinds of problems",
-        "Values of a problem's `code` that are not reason codes. `type` is `urn:berth:problem:` and the code.",
+        "Values of a problem's `code` that are not reason codes. `type`: `urn:berth:problem:` and the code.",
         "",
         *(f"- `{member.value}`" for member in ProblemCode),
     ]

@@ -508,7 +508,7 @@ DELETE api/v1/flavors/<slug:slug>                           401 403 403 403 403 
 GET    api/v1/flavors/<slug:slug>/versions                  401 403 403 403 403 403 200 200   catalog:read
 POST   api/v1/flavors/<slug:slug>/versions/<int:number>/restore 401 403 403 403 403 403 403 200 catalog:write
 
-# --- REST: people ---
+# --- REST: teams and tokens ---
 GET    api/v1/version                                       401 200 200 200 200 200 200 200   any
 GET    api/v1/me                                            401 200 200 200 200 200 200 200   any
 DELETE api/v1/me                                            401 403 403 403 403 403 403 403 409 any
