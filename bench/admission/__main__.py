@@ -63,18 +63,18 @@ def previews(count: int) -> dict[str, Any]:
     flavors = list(Flavor.objects.select_related("pool"))
     teams = list(Team.objects.prefetch_related("members"))
 
-    def one(number: int) -> None:
+    def preview(number: int) -> None:
         team = teams[number % len(teams)]
         flavor = flavors[number % len(flavors)]
         admission.assess(template=template, flavor=flavor, team=team, actor=team.members.all()[0])
 
-    one(0)
+    preview(0)
 
     def after(change: Callable[[int], None]) -> dict[str, float]:
         times = []
         for number in range(count):
             change(number)
-            times.append(timed(lambda n=number: one(n)))
+            times.append(timed(lambda n=number: preview(n)))
         return summary(times)
 
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])

@@ -88,12 +88,12 @@ class Gpu:
 def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) -> tuple[Report, float]:
     """Return the report, and the seconds for which the check occupied the device."""
     level = Level(command.level)
-    session, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
+    session, tests, findings = _measure(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
     state, took_s = session.state, SECONDS[level]
     if names := second_look.repeatable_tests(tests, findings):
         # Alone on its node, as in the runner.
         repeated = [test for test in state.plan if test.name in names]
-        _again, alone, alone_findings = _look(gpu, command, repeated, chance, crowded=False)
+        _again, alone, alone_findings = _measure(gpu, command, repeated, chance, crowded=False)
         tests = second_look.merge_results(tests, alone, names)
         findings = list(second_look.findings_of_both(findings, alone_findings, verdict.of_tests(tests)))
         took_s += SECONDS[level] * len(repeated) / len(state.plan)
@@ -111,7 +111,7 @@ def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) ->
     return report, took_s
 
 
-def _look(
+def _measure(
     gpu: Gpu, command: CheckCommand, of: Sequence[Test] | None, chance: random.Random, *, crowded: bool
 ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
     level = Level(command.level)

@@ -111,7 +111,7 @@ def summary(week: Week) -> dict[str, Any]:
 
 
 def _of_class(name: str, week: Week, first: dict[int, Outage]) -> dict[str, Any]:
-    cases = [case for case in week.cases if case.what == name]
+    cases = [case for case in week.cases if case.fault == name]
     outs = [first[id(case)] for case in cases if id(case) in first]
     return {
         "class": name,

@@ -80,7 +80,7 @@ def quiet(log: logging.Logger) -> Iterator[None]:
 class Case:
     """A fault, with its beginning and end."""
 
-    what: str
+    fault: str
     uuid: str
     at_s: float
     ended_s: float | None = None
@@ -169,7 +169,7 @@ class Fleet:
         while busy > 0:
             busy -= self._arrives()
         self._next_arrival()
-        self.at(1.0, self._look)
+        self.at(1.0, self._run_due_work)
         self.at(DAY_S, self._day_ends)
 
     def _day_ends(self) -> None:
@@ -275,8 +275,8 @@ class Fleet:
 
     # --- the clock of the control plane, and operators ---
 
-    def _look(self) -> None:
-        self.at(self.tick_s, self._look)
+    def _run_due_work(self) -> None:
+        self.at(self.tick_s, self._run_due_work)
         policy.run()
         # Running workspaces need no attention, since they send no heartbeats here.
         due = Workspace.objects.filter(next_reconcile_at__lte=timezone.now()).exclude(state=State.RUNNING)

@@ -37,9 +37,9 @@ KILL_AFTER_S, KILLED_WITHIN_S = 0.5, 20.0
 class Line:
     """A requirement, its measured value and whether it is met (None if it could not be measured)."""
 
-    what: str
+    name: str
     required: str
-    seen: str
+    measured: str
     met: bool | None
     cause: str = ""
 
@@ -110,7 +110,7 @@ def _copy(report: Report) -> Line:
         size = test.measures["working_set_mib"]
         directions = f"kernel {kernel:.0f}, driver's copy {driver:.0f} GB/s, working set {size:.0f} MiB"
     line = _share("device copy", value, peak.memory_gb_s if peak else None, COPY_SHARE, "GB/s", directions)
-    return Line(line.what, line.required, line.seen, line.met, line.cause or directions)
+    return Line(line.name, line.required, line.measured, line.met, line.cause or directions)
 
 
 def _bf16(report: Report) -> Line:
@@ -131,7 +131,7 @@ def _bf16(report: Report) -> Line:
     )
     burst = test.measures.get("gemm_bf16_burst_tflops")
     line = _share("BF16 product, at first", burst, top, BF16_SHARE, "TFLOP/s", cause)
-    return Line(line.what, line.required, line.seen, line.met, line.cause or cause)
+    return Line(line.name, line.required, line.measured, line.met, line.cause or cause)
 
 
 def _canary(report: Report) -> Line:
@@ -248,7 +248,7 @@ def markdown(lines: Sequence[Line], reports: dict[str, Report], at: datetime) ->
     if report.simulated:
         head += " (simulated: these figures say nothing about a device)"
     driver = f"driver {facts.driver_version}, CUDA {facts.cuda_version}, " if facts else ""
-    rows = [f"| {x.what} | {x.required} | {x.seen} | {marks[x.met]} | {x.cause} |" for x in lines]
+    rows = [f"| {x.name} | {x.required} | {x.measured} | {marks[x.met]} | {x.cause} |" for x in lines]
     return "\n".join(
         [
             head,

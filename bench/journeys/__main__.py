@@ -36,7 +36,7 @@ class Plan:
     """A journey, its user, and its limit of clicks."""
 
     name: str
-    who: str
+    username: str
     walk: Callable[[Visitor], None]
     limit: int
     size: ViewportSize
@@ -98,7 +98,7 @@ def parse() -> argparse.Namespace:
 def walk(browser: Browser, berth: Berth, plan: Plan, shots: Path | None) -> Journey:
     if plan.prepare is not None:
         plan.prepare(berth)
-    journey = Journey(plan.name, plan.who)
+    journey = Journey(plan.name, plan.username)
     with visit(browser, berth.url, journey, size=plan.size) as visitor:
         try:
             plan.walk(visitor)

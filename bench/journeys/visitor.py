@@ -25,7 +25,7 @@ class Journey:
     """Cost of one journey from the first page after sign-in. Seconds include the portal's response times."""
 
     name: str
-    who: str
+    username: str
     clicks: int = 0
     fields: int = 0
     pages: int = 0
@@ -81,12 +81,12 @@ class Visitor:
 
 @contextmanager
 def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = DESKTOP) -> Iterator[Visitor]:
-    """Return a visitor who is signed in as `journey.who`, on that user's home page."""
+    """Return a visitor who is signed in as `journey.username`, on that user's home page."""
     context = browser.new_context(base_url=url, viewport=size, color_scheme="light")
     page = context.new_page()
     page.set_default_timeout(LIMIT_MS)
     try:
-        sign_in(page, url, journey.who)
+        sign_in(page, url, journey.username)
 
         def opened(frame: Frame) -> None:
             journey.pages += frame is page.main_frame

@@ -45,10 +45,10 @@ def measure(arguments: argparse.Namespace) -> None:
     ReclaimNotice.objects.all().delete()
     heartbeat(busy=True)
     observing.run()
-    tells = partial(heartbeat, busy=True, tells=True)
+    with_progress = partial(heartbeat, busy=True, with_progress=True)
     say("look, all in use", [time_work(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)])
-    time_work(observing.run, tells)
-    say("look, all tell their progress", [time_work(observing.run, tells) for _ in range(rounds)])
+    time_work(observing.run, with_progress)
+    say("look, all tell their progress", [time_work(observing.run, with_progress) for _ in range(rounds)])
     say("look, all idle", [time_work(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)])
     mixed = [time_work(observing.run, partial(heartbeat, busy=number % 2 == 0)) for number in range(rounds)]
     say("look, all begin or end to work", mixed)
@@ -99,7 +99,7 @@ def say(name: str, figures: list[tuple[float, int]]) -> None:
 _clock = 0
 
 
-def heartbeat(*, busy: bool, tells: bool = False) -> None:
+def heartbeat(*, busy: bool, with_progress: bool = False) -> None:
     """Store a report for every workspace, one minute after the previous one."""
     global _clock
     from django.utils import timezone
@@ -125,7 +125,7 @@ def heartbeat(*, busy: bool, tells: bool = False) -> None:
             }
         ],
         "gpus_stale_s": None,
-        **({"progress": {"tokens": 5000.0 + _clock % 3, "steps": 10.0}} if tells else {}),
+        **({"progress": {"tokens": 5000.0 + _clock % 3, "steps": 10.0}} if with_progress else {}),
     }
     idle_since = None if busy else timezone.now() - timedelta(hours=1)
     WorkspaceStatus.objects.update(activity=activity, heartbeat_at=at, gpu_idle_since=idle_since)

@@ -154,13 +154,13 @@ class Days:
             user = User.objects.create(username=f"user-{number:03}", password="!")
             Membership.objects.create(team=self.team, user=user)
             self.sizes[user.pk] = int(HOME_MEDIAN_MIB * self.chance.lognormvariate(0, HOME_SIGMA))
-            self.at(self.chance.uniform(0, self.pause_s), lambda user=user: self._come(user))
+            self.at(self.chance.uniform(0, self.pause_s), lambda user=user: self._arrive(user))
         self.at(TICK_S, self._tick)
         self.at(HOUR_S, self._hour)
 
     # --- people ---
 
-    def _come(self, user: Any) -> None:
+    def _arrive(self, user: Any) -> None:
         """Open the form, click, and wait for the start."""
         from portal.scheduling import admission, home_offers
         from portal.workspaces import services
@@ -210,7 +210,7 @@ class Days:
         request_cycle()
         self._measure(workspace.owner)
         pause_s = self.chance.expovariate(1 / self.pause_s)
-        self.at(pause_s, lambda: self._come(workspace.owner))
+        self.at(pause_s, lambda: self._arrive(workspace.owner))
 
     def _measure(self, user: Any) -> None:
         """Report the size of the user's home, as its node does."""
@@ -331,7 +331,7 @@ def migrate(database: Path) -> None:
     call_command("migrate", verbosity=0)
 
 
-def one(world: str, load: float, empty: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def run_world(world: str, load: float, empty: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one world in a copy of the empty database, and return its waits."""
     database = empty.with_name(f"{world}-{load}.sqlite3")
     shutil.copy(empty, database)
@@ -358,7 +358,7 @@ def main() -> None:
         _in_own_process(migrate, empty)
         for load in arguments.loads:
             for world in arguments.worlds:
-                rows.append(_in_own_process(one, world, load / 100, empty, arguments))
+                rows.append(_in_own_process(run_world, world, load / 100, empty, arguments))
                 print(json.dumps(rows[-1]), flush=True)
                 if arguments.json:
                     arguments.json.write_text(json.dumps(rows, indent=1) + "\n")

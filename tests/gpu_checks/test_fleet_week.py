@@ -40,9 +40,9 @@ def test_only_broken_devices_are_cordoned(monkeypatch):
     assert found["application_xids"] > 10
     assert not [out for out in outages if out.case is None], "programs that go wrong cordon nothing"
 
-    hard = [case for case in week.cases if case.what in HARD and case.at_s < fleet.end_s - 60]
+    hard = [case for case in week.cases if case.fault in HARD and case.at_s < fleet.end_s - 60]
     out = {id(outage.case): outage for outage in outages}
-    assert len({case.what for case in hard}) >= 2
+    assert len({case.fault for case in hard}) >= 2
     for case in hard:
         assert id(case) in out, case
         assert out[id(case)].from_s - case.at_s < 60

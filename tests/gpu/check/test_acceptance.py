@@ -102,7 +102,7 @@ def test_durations_of_tests_are_a_table(check: Callable[..., Any]) -> None:
     extended = calls[-1][1]
     assert (extended["peers"], extended["deadline_s"]) == (["GPU-2"], bench.EXTENDED_S)
     assert "joint_burn" in [test.name for test in extended["plan"]]
-    assert [line.what for line in lines][:4] == [
+    assert [line.name for line in lines][:4] == [
         "quick level", "quick level, first run", "standard level", "extended level",
     ]  # fmt: skip
     table = bench.times(reports).splitlines()
