@@ -33,7 +33,7 @@ from random import Random
 from typing import Any
 
 from bench.scheduling.__main__ import at
-from bench.scheduling.replay import GPU, ONE, USAGE_EVERY_S, _age_usage, history_estimates, quotas
+from bench.scheduling.replay import GPU, MILLI_PER_GPU, USAGE_EVERY_S, _age_usage, history_estimates, quotas
 from bench.scheduling.trace import Job, load
 from portal.quota.limits.types import Cohort
 from portal.reclaim.engine import ladder
@@ -182,7 +182,7 @@ def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Totals:
     jobs = [session.job for session in every]
     teams = quotas(jobs, gpus)
     first_s = jobs[0].submit_s
-    capacity = {GPU: gpus * ONE}
+    capacity = {GPU: gpus * MILLI_PER_GPU}
     policy = Policy(preemption=False)
     scheduler = Scheduler(Snapshot(first_s, teams, (Cohort("site"),), capacity=capacity, policy=policy))
     expect, learn = history_estimates()
@@ -212,7 +212,7 @@ def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Totals:
                 Workload(
                     f"{name}.{number}",
                     job.team,
-                    {GPU: job.gpus * ONE},
+                    {GPU: job.gpus * MILLI_PER_GPU},
                     created_s=at_s,
                     duration_s=expect(job),
                     loses_work=True,

@@ -245,7 +245,7 @@ def site_mb(vendor: str, devices: int, keep_minutes_days: int, keep_hours_days: 
     return devices * (rows + 2 * SPARE_BYTES) / MB
 
 
-def beyond(result: dict[str, Any]) -> list[str]:
+def exceeded_limits(result: dict[str, Any]) -> list[str]:
     """Return sentences about exceeded limits."""
     last = result["by_day"][-1]
     spare = SPARE_BYTES * result["devices"]
@@ -296,7 +296,7 @@ def main() -> int:
     print(text)
     if args.json:
         args.json.write_text(text + "\n")
-    problems = beyond(result)
+    problems = exceeded_limits(result)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

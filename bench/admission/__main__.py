@@ -131,7 +131,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     started, spent = 0, 0.0
     while started < count:
         now = timezone.now()
-        site.ask(
+        site.submit(
             Workspace(
                 name=f"a{now.timestamp()}-{n}", owner=owner, team=team, template=template, flavor=flavor,
                 resources=flavor.as_request(), state_since=now, requested_at=now,

@@ -55,8 +55,8 @@ def measure(count: int) -> dict[str, Any]:
     def nothing(_: int) -> None:
         return None
 
-    def a_second_later(_: int) -> None:
-        _forget_what_was_foreseen()
+    def expire_forecast(_: int) -> None:
+        _discard_forecast()
 
     def measured(work: Callable[[int], Any], before: Callable[[int], None] = nothing) -> dict[str, Any]:
         work(count)
@@ -65,7 +65,7 @@ def measure(count: int) -> dict[str, Any]:
     return {
         "waiting": Workspace.objects.filter(state=State.PENDING).count(),
         "preview, nothing changed": measured(lambda n: preview(n, WAITS)),
-        "preview, a second later": measured(lambda n: preview(n, WAITS), a_second_later),
+        "preview, a second later": measured(lambda n: preview(n, WAITS), expire_forecast),
         "preview, a workspace changed": measured(lambda n: preview(n, WAITS), changed),
         "preview of what starts": measured(lambda n: preview(n, STARTS), changed),
         "creation that waits": measured(lambda _: create(WAITS)),
@@ -73,7 +73,7 @@ def measure(count: int) -> dict[str, Any]:
         "decision of a cycle": measured(lambda _: cycle.decide()),
         "telling all, nothing changed": measured(lambda _: cycle.write_statuses()),
         "telling all, after a creation": measured(lambda _: cycle.write_statuses(), lambda _: create(WAITS)),
-        "reading it all": _timed(lambda _: _read_anew(), nothing, max(1, count // 4)),
+        "reading it all": _timed(lambda _: _read_snapshot(), nothing, max(1, count // 4)),
         "shown_ms": QueueState.objects.get().shown_ms,
     }
 
@@ -96,13 +96,13 @@ def _timed(work: Callable[[int], Any], before: Callable[[int], None], count: int
     }
 
 
-def _forget_what_was_foreseen() -> None:
+def _discard_forecast() -> None:
     """Discard the forecast of the preview snapshot, which expires after a second."""
     with snapshot_cache.preview_cache.use() as snapshot:
         snapshot.forecast = None
 
 
-def _read_anew() -> None:
+def _read_snapshot() -> None:
     snapshot_cache.forget()
     with snapshot_cache.preview_cache.use(timezone.now()):
         pass

@@ -184,7 +184,7 @@ def newcomers(team: Team, count: int) -> list[User]:
     return users
 
 
-def ask(rows: Iterable[Workspace]) -> None:
+def submit(rows: Iterable[Workspace]) -> None:
     """Insert requests as the services do, with their related rows, and notify the queue."""
     _changed(_write(rows))
 

@@ -160,7 +160,7 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
             for request in some:
                 if request not in bodies:
                     bodies[request] = messages.dump(request)
-            site.ask(
+            site.submit(
                 Workspace(
                     name=f"a{burst}-{submitted + place}", owner=person.user, team=person.team,
                     template=template, flavor=flavor, resources=bodies[request],

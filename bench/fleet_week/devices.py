@@ -76,12 +76,12 @@ class Gpu:
             facts={"pci_bus_id": f"{self.slot}.0"},
         )  # fmt: skip
 
-    def breaks(self, fault: FaultClass, at_s: float, chance: random.Random) -> None:
+    def break_down(self, fault: FaultClass, at_s: float, chance: random.Random) -> None:
         self.fault, self.since_s = fault, at_s
         self.slow = chance.uniform(faults.SLOW_FROM, faults.SLOW_TO) if fault.slow else 1.0
         self.wrong_tiles = 10 ** chance.uniform(*faults.WRONG_LOG10) if fault.wrong else 0.0
 
-    def mended(self) -> None:
+    def repair(self) -> None:
         self.fault, self.slow, self.wrong_tiles = None, 1.0, 0.0
 
 

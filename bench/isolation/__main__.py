@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,6 @@ async def main():
 asyncio.run(main())
 """
 HOST = "ws-" + "0" * 32 + ".localhost"
-TOLD = Callable[[str], None]
 
 
 class Node:

@@ -53,7 +53,7 @@ class Visitor:
         """Click an element."""
         self.journey.clicks += 1
         locator.click()
-        self.look()
+        self.record_overflow()
 
     def fill(self, selector: str, text: str) -> None:
         """Type into a field; reaching it by keyboard does not count as a click."""
@@ -65,11 +65,11 @@ class Visitor:
         self.journey.clicks += 2
         self.page.select_option(selector, value)
 
-    def sees(self, text: str | re.Pattern[str], *, within: str = "body") -> None:
+    def wait_for_text(self, text: str | re.Pattern[str], *, within: str = "body") -> None:
         """Wait until a text is visible."""
         self.page.locator(within).get_by_text(text).first.wait_for(state="visible")
 
-    def look(self) -> None:
+    def record_overflow(self) -> None:
         """Record the page if it is wider than the screen."""
         self.page.wait_for_load_state("domcontentloaded")
         over = self.page.evaluate(
@@ -106,7 +106,7 @@ def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = 
         page.on("pageerror", lambda error: journey.errors.append(str(error)))
         began = time.monotonic()
         visitor = Visitor(page, journey)
-        visitor.look()
+        visitor.record_overflow()
         yield visitor
         journey.seconds += time.monotonic() - began
     finally:

@@ -53,11 +53,11 @@ class Arrival:
 
 
 class Side(Protocol):
-    """Grants and releases instances. `give` returns the value for `take_back`, or None."""
+    """Grants and releases instances. `grant_instance` returns the value for `release`, or None."""
 
-    def give(self, profile: str) -> Any: ...
+    def grant_instance(self, profile: str) -> Any: ...
 
-    def take_back(self, given: Any) -> None: ...
+    def release(self, grant: Any) -> None: ...
 
 
 def profiles_of(layout: Geometry) -> list[str]:
@@ -100,7 +100,7 @@ class FirstFit:
         self._free = [(1 << layout.slots) - 1] * gpus
         self._held: list[list[str]] = [[] for _ in range(gpus)]
 
-    def give(self, name: str) -> tuple[int, int, str] | None:
+    def grant_instance(self, name: str) -> tuple[int, int, str] | None:
         profile = self._layout.profile(name)
         assert profile is not None
         for gpu, free in enumerate(self._free):
@@ -113,8 +113,8 @@ class FirstFit:
                     return gpu, bits, name
         return None
 
-    def take_back(self, given: tuple[int, int, str]) -> None:
-        gpu, bits, name = given
+    def release(self, grant: tuple[int, int, str]) -> None:
+        gpu, bits, name = grant
         self._free[gpu] |= bits
         self._held[gpu].remove(name)
 
@@ -140,7 +140,7 @@ class Engine:
         self.created = 0
         self.placed = 0
 
-    def give(self, profile: str) -> tuple[str, str] | None:
+    def grant_instance(self, profile: str) -> tuple[str, str] | None:
         request = ResourceRequest(1, 1, accelerators=AcceleratorRequest(count=1, mig_profile=profile))
         placement = self._cluster.find(request, repartition=True)
         if placement is None:
@@ -155,8 +155,8 @@ class Engine:
         self._put(node, grant.uuid, free_milli=0)
         return part.node, grant.uuid
 
-    def take_back(self, given: tuple[str, str]) -> None:
-        name, uuid = given
+    def release(self, grant: tuple[str, str]) -> None:
+        name, uuid = grant
         self._put(self._states[name], uuid, free_milli=1000)
 
     def _put(self, node: NodeCapacity, uuid: str, *, free_milli: int) -> None:
@@ -175,8 +175,8 @@ def replay(side: Side, requests: Sequence[Arrival], *, warm_up: float = 0.25) ->
     first = int(len(requests) * warm_up)
     for number, request in enumerate(requests):
         while leaving and leaving[0][0] <= request.at:
-            side.take_back(heapq.heappop(leaving)[2])
-        place = side.give(request.profile)
+            side.release(heapq.heappop(leaving)[2])
+        place = side.grant_instance(request.profile)
         if place is not None:
             heapq.heappush(leaving, (request.at + request.life, number, place))
             granted += number >= first

@@ -88,7 +88,7 @@ class Learner:
     """The mix of one replay, kept like a pool's in `portal.scheduling.request_mix`."""
 
     def __init__(self, nodes: Sequence[NodeCapacity], workload: Workload, kind: str = "learnt") -> None:
-        self._offered = offered(nodes)
+        self._offered = catalog_flavors(nodes)
         self._learns = kind == "learnt"
         self._known = self._fresh = 0
         if kind == "known":
@@ -111,7 +111,7 @@ class Learner:
         set_mix(pools, self.mix)
 
 
-def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
+def catalog_flavors(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
     """Return the flavors that the portal's catalog creates automatically for these nodes."""
     flavors = [ResourceRequest(item["cpu_milli"], item["memory_mib"]) for item in FLAVORS]
     largest: dict[str, NodeCapacity] = {}
@@ -151,7 +151,7 @@ def replay(
         accelerators = request.accelerators
         predicted = site.preview(request) if place % VERDICT_EVERY == 0 else None
         begun = time.perf_counter()
-        parts = site.ask(request)
+        parts = site.submit(request)
         curve.decision_s.append(time.perf_counter() - begun)
         assert predicted is None or predicted == parts, "a preview is what a creation gets"
         learner.arrived(workload.arrivals[max(0, place - WINDOW) : place], site.pools.values())

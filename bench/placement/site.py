@@ -142,7 +142,7 @@ class Site:
         placement = admission.assess_on(self.snapshot, self.build_request(request)).placement
         return placement.nodes if placement is not None else ()
 
-    def ask(self, request: ResourceRequest) -> Nodes:
+    def submit(self, request: ResourceRequest) -> Nodes:
         """Return the placement of the request. A request that does not start leaves the queue again."""
         snapshot, start_request = self.snapshot, self.build_request(request)
         snapshot.now += APART
@@ -173,7 +173,7 @@ class EngineAlone:
         placement = self._pool.find(request)
         return placement.nodes if placement is not None else ()
 
-    def ask(self, request: ResourceRequest) -> Nodes:
+    def submit(self, request: ResourceRequest) -> Nodes:
         placement = self._pool.find(request)
         if placement is None:
             return ()

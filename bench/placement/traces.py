@@ -36,7 +36,7 @@ def read_nodes(data: Path) -> list[NodeCapacity]:
     """Return the empty cluster."""
     return [
         _node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
-        for row in _table(_either(data / "openb" / "openb_node_list_gpu_node.csv"))
+        for row in _table(_plain_or_compressed(data / "openb" / "openb_node_list_gpu_node.csv"))
     ]
 
 
@@ -72,7 +72,7 @@ def read_workloads(data: Path) -> Iterator[Workload]:
     current = ""
     for name, seed, path in files:
         if name != current:
-            requests = _requests(_either(data / "openb" / f"openb_pod_list_{name}.csv"))
+            requests = _requests(_plain_or_compressed(data / "openb" / f"openb_pod_list_{name}.csv"))
             current = name
         names = [_REPEATED.sub("", line) for line in _text(path).split()]
         unknown = next((arrival for arrival in names if arrival not in requests), None)
@@ -141,7 +141,7 @@ def _short(workload: str) -> str:
     return workload.removeprefix("openb_pod_list_")
 
 
-def _either(path: Path) -> Path:
+def _plain_or_compressed(path: Path) -> Path:
     """Return the file itself, or its compressed form."""
     packed = path.with_name(path.name + ".gz")
     if not path.exists() and not packed.exists():

@@ -20,7 +20,7 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.usage import with_fallbacks
 from portal.scheduling.engine.verdicts import verdict
 
-GPU, OTHER, CPU = "gpu:a", "gpu:b", "cpu_milli"
+GPU, SECOND_GPU, CPU = "gpu:a", "gpu:b", "cpu_milli"
 STEPS = 40
 
 
@@ -34,7 +34,7 @@ def site(chance: Random) -> Scheduler:
         Team(
             f"t{number}",
             chance.choice(("all", "sub", "")),
-            {name: limit(6) for name in (GPU, OTHER, CPU) if chance.random() < 0.7},
+            {name: limit(6) for name in (GPU, SECOND_GPU, CPU) if chance.random() < 0.7},
             weight_milli=chance.choice((500, 1000, 2000)),
             user_caps={GPU: chance.randint(1, 5)} if chance.random() < 0.3 else {},
         )
@@ -50,7 +50,7 @@ def site(chance: Random) -> Scheduler:
         min_run_s=chance.choice((0, 600)),
         patience_s=chance.choice((0, 900)),
     )
-    capacity = {GPU: chance.randint(4, 12), OTHER: chance.randint(2, 8), CPU: chance.randint(4, 16)}
+    capacity = {GPU: chance.randint(4, 12), SECOND_GPU: chance.randint(2, 8), CPU: chance.randint(4, 16)}
     return Scheduler(Snapshot(0, teams, cohorts, capacity=capacity, policy=policy))
 
 
@@ -68,7 +68,7 @@ def request(chance: Random, number: int, now_s: int) -> Workload:
     )
     if chance.random() < 0.6:
         return workload
-    amounts = {OTHER: chance.randint(1, 3), CPU: chance.randint(0, 4)}
+    amounts = {SECOND_GPU: chance.randint(1, 3), CPU: chance.randint(0, 4)}
     later = replace(workload, amounts=amounts, choice=1, place="b", preemptible=chance.random() < 0.8)
     return replace(workload, fallbacks=(later,), start_within_s=chance.choice((0, 0, 1800, 40_000)))
 

@@ -18,7 +18,7 @@ from portal.scheduling.share_averages import borrowed_average
 from portal.scheduling.verdicts import Verdict
 
 GPU = "gpu"
-ONE = 1000
+MILLI_PER_GPU = 1000
 """Amounts are in milli-GPU, as in the portal: whole GPUs are too coarse for the decayed use of an hour."""
 HISTORY = 50
 USAGE_EVERY_S = 3600
@@ -60,7 +60,12 @@ def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
         nominal[team] += 1
     return tuple(
         # The weight is the team's quota, at least one GPU: with 0 a team would borrow at infinite cost.
-        Team(team, "site", {GPU: Limit(nominal[team] * ONE)}, weight_milli=1000 * max(1, nominal[team]))
+        Team(
+            team,
+            "site",
+            {GPU: Limit(nominal[team] * MILLI_PER_GPU)},
+            weight_milli=1000 * max(1, nominal[team]),
+        )
         for team in sorted(demand)
     )
 

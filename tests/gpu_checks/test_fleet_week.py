@@ -56,7 +56,7 @@ def verdict_of(fault: str, level: str, *, seed: int = 1, wrong_tiles: float = 0.
     """The verdict of a check of a real H100 with this fault."""
     gpu = devices(8, Random(seed))[0]
     if fault:
-        gpu.breaks(next(each for each in CLASSES if each.name == fault), 0.0, Random(seed))
+        gpu.break_down(next(each for each in CLASSES if each.name == fault), 0.0, Random(seed))
         gpu.wrong_tiles, gpu.slow = wrong_tiles, 0.7
     command = CheckCommand(
         kind="check", run="run", lease="lease", pool=PoolConfig("fleet", "local", {}), uuid=gpu.uuid,

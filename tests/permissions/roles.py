@@ -23,7 +23,7 @@ endpoint. [people.md](people.md) explains how to grant roles.
 | member | another member of the team |
 | its user | the member to whom the workspace, token, notice or request belongs |
 | owner | an owner of the team |
-| auditor | has the site role and a session; an auditor's tokens only read |
+| auditor | has the site role; tested with a session, since tokens of auditors only read |
 | operator | has the site role; in no team |
 | administrator | has the site role; in no team |
 | scope | the scope that a token needs in addition |
