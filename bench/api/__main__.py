@@ -35,7 +35,7 @@ import httpx
 from bench.api.load import CONNECTIONS, Load, download, find_wrk, run
 from bench.api.proxies import SMALL_SERVER, Proxy, bare_traefik, http_proxy, plain_lab, small_server
 from bench.start_latency.__main__ import find_notebook_env, hub_environment, proxy_program
-from bench.start_latency.contestants import PATIENCE_S, ROOT, Berth, Hub
+from bench.start_latency.contestants import ROOT, TIMEOUT_S, Berth, Hub
 
 ROWS = 20
 FILE_MIB = 1024
@@ -84,7 +84,7 @@ class ApiBerth(Berth):
     def _start(self, name: str, template: str) -> str:
         """Wait until the workspace runs, and return its host. Raises `TimeoutError`."""
         key = self._create(name, template)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             workspace = self.client.get(
                 f"{self.base}/api/v1/workspaces/{key}", headers={**self.host, **self.authorization}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from bench.start_latency.contestants import end, free_port, wait_for_200
+from bench.start_latency.contestants import free_port, stop_process, wait_for_200
 
 SMALL_SERVER = Path(__file__).with_name("small_server.py")
 
@@ -37,7 +37,7 @@ class Proxy:
             wait_for_200(client, self.url + path, {})
 
     def close(self) -> None:
-        end(self._process)
+        stop_process(self._process)
 
 
 def plain_lab(folder: Path, environment: Path) -> tuple[Proxy, dict[str, str]]:

@@ -126,11 +126,11 @@ def _bf16(report: Report) -> Line:
     clock = report.samples.get("sm_clock_mhz", {})
     power = report.samples.get("power_mw", {})
     cause = (
-        f"for 5 s on end {test.measures.get('gemm_bf16_tflops', 0):.0f} TFLOP/s, SM clock down to "
+        f"over 5 s {test.measures.get('gemm_bf16_tflops', 0):.0f} TFLOP/s, SM clock down to "
         f"{clock.get('min')} MHz, power up to {power.get('max')} mW; {test.detail.get('by')}"
     )
     burst = test.measures.get("gemm_bf16_burst_tflops")
-    line = _share("BF16 product, at first", burst, top, BF16_SHARE, "TFLOP/s", cause)
+    line = _share("BF16 product, initial burst", burst, top, BF16_SHARE, "TFLOP/s", cause)
     return Line(line.name, line.required, line.measured, line.met, line.cause or cause)
 
 

@@ -29,7 +29,9 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
     measure(arguments)
     history(arguments.changes, arguments.periods)
-    print(f"with {arguments.changes} changes and {arguments.periods} idle periods of each in the history")
+    print(
+        f"with {arguments.changes} changes and {arguments.periods} idle periods per workspace in the history"
+    )
     measure(arguments)
 
 
@@ -46,15 +48,23 @@ def measure(arguments: argparse.Namespace) -> None:
     heartbeat(busy=True)
     observing.run()
     with_progress = partial(heartbeat, busy=True, with_progress=True)
-    say("look, all in use", [time_work(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)])
+    print_cost(
+        "observation, all active",
+        [time_work(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)],
+    )
     time_work(observing.run, with_progress)
-    say("look, all tell their progress", [time_work(observing.run, with_progress) for _ in range(rounds)])
-    say("look, all idle", [time_work(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)])
+    print_cost(
+        "observation, all report progress", [time_work(observing.run, with_progress) for _ in range(rounds)]
+    )
+    print_cost(
+        "observation, all idle",
+        [time_work(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)],
+    )
     mixed = [time_work(observing.run, partial(heartbeat, busy=number % 2 == 0)) for number in range(rounds)]
-    say("look, all begin or end to work", mixed)
+    print_cost("observation, all change between active and idle", mixed)
     WorkspaceActivity.objects.update(idle_s=0.0)
     LastPass.objects.all().delete()
-    say("pass, nothing is near", [time_work(passes.run) for _ in range(rounds)])
+    print_cost("pass, none near a limit", [time_work(passes.run) for _ in range(rounds)])
     WorkspaceActivity.objects.update(idle_s=6000.0, observed_at=timezone.now())
 
     def unwarned() -> None:
@@ -62,13 +72,15 @@ def measure(arguments: argparse.Namespace) -> None:
         WorkspaceActivity.objects.update(observed_at=timezone.now())
         LastPass.objects.update(at=timezone.now())
 
-    say("pass, as many are warned as may be", [time_work(passes.run, unwarned) for _ in range(rounds)])
+    print_cost(
+        "pass, most warnings allowed in one pass", [time_work(passes.run, unwarned) for _ in range(rounds)]
+    )
     while passes.run().warned:
         pass
     assert ReclaimNotice.objects.count() == arguments.workspaces
-    say("pass, all have been warned", [time_work(passes.run) for _ in range(rounds)])
+    print_cost("pass, all already warned", [time_work(passes.run) for _ in range(rounds)])
     WorkspaceActivity.objects.update(idle_s=0.0, observed_at=timezone.now())
-    say("pass, all begin to work", [time_work(passes.run)])
+    print_cost("pass, all become active", [time_work(passes.run)])
     assert not ReclaimNotice.objects.exists()
 
 
@@ -91,9 +103,9 @@ def time_work(work: Callable[[], Any], before: Callable[[], Any] | None = None) 
         return time.process_time() - began, statements
 
 
-def say(name: str, figures: list[tuple[float, int]]) -> None:
+def print_cost(name: str, figures: list[tuple[float, int]]) -> None:
     seconds = statistics.median(duration for duration, _statements in figures)
-    print(f"  {name:34} {seconds:6.2f} s  {max(count for _seconds, count in figures):5}", flush=True)
+    print(f"  {name:48} {seconds:6.2f} s  {max(count for _seconds, count in figures):5}", flush=True)
 
 
 _clock = 0

@@ -26,7 +26,7 @@ from provisioning.preloading import JUPYTER_MAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.01
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 def free_port() -> int:
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> None:
     """Poll until the answer is 200. Raises `TimeoutError` with the last answer."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     last = "no answer"
     while time.monotonic() < deadline:
         try:
@@ -49,29 +49,31 @@ def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> Non
         except httpx.TransportError as error:
             last = type(error).__name__
         time.sleep(POLL_S)
-    raise TimeoutError(f"{url} gave no 200 within {PATIENCE_S:.0f} s: {last}")
+    raise TimeoutError(f"{url} gave no 200 within {TIMEOUT_S:.0f} s: {last}")
 
 
 def wait_for_kernel_info(url: str, headers: dict[str, str]) -> None:
     """Wait until the kernel behind this WebSocket has answered."""
     address = httpx.URL(url)
-    plug = socket.create_connection((address.host, address.port or 80), timeout=PATIENCE_S)
-    others = {key: value for key, value in headers.items() if key != "Host"}
-    named = f"ws://{headers.get('Host', address.netloc.decode())}{address.path}"
+    tcp_socket = socket.create_connection((address.host, address.port or 80), timeout=TIMEOUT_S)
+    other_headers = {key: value for key, value in headers.items() if key != "Host"}
+    websocket_url = f"ws://{headers.get('Host', address.netloc.decode())}{address.path}"
     header = {"msg_id": secrets.token_hex(8), "msg_type": "kernel_info_request", "session": "bench"}
     message = {"header": {**header, "username": "", "version": "5.3"}, "parent_header": {}, "metadata": {}}
-    with connect(named, sock=plug, additional_headers=others, max_size=None, open_timeout=60) as channel:
+    with connect(
+        websocket_url, sock=tcp_socket, additional_headers=other_headers, max_size=None, open_timeout=60
+    ) as channel:
         channel.send(json.dumps({**message, "content": {}, "channel": "shell", "buffers": []}))
-        while json.loads(channel.recv(timeout=PATIENCE_S))["msg_type"] != "kernel_info_reply":
+        while json.loads(channel.recv(timeout=TIMEOUT_S))["msg_type"] != "kernel_info_reply":
             continue
 
 
-def end(process: subprocess.Popen[bytes], *, patience_s: float = 20) -> None:
-    """End a process and its group: TERM, then KILL."""
+def stop_process(process: subprocess.Popen[bytes], *, timeout_s: float = 20) -> None:
+    """Send SIGTERM to a process group, and SIGKILL if the process does not exit in time."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(patience_s)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -165,7 +167,7 @@ class Bare(Contestant):
 
     def clear(self) -> None:
         if self.process is not None:
-            end(self.process)
+            stop_process(self.process)
 
 
 class Floor(Bare):
@@ -232,7 +234,7 @@ class Berth(Contestant):
         self._wait_for_spares()
 
     def _wait_for_capacity(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             nodes = self.client.get(f"{self.base}/api/v1/nodes", headers={**self.host, **self.authorization})
             if nodes.status_code == 200 and nodes.json()["results"]:
@@ -241,7 +243,7 @@ class Berth(Contestant):
         raise TimeoutError("no node has reported; look at the node worker's log")
 
     def _wait_for_spares(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(self._ready_spares()) < self.spares:
             if time.monotonic() > deadline:
                 raise TimeoutError("no spare became ready; look at the node worker's log")
@@ -271,7 +273,7 @@ class Berth(Contestant):
         url = f"{self.base}/api/v1/workspaces/{self.workspace}"
         headers = {**self.host, **self.authorization}
         self.client.delete(url, headers=headers).raise_for_status()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             response = self.client.get(url, headers=headers)
             if response.status_code == 404 or response.json()["state"] == "terminated":
@@ -282,7 +284,7 @@ class Berth(Contestant):
 
     def close(self) -> None:
         if hasattr(self, "process"):
-            end(self.process, patience_s=60)
+            stop_process(self.process, timeout_s=60)
         super().close()
 
 
@@ -369,7 +371,7 @@ class Hub(Contestant):
     def start(self) -> float:
         began = time.monotonic()
         self.client.post(
-            f"{self.base}/hub/api/users/bench/server", headers=self.authorization, timeout=PATIENCE_S
+            f"{self.base}/hub/api/users/bench/server", headers=self.authorization, timeout=TIMEOUT_S
         ).raise_for_status()
         wait_for_200(self.client, f"{self.base}/user/bench/api", self.authorization)
         return time.monotonic() - began
@@ -380,7 +382,7 @@ class Hub(Contestant):
     def clear(self) -> None:
         url = f"{self.base}/hub/api/users/bench"
         self.client.delete(f"{url}/server", headers=self.authorization).raise_for_status()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             if not self.client.get(url, headers=self.authorization).json().get("servers"):
                 return
@@ -389,5 +391,5 @@ class Hub(Contestant):
 
     def close(self) -> None:
         if hasattr(self, "process"):
-            end(self.process, patience_s=30)
+            stop_process(self.process, timeout_s=30)
         super().close()

@@ -47,7 +47,7 @@ def test_acceptance_script_runs_over_a_simulated_device(
     seen = {line["what"]: line for line in value["lines"]}
     assert value["simulated"]
     assert seen["device copy"]["seen"] == "4300 GB/s = 0.896 of 4800"
-    assert seen["BF16 product, at first"]["seen"].endswith("of 989")
+    assert seen["BF16 product, initial burst"]["seen"].endswith("of 989")
     assert seen["canary"]["seen"].endswith("8 of 8 checkers")
     assert seen["kill at the deadline"]["seen"].startswith("hung after")
     assert "simulated: these figures say nothing" in (tmp_path / "out" / "gpu-check.md").read_text()
