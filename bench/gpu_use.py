@@ -1,9 +1,10 @@
 """Measure the report of GPU use: `python -m bench.gpu_use [--devices 2000] [--days 365]`.
 
 Reports milliseconds of CPU time of this process, as the median of five, for a year's report through the
-functions of page, REST and CSV, by each breakdown of the site and of one team; and the seconds to sum up
-months and one day. Uses an empty SQLite file, or DATABASE_URL. The rows are those of such a site: 50 teams,
-500 users who hold something on each day, 20 flavors, 8 devices per node, each team on a tenth of the nodes.
+functions behind the page, REST and CSV, for each breakdown of the site and of one team; and the seconds to
+sum up months and one day. Uses an empty SQLite file, or DATABASE_URL. The rows are those of a site with
+50 teams, 500 users who hold a GPU on each day, 20 flavors, 8 devices per node, each team on a tenth of the
+nodes.
 
 SQLite works inside this process, so its time is in the figures; PostgreSQL's is not.
 """
@@ -78,7 +79,7 @@ def main() -> None:
 
 
 def rows_of(day: date, devices: int) -> Iterator[Any]:
-    """Return one day of such a site."""
+    """Return the report rows of one day, for a site with this number of devices."""
     from portal.reports.models import GpuDay
 
     chance = random.Random(day.toordinal())

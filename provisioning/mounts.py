@@ -51,7 +51,7 @@ class MountedFolder:
 
 @dataclass(frozen=True, slots=True)
 class FolderOffer:
-    """What a node provides from its list, as needs, and a warning for each unusable folder."""
+    """The listed folders that a node can provide, as needs, and a warning for each unusable folder."""
 
     provides: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -94,10 +94,10 @@ def build(
     for device in rows:
         free[device.model].append(device)
     _run(chance, now, workspaces - waiting, teams, users, template, flavors, pool, free)
-    big = [
+    four_gpu_flavors = [
         flavor for flavor in flavors if flavor.accelerator_count == 4 and flavor.accelerator_model != SPARE
     ]
-    _wait(chance, now, waiting, teams, users, template, big)
+    _wait(chance, now, waiting, teams, users, template, four_gpu_flavors)
 
 
 def _teams() -> tuple[list[Team], list[User]]:

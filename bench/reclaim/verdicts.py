@@ -94,7 +94,7 @@ def _walk(histories: dict[Any, History], began_at: datetime, until_s: float) -> 
 
 
 def _prepare(histories: dict[Any, History], began_at: datetime) -> None:
-    """Let all these workspaces run their app from `began_at` on, without an end."""
+    """Give all these workspaces their recorded app, ready since `began_at` and without an end time."""
     from portal.catalog.models import Template
 
     templates = {
