@@ -1,1 +1,1 @@
-"""Measurements, each beside a peer or a bare floor in one run. Never timed assertions."""
+"""Measurements, each beside a peer or a lower bound in the same run. They contain no timed assertions."""

@@ -1,10 +1,11 @@
-"""From the release of a GPU until the next in the queue has it: `python -m bench.gpu_release [--runs 12]`.
+"""Time from the release of a GPU to its next user: `python -m bench.gpu_release [--runs 12]`.
 
-An instance with the portal's default settings, on SQLite, whose one GPU is simulated (its library is a
-stand-in, so it is neither checked nor scrubbed between two users, which takes a real one its time). Two
-people have a real JupyterLab each: one holds the GPU, the other waits for it. Who holds it releases it by
-REST, as *Release GPU* does, the other gets it, and who has released it waits to have it attached again.
-Wall-clock seconds, of which those between release and grant are by the portal's own rows.
+An instance with default settings on SQLite has one simulated GPU. Its library is a test double, so it is
+neither checked nor scrubbed between two users, which takes extra time on a real GPU. Two users have a real
+JupyterLab each: one holds the GPU, the other waits for it. The holder releases it by REST, as *Release GPU*
+does. The other user gets it, and the first one waits to have it attached again.
+
+Times are wall-clock seconds; those between release and grant come from the portal's own rows.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def berth() -> Iterator[instance.Berth]:
 
 
 def allocation_times(site: instance.Berth, workspace: str) -> tuple[datetime, datetime | None]:
-    """When it got the GPU last, and when it gave it back."""
+    """Return when the workspace last got the GPU, and when it released it."""
     allocated, released = site.rows(HELD, workspace.replace("-", ""))[0]
     return _utc(allocated), _utc(released) if released else None
 
@@ -71,7 +72,7 @@ def _utc(text: str) -> datetime:
 
 
 def measure(site: instance.Berth, runs: int) -> Iterator[tuple[float, float, float]]:
-    """Of each release: until it has ended, from there until the next has it, and until that runs."""
+    """Return seconds per release: to its end, then to the next grant, then until that user's app runs."""
     ada, ben = site.api("ada"), site.api("ben")
     people = {
         ada.create("jupyterlab", "one-gpu", name="first")["id"]: ada,

@@ -1,9 +1,11 @@
-"""The report of what GPUs did: `python -m bench.gpu_use [--devices 2000] [--days 365]`.
+"""Measure the report of GPU use: `python -m bench.gpu_use [--devices 2000] [--days 365]`.
 
-Milliseconds of CPU time of this process, the median of five, of a year's report through what page, REST and
-CSV call, for each breakdown of the site and of one team; and seconds of adding up months and one day. On an
-empty SQLite file, or on DATABASE_URL. Rows of days are written as such a site would have them: 50 teams, 500
-users who hold something on each day, 20 flavors, 8 devices to a node, each team on a tenth of the nodes.
+Reports milliseconds of CPU time of this process, as the median of five, for a year's report through the
+functions behind the page, REST and CSV, for each breakdown of the site and of one team; and the seconds to
+sum up months and one day. Uses an empty SQLite file, or DATABASE_URL. The rows are those of a site with
+50 teams, 500 users who hold a GPU on each day, 20 flavors, 8 devices per node, each team on a tenth of the
+nodes.
+
 SQLite works inside this process, so its time is in the figures; PostgreSQL's is not.
 """
 
@@ -57,8 +59,8 @@ def main() -> None:
         GpuDay.objects.bulk_create(batch, batch_size=2000)
         print(f"{arguments.devices} devices, {arguments.days} days, {GpuDay.objects.count()} rows")
         begun, count = time.process_time(), 0
-        while fresh := month_sums.run(datetime.now(UTC).replace(hour=12)):
-            count += len(fresh)
+        while summed := month_sums.run(datetime.now(UTC).replace(hour=12)):
+            count += len(summed)
         print(f"adding up {count} months: {time.process_time() - begun:.1f} s")
         since = today - timedelta(days=arguments.days - 1)
         for team in ("", "team-0"):
@@ -77,7 +79,7 @@ def main() -> None:
 
 
 def rows_of(day: date, devices: int) -> Iterator[Any]:
-    """A day of such a site."""
+    """Return the report rows of one day, for a site with this number of devices."""
     from portal.reports.models import GpuDay
 
     chance = random.Random(day.toordinal())
@@ -116,7 +118,7 @@ def rows_of(day: date, devices: int) -> Iterator[Any]:
 
 
 def samples(devices: int, today: date) -> None:
-    """Hours of yesterday of all devices."""
+    """Create yesterday's hourly samples of all devices."""
     from portal.fleet.inventory.models import Device, DeviceHour, DeviceSeries, Node, Pool
 
     pool = Pool.objects.create(slug="bench", name="Bench", driver="local")

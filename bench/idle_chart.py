@@ -1,4 +1,4 @@
-"""Draws the result of `bench.idle_replay` as an SVG, with nothing but text and a value beside each bar."""
+"""Draw the result of `bench.idle_replay` as an SVG of plain text, with a value beside each bar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _USED, _IDLE, _WAIT = "#0072B2", "#E69F00", "#009E73"
 
 
 def draw(result: Mapping[str, Any]) -> str:
-    """The SVG: GPU-hours that were held, used and not, and waits of first requests, without and with."""
+    """Return the SVG: GPU-hours held, used and unused, and first waits, without and with reclaim."""
     runs = result["runs"]
     most = max(row["gpu_hours_held"] for row in runs.values())
     longest = max(row["wait_p95_h"] for row in runs.values())

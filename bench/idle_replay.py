@@ -1,19 +1,20 @@
-"""The Philly half-trace with notebooks that are left open, with and without reclaim.
+"""Replay half of the Philly trace with notebooks that are left open, without and with reclaim.
 
     python -m bench.idle_replay --data DIR --json OUT [--svg OUT]
 
-Each job of the trace (`bench.scheduling`) is the work of one workspace, which is drawn to be idle beside it:
-between stretches of work its GPUs do nothing, and when the work is over it is left open. The published
-figure is that GPUs which are held are used 5 to 20 % of the time; times are drawn so that it is `--use`
-percent (20) where nothing is taken back. How these times are distributed has not been published: both are
-log-normal. **The idleness is synthetic; work, sizes, groups and times of submission are the trace's.**
+Each job of the trace (`bench.scheduling`) is the work of one workspace, with added idle time: its GPUs pause
+between stretches of work, and after the work the notebook stays open. Published figures say that allocated
+GPUs are used 5 to 20 % of the time. Idle times are drawn so that use is `--use` percent (20) without reclaim.
+Their distribution has not been published; both are log-normal here. **The idleness is synthetic; work, sizes,
+groups and times of submission are the trace's.**
 
-Both replays go through the portal's own scheduler, by `Policy(preemption=False)` and with durations guessed
-from history. What is left open ends when its user closes it. With reclaim the portal's own ladder
-(`portal.reclaim.engine.replay`, which walks it by `decide`) stops it before that, by the default policy: two
-hours without work, half an hour's notice. Who works extends the end of a life, which is left out. Whose
-session has been stopped in a gap comes back when the gap is over: a new request, which waits in the queue
-again. Exits with 1 where a stop met work.
+Both replays use the portal's own scheduler, with `Policy(preemption=False)` and durations estimated from
+history. Without reclaim, a notebook ends when its user closes it. With reclaim, the portal's own decision
+(`portal.reclaim.engine.replay`) stops it earlier by the default policy: two hours without work, half an hour
+of notice. Ends of lifetimes are left out, since working users extend them. A user whose session was stopped
+in a pause returns after the pause with a new request, which waits in the queue again.
+
+Exits with 1 if a stop interrupted work.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from random import Random
 from typing import Any
 
 from bench.scheduling.__main__ import at
-from bench.scheduling.replay import GPU, ONE, USAGE_EVERY_S, _age_usage, history_estimates, quotas
+from bench.scheduling.replay import GPU, MILLI_PER_GPU, USAGE_EVERY_S, _age_usage, history_estimates, quotas
 from bench.scheduling.trace import Job, load
 from portal.quota.limits.types import Cohort
 from portal.reclaim.engine import ladder
@@ -42,18 +43,18 @@ from portal.scheduling.engine.scheduler import Scheduler
 
 HOUR_S = 3600
 DEFAULT = ladder.Policy(gpu_idle_s=None, idle_s=2 * HOUR_S, notice_s=1800)
-"""As the portal's settings have it where nothing else is said."""
+"""The portal's default settings."""
 STRETCH_S = 2 * HOUR_S
-"""Of work between two gaps, on average."""
+"""Mean length of a stretch of work between two pauses."""
 GAP_MEDIAN_S, GAP_SIGMA = 1200, 1.3
 LEFT_SIGMA = 1.5
 EVERY_S = 300
-"""What happens within so long is decided together: a queue of tens of thousands is long to look through."""
+"""Events within this interval are decided together, since long queues take long to examine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Work and idleness in turns, in seconds: work, gap, work, …, and at last how long it is left open."""
+    """Alternating seconds of work and pause, and finally how long the notebook is left open."""
 
     job: Job
     turns: tuple[int, ...]
@@ -64,13 +65,13 @@ class Session:
 
     @property
     def held_s(self) -> int:
-        """What it holds its GPUs for where nothing is taken back."""
+        """Seconds for which it holds its GPUs without reclaim."""
         return sum(self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A start of a session: how long it holds its GPUs, and after what rest the next one is asked for."""
+    """One start of a session: how long it holds its GPUs, and the pause until the next start is requested."""
 
     held_s: int
     work_s: int
@@ -79,7 +80,7 @@ class Part:
 
 @dataclass(slots=True)
 class Totals:
-    """What a replay saw; waits in seconds, GPU-hours of the whole of it."""
+    """Totals of a replay: waits in seconds, and GPU-hours."""
 
     waits: list[int] = field(default_factory=list)
     returns: list[int] = field(default_factory=list)
@@ -110,7 +111,7 @@ class Totals:
 
 
 def sessions(jobs: Sequence[Job], use_percent: float, seed: int) -> list[Session]:
-    """One for each job, with idleness of which `use_percent` comes."""
+    """Return one session per job, with idle time that results in `use_percent`."""
     chance = Random(seed)
     drawn = []
     for job in jobs:
@@ -139,7 +140,7 @@ def _use(sessions: Sequence[Session]) -> float:
 
 
 def parts(session: Session, outcome: Totals, *, reclaim: bool) -> list[Part]:
-    """Its starts: one, or more where the ladder stops it in a gap and its user comes back."""
+    """Return the starts of a session: several if reclaim stops it in a pause and its user returns."""
     if not reclaim:
         return [Part(session.held_s, session.work_s)]
     idle, clock = [], 0
@@ -176,12 +177,12 @@ def _work_between(turns: Sequence[int], begin_s: int, end_s: int) -> int:
 
 
 def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Totals:
-    """The whole trace through the scheduler, until all that was asked for has ended."""
+    """Run the whole trace through the scheduler until all requests have ended."""
     outcome = Totals(gpus=gpus)
     jobs = [session.job for session in every]
     teams = quotas(jobs, gpus)
     first_s = jobs[0].submit_s
-    capacity = {GPU: gpus * ONE}
+    capacity = {GPU: gpus * MILLI_PER_GPU}
     policy = Policy(preemption=False)
     scheduler = Scheduler(Snapshot(first_s, teams, (Cohort("site"),), capacity=capacity, policy=policy))
     expect, learn = history_estimates()
@@ -211,7 +212,7 @@ def run(every: Sequence[Session], gpus: int, *, reclaim: bool) -> Totals:
                 Workload(
                     f"{name}.{number}",
                     job.team,
-                    {GPU: job.gpus * ONE},
+                    {GPU: job.gpus * MILLI_PER_GPU},
                     created_s=at_s,
                     duration_s=expect(job),
                     loses_work=True,

@@ -1,12 +1,15 @@
-"""The pass of rebalancing: `python -m bench.rebalancing [--workspaces 10000] [--waiting 100] [--hot 1]`.
+"""Time a rebalancing pass: `python -m bench.rebalancing [--workspaces 10000] [--waiting 100] [--hot 1]`.
 
-Seconds of CPU time of this process, the median of three, through what the periodic task calls: on an empty
-SQLite file, or on DATABASE_URL. Nodes, devices and samples are rows only, and nothing is sent. One GPU in
-twenty-five is free, scattered over the nodes; `--hot` percent of the workspaces are on a GPU that heat holds
-down, and as many tell that their work is slower than it was elsewhere; the others tell that it is not.
-`--waiting` requests for four GPUs each have waited since before. The first pass also reads the queue's
-snapshot anew, as any first preview of a process does, and plays its proposals through; the others find those
-open. SQLite works inside this process, so its time is in the figures; PostgreSQL's is not.
+Reports seconds of CPU time of this process, as the median of three, through the functions that the periodic
+task calls, on an empty SQLite file or on DATABASE_URL. Nodes, devices and samples are rows only, and nothing
+is sent.
+
+One GPU in 25 is free, scattered over the nodes. `--hot` percent of the workspaces are on a GPU throttled by
+heat, and as many report slower progress than elsewhere; the others report that it is not slower. `--waiting`
+requests for four GPUs each have waited for some time. The first pass also reads the queue's snapshot, like
+the first preview of a process, and simulates its proposals; later passes find them open.
+
+SQLite works inside this process, so its time is in the figures; PostgreSQL's is not.
 """
 
 from __future__ import annotations
@@ -44,9 +47,9 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        from bench.admission.__main__ import silence
+        from bench.admission.__main__ import disable_messages
 
-        silence()
+        disable_messages()
         site(arguments.workspaces, arguments.waiting, arguments.hot)
         progress(arguments.hot)
         print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
@@ -79,7 +82,7 @@ def measure(rounds: int, name: str, *, calm: bool) -> None:
 
 
 def measure_chosen_moves(rounds: int) -> None:
-    """Preview the move of workspaces that an operator chose: of one, and of as many as a request takes."""
+    """Time previews of moves chosen by an operator: of one workspace, and of the most in one request."""
     from bench.reclaim.cost import time_work
     from portal.people.accounts.models import User
     from portal.scheduling import operator_moves
@@ -118,7 +121,7 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
     chance = random.Random(1)
     stopped = workspaces // 24
     devices = -(-(workspaces + stopped) // 24) * 24
-    # Those that are to leave run first, so that what is free lies anywhere.
+    # Place the workspaces to be stopped first, so that free GPUs are scattered.
     build(devices, workspaces + stopped + waiting, waiting)
     Pool.objects.update(config={"node": "none", "homes_shared": True, "homes": "/homes"})
     running = list(Workspace.objects.filter(state="running").values_list("pk", flat=True))
@@ -149,7 +152,7 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
         minutes += [
             DeviceMinute(
                 series=row,
-                # Ahead of now, so that they stay fresh while the bench runs.
+                # In the future, so that they stay current while the benchmark runs.
                 start_s=now_s - 60 * number + 600,
                 measured_s=60,
                 gpu_s=60,
@@ -167,7 +170,7 @@ def site(workspaces: int, waiting: int, hot: int) -> None:
 
 
 def progress(slow: int) -> None:
-    """All nodes tell what they have left, and all that runs how fast it goes on."""
+    """Report the headroom of all nodes and the progress of all workspaces."""
     from django.utils import timezone
 
     from portal.fleet.inventory.models import Node

@@ -1,13 +1,13 @@
-"""Samples of many devices for simulated days: how large the database becomes, and how much work it is.
+"""Measure the size of the database and the work for samples of many devices over simulated days.
 
     DATABASE_URL=… python -m bench.samples [--devices N] [--days N] [--per-node N] [--keep-days N]
 
-Minutes go through `apply_samples`, as from nodes with `--per-node` devices each; hours are rolled up every
-five simulated minutes and old minutes forgotten every hour, as beat does. The values are synthetic: four
-kinds of load, summed up by the sampler's own code. Nothing else runs, and time is simulated.
+Minutes go through `apply_samples`, as from nodes with `--per-node` devices each. Hours are rolled up every
+five simulated minutes, and old minutes are deleted every hour, as with beat. The values are synthetic: four
+kinds of load, aggregated by the sampler's own code. Nothing else runs, and time is simulated.
 
-Works on a new, empty database: an SQLite file or a PostgreSQL database that it makes and removes. Exits 1
-when the rows take more than `BOUND_BYTES`, which docs/capacity.md states.
+Works on a new, empty database: an SQLite file, or a PostgreSQL database that it creates and drops. Exits with
+1 if the rows take more than `BOUND_BYTES`, which docs/capacity.md states.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BOUND_BYTES = {
     "sqlite": {"minute": 130, "hour": 120},
     "postgresql": {"minute": 240, "hour": 240},
 }
-"""The most that one minute and one hour of one device may take, with its index, on average."""
+"""Maximum bytes of one minute and one hour of one device, with their index, on average."""
 SPARE_BYTES = 2_000
-"""Besides, for each device: rows that are written again, and pages that are not full yet."""
+"""Additional bytes per device: rows that are written again, and partly filled pages."""
 
 START_S = 1_760_000_400 - 1_760_000_400 % 86_400
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
@@ -44,7 +44,7 @@ TABLES = {
 
 
 def loads(chance: random.Random) -> dict[str, Any]:
-    """GPU use in percent by second: `kind` → a minute of it."""
+    """Return the GPU use in percent by second: `kind` → one minute."""
     burst = chance.randrange(5, 50)
     return {
         "training": lambda s: min(100, 94 + chance.randrange(7)) if s % 20 else chance.randrange(20, 60),
@@ -55,7 +55,7 @@ def loads(chance: random.Random) -> dict[str, Any]:
 
 
 def shapes(seed: int) -> list[list[dict[str, Any]]]:
-    """For each kind of load, messages about minutes of it, to be sent under any device and time."""
+    """Return messages about minutes of each kind of load, to be sent for any device and time."""
     from provisioning import messages
     from provisioning.gpu.ring import Ring
     from provisioning.gpu.rollup import minute
@@ -96,7 +96,7 @@ def shapes(seed: int) -> list[list[dict[str, Any]]]:
 
 
 def build(devices: int, per_node: int) -> list[tuple[str, list[str]]]:
-    """Nodes with their devices' UUIDs."""
+    """Create nodes and return the UUIDs of their devices."""
     from portal.fleet.inventory.models import Device, Node, Pool
 
     pool = Pool.objects.create(slug="bench", name="Bench", driver="local", config={"node": "none"})
@@ -120,7 +120,7 @@ def build(devices: int, per_node: int) -> list[tuple[str, list[str]]]:
 
 
 def sizes() -> dict[str, int]:
-    """Bytes of each table with its indexes, free pages of its own included, and of the whole database."""
+    """Return the bytes of each table, with its indexes and free pages, and of the whole database."""
     from django.db import connection
 
     bytes_of = {}
@@ -144,7 +144,7 @@ def sizes() -> dict[str, int]:
 
 
 def vacuum() -> None:
-    """What PostgreSQL does by itself once a fifth of a table is dead; simulated time is too fast for it."""
+    """Vacuum as PostgreSQL does once a fifth of a table is dead. Simulated time outruns autovacuum."""
     from django.db import connection
 
     if not connection.in_atomic_block:
@@ -159,7 +159,7 @@ def minute_messages(
     start_s: int,
     chance: random.Random,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """What all nodes send about one minute. A device keeps its load for some hours, at random."""
+    """Return the messages of all nodes about one minute. A device keeps its load for a random few hours."""
     for place, (node, uuids) in enumerate(nodes):
         rollups = []
         for index, uuid in enumerate(uuids):
@@ -169,7 +169,7 @@ def minute_messages(
 
 
 def run(devices: int, days: float, per_node: int, *, seed: int = 1, say: Any = None) -> dict[str, Any]:
-    """Fill the database day by day. The result has bytes, rows and seconds of work."""
+    """Fill the database day by day. Returns bytes, rows and seconds of work."""
     from django.db import connection
 
     from portal.fleet.inventory import samples
@@ -238,15 +238,15 @@ def run(devices: int, days: float, per_node: int, *, seed: int = 1, say: Any = N
 
 
 def site_mb(vendor: str, devices: int, keep_minutes_days: int, keep_hours_days: int) -> float:
-    """The most that so many devices may take in all, in MB; retention works by whole hours."""
+    """Return the maximum size for so many devices in MB. Retention works by whole hours."""
     bound = BOUND_BYTES[vendor]
     minutes = keep_minutes_days * 1440 + 120
     rows = minutes * bound["minute"] + (keep_hours_days + 1) * 24 * bound["hour"]
     return devices * (rows + 2 * SPARE_BYTES) / MB
 
 
-def beyond(result: dict[str, Any]) -> list[str]:
-    """What takes more than it may, in words."""
+def exceeded_limits(result: dict[str, Any]) -> list[str]:
+    """Return sentences about exceeded limits."""
     last = result["by_day"][-1]
     spare = SPARE_BYTES * result["devices"]
     return [
@@ -296,7 +296,7 @@ def main() -> int:
     print(text)
     if args.json:
         args.json.write_text(text + "\n")
-    problems = beyond(result)
+    problems = exceeded_limits(result)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -27,7 +27,7 @@ def outbox(node_name: str) -> str:
     return f"{CONTROL_QUEUE}.{node_queue(node_name)}"
 
 
-def _share_what_is_loaded(**_: object) -> None:
+def _freeze_loaded_objects(**_: object) -> None:
     """Freeze objects before a pool process is forked, so garbage collection keeps pages shared."""
     gc.collect()
     gc.freeze()
@@ -49,7 +49,7 @@ def configure(
     with the queue and the error of each envelope that a worker drops.
     """
     redis_transport.install()
-    worker_before_create_process.connect(_share_what_is_loaded)
+    worker_before_create_process.connect(_freeze_loaded_objects)
     app.conf.update(
         broker_url=broker_url,
         task_default_queue=default_queue,

@@ -209,7 +209,7 @@ class Driver(ABC):
         from provisioning.gpu.check.runner import run_check
 
         if self.traits.device_checks is not DeviceChecks.NODE:
-            raise self._cannot("checked")
+            raise self._unsupported("checked")
         return run_check(
             uuid,
             level,
@@ -232,7 +232,7 @@ class Driver(ABC):
         from provisioning.gpu.scrub_run import run_scrub
 
         if self.traits.device_checks is not DeviceChecks.NODE:
-            raise self._cannot("scrubbed")
+            raise self._unsupported("scrubbed")
         return run_scrub(uuid, baseline_mib=baseline_mib, deadline_s=deadline_s)
 
     def reset_device(self, uuid: str, *, bus: str = "", deadline_s: float = 120.0) -> ResetResult:
@@ -241,7 +241,7 @@ class Driver(ABC):
         from provisioning.gpu.reset_run import run_reset
 
         if self.traits.device_checks is not DeviceChecks.NODE:
-            raise self._cannot("reset")
+            raise self._unsupported("reset")
         return run_reset(uuid, bus=bus, deadline_s=deadline_s)
 
     def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
@@ -256,7 +256,7 @@ class Driver(ABC):
             f"A {self.name} pool cannot change MIG layouts. Turn these changes off in the pool's settings."
         )
 
-    def _cannot(self, verb: str) -> ProvisioningError:
+    def _unsupported(self, verb: str) -> ProvisioningError:
         return MissingDependency(
             f"Devices of a {self.name} pool cannot be {verb} by Berth. Turn this off in the pool's settings."
         )

@@ -351,12 +351,12 @@ class EgressProxy:
         timer: asyncio.TimerHandle
         async with asyncio.timeout(self.idle_timeout_s) as limit:
 
-            def look() -> None:
+            def check_idle() -> None:
                 nonlocal timer
                 limit.reschedule(activity.at + self.idle_timeout_s)
-                timer = loop.call_later(self.idle_timeout_s / 4, look)
+                timer = loop.call_later(self.idle_timeout_s / 4, check_idle)
 
-            timer = loop.call_later(self.idle_timeout_s / 4, look)
+            timer = loop.call_later(self.idle_timeout_s / 4, check_idle)
             try:
                 yield activity
             finally:

@@ -40,8 +40,8 @@ def socket_endpoint(ref: WorkspaceRef) -> str:
 def socket_name(endpoint: str) -> str:
     """Return the `ws-<id>.<generation>` of a socket endpoint; empty for any other endpoint."""
     name = endpoint.removeprefix(_SCHEME)
-    good = endpoint.startswith(f"{_SCHEME}ws-") and SOCKET_NAME.fullmatch(name)
-    return name if good else ""
+    valid = endpoint.startswith(f"{_SCHEME}ws-") and SOCKET_NAME.fullmatch(name)
+    return name if valid else ""
 
 
 FILES_PREFIX = "files-"

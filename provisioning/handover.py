@@ -18,7 +18,7 @@ from pathlib import Path
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 MAX_DEPTH = 200
-LEAST = 2000
+MIN_ENTRIES = 2000
 """Minimum number of entries per call, so that every call makes progress."""
 
 
@@ -66,7 +66,7 @@ class _OwnershipWalk:
         return True
 
     def _entry(self, place: int, name: str, depth: int) -> bool:
-        if self.handed_over >= LEAST and time.monotonic() >= self.until:
+        if self.handed_over >= MIN_ENTRIES and time.monotonic() >= self.until:
             return False
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(name, dir_fd=place, follow_symlinks=False)

@@ -129,12 +129,12 @@ def main(role: str) -> int:
     url = os.environ.get("BERTH_NODE_REDIS_URL" if role == "node" else "BERTH_REDIS_URL", "")
     name = f"{role}@{os.environ.get('BERTH_NODE_NAME') or socket.gethostname()}"
     try:
-        fresh = is_fresh(url, name)
+        is_alive = is_fresh(url, name)
     except (redis.RedisError, OSError, ValueError) as error:
         print(f"{name}: Redis does not answer ({type(error).__name__})", file=sys.stderr)
         return 1
-    print(f"{name}: {'healthy' if fresh else 'no recent heartbeat'}")
-    return 0 if fresh else 1
+    print(f"{name}: {'healthy' if is_alive else 'no recent heartbeat'}")
+    return 0 if is_alive else 1
 
 
 if __name__ == "__main__":

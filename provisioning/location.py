@@ -9,5 +9,5 @@ _NAME = re.compile(PATTERN)
 
 
 def is_name(text: str) -> bool:
-    """Return whether the text can name a rack or block. Empty text means unknown, and is no name."""
+    """Return whether the text can name a rack or block. Empty text means unknown and is not a name."""
     return _NAME.fullmatch(text) is not None

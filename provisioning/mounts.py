@@ -21,7 +21,7 @@ NEED = "mount:"
 """Prefix of the need for a folder, and of what a node provides."""
 WRITABLE = ":rw"
 INSIDE = "/data"
-MOST = 8
+MAX_FOLDERS = 8
 """Maximum number of folders per workspace."""
 WORD = re.compile(r"[a-z0-9][a-z0-9-]{0,39}(:rw)?")
 """Name in a template: a folder for reading, or with `:rw` also for writing."""
@@ -51,7 +51,7 @@ class MountedFolder:
 
 @dataclass(frozen=True, slots=True)
 class FolderOffer:
-    """What a node provides from its list, as needs, and a warning for each unusable folder."""
+    """The listed folders that a node can provide, as needs, and a warning for each unusable folder."""
 
     provides: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -141,32 +141,32 @@ def path_inside(name: str) -> str:
 def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
     """Return the resolved folder. Raises `MissingDependency` if it does not exist or does not answer, and
     `InvalidSpec` if it overlaps with Berth's own folders."""
-    look = _probes.get(folder.path)
-    if look is None:
-        look = _probes[folder.path] = _FolderProbe(folder.path)
-        look.start()
-    look.join(READ_TIMEOUT_S)
-    if look.is_alive():
+    probe = _probes.get(folder.path)
+    if probe is None:
+        probe = _probes[folder.path] = _FolderProbe(folder.path)
+        probe.start()
+    probe.join(READ_TIMEOUT_S)
+    if probe.is_alive():
         raise MissingDependency(
             f"The folder {folder.path} ({folder.name} of {VARIABLE}) does not answer. Check its file server."
         )
     _probes.pop(folder.path, None)
-    if look.folder is None:
+    if probe.folder is None:
         raise MissingDependency(
             f"{VARIABLE} has {folder.name}={folder.path}, which is not a folder on this machine. "
             "Create the folder, or remove the entry."
         )
     for own_folder in own:
         if (
-            look.folder == own_folder
-            or look.folder in own_folder.parents
-            or own_folder in look.folder.parents
+            probe.folder == own_folder
+            or probe.folder in own_folder.parents
+            or own_folder in probe.folder.parents
         ):
             raise InvalidSpec(
                 f"{VARIABLE} has {folder.name}={folder.path}, where Berth stores its own files or homes. "
                 "Choose a folder outside of these."
             )
-    return look.folder
+    return probe.folder
 
 
 class _FolderProbe(threading.Thread):

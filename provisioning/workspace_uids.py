@@ -13,7 +13,7 @@ from provisioning.errors import InvalidSpec
 
 VARIABLE = "BERTH_NODE_UIDS"
 DEFAULT = "200000-265535"
-LEAST, FEWEST, HIGHEST = 1000, 64, 2**31 - 2
+MIN_UID, MIN_COUNT, MAX_UID = 1000, 64, 2**31 - 2
 SPARE_PART = 16
 """Fraction for spares: one of this many IDs."""
 
@@ -52,11 +52,11 @@ def configured_range(environ: Mapping[str, str]) -> UidRange | None:
     first, dash, last = text.partition("-")
     if dash and first.isdecimal() and last.isdecimal():
         uids = UidRange(int(first), int(last))
-        if uids.first >= LEAST and uids.last <= HIGHEST and uids.last - uids.first + 1 >= FEWEST:
+        if uids.first >= MIN_UID and uids.last <= MAX_UID and uids.last - uids.first + 1 >= MIN_COUNT:
             return uids
     raise InvalidSpec(
         f"{VARIABLE}={text} is not a valid range of user IDs. Write a range like {DEFAULT} with at least "
-        f"{FEWEST} user IDs from {LEAST} on, or none."
+        f"{MIN_COUNT} user IDs from {MIN_UID} on, or none."
     )
 
 

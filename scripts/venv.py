@@ -1,9 +1,11 @@
-"""Makes the portal's own environment: `venv.py portal|dev [up]`. Older Pythons can read it, to be refused.
+"""Create the portal's own environment: `venv.py portal|dev [up]`.
 
-portal   what runs the portal (requirements/portal.lock); where there is an NVIDIA driver, with what
-         the GPU check needs (requirements/gpu.lock)
-dev      that and what tests and checks need (requirements/dev.lock)
-up       for a start that follows: its ports have to be free, and are held while packages are installed
+Older Python versions can parse this file, so that they get a clear refusal.
+
+portal   packages of the portal (requirements/portal.lock); with an NVIDIA driver also those of the GPU check
+         (requirements/gpu.lock)
+dev      all of these, and packages of tests and checks (requirements/dev.lock)
+up       before a start: its ports must be free, and are held while packages are installed
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main(kind, then=""):
+def main(kind, next_step=""):
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(
             f"  ! Berth needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
@@ -29,13 +31,13 @@ def main(kind, then=""):
     locks = {name: ROOT / "requirements" / f"{name}.lock" for name in ("portal", "gpu", "dev")}
     if kind == "portal" and Path("/dev/nvidiactl").exists():
         kind = "gpu"
-    # What tests need holds everything that the portal needs, the GPU check included.
-    good_enough = {"portal": ("portal", "gpu", "dev"), "gpu": ("gpu", "dev"), "dev": ("dev",)}[kind]
+    # The lock of tests includes all packages of the portal and the GPU check.
+    sufficient_locks = {"portal": ("portal", "gpu", "dev"), "gpu": ("gpu", "dev"), "dev": ("dev",)}[kind]
     console = Console()
     try:
-        if not any(venvs.is_complete(target, locks[name]) for name in good_enough):
+        if not any(venvs.is_complete(target, locks[name]) for name in sufficient_locks):
             with (
-                ports_of_a_start() if then == "up" else contextlib.nullcontext(),
+                hold_ports() if next_step == "up" else contextlib.nullcontext(),
                 console.step("Portal environment") as step,
             ):
                 venvs.build(
@@ -65,8 +67,8 @@ def main(kind, then=""):
     return 0
 
 
-def ports_of_a_start():
-    """Hold the ports that `up` will listen on. Raises `Problem` where one is taken."""
+def hold_ports():
+    """Hold the ports on which `up` will listen. Raises `Problem` if one is in use."""
     from portal.embedded import ports
     from portal.embedded.environment import Instance
 
@@ -77,9 +79,9 @@ def link_project(target):
     """Make the packages importable from anywhere, and `berth` a command, without a build step."""
     from provisioning.service.files import write_file
 
-    # Of the Python that made the environment, which may not be this one.
+    # The Python that created the environment may have another version than this one.
     site = next((target / "lib").glob("python3.*/site-packages"))
-    wanted = {
+    files = {
         site / "berth.pth": (f"{ROOT}\n", 0o644),
         target / "bin" / "berth": (
             f"#!{target / 'bin' / 'python'}\nimport sys\n\nfrom portal.cli.main import main\n\n"
@@ -87,7 +89,7 @@ def link_project(target):
             0o755,
         ),
     }
-    for path, (text, mode) in wanted.items():
+    for path, (text, mode) in files.items():
         if not path.exists() or path.read_text() != text:
             write_file(path, text, mode=mode)
 

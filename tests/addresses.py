@@ -32,10 +32,10 @@ def changing() -> Iterator[None]:
 
 
 @contextmanager
-def _locked(name: str, how: int) -> Iterator[None]:
+def _locked(name: str, operation: int) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / f"berth-test-{name}-{os.getuid()}"
     with path.open("a") as file:
-        fcntl.flock(file, how)
+        fcntl.flock(file, operation)
         try:
             yield
         finally:

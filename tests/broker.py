@@ -50,7 +50,7 @@ class Broker:
     messages: list[Message] = field(default_factory=list)
     away: bool = False
     node: str = ""
-    """The node, as a sender, that works at a task now."""
+    """The node that runs the current task, as a sender."""
 
     @classmethod
     def in_place_of_redis(cls, monkeypatch: MonkeyPatch) -> Broker:

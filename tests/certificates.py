@@ -47,13 +47,13 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         stem = self._folder / f"{common_name}-{dns_name}".replace(":", "-")
-        found = Certificates(
+        certificates = Certificates(
             self.path, stem.with_name(f"{stem.name}.pem"), stem.with_name(f"{stem.name}.key")
         )
-        found.certificate.write_bytes(signed.public_bytes(_PEM))
+        certificates.certificate.write_bytes(signed.public_bytes(_PEM))
         plain = serialization.NoEncryption()
-        found.key.write_bytes(key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain))
-        return found
+        certificates.key.write_bytes(key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain))
+        return certificates
 
     @staticmethod
     def _builder(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

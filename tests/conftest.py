@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import addresses, postgresql, shared_ssl_context
-from tests.browser import browser as browser  # a fixture of all folders: there can be one in a process
+from tests.browser import browser as browser  # a fixture for all folders: a process has only one instance
 from tests.fixtures import ada as ada
 from tests.fixtures import configure as configure
 from tests.fixtures import eight as eight
@@ -83,9 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     from tests.suite.choice import examples
 
-    # A busy machine is no reason to fail: what takes long shows in the run's durations. The same code is
-    # tried with the same examples, so whether a change goes in does not hang on luck; others are looked for
-    # where somebody asks for it.
+    # No deadline: a busy machine is not a reason to fail, and the run lists slow tests. Examples are the same
+    # in every run, so that results do not depend on chance; BERTH_TEST_EXPLORE tries new ones.
     hypothesis.register_profile(
         "berth",
         max_examples=examples(100),
@@ -194,8 +193,8 @@ def shared_site(request: pytest.FixtureRequest, shared_world: World[Site] | None
         yield SiteClass()
         return
     request.getfixturevalue("db")
-    with shared_world.met() as there:
-        yield there
+    with shared_world.met() as site:
+        yield site
 
 
 @pytest.fixture

@@ -149,17 +149,17 @@ class WorkspaceFactory(factory.django.DjangoModelFactory):
     )
 
 
-def _amounts(flavor: Flavor, asked: dict[str, Any]) -> dict[str, int]:
+def _amounts(flavor: Flavor, requested: dict[str, Any]) -> dict[str, int]:
     """The charged amounts of a workspace with this flavor and these resources."""
     simulated = flavor.pool is not None and flavor.pool.simulated
-    return resources.amounts_of(messages.load(asked, ResourceRequest), simulated=simulated)
+    return resources.amounts_of(messages.load(requested, ResourceRequest), simulated=simulated)
 
 
 def make_token(user: User, *scopes: str, **fields: Any) -> tuple[ApiToken, str]:
     """A token of the user and its secret; all scopes by default."""
     named = {"name": "test", **fields}
-    made = create_token(actor=user, user=user, scopes=scopes or (Scope.ALL,), **named)
-    return made.token, made.secret
+    token = create_token(actor=user, user=user, scopes=scopes or (Scope.ALL,), **named)
+    return token.token, token.secret
 
 
 def node_info(

@@ -93,10 +93,10 @@ class GitServer:
         return git("rev-parse", "HEAD", cwd=work)
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
-        given = request.headers.get("Authorization", "")
-        self.requests.append((request.path, given))
+        authorization = request.headers.get("Authorization", "")
+        self.requests.append((request.path, authorization))
         expected = "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        if self.password and given != expected:
+        if self.password and authorization != expected:
             request.send_response(401)
             request.send_header("WWW-Authenticate", 'Basic realm="git"')
             request.end_headers()

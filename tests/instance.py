@@ -41,9 +41,9 @@ def eventually(look: Callable[[], T | None], *, limit_s: float, what: str | Call
     """The first result of `look` that is not None, False or empty."""
     deadline = time.monotonic() + limit_s
     while True:
-        found = look()
-        if found:
-            return found
+        result = look()
+        if result:
+            return result
         if time.monotonic() > deadline:
             words = what if isinstance(what, str) else what()
             pytest.fail(f"not within {limit_s:.0f} s: {words}")
@@ -58,10 +58,10 @@ def notebook_environment() -> Path | None:
 
 
 def need_notebook_environment() -> Path:
-    found = notebook_environment()
-    if found is None:
+    environment = notebook_environment()
+    if environment is None:
         pytest.skip("no notebook environment: run `make notebook`, or name one in BERTH_TEST_NOTEBOOK_ENV")
-    return found
+    return environment
 
 
 class Berth:
@@ -78,14 +78,14 @@ class Berth:
         self.server = server
         self.home = folder / "home"
         self.port = consecutive_ports(6)
-        kept = {
+        outer = {
             key: value
             for key, value in os.environ.items()
             # No variables of an outer instance or test run.
             if not key.startswith(("BERTH_", "DATABASE_", "DJANGO_", "CELERY_", "PYTEST_"))
         }
         self.environ = {
-            **kept,
+            **outer,
             "BERTH_HOME": str(self.home),
             "BERTH_PORT": str(self.port),
             "BERTH_NODE_NAME": "node-a",
@@ -172,12 +172,12 @@ class Berth:
 
     def marked(self) -> list[int]:
         """All processes started by drivers of this instance, in workspaces or not."""
-        marker, found = f"BERTH_INSTANCE={self.marker}".encode(), []
+        marker, pids = f"BERTH_INSTANCE={self.marker}".encode(), []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
                 if marker in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        return found
+                    pids.append(int(path.parent.name))
+        return pids
 
     def end(self) -> None:
         """Kill whatever is left."""
@@ -187,8 +187,8 @@ class Berth:
         processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
         workspace_processes.kill(self.owned(), self.marked())
         scratch.sweep(self.home / "local")
-        for each in network.egress_processes_below(self.home / "local"):
-            workspace_processes.send((each.pid, each.start_ticks), signal.SIGKILL)
+        for process in network.egress_processes_below(self.home / "local"):
+            workspace_processes.send((process.pid, process.start_ticks), signal.SIGKILL)
         cgroups.sweep_left(self.marker)
         mounts.detach(self.home)
 
@@ -223,11 +223,11 @@ class Berth:
 
     def last_lines(self, number: int = 30) -> str:
         """The last log lines of each service, for a failed test."""
-        found = []
+        output = []
         for path in sorted((self.home / "logs").glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-number:]
-            found += [f"== {path.name}", *(line[:300] for line in lines)]
-        return "\n".join(found)
+            output += [f"== {path.name}", *(line[:300] for line in lines)]
+        return "\n".join(output)
 
     def services(self) -> dict[str, dict[str, Any]]:
         """The supervisor's status of each service, by name."""

@@ -29,7 +29,7 @@ def detach_abandoned(folder: Path) -> None:
 
 
 def _is_running(run: Path) -> bool:
-    # pytest writes its process id into the lock of a run's folder, and takes the lock away at its end.
+    # pytest writes its process ID into the lock file of a run's folder, and removes the file at its end.
     try:
         os.kill(int((run / ".lock").read_text()), 0)
     except (OSError, ValueError):

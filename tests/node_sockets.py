@@ -118,7 +118,7 @@ class PortalSocket:
         finally:
             os.close(folder)
         path.parent.chmod(0o711)
-        path.chmod(0o666)  # as the gateway's is: agents may be another user's
+        path.chmod(0o666)  # like the gateway's socket: agents may run as another user
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
 

@@ -50,11 +50,11 @@ def show(place: Path) -> None:
     closed = closed_to_others(place)
     if closed is None:
         return
-    with tempfile.TemporaryDirectory() as kept:
-        mount("--bind", str(place), kept)
+    with tempfile.TemporaryDirectory() as copy:
+        mount("--bind", str(place), copy)
         mount("-t", "tmpfs", "-o", "mode=0755,size=1m", "tmpfs", str(closed))
         place.mkdir(parents=True)
-        mount("--move", kept, str(place))
+        mount("--move", copy, str(place))
 
 
 def copy_tree(target: Path) -> None:
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
     named = [argument.removeprefix(REPORT) for argument in arguments if argument.startswith(REPORT)]
     others = [argument for argument in arguments if not argument.startswith(REPORT)]
     with contextlib.ExitStack() as opened:
-        # Now: later its folder may not be shown to this process.
+        # Read it now: later its folder may be hidden from this process.
         return run(others, opened.enter_context(Path(named[-1]).open("wb")) if named else None)
 
 
@@ -102,15 +102,17 @@ def run(arguments: list[str], report: BinaryIO | None) -> int:
             for place in sorted(places):
                 show(place)
         except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", "") or str(error)
-            return skip(f"what it needs cannot be shown to it ({said.strip()})", report)
+            reason = getattr(error, "stderr", "") or str(error)
+            return skip(f"what it needs cannot be shown to it ({reason.strip()})", report)
         home = Path(folder, "home")
         home.mkdir()
         for path in (Path(folder), tree, home, *tree.rglob("*")):
             os.chown(path, UID, UID)
-        kept = {name: value for name, value in os.environ.items() if name.startswith(("BERTH_TEST", "LANG"))}
+        variables = {
+            name: value for name, value in os.environ.items() if name.startswith(("BERTH_TEST", "LANG"))
+        }
         python = str(VENV.resolve() / "bin" / "python")
-        environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(tree), **kept}
+        environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(tree), **variables}
         argv = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all"]
         argv += [python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={home}/tmp"]
         argv += [f"{REPORT}{home}/report.xml", *arguments]

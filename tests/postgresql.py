@@ -42,7 +42,7 @@ CARELESS = (
 MEMORY = "/dev/shm"
 ROOM_BYTES = 4 << 30
 CHOSEN_BY = "BERTH_TEST_DATABASE_CHOSEN_BY"
-"""Process number of the run that has named the database, for its workers."""
+"""Process ID of the run that named the database, for its workers."""
 SOCKET = "BERTH_TEST_POSTGRES_SOCKET"
 """Folder of the socket of a server that was started here: cheaper for Django than TCP."""
 WITHOUT_SERVER = pytest.StashKey[str]()
@@ -99,8 +99,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if uses(item) & {"_django_db_helper", "django_db_setup"}]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
-    given = getattr(config, "workerinput", {}).get("without_server", "")
-    if reason := given or config.stash.get(WITHOUT_SERVER, ""):
+    skip_reason = getattr(config, "workerinput", {}).get("without_server", "")
+    if reason := skip_reason or config.stash.get(WITHOUT_SERVER, ""):
         for item in items:
             item.add_marker(pytest.mark.skip(reason=reason))
 
@@ -117,11 +117,11 @@ def uses(item: pytest.Item) -> set[str]:
 @contextmanager
 def server() -> Iterator[str]:
     """The URL of a test server. Raises `Unavailable`."""
-    given = os.environ.get("TEST_POSTGRES_URL", "")
-    if given:
-        if problem := refusal(given):
+    configured = os.environ.get("TEST_POSTGRES_URL", "")
+    if configured:
+        if problem := refusal(configured):
             raise pytest.UsageError(f"TEST_POSTGRES_URL does not answer: {problem}. Correct it or unset it.")
-        yield given
+        yield configured
         return
     binaries, identity = find_binaries(), unprivileged()
     with tempfile.TemporaryDirectory(
@@ -196,7 +196,7 @@ def unprivileged() -> dict[str, int]:
 def initialize(binaries: Path, folder: Path, identity: dict[str, int]) -> None:
     """Create an empty cluster in `folder`/data. Raises `Unavailable`."""
     options = ["-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-    made = subprocess.run(
+    process = subprocess.run(
         [binaries / "initdb", "-D", folder / "data", *options],
         cwd=folder,
         capture_output=True,
@@ -205,8 +205,8 @@ def initialize(binaries: Path, folder: Path, identity: dict[str, int]) -> None:
         **identity,
         extra_groups=[] if identity else None,
     )
-    if made.returncode:
-        raise Unavailable(f"initdb failed: {made.stderr.strip().splitlines()[-1:]}")
+    if process.returncode:
+        raise Unavailable(f"initdb failed: {process.stderr.strip().splitlines()[-1:]}")
 
 
 @contextmanager

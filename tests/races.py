@@ -1,4 +1,4 @@
-"""Several at the same moment, each in a thread with a connection of its own, on both databases."""
+"""Run jobs at the same moment, each in a thread with its own connection, on both databases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCKED_S = 1.0
 
 
 def at_once(jobs: list[Callable[[], Any]]) -> list[Any]:
-    """Run all jobs in threads that begin together; the results, or the exceptions, in order."""
+    """Run all jobs in threads that begin together. Returns the results, or the exceptions, in order."""
     gate = threading.Barrier(len(jobs))
 
     def one(job: Callable[[], Any]) -> Any:
@@ -26,11 +26,12 @@ def at_once(jobs: list[Callable[[], Any]]) -> list[Any]:
 
 
 class Meanwhile:
-    """`job`, begun in the middle of another's work: at the first call of `module.name`, in its own thread.
+    """Runs `job` in the middle of other work: at the first call of `module.name`, in a separate thread.
 
-    That call goes on once the job is done, or waits for the other's locks, which is taken for granted after
-    `BLOCKED_S`. So the worst order of the two is had each time, whether or not there is a lock. `outcome()`
-    waits for the end of the job and is what it returned or raised.
+    That call continues once the job is done. If the job waits for locks of the other work, the call continues
+    after `BLOCKED_S`. So the worst order of the two happens every time, whether or not there is a lock.
+
+    `outcome()` waits for the end of the job, and returns or raises its result.
     """
 
     def __init__(

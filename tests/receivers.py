@@ -1,4 +1,4 @@
-"""Receivers on loopback that answer as a test says: real servers, real sockets."""
+"""HTTP receivers on loopback whose answers a test chooses: real servers, real sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 LIMIT_S = 30
-"""The longest that a test waits for something that has to happen."""
+"""Maximum time that a test waits for an event that must happen."""
 
 
 @dataclass
@@ -24,12 +24,12 @@ class Received:
 
 @dataclass
 class Receiver:
-    """What has come, and how each is answered: `answer(received, handler)` writes it; 200 without."""
+    """Received requests, and their answers: `answer(received, handler)` writes one; the default is 200."""
 
     url: str = ""
     requests: list[Received] = field(default_factory=list)
     answer: Callable[[Received, BaseHTTPRequestHandler], None] | None = None
-    # Set when the test is over: what holds an answer back lets go.
+    # Set when the test is over, so that delayed answers end.
     over: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -38,7 +38,7 @@ class Receiver:
 
 
 def status(code: int, body: bytes = b"", **headers: str) -> Callable[[Received, Any], None]:
-    """An answer with this status."""
+    """Return an answer with this status."""
 
     def answer(_received: Received, handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(code)
@@ -51,7 +51,7 @@ def status(code: int, body: bytes = b"", **headers: str) -> Callable[[Received, 
 
 
 def one_after_another(*answers: Callable[[Received, Any], None]) -> Callable[[Received, Any], None]:
-    """The first answer to the first request, and so on; the last one to all others."""
+    """Return an answer that uses `answers` in sequence; the last one answers all further requests."""
     left = list(answers)
 
     def answer(received: Received, handler: BaseHTTPRequestHandler) -> None:
@@ -62,19 +62,19 @@ def one_after_another(*answers: Callable[[Received, Any], None]) -> Callable[[Re
 
 @contextmanager
 def receiver(answer: Callable[[Received, Any], None] | None = None) -> Iterator[Receiver]:
-    """A receiver at 127.0.0.1, which is gone afterwards."""
-    found = Receiver(answer=answer)
+    """A receiver at 127.0.0.1, closed after the block."""
+    new_receiver = Receiver(answer=answer)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             headers = {name.lower(): value for name, value in self.headers.items()}
             received = Received(self.path, headers, self.rfile.read(length))
-            found.requests.append(received)
+            new_receiver.requests.append(received)
             try:
-                (found.answer or status(200))(received, self)
+                (new_receiver.answer or status(200))(received, self)
             except OSError:
-                # Who asked has gone.
+                # The client has disconnected.
                 self.close_connection = True
 
         do_GET = do_POST  # noqa: N815
@@ -86,11 +86,11 @@ def receiver(answer: Callable[[Received, Any], None] | None = None) -> Iterator[
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    new_receiver.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield found
+        yield new_receiver
     finally:
-        found.over.set()
+        new_receiver.over.set()
         server.shutdown()
         server.server_close()
         thread.join(LIMIT_S)

@@ -1,4 +1,4 @@
-"""What a test reads of the rows beside a workspace's own."""
+"""Values in rows related to a workspace, as tests read them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.troubles import error_code_of
 
 
-def again(workspace: Workspace) -> Workspace:
-    """The workspace as it is in the database now."""
+def reloaded(workspace: Workspace) -> Workspace:
+    """Return the workspace as stored in the database now."""
     return Workspace.objects.get(pk=workspace.pk)
 
 
 def error_code(workspace: Workspace) -> str:
-    """The code that REST shows as its error, or an empty string."""
+    """Return the code that REST shows as the workspace's error, or an empty string."""
     if workspace.state == State.PENDING and workspace.queue_entry.outcome:
         return workspace.queue_entry.outcome
     reason = reason_of(workspace.status.reason)
@@ -24,7 +24,7 @@ def error_code(workspace: Workspace) -> str:
 
 
 def error_message(workspace: Workspace) -> str:
-    """The sentence that goes with the code."""
+    """Return the sentence of the error code."""
     waits = workspace.state == State.PENDING and workspace.queue_entry.outcome
     reason = reason_of(workspace.queue_entry.reason if waits else workspace.status.reason)
     if reason is None:

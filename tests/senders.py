@@ -1,4 +1,4 @@
-"""Messages as if they had come, signed, from somebody: for tests that call tasks without a worker."""
+"""Signed messages as from a given sender, for tests that call tasks without a worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_KEY = "b0" * 32
 
 @contextmanager
 def sent_by(sender: str, task: Any = None) -> Iterator[None]:
-    """Inside, the task that runs has a message of `sender`: `control` or `node.<name>`."""
+    """Within the block, the running task has a message of `sender`: `control` or `node.<name>`."""
     task = task or app.tasks["control.message_refused"]
     _task_stack.push(task)
     task.push_request(**{SENDER: sender})
@@ -34,12 +34,12 @@ def sent_by(sender: str, task: Any = None) -> Iterator[None]:
 
 
 def trust(folder: Path, name: str, key: str) -> None:
-    """Have the control plane know a node's public key, in the folder `BERTH_NODE_KEYS_DIR`."""
+    """Let the control plane know a node's public key, in the folder `BERTH_NODE_KEYS_DIR`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.pub").write_text(public_text(key))
 
 
 def sealed(body: Any, *, key: str, name: str = "node-1", private: str = NODE_KEY) -> bytes:
-    """What a node writes under a key of Redis for who waits there."""
+    """Return the value that a node writes under a Redis key for a waiting caller."""
     stamp = Signer(sender_of(name), private).stamp(SEALED, key, body, now=time.time())
     return json.dumps({"body": body, "stamp": stamp}).encode()

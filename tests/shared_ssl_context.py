@@ -1,7 +1,7 @@
-"""One TLS context for all clients of httpx in a process that verify by the usual certificates.
+"""One TLS context for all httpx clients of a process that verify with the usual certificates.
 
-Reading some hundred certificates takes httpx 20 ms for each client, which is each `httpx.get`: mostly for a
-server of this machine that speaks no TLS.
+Reading some hundred certificates takes httpx 20 ms per client, and so per `httpx.get`, mostly for a local
+server without TLS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def share() -> None:
-    """Where httpx has been imported."""
+    """Share the context if httpx has been imported."""
     if "httpx" not in sys.modules:
         return
     from httpx._transports import default

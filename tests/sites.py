@@ -1,4 +1,4 @@
-"""Sites that the tests of a module share: `WORLD = one_machine` in a module creates it once.
+"""Sites shared by the tests of a module: `WORLD = one_machine` in a module creates the site once.
 
 The fixtures of `tests/conftest.py` and `tests/fixtures.py` (`alice`, `team`, `catalog`, `pool`, ...) then
 return the rows of the site instead of creating their own. The changes of a test are rolled back
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Site:
-    """The rows of a module's world, by fixture. The fixture creates a row that is None here."""
+    """The rows of a module's world, by fixture. A fixture creates the rows that are None here."""
 
     alice: User | None = None
     bob: User | None = None
@@ -31,7 +31,7 @@ class Site:
     eight: Pool | None = None
     workspace: Workspace | None = None
     messages: list[Message] = field(default_factory=list)
-    """Sent and not delivered when the site was ready."""
+    """Messages that were sent, but not delivered, when the site was ready."""
 
 
 def people(_sent: Broker) -> Site:
@@ -62,7 +62,7 @@ def one_machine(sent: Broker) -> Site:
 
 
 def simulated_machines(sent: Broker) -> Site:
-    """The people, the starting catalog and `pool`, whose backend each test starts in a folder of its own."""
+    """The people, the starting catalog and `pool`; each test starts the pool's backend in its own folder."""
     import tempfile
 
     from tests.factories import simulated_pool
@@ -83,7 +83,7 @@ def eight_gpus(sent: Broker) -> Site:
 
 
 def one_workspace(sent: Broker) -> Site:
-    """One machine, and on it a workspace of alice's whose start is on its way."""
+    """One machine, and a workspace of alice that is starting on it."""
     from portal.catalog.selectors import flavor_by_slug, template_by_slug
     from tests.factories import create_workspace
 
@@ -100,7 +100,7 @@ def one_workspace(sent: Broker) -> Site:
 
 
 def running_workspace(sent: Broker) -> Site:
-    """One machine, and on it a workspace of alice's that runs."""
+    """One machine, and a running workspace of alice on it."""
     from tests.workspaces.helpers import run_until_ready
 
     site = one_workspace(sent)

@@ -1,4 +1,4 @@
-"""The scheduler's kept snapshots in tests."""
+"""The scheduler's cached snapshots in tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from portal.scheduling import snapshot_cache
 
 
 def rows_changed() -> None:
-    """Say that the test has written rows itself, after something has read a snapshot.
+    """Tell the snapshot cache that the test has written rows itself after a snapshot was read.
 
-    Snapshots are kept between uses, as in production, and learn of changes from the services alone. Rows
-    that a factory or `.update()` writes are seen when the next snapshot is read anew.
+    Snapshots are cached between uses, as in production, and only services announce changes. Rows that a
+    factory or `.update()` writes are visible once the next snapshot is read completely.
     """
     snapshot_cache.forget()

@@ -1,4 +1,4 @@
-"""A real OpenSSH server on a loopback port that gives out Git repositories to holders of a key, for tests."""
+"""A real OpenSSH server on a loopback port that serves Git repositories to holders of a key."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.ports import consecutive_ports
 
 
 def sshd() -> str | None:
-    """The server's program, which is in no ordinary user's path."""
-    found = shutil.which("sshd")
-    return found or next(
+    """Return the path of sshd, which is not on the search path of ordinary users."""
+    program = shutil.which("sshd")
+    return program or next(
         (path for path in ("/usr/sbin/sshd", "/usr/local/sbin/sshd") if Path(path).exists()), None
     )
 
 
 def new_key(path: Path, passphrase: str = "") -> str:
-    """A new key pair; the private half."""
+    """Create a key pair and return the private key."""
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "deploy", "-f", str(path)]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     return path.read_text()
@@ -34,7 +34,7 @@ def new_key(path: Path, passphrase: str = "") -> str:
 class SshGitServer:
     """Bare repositories below `root`, as `ssh://<user>@127.0.0.1:<port>/<root>/<name>.git`.
 
-    `deploy_key` opens them, and nothing but Git; `known_host` is the server's line of known_hosts.
+    `deploy_key` gives access to Git only; `known_host` is the server's line for known_hosts.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,7 +58,7 @@ class SshGitServer:
         argv = [program, "-D", "-e", "-f", str(settings)]
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        # Newer ones lock an address out that fails often, as this one is meant to.
+        # Newer versions lock out an address with many failures, which the tests cause on purpose.
         lenient = ["-o", "PerSourcePenalties=no"]
         if (
             subprocess.run([program, "-t", "-f", str(settings), *lenient], capture_output=True).returncode
@@ -93,7 +93,7 @@ class SshGitServer:
         return f"ssh://{self.user}@{host}:{self.port}{self.root}/{name}.git"
 
     def repository(self, name: str) -> str:
-        """Make one with a file; its commit."""
+        """Create a repository with one file and return its commit."""
         work = self.root / f"{name}-work"
         work.mkdir()
         git("init", "--quiet", ".", cwd=work)

@@ -1,4 +1,4 @@
-"""What the portal's clock does now and then, in the order in which it does it."""
+"""The portal's periodic sweeps, in the order in which beat starts them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from portal.workspaces.homes import deletions
 
 
 def sweep() -> int:
-    """Reconcile all that is due, then look at homes and at the queue; returns how many were due."""
+    """Reconcile all due rows, then homes and the queue. Returns the number of due rows."""
     due = reconcile.sweep()
     deletions.sweep()
     cycle.run_if_due()

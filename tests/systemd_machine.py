@@ -1,11 +1,11 @@
-"""A machine with a systemd of its own: PID 1 of namespaces in which this machine's files are shown.
+"""A machine with its own systemd: PID 1 of namespaces that show this machine's files.
 
-What is written there is kept in memory and gone with it, but for the folders that are `shared`. Its network
-is this machine's. Control groups are those of this kernel, below groups of its own: version 1 with systemd's
-hybrid layout, or version 2.
+Files written there stay in memory and are lost at the end, except in `shared` folders. It uses this machine's
+network. Its control groups are below separate groups of this kernel: version 1 with systemd's hybrid layout,
+or version 2.
 
-`BERTH_TEST_SYSTEMD` names a folder with the files of another version of systemd, which are laid over this
-machine's (of a system with merged `/usr`: `usr/lib/systemd`, `usr/bin/systemctl`, …).
+`BERTH_TEST_SYSTEMD` names a folder with the files of another version of systemd, which are mounted over this
+machine's (for a system with merged `/usr`: `usr/lib/systemd`, `usr/bin/systemctl`, …).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.instance import eventually
 SYSTEMD = Path("/lib/systemd/systemd")
 CGROUPS = Path("/sys/fs/cgroup")
 NEEDED = ("unshare", "nsenter", "pivot_root", "mount", "systemctl", "systemd-run", "dbus-daemon")
-# They would act on the kernel that this machine has too, or clear folders.
+# These units would change the shared kernel, or clear folders.
 MASKED = (
     "systemd-sysctl.service", "systemd-modules-load.service", "systemd-tmpfiles-setup.service",
     "systemd-tmpfiles-clean.timer", "systemd-udevd.service", "systemd-remount-fs.service",
@@ -97,23 +97,23 @@ ip address add 10.99.0.1/24 dev inside
 ip link set outside up; ip link set inside up
 ip route add default via 10.99.0.2 dev inside
 """
-"""For a machine with a network of its own: one with a way out, which workspaces' own networks want to see."""
+"""For a machine with its own network: adds an uplink, which the networks of workspaces require."""
 
 
 class SystemdMachine:
-    """One that has started: ask it, run something there."""
+    """A started machine, in which commands can run."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
     def ask(self, *argv: str, user: str = "", check: bool = True) -> str:
-        """What a command there says, on both outputs."""
+        """Run a command there and return its standard output and error."""
         done = self.run(*argv, user=user)
         assert not check or done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
     def run(self, *argv: str, user: str = "", limit_s: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run a command there: as root, or as somebody with a session of systemd."""
+        """Run a command there: as root, or as a user with a systemd session."""
         inside = ["nsenter", "-t", str(self.pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--"]
         environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "SYSTEMD_COLORS": "0"}
         if user:
@@ -125,15 +125,15 @@ class SystemdMachine:
         )
 
     def service(self, *argv: str, limit_s: float = 120, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run a command as root in a service of its own, as a shell of this machine would."""
-        given = [f"--setenv={name}={value}" for name, value in environ.items()]
+        """Run a command as root in a separate service, like a shell of this machine."""
+        variables = [f"--setenv={name}={value}" for name, value in environ.items()]
         return self.run(
             "systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--working-directory={ROOT}",
-            *given, "--", *argv, limit_s=limit_s,
+            *variables, "--", *argv, limit_s=limit_s,
         )  # fmt: skip
 
     def shown(self, unit: str, name: str, *, user: str = "") -> str:
-        """One property of a unit."""
+        """Return one property of a unit."""
         flags = ["--user"] if user else []
         return self.ask("systemctl", *flags, "show", "--value", "-p", name, unit, user=user).strip()
 
@@ -142,14 +142,14 @@ class SystemdMachine:
 def machine(
     folder: Path, *, shared: Sequence[Path] = (), version_2: bool = False, own_network: bool = False
 ) -> Iterator[SystemdMachine]:
-    """Start one; `folder` is its own. Skips, with the reason, where none can be started.
+    """Start a machine in `folder`. Skips, with the reason, if that is impossible.
 
-    With `version_2` it has control groups of version 2 alone, whichever this machine has: controllers that
-    are bound to version 1 are not to be had there. With `own_network` it has a loopback interface alone.
+    With `version_2` it has only control groups of version 2, whatever this machine has; controllers bound to
+    version 1 are then missing. With `own_network` it has only a loopback interface.
     """
     if os.geteuid() != 0:
         pytest.skip("only root can start another systemd")
-    if missing := [each for each in NEEDED if not shutil.which(each)]:
+    if missing := [program for program in NEEDED if not shutil.which(program)]:
         pytest.skip(f"a systemd of the test's own needs {', '.join(missing)}")
     if not SYSTEMD.exists():
         pytest.skip(f"there is no {SYSTEMD}")
@@ -185,13 +185,13 @@ def machine(
                 start_new_session=True,
                 preexec_fn=lambda: _enter(groups),
             )
-        found = _started(process)
-        if found is None:
+        started_machine = _started(process)
+        if started_machine is None:
             pytest.skip(f"no systemd starts here: {log.read_text(errors='replace').strip()[-300:]}")
-        # What waits for it is no part of it: limits can be set only in groups without processes.
+        # The waiting process is outside the group: limits can be set only in groups without processes.
         for group in groups:
             (group.parent / "cgroup.procs").write_text(str(process.pid))
-        yield found
+        yield started_machine
     finally:
         if process is not None:
             for pid in _children(process.pid):
@@ -202,29 +202,29 @@ def machine(
 
 
 def _elsewhere() -> list[Path]:
-    """Folders that tests need and that are on other file systems than `/`, which alone is shown."""
+    """Return folders that tests need on other file systems than `/`, which alone is visible there."""
     needed = {ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
     named = os.environ.get("BERTH_TEST_NOTEBOOK_ENV")
     if named:
         needed.add(Path(named).resolve())
     device = Path("/").stat().st_dev
-    return sorted(each for each in needed if each.stat().st_dev != device)
+    return sorted(folder for folder in needed if folder.stat().st_dev != device)
 
 
 def _groups(name: str) -> list[Path]:
-    """A group in every hierarchy, for the whole machine."""
+    """Create a group for the whole machine in every hierarchy."""
     tops = [CGROUPS]
     if not (CGROUPS / "cgroup.controllers").exists():
-        tops = [each for each in sorted(CGROUPS.iterdir()) if each.is_dir() and not each.is_symlink()]
-    made = []
+        tops = [entry for entry in sorted(CGROUPS.iterdir()) if entry.is_dir() and not entry.is_symlink()]
+    created = []
     for top in tops:
         group = top / name
         group.mkdir()
-        made.append(group)
-        for each in ("cpuset.cpus", "cpuset.mems"):
+        created.append(group)
+        for entry in ("cpuset.cpus", "cpuset.mems"):
             if top.name == "cpuset":
-                (group / each).write_text((top / each).read_text())
-    return made
+                (group / entry).write_text((top / entry).read_text())
+    return created
 
 
 def _enter(groups: Sequence[Path]) -> None:
@@ -234,19 +234,19 @@ def _enter(groups: Sequence[Path]) -> None:
 
 def _children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 
 def _started(process: subprocess.Popen[bytes]) -> SystemdMachine | None:
-    """The machine once its systemd says that it runs; None where it does not come to that."""
+    """Return the machine once its systemd reports that it runs; None if it does not."""
     until = time.monotonic() + 30
     while time.monotonic() < until and process.poll() is None:
         time.sleep(0.1)
         for pid in _children(process.pid):
-            found = SystemdMachine(pid)
-            if found.run("systemctl", "is-system-running").stdout.strip() in {"running", "degraded"}:
-                return found
+            candidate = SystemdMachine(pid)
+            if candidate.run("systemctl", "is-system-running").stdout.strip() in {"running", "degraded"}:
+                return candidate
     return None
 
 
@@ -254,9 +254,9 @@ def _remove(groups: Sequence[Path]) -> None:
     for group in groups:
 
         def is_empty(group: Path = group) -> bool:
-            for each in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+            for child in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):
-                    each.rmdir()
+                    child.rmdir()
             with contextlib.suppress(OSError):
                 group.rmdir()
             return not group.exists()

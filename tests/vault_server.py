@@ -1,4 +1,4 @@
-"""A real server that speaks Vault's protocol (OpenBao, of the tests' own packages) on a loopback port."""
+"""A real server with Vault's protocol (OpenBao, from a Python package of the tests) on a loopback port."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ path "secret/data/berth/forbidden/*" { capabilities = ["deny"] }
 
 
 class VaultServer:
-    """It is started sealed; `open` unseals it and gives it an engine of version 2, a policy and an AppRole.
+    """A server that starts sealed; `start` unseals it and creates an engine, a policy and an AppRole.
 
-    Everything is in its memory: what is killed comes back empty.
+    The engine is KV version 2. All data is in memory, so a killed server restarts empty.
     """
 
     def __init__(self, folder: Path, port: int = 0) -> None:
@@ -38,7 +38,7 @@ class VaultServer:
         self._unseal_key = ""
 
     def start(self) -> None:
-        """Start it and open it."""
+        """Start and unseal the server."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "bao.hcl"
         settings.write_text(
@@ -54,8 +54,8 @@ class VaultServer:
             )
         self.root = hvac.Client(self.address, token="", timeout=20)
         eventually(self._answers, limit_s=60, what=lambda: (self.folder / "bao.log").read_text())
-        made = self.root.sys.initialize(1, 1)
-        self._unseal_key, self.root.token = made["keys"][0], made["root_token"]
+        initialized = self.root.sys.initialize(1, 1)
+        self._unseal_key, self.root.token = initialized["keys"][0], initialized["root_token"]
         self.unseal()
         self.root.sys.enable_secrets_engine("kv", path="secret", options={"version": "2"})
         self.root.sys.create_or_update_policy("berth", POLICY)
@@ -72,15 +72,15 @@ class VaultServer:
         return False
 
     def new_secret_id(self) -> None:
-        found = self.root.auth.approle.generate_secret_id("berth")["data"]["secret_id"]
-        self.secret_id_file.write_text(f"{found}\n")
+        secret_id = self.root.auth.approle.generate_secret_id("berth")["data"]["secret_id"]
+        self.secret_id_file.write_text(f"{secret_id}\n")
 
     def new_token(self) -> str:
-        """One that has the portal's policy."""
+        """Return a token with the portal's policy."""
         return str(self.root.auth.token.create(policies=["berth"])["auth"]["client_token"])
 
     def write(self, path: str, **values: Any) -> None:
-        # The engine needs a moment after it was enabled.
+        # The engine is not ready immediately after it is enabled.
         def written() -> bool:
             with contextlib.suppress(hvac.exceptions.InvalidRequest):
                 self.root.secrets.kv.v2.create_or_update_secret(path, values)
@@ -102,7 +102,7 @@ class VaultServer:
         return False
 
     def settings(self) -> dict[str, Any]:
-        """What has the portal read it by its AppRole."""
+        """Return the settings with which the portal reads it by its AppRole."""
         return {
             "BERTH_VAULT_ADDR": self.address,
             "BERTH_VAULT_ROLE_ID": self.role_id,
@@ -129,5 +129,5 @@ def running(folder: Path, port: int = 0) -> Iterator[VaultServer]:
 
 @pytest.fixture(scope="session")
 def vault_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VaultServer]:
-    with running(tmp_path_factory.mktemp("vault")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("vault")) as server:
+        yield server

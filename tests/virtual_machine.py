@@ -1,9 +1,9 @@
-"""Runs a command under another kernel: in a virtual machine that sees this machine's files.
+"""Run a command under another kernel, in a virtual machine that sees this machine's files.
 
-What the kernel of a test machine lacks (quotas of projects, control groups of version 2 alone) is tried so.
-The machine is of qemu, its kernel of a package of Debian that need not be installed; its files are this
-machine's, read only, below a file system in memory that takes what is written. It computes every instruction
-of the other processor itself, so it works on machines that are virtual, too; it is up after half a minute.
+For features that the kernel of a test machine may lack: project quotas, or only control groups of version 2.
+The machine runs in QEMU, with a kernel from a Debian package that need not be installed. Its files are this
+machine's, read-only, below an in-memory file system for writes. QEMU emulates every instruction, so it also
+works on virtual machines; it boots in half a minute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOW = (
     "Debian, then dpkg -x that file FOLDER"
 )
 MODULES = (
-    # What others ask for by name once they are there comes first.
+    # Modules that others request by name come first.
     "crc32c_generic", "virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "overlay", "ext4", "xfs", "quota_v2",
     "tun", "nf_tables",
 )  # fmt: skip
@@ -55,16 +55,16 @@ chmod 666 /dev/net/tun; ip link set lo up; hostname virtual
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command did there; `returncode` is None where the machine ended without saying."""
+    """Result of a command there; `returncode` is None if the machine ended without reporting it."""
 
     returncode: int | None
     output: str
 
 
 def run(folder: Path, command: Sequence[str], *, disks: Mapping[str, int], limit_s: float) -> Ran:
-    """Run a command as root, in this folder. `disks` are empty ones by name (vda, vdb), in MiB.
+    """Run a command as root in this folder. `disks` are empty disks by name (vda, vdb) with their MiB.
 
-    Skips where there is no qemu or no kernel.
+    Skips if QEMU or the kernel is missing.
     """
     qemu, busybox, kernel, modules = _parts()
     script = folder / "command"
@@ -88,15 +88,15 @@ def run(folder: Path, command: Sequence[str], *, disks: Mapping[str, int], limit
         argv += ["-drive", f"file={image},format=raw,if=virtio,cache=unsafe"]
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(argv, timeout=limit_s, check=False)
-    said = output.read_text(errors="replace").replace("\r\n", "\n") if output.exists() else ""
-    found = re.search(rf"^{ENDED}(\d+)$", said, flags=re.MULTILINE)
-    if found is None:
-        said += "\n" + (console.read_text(errors="replace") if console.exists() else "no console")
-    return Ran(int(found[1]) if found else None, said)
+    text = output.read_text(errors="replace").replace("\r\n", "\n") if output.exists() else ""
+    match = re.search(rf"^{ENDED}(\d+)$", text, flags=re.MULTILINE)
+    if match is None:
+        text += "\n" + (console.read_text(errors="replace") if console.exists() else "no console")
+    return Ran(int(match[1]) if match else None, text)
 
 
 def _parts() -> tuple[str, Path, Path, Path]:
-    """qemu, busybox, the kernel and the folder of its modules."""
+    """Return QEMU, busybox, the kernel and the folder of its modules."""
     qemu = shutil.which("qemu-system-x86_64")
     if qemu is None:
         pytest.skip("there is no qemu: apt-get install qemu-system-x86")
@@ -112,7 +112,7 @@ def _parts() -> tuple[str, Path, Path, Path]:
 
 
 def _initial(busybox: Path, modules: Path, script: Path) -> bytes:
-    """The first files of the machine (cpio, “newc”): what finds its other files."""
+    """Return the initial files of the machine (cpio, “newc”), which mount its other files."""
     loaded = dict(_modules(modules))
     files: list[tuple[str, int, bytes]] = [
         *((name, 0o40755, b"") for name in ("bin", "proc", "sys", "dev", "host", "own", "new", "modules")),
@@ -136,7 +136,7 @@ def _padded(content: bytes) -> bytes:
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The wanted modules with all that they need, each after what it needs. What is built in is left out."""
+    """Return the files of the needed modules, each after its dependencies. Built-in modules are left out."""
     paths = {path.name.partition(".")[0].replace("-", "_"): path for path in folder.rglob("*.ko*")}
     done: set[str] = set()
 
@@ -147,8 +147,8 @@ def _modules(folder: Path) -> Iterator[tuple[str, bytes]]:
         path = paths[name]
         content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         needed = re.search(rb"\0depends=([^\0]*)\0", content)
-        for each in needed[1].decode().split(",") if needed else ():
-            yield from load(each.replace("-", "_"))
+        for dependency in needed[1].decode().split(",") if needed else ():
+            yield from load(dependency.replace("-", "_"))
         yield f"{name}.ko", content
 
     for name in MODULES:

@@ -1,8 +1,7 @@
-"""A world that all tests of a module share: made once, and as it was made for each of them.
+"""A world that all tests of a module share: created once, and unchanged for each test.
 
-Its rows are in a transaction around the tests', in which Django's `TestCase` makes savepoints: what a test
-does to them is taken back with the rest of it. `shared` goes into a fixture of the module, `World.met` into
-one of a test.
+Its rows are in a transaction around those of the tests, in which Django's `TestCase` creates savepoints, so
+changes of a test are rolled back. Use `shared` in a module fixture and `World.met` in a test fixture.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ T = TypeVar("T")
 
 @contextmanager
 def taken_back() -> Iterator[None]:
-    """What is done inside is undone, so that the next asks the same world."""
+    """Undo all changes made within the block."""
     around = transaction.atomic()
-    # What waits for a commit runs when it would: see `tests.databases.commits`.
+    # Callbacks on commit run as in production: see `tests.databases.commits`.
     around._from_testcase = True
     with around:
         yield
@@ -42,15 +41,15 @@ class World(Generic[T]):
 
     @contextmanager
     def met(self) -> Iterator[T]:
-        """The world in the moment when it was made, whenever the test runs; objects are the test's own."""
+        """Return the world as of its creation, whenever the test runs. Its objects belong to the test."""
         with time_machine.travel(self.at, tick=True):
             yield copy.deepcopy(self.made)
 
 
 @contextmanager
 def shared(blocker: DjangoDbBlocker, make: Callable[[Broker], T]) -> Iterator[World[T]]:
-    """The world that `make` makes, until its module is over. Nothing that it sends is for a test."""
+    """Return the world created by `make` until the end of the module. Tests do not see its messages."""
     with blocker.unblock(), taken_back():
         with pytest.MonkeyPatch.context() as patch:
-            made = make(Broker.in_place_of_redis(patch))
-        yield World(made, dt.datetime.now(dt.UTC))
+            value = make(Broker.in_place_of_redis(patch))
+        yield World(value, dt.datetime.now(dt.UTC))

@@ -1,1 +1,1 @@
-"""How fast the portal decides over its database: previews with a full site, and admissions in a row."""
+"""Speed of the portal's decisions over its database: previews on a full site, and admissions in sequence."""

@@ -1,15 +1,15 @@
-"""Previews with a full site, and admissions in a row, beside the same decisions in memory.
+"""Measure previews on a full site, and admissions in sequence, beside the same decisions in memory.
 
     DATABASE_URL=… python -m bench.admission [--devices N] [--workspaces N] [--waiting N] [--json OUT]
     DATABASE_URL=… python -m bench.admission --workspaces 30000 --waiting 20000 --queue 20
     DATABASE_URL=… python -m bench.admission --data DIR [--bursts 100,1000] [--homes shared]
 
-The second form measures a cycle, a creation and a preview with many waiting, in CPU time. The third sends
-the openb request stream of DIR (laid out as for `bench.placement`) through the database until the cluster is
-full, beside the placement engine alone on the same stream.
+The second form measures the CPU time of a cycle, a creation and a preview while many requests wait. The third
+sends the openb request stream in DIR (laid out as for `bench.placement`) through the database until the
+cluster is full, beside the placement engine alone on the same stream.
 
-Works on a new, empty database: an SQLite file or a PostgreSQL database that it makes and removes.
-Nothing is started: nodes and devices are rows only, and no worker runs.
+Works on a new, empty database: an SQLite file, or a PostgreSQL database that it creates and drops. Nodes and
+devices are rows only, and no worker runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def summary(times_ms: list[float]) -> dict[str, float]:
 
 
 def previews(count: int) -> dict[str, Any]:
-    """A preview of one flavor: with nothing changed since the last one, and after different changes."""
+    """Return the times of previews of one flavor: after no change, and after different changes."""
     from portal.catalog.models import Flavor, Template
     from portal.common.domain_events import emit
     from portal.people.accounts.models import Team
@@ -63,18 +63,18 @@ def previews(count: int) -> dict[str, Any]:
     flavors = list(Flavor.objects.select_related("pool"))
     teams = list(Team.objects.prefetch_related("members"))
 
-    def one(number: int) -> None:
+    def preview(number: int) -> None:
         team = teams[number % len(teams)]
         flavor = flavors[number % len(flavors)]
         admission.assess(template=template, flavor=flavor, team=team, actor=team.members.all()[0])
 
-    one(0)
+    preview(0)
 
     def after(change: Callable[[int], None]) -> dict[str, float]:
         times = []
         for number in range(count):
             change(number)
-            times.append(timed(lambda n=number: one(n)))
+            times.append(timed(lambda n=number: preview(n)))
         return summary(times)
 
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
@@ -92,8 +92,8 @@ def previews(count: int) -> dict[str, Any]:
     }
 
 
-class Silent:
-    """What would be told to workers and browsers: nobody is there."""
+class NoOpRedis:
+    """Replaces Redis: accepts every call and does nothing, as if no worker and no browser listened."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: self
@@ -105,17 +105,17 @@ class Silent:
         return None
 
 
-def silence() -> None:
-    """Send nothing: no worker and no browser listens, so Redis is not part of what is measured."""
+def disable_messages() -> None:
+    """Disable messages to workers and browsers, so that Redis is not part of the measurement."""
     from portal.celery import app
     from portal.common.events import live
 
     app.send_task = lambda *_, **__: None
-    live.connection = Silent
+    live.connection = NoOpRedis
 
 
 def admissions(count: int, batch: int) -> dict[str, Any]:
-    """Requests made and started through the database, by cycles that find `batch` of them waiting."""
+    """Create requests and start them through the database, with a cycle after each `batch` of them."""
     from django.utils import timezone
 
     from bench.admission import site
@@ -124,14 +124,14 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     from portal.scheduling import cycle
     from portal.workspaces.models import Workspace
 
-    silence()
+    disable_messages()
     template = Template.objects.get(slug="bench")
     flavor = Flavor.objects.get(slug="t4-x1")
     team = Team.objects.order_by("slug").first()
     started, spent = 0, 0.0
     while started < count:
         now = timezone.now()
-        site.ask(
+        site.submit(
             Workspace(
                 name=f"a{now.timestamp()}-{n}", owner=owner, team=team, template=template, flavor=flavor,
                 resources=flavor.as_request(), state_since=now, requested_at=now,
@@ -165,8 +165,8 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
         profile = cProfile.Profile()
         profile.runcall(previews, 3)
         pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
-    silence()
-    # A site that stands has been decided on: what can start has.
+    disable_messages()
+    # A settled site: everything that can start has started.
     began = time.perf_counter()
     cycle.run()
     result["first cycle_s"] = round(time.perf_counter() - began, 1)
@@ -183,7 +183,7 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def form(count: int) -> dict[str, Any]:
-    """What the new-workspace form asks: every flavor at once, after a workspace has changed."""
+    """Return the times of the new-workspace form's calls: all flavors at once, after a workspace changed."""
     from portal.catalog.models import Flavor, Template
     from portal.common.domain_events import emit
     from portal.people.accounts.models import Team
@@ -214,7 +214,7 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
     from bench.admission import stream
 
     nodes, past, requests = stream.read(args.data, args.workload, args.copies, args.requests)
-    silence()
+    disable_messages()
     stream.build(nodes, homes=args.homes)
     runs = []
     for burst in map(int, args.bursts.split(",")):
@@ -226,14 +226,14 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
             runs.append(stream.through_database(requests, burst))
         print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
         stream.empty()
-    most = max(run["requests"] for run in runs)
+    largest = max(run["requests"] for run in runs)
     result = {
         "workload": args.workload,
         "homes": args.homes,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
-        "requests_in_memory": most,
-        "memory": stream.in_memory(nodes, past, requests[:most]),
+        "requests_in_memory": largest,
+        "memory": stream.in_memory(nodes, past, requests[:largest]),
         "runs": runs,
     }
     print(stream.table(result), file=sys.stderr)

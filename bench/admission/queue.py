@@ -1,4 +1,4 @@
-"""What a long queue costs, through the portal's own path: a cycle, a creation, a preview. CPU time."""
+"""CPU time of a cycle, a creation and a preview with a long queue, through the portal's own functions."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.order import WorkspaceOrder
 
 WAITS, STARTS = "h100-x4", "t4-x1"
-"""A flavor of which all is in use, and one of which there is some left (`site.SPARE`)."""
+"""A flavor whose devices are all in use, and one with free devices (`site.SPARE`)."""
 
 
 def measure(count: int) -> dict[str, Any]:
-    """Each `count` times on a site that has been decided on: CPU milliseconds, and statements."""
+    """Measure each operation `count` times on a settled site: CPU milliseconds, and SQL statements."""
     cycle.run()
     cycle.write_statuses()
     template = Template.objects.get(slug="bench")
     flavors = {flavor.slug: flavor for flavor in Flavor.objects.select_related("pool")}
     teams = list(Team.objects.prefetch_related("members"))
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
-    made = 0
+    created = 0
 
     def create(slug: str) -> None:
-        nonlocal made
-        team = teams[made % len(teams)]
+        nonlocal created
+        team = teams[created % len(teams)]
         services.create(
             actor=team.members.all()[0],
-            order=WorkspaceOrder(team=team, template=template, flavor=flavors[slug], name=f"long-{made}"),
+            order=WorkspaceOrder(team=team, template=template, flavor=flavors[slug], name=f"long-{created}"),
         )
-        made += 1
+        created += 1
 
     def preview(number: int, slug: str) -> None:
         team = teams[number % len(teams)]
@@ -55,25 +55,25 @@ def measure(count: int) -> dict[str, Any]:
     def nothing(_: int) -> None:
         return None
 
-    def a_second_later(_: int) -> None:
-        _forget_what_was_foreseen()
+    def expire_forecast(_: int) -> None:
+        _discard_forecast()
 
-    def of(work: Callable[[int], Any], before: Callable[[int], None] = nothing) -> dict[str, Any]:
+    def measured(work: Callable[[int], Any], before: Callable[[int], None] = nothing) -> dict[str, Any]:
         work(count)
         return _timed(work, before, count)
 
     return {
         "waiting": Workspace.objects.filter(state=State.PENDING).count(),
-        "preview, nothing changed": of(lambda n: preview(n, WAITS)),
-        "preview, a second later": of(lambda n: preview(n, WAITS), a_second_later),
-        "preview, a workspace changed": of(lambda n: preview(n, WAITS), changed),
-        "preview of what starts": of(lambda n: preview(n, STARTS), changed),
-        "creation that waits": of(lambda _: create(WAITS)),
-        "creation that starts": of(lambda _: create(STARTS)),
-        "decision of a cycle": of(lambda _: cycle.decide()),
-        "telling all, nothing changed": of(lambda _: cycle.write_statuses()),
-        "telling all, after a creation": of(lambda _: cycle.write_statuses(), lambda _: create(WAITS)),
-        "reading it all": _timed(lambda _: _read_anew(), nothing, max(1, count // 4)),
+        "preview, nothing changed": measured(lambda n: preview(n, WAITS)),
+        "preview, a second later": measured(lambda n: preview(n, WAITS), expire_forecast),
+        "preview, a workspace changed": measured(lambda n: preview(n, WAITS), changed),
+        "preview of what starts": measured(lambda n: preview(n, STARTS), changed),
+        "creation that waits": measured(lambda _: create(WAITS)),
+        "creation that starts": measured(lambda _: create(STARTS)),
+        "decision of a cycle": measured(lambda _: cycle.decide()),
+        "telling all, nothing changed": measured(lambda _: cycle.write_statuses()),
+        "telling all, after a creation": measured(lambda _: cycle.write_statuses(), lambda _: create(WAITS)),
+        "reading it all": _timed(lambda _: _read_snapshot(), nothing, max(1, count // 4)),
         "shown_ms": QueueState.objects.get().shown_ms,
     }
 
@@ -96,13 +96,13 @@ def _timed(work: Callable[[int], Any], before: Callable[[int], None], count: int
     }
 
 
-def _forget_what_was_foreseen() -> None:
-    """As the passing of a second does."""
+def _discard_forecast() -> None:
+    """Discard the forecast of the preview snapshot, which expires after a second."""
     with snapshot_cache.preview_cache.use() as snapshot:
         snapshot.forecast = None
 
 
-def _read_anew() -> None:
+def _read_snapshot() -> None:
     snapshot_cache.forget()
     with snapshot_cache.preview_cache.use(timezone.now()):
         pass

@@ -1,4 +1,4 @@
-"""A full site in the database: rows of nodes and workspaces as if they ran there. Nothing does."""
+"""A full site in the database: rows of nodes and workspaces, without any running process."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "apart": {"node": "none"},
     "shared": {"node": "none", "homes_shared": True, "homes": "/homes"},
 }
-"""Configuration of the pool by where its homes are: on each node, as by default, or in one folder."""
+"""Configuration of the pool by location of its homes: on each node (default), or in one shared folder."""
 BATCH = 2000
 
 
 def build(
     devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: int = 1, homes: str = "apart"
 ) -> None:
-    """Fill an empty database: `workspaces` of which `waiting` wait and all others run.
+    """Fill an empty database with `workspaces`, of which `waiting` are queued and all others run.
 
-    `spare` devices of a model of their own stay free. Those that wait ask for what is in use.
+    `spare` devices of a separate model stay free. Queued workspaces request devices that are in use.
     """
     chance = random.Random(seed)
     now = timezone.now()
@@ -94,10 +94,10 @@ def build(
     for device in rows:
         free[device.model].append(device)
     _run(chance, now, workspaces - waiting, teams, users, template, flavors, pool, free)
-    big = [
+    four_gpu_flavors = [
         flavor for flavor in flavors if flavor.accelerator_count == 4 and flavor.accelerator_model != SPARE
     ]
-    _wait(chance, now, waiting, teams, users, template, big)
+    _wait(chance, now, waiting, teams, users, template, four_gpu_flavors)
 
 
 def _teams() -> tuple[list[Team], list[User]]:
@@ -138,8 +138,12 @@ def _row(chance, now, number, teams, users, template, flavor, state) -> Workspac
 
 
 def _run(chance, now, count, teams, users, template, flavors, pool, free) -> None:
-    singles = [each for each in flavors if each.accelerator_count == 1 and each.accelerator_model != SPARE]
-    made, allocations, held = [], [], []
+    singles = [
+        candidate
+        for candidate in flavors
+        if candidate.accelerator_count == 1 and candidate.accelerator_model != SPARE
+    ]
+    created, allocations, held = [], [], []
     for number in range(count):
         flavor = chance.choice(singles)
         if not free[flavor.accelerator_model]:
@@ -155,10 +159,10 @@ def _run(chance, now, count, teams, users, template, flavors, pool, free) -> Non
             memory_mib=flavor.memory_mib,
             granted_at=now,
         )
-        made.append(row)
+        created.append(row)
         allocations.append(allocation)
         held.append(AllocatedDevice(allocation=allocation, device=device))
-    _write(made)
+    _write(created)
     Allocation.objects.bulk_create(allocations, batch_size=BATCH)
     AllocatedDevice.objects.bulk_create(held, batch_size=BATCH)
 
@@ -171,7 +175,7 @@ def _wait(chance, now, count, teams, users, template, flavors) -> None:
 
 
 def newcomers(team: Team, count: int) -> list[User]:
-    """People of the team without a home: their first start is tied to no node."""
+    """Create users of the team without a home, so that no node is preferred for their first start."""
     before = User.objects.count()
     users = User.objects.bulk_create(
         User(username=f"newcomer-{before + n}", password="!") for n in range(count)
@@ -180,23 +184,23 @@ def newcomers(team: Team, count: int) -> list[User]:
     return users
 
 
-def ask(rows: Iterable[Workspace]) -> None:
-    """Write requests as the services do: each with its rows, and the queue is told of it."""
+def submit(rows: Iterable[Workspace]) -> None:
+    """Insert requests as the services do, with their related rows, and notify the queue."""
     _changed(_write(rows))
 
 
 def withdraw_waiting() -> None:
-    """Whoever waits asks for nothing any more."""
+    """Withdraw all queued requests."""
     waiting = list(Workspace.objects.filter(state=State.PENDING).only("pk", "team"))
     Workspace.objects.filter(pk__in=[row.pk for row in waiting]).update(state=State.TERMINATED)
     _changed(waiting)
 
 
 def _write(rows: Iterable[Workspace]) -> list[Workspace]:
-    made = Workspace.objects.bulk_create(rows, batch_size=BATCH)
-    QueueEntry.objects.bulk_create((QueueEntry(workspace=row) for row in made), batch_size=BATCH)
-    WorkspaceStatus.objects.bulk_create((WorkspaceStatus(workspace=row) for row in made), batch_size=BATCH)
-    return made
+    created = Workspace.objects.bulk_create(rows, batch_size=BATCH)
+    QueueEntry.objects.bulk_create((QueueEntry(workspace=row) for row in created), batch_size=BATCH)
+    WorkspaceStatus.objects.bulk_create((WorkspaceStatus(workspace=row) for row in created), batch_size=BATCH)
+    return created
 
 
 def _changed(rows: Iterable[Workspace]) -> None:

@@ -1,6 +1,6 @@
-"""The openb request stream through the database, in bursts, beside the same decisions in memory.
+"""Send the openb request stream through the database in bursts, beside the same decisions in memory.
 
-Nodes and devices are rows only and nothing starts: what is measured is the cycle that decides and writes.
+Nodes and devices are rows only, and nothing starts: this measures the cycle, which decides and writes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from provisioning.types import ResourceRequest
 BATCH = 2000
 TEAMS = 100
 PEOPLE = 5000
-"""Users of a cluster of this size. With homes on the nodes, each is tied to the node of the first start."""
+"""Users of a cluster of this size. With homes on nodes, each user is tied to the node of the first start."""
 FULL_BELOW_PERCENT = 20
-"""The site is full once a burst starts fewer than this of what it brings."""
+"""The site is full once a burst starts fewer than this percentage of its requests."""
 PARTS: tuple[tuple[str, Any, str], ...] = (
     ("read", snapshot_cache, "load"),
     ("follow", snapshot_cache, "apply_changes"),
@@ -49,7 +49,10 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
 
 
 def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeCapacity], Any, list[Any]]:
-    """The cluster, the list that the mix comes from, and the stream, as `bench.placement.speed` draws it."""
+    """Return the cluster, the requests that define the mix, and the stream.
+
+    They are drawn as by `bench.placement.speed`.
+    """
     nodes = speed.copies(read_nodes(data), copies)
     past = next((read.past for read in read_workloads(data) if read.name == workload), None)
     if past is None:
@@ -59,7 +62,7 @@ def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeC
 
 
 def build(nodes: Sequence[NodeCapacity], *, homes: str) -> None:
-    """The rows of the cluster, and people who ask. `homes` is `apart` on the nodes (default) or `shared`."""
+    """Create the rows of the cluster and the users. `homes`: `apart`, on the nodes (default), or `shared`."""
     now = timezone.now()
     pool = Pool.objects.create(
         slug="openb",
@@ -95,7 +98,7 @@ def build(nodes: Sequence[NodeCapacity], *, homes: str) -> None:
 
 
 def empty() -> None:
-    """Give back all that was placed, so that the next run starts on the same empty site."""
+    """Release all placements, so that the next run starts on the same empty site."""
     AllocatedDevice.objects.all().delete()
     Allocation.objects.update(released_at=timezone.now())
     Workspace.objects.update(state=State.TERMINATED)
@@ -111,7 +114,7 @@ def in_memory(
 
 @contextmanager
 def clocked(spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of each part of a cycle. `decide` is in `update` too, and counted there only."""
+    """Add up the seconds of each part of a cycle. `decide` runs within `update` and is counted there only."""
     inside: list[str] = []
 
     def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,37 +142,38 @@ def clocked(spent: dict[str, float]) -> Iterator[None]:
 
 
 def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str, Any]:
-    """Requests arrive `burst` at a time, a cycle follows each; what does not fit leaves the queue again.
+    """Send requests in bursts of `burst`, each followed by a cycle. Requests that do not fit are withdrawn.
 
-    Seconds are of the cycles alone, with their commits: making the requests is not counted.
+    Seconds are those of the cycles including their commits, without the creation of requests.
     """
     template, flavor = Template.objects.get(), Flavor.objects.get()
     people = list(Membership.objects.select_related("team", "user"))
     bodies: dict[ResourceRequest, Any] = {}
     spent: dict[str, float] = defaultdict(float)
-    asked = started = 0
+    submitted = started = 0
     busy_s = 0.0
     cycles: list[tuple[int, float]] = []
     with clocked(spent):
-        while asked < len(stream):
+        while submitted < len(stream):
             now = timezone.now()
-            some = stream[asked : asked + burst]
+            some = stream[submitted : submitted + burst]
             for request in some:
                 if request not in bodies:
                     bodies[request] = messages.dump(request)
-            site.ask(
+            site.submit(
                 Workspace(
-                    name=f"a{burst}-{asked + place}", owner=person.user, team=person.team, template=template,
-                    flavor=flavor, resources=bodies[request], state_since=now, requested_at=now,
+                    name=f"a{burst}-{submitted + place}", owner=person.user, team=person.team,
+                    template=template, flavor=flavor, resources=bodies[request],
+                    state_since=now, requested_at=now,
                 )
                 for place, request in enumerate(some)
-                for person in (people[(asked + place) % PEOPLE],)
+                for person in (people[(submitted + place) % PEOPLE],)
             )  # fmt: skip
             began, busy_from = time.perf_counter(), time.process_time()
             report = cycle.run()
             took_s, busy_s = time.perf_counter() - began, busy_s + time.process_time() - busy_from
-            assert report is not None  # nobody else runs cycles
-            asked, started = asked + len(some), started + len(report.started)
+            assert report is not None  # no other process runs cycles
+            submitted, started = submitted + len(some), started + len(report.started)
             cycles.append((len(report.started), took_s))
             site.withdraw_waiting()
             if len(report.started) * 100 < len(some) * FULL_BELOW_PERCENT:
@@ -179,7 +183,7 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
     return {
         "database": connection.vendor,
         "burst": burst,
-        "requests": asked,
+        "requests": submitted,
         "started": started,
         "per_s": round(started / total_s, 1),
         "per_cpu_s": round(started / busy_s, 1),
@@ -198,7 +202,7 @@ def _rate(cycles: Sequence[tuple[int, float]]) -> float:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The rows of one run as Markdown."""
+    """Return the rows of one run as Markdown."""
     memory = result["memory"]
     lines = [
         f"{result['gpus']} GPUs on {result['nodes']} nodes, workload {result['workload']}; rows only, "

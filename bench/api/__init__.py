@@ -1,1 +1,1 @@
-"""Requests a second: REST and the gateway, beside JupyterHub, a bare Traefik and configurable-http-proxy."""
+"""Requests per second of REST and the gateway, beside JupyterHub, Traefik and configurable-http-proxy."""

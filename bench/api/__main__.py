@@ -1,15 +1,17 @@
-"""Requests a second: `python -m bench.api [--rounds 3] [--seconds 6] [--rows 10000] [--json FILE]`.
+"""Measure requests per second: `python -m bench.api [--rounds 3] [--seconds 6] [--rows 10000] [--json FILE]`.
 
-Berth as `make up` starts it, with its default settings in a folder of its own; JupyterHub with
-configurable-http-proxy and SQLite; and, for the gateway, a bare Traefik and a configurable-http-proxy in
-front of a JupyterLab of the same environment, on a port: a workspace has none. It gets its token from all
-three. JupyterLab is slower than all of them, so the same three stand in front of a small server too, which is
-a workspace's app in Berth: these rows compare proxies, JupyterLab's say what its user gets.
+Compares Berth as started by `make up`, with default settings in its own folder, with JupyterHub
+(configurable-http-proxy, SQLite). For the gateway, a bare Traefik and a configurable-http-proxy stand in
+front of a JupyterLab of the same environment on a TCP port, since they cannot use a workspace's Unix socket.
+JupyterLab gets its token from all three proxies.
 
-A file of a gigabyte in JupyterLab comes through the gateway and through the bare Traefik. A second Berth has
-ten thousand workspaces more, and is asked for the same list. Loads take turns,
-so that a machine that grows slower meets all of them alike: the figure of each is the median of its rounds,
-and each ratio is the median of the rounds' ratios. Eight connections of wrk. Two cores are needed.
+JupyterLab is slower than all three proxies. So they are also measured in front of a small server, which in
+Berth is the app of a workspace: those rows compare the proxies, and the rows of JupyterLab show what its user
+gets. A file of 1 GiB in JupyterLab is downloaded through the gateway and through Traefik. The same list is
+requested from a second Berth that has 10,000 more workspaces.
+
+Loads alternate, so that changes in the machine's speed affect all of them equally. Each figure is the median
+of its rounds, and each ratio the median of the rounds' ratios. wrk uses eight connections. Needs two cores.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ import httpx
 from bench.api.load import CONNECTIONS, Load, download, find_wrk, run
 from bench.api.proxies import SMALL_SERVER, Proxy, bare_traefik, http_proxy, plain_lab, small_server
 from bench.start_latency.__main__ import find_notebook_env, hub_environment, proxy_program
-from bench.start_latency.contestants import PATIENCE_S, ROOT, Berth, Hub
+from bench.start_latency.contestants import ROOT, TIMEOUT_S, Berth, Hub
 
 ROWS = 20
 FILE_MIB = 1024
-# What is asked of a load: at least so many times as many requests a second as another.
+# Targets: minimum ratio of a load's requests per second to those of another load.
 BOUNDS = (
     ("who am I", "JupyterHub: who am I", 2.0),
     ("list of 20", "JupyterHub: list of 20 users", 3.0),
@@ -50,10 +52,10 @@ Probe = Callable[[], Load]
 
 
 class ApiBerth(Berth):
-    """Berth with twenty workspaces: a small server and a JupyterLab that run, and others as there is room."""
+    """A Berth with twenty workspaces, of which a small server and a JupyterLab run, if there is capacity."""
 
     def fill(self, answer_size: int) -> None:
-        """`answer_size` is how many bytes the small server answers with."""
+        """Create the workspaces. The small server answers with `answer_size` bytes."""
         template: dict[str, str | list[str]] = {
             "slug": "small-server",
             "name": "Small server",
@@ -80,9 +82,9 @@ class ApiBerth(Berth):
         return self._post("workspaces", {**body, "template": template, "flavor": "cpu-small"})["id"]
 
     def _start(self, name: str, template: str) -> str:
-        """The host of a workspace that runs. Raises `TimeoutError`."""
+        """Wait until the workspace runs, and return its host. Raises `TimeoutError`."""
         key = self._create(name, template)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             workspace = self.client.get(
                 f"{self.base}/api/v1/workspaces/{key}", headers={**self.host, **self.authorization}
@@ -102,7 +104,7 @@ class ApiBerth(Berth):
         return lambda: run(self.base + path, headers, seconds)
 
     def download(self) -> Probe:
-        """A file of `FILE_MIB` in the home of the workspace that runs."""
+        """Return a file of `FILE_MIB` in the home of the running workspace."""
         home = next((self.folder / "var" / "homes").glob("*/*"))
         with (home / "large.bin").open("wb") as file:
             file.truncate(FILE_MIB << 20)
@@ -111,7 +113,7 @@ class ApiBerth(Berth):
 
 
 class ApiHub(Hub):
-    """JupyterHub with twenty users, one of whose servers runs."""
+    """A JupyterHub with twenty users, of whom one has a running server."""
 
     def fill(self) -> None:
         for number in range(ROWS - 1):
@@ -199,7 +201,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(probes: dict[str, Probe], rounds: int) -> dict[str, list[Load]]:
-    """Each probe once in each round, after a round that is not counted."""
+    """Run each probe once per round, after a round that is not counted."""
     loads: dict[str, list[Load]] = {name: [] for name in probes}
     for number in range(rounds + 1):
         for name, probe in probes.items():
@@ -212,7 +214,7 @@ def measure(probes: dict[str, Probe], rounds: int) -> dict[str, list[Load]]:
 
 
 def report(loads: dict[str, list[Load]], crowded: str, target: Path | None) -> int:
-    """Print the table and the verdicts; 1 when a bound is missed."""
+    """Print the table and the verdicts. Returns 1 if a bound is missed."""
     print(f"\n{'':42} {'req/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'not 2xx':>8}")
     for name, runs in loads.items():
         medians = [

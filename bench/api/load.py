@@ -1,4 +1,4 @@
-"""One load: wrk with keep-alive connections against one address, or one large download."""
+"""Generate one load: wrk with keep-alive connections to one address, or one large download."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS_MS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run of wrk has seen. `bad` are answers other than 2xx and 3xx, and broken connections."""
+    """Result of one run of wrk. `bad` counts answers other than 2xx and 3xx, and broken connections."""
 
     per_s: float
     p50_ms: float
@@ -33,7 +33,7 @@ def find_wrk() -> str:
 
 
 def run(url: str, headers: dict[str, str], seconds: int) -> Load:
-    """Eight connections for so many seconds. Raises `RuntimeError` where wrk says nothing."""
+    """Run eight connections for `seconds`. Raises `RuntimeError` if wrk prints no result."""
     options = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
     process = subprocess.run(
         [find_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", *options, url],
@@ -56,7 +56,7 @@ def run(url: str, headers: dict[str, str], seconds: int) -> Load:
 
 
 def download(url: str, headers: dict[str, str], size_mib: int) -> Load:
-    """One answer of so many MiB, as MiB a second. Raises `RuntimeError` where it is another one."""
+    """Download one answer of `size_mib`; return MiB per second. Raises `RuntimeError` for another answer."""
     parts = urlsplit(url)
     room = bytearray(1 << 20)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The same backend behind a Traefik without Berth, and behind configurable-http-proxy."""
+"""The same upstream behind a Traefik without Berth, and behind configurable-http-proxy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import httpx
 
-from bench.start_latency.contestants import end, free_port, wait_for_200
+from bench.start_latency.contestants import free_port, stop_process, wait_for_200
 
 SMALL_SERVER = Path(__file__).with_name("small_server.py")
 
 
 class Proxy:
-    """A proxy in front of one upstream; `url` is where it answers."""
+    """A proxy in front of one upstream; `url` is its address."""
 
     def __init__(self, command: list[str], port: int, folder: Path, environ: dict[str, str]) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -37,11 +37,11 @@ class Proxy:
             wait_for_200(client, self.url + path, {})
 
     def close(self) -> None:
-        end(self._process)
+        stop_process(self._process)
 
 
 def plain_lab(folder: Path, environment: Path) -> tuple[Proxy, dict[str, str]]:
-    """A JupyterLab of this environment on a port of its own, and the headers by which it is asked."""
+    """Start a JupyterLab of this environment on its own port. Returns it with the headers for requests."""
     port, token = free_port(), secrets.token_hex(16)
     home = folder / "plain-lab"
     home.mkdir()
@@ -54,13 +54,13 @@ def plain_lab(folder: Path, environment: Path) -> tuple[Proxy, dict[str, str]]:
 
 
 def small_server(folder: Path, size: int) -> Proxy:
-    """A server on a port of its own that answers with `size` bytes at once."""
+    """Start a server on its own port that answers with `size` bytes immediately."""
     port = free_port()
     return Proxy([sys.executable, str(SMALL_SERVER), str(port), str(size)], port, folder, {})
 
 
 def traefik_program() -> Path:
-    """Traefik, which is measured beside Berth and no part of it. Raises `SystemExit` where it is missing."""
+    """Return the path of Traefik, which is not part of Berth. Raises `SystemExit` if it is missing."""
     program = Path(sys.executable).with_name("traefik")
     path = str(program) if program.exists() else shutil.which("traefik")
     if path is None:

@@ -1,4 +1,4 @@
-"""Puts stopped workspaces of other people into an instance's database: `python -m bench.api.rows NUMBER`."""
+"""Insert stopped workspaces of other users into an instance's database: `python -m bench.api.rows NUMBER`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A backend that answers at once, so that proxies in front of it are compared and not backends.
+"""A server that answers immediately, so that a measurement compares the proxies in front of it.
 
 `python small_server.py PORT SIZE` answers every GET on 127.0.0.1 with SIZE bytes of JSON, in one thread. It
-is a program by itself, without packages: it also runs as a workspace's app, by its text (`-c`).
+is a self-contained program without packages, because its text also runs as a workspace's app (`-c`).
 """
 
 from __future__ import annotations

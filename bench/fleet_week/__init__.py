@@ -1,1 +1,1 @@
-"""A week of a simulated fleet, through the portal's own path with its default policy."""
+"""A week of a simulated fleet, through the portal's own functions with its default policy."""

@@ -1,13 +1,13 @@
-"""A week of a fleet of GPUs that break: what the portal's default policy makes of it.
+"""Simulate a week of a GPU fleet with faults, and report what the portal's default policy finds.
 
     python -m bench.fleet_week [--devices 2000] [--days 7] [--seed 1] [--rate 1] [--json OUT]
 
-Devices, nodes, people and the clock are simulated; everything else is the portal: nodes' messages go to the
-functions that take them, on an empty SQLite file or on DATABASE_URL, with the defaults of a pool. Reports of
-checks are judged by the check's own rules. `faults` has the rates with their sources, and says what is
-assumed. At the published rates a week has a few faults only; `--rate 25` has as many as half a year.
-The control plane looks for checks that are due every `--tick` seconds in place of every 30. What has been
-found so far is printed after each day.
+Devices, nodes, users and the clock are simulated; everything else is the portal. Messages of nodes go to the
+functions that receive them, on an empty SQLite file or on DATABASE_URL, with the default settings of a pool.
+Reports of checks are judged by the check's own rules. `faults` has the rates with their sources, and marks
+assumptions. At the published rates a week has only a few faults; `--rate 25` gives as many as half a year.
+The control plane looks for due checks every `--tick` seconds instead of every 30 s. Interim figures are
+printed after each day.
 """
 
 from __future__ import annotations

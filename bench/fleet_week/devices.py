@@ -1,4 +1,4 @@
-"""A simulated device, and what a check of it would have measured, judged by the check's own rules."""
+"""A simulated device, and measurements as a check of it would return, judged by the check's own rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS = {Level.QUICK: 5.0, Level.STANDARD: 60.0, Level.EXTENDED: 900.0}
 SCRUB_S = 5.0
 HANGS_AFTER_S = 15.0
 REACHED = 0.88
-"""Of the datasheet's peak, by a device that is well."""
+"""Fraction of the datasheet's peak that a healthy device reaches."""
 RESERVED_MIB = 600
 
 
@@ -49,7 +49,7 @@ MODELS = (
 
 @dataclass(slots=True)
 class Gpu:
-    """`factor` is its own speed among its model's; `slow` and `wrong_tiles` are of its fault."""
+    """`factor` is its speed relative to its model. `slow` and `wrong_tiles` are effects of its fault."""
 
     uuid: str
     node: str
@@ -76,24 +76,24 @@ class Gpu:
             facts={"pci_bus_id": f"{self.slot}.0"},
         )  # fmt: skip
 
-    def breaks(self, fault: FaultClass, at_s: float, chance: random.Random) -> None:
+    def break_down(self, fault: FaultClass, at_s: float, chance: random.Random) -> None:
         self.fault, self.since_s = fault, at_s
         self.slow = chance.uniform(faults.SLOW_FROM, faults.SLOW_TO) if fault.slow else 1.0
         self.wrong_tiles = 10 ** chance.uniform(*faults.WRONG_LOG10) if fault.wrong else 0.0
 
-    def mended(self) -> None:
+    def repair(self) -> None:
         self.fault, self.slow, self.wrong_tiles = None, 1.0, 0.0
 
 
 def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) -> tuple[Report, float]:
-    """The report, and the seconds that the device was taken by the check."""
+    """Return the report, and the seconds for which the check occupied the device."""
     level = Level(command.level)
-    look, tests, findings = _look(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
-    state, took_s = look.state, SECONDS[level]
+    session, tests, findings = _measure(gpu, command, None, chance, crowded=chance.random() < faults.CROWDED)
+    state, took_s = session.state, SECONDS[level]
     if names := second_look.repeatable_tests(tests, findings):
-        # Alone on its node, as the runner has it.
+        # Alone on its node, as in the runner.
         repeated = [test for test in state.plan if test.name in names]
-        _again, alone, alone_findings = _look(gpu, command, repeated, chance, crowded=False)
+        _again, alone, alone_findings = _measure(gpu, command, repeated, chance, crowded=False)
         tests = second_look.merge_results(tests, alone, names)
         findings = list(second_look.findings_of_both(findings, alone_findings, verdict.of_tests(tests)))
         took_s += SECONDS[level] * len(repeated) / len(state.plan)
@@ -111,15 +111,15 @@ def check(gpu: Gpu, command: CheckCommand, now: float, chance: random.Random) ->
     return report, took_s
 
 
-def _look(
+def _measure(
     gpu: Gpu, command: CheckCommand, of: Sequence[Test] | None, chance: random.Random, *, crowded: bool
 ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
     level = Level(command.level)
-    look = Check(
+    session = Check(
         gpu.uuid, level, peers=(), deadline_s=DEADLINE_S[level], on_progress=None,
         simulation=Simulation(DRIVER, DRIVER), child=(), watcher=(), timing=Timing(), plan=None,
     )  # fmt: skip
-    state = look.state
+    state = session.state
     state.facts, state.software = _facts(gpu), dict(SOFTWARE)
     state.before, state.xid_events = _snapshot(gpu), True
     state.findings += health.state(state.before)
@@ -128,12 +128,12 @@ def _look(
         state.lost = True
         state.find("lost", Severity.FAIL, "The device has fallen off the bus.", verdict.Action.REBOOT)
     elif not any(finding.severity == Severity.FAIL for finding in state.findings):
-        _load(gpu, look, of or plan_for(level, state.facts), chance, crowded=crowded)
-    return look, *look.judge(command.baseline, command.node_median, command.baseline_of)
+        _load(gpu, session, of or plan_for(level, state.facts), chance, crowded=crowded)
+    return session, *session.judge(command.baseline, command.node_median, command.baseline_of)
 
 
-def _load(gpu: Gpu, look: Check, plan: Sequence[Test], chance: random.Random, *, crowded: bool) -> None:
-    state, fault, level = look.state, gpu.fault, look.level
+def _load(gpu: Gpu, session: Check, plan: Sequence[Test], chance: random.Random, *, crowded: bool) -> None:
+    state, fault, level = session.state, gpu.fault, session.level
     state.plan = tuple(plan)
     long = level != Level.QUICK
     shows = fault is not None and (long or not fault.only_under_load)
@@ -223,7 +223,7 @@ def _snapshot(gpu: Gpu) -> dict[str, Any]:
 
 
 def scrub(gpu: Gpu, command: CheckCommand) -> tuple[ScrubResult, float]:
-    """What a scrub finds, and the seconds it takes: wrong products are none of its business."""
+    """Return the result of a scrub and its seconds. A scrub does not detect wrong products."""
     signs = frozenset()
     if gpu.vanished:
         signs = frozenset({"xid79"})

@@ -1,12 +1,12 @@
-"""What breaks, how often, and where it shows. Every number has its source, or is called an assumption.
+"""Faults, their rates and symptoms. Every number has its source, or is marked as an assumption.
 
 Meta's training of Llama 3 405B saw these unexpected interruptions on 16,384 H100 in 54 days ("The Llama 3
 Herd of Models", arXiv:2407.21783, table 5): faulty GPU 148, HBM3 memory 72, SRAM 19, GPU system processor 17,
-silent data corruption 6, thermal interface and sensor 6. "Faulty GPU" has NVLink among it and is not split
-any further there; that its classes here have equal parts of it is an ASSUMPTION.
+silent data corruption 6, thermal interface and sensor 6. "Faulty GPU" includes NVLink and is not divided
+further there; equal parts for its classes here are an ASSUMPTION.
 
 Meta finds about one device in a thousand that corrupts silently ("How Meta keeps its AI hardware reliable",
-engineering.fb.com, 2025-07-22): so many have it when the week begins.
+engineering.fb.com, 2025-07-22): as many have the fault when the week begins.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ SILENT_DEVICES = 1 / 1000
 PARTS_OF_FAULTY_GPU = 5
 STRAGGLERS_AS_THERMAL = 6
 XID_TOLD = 0.95
-"""Part of XIDs that a watcher sees: the rest falls into its restarts, or is not logged."""
+"""Part of XIDs that a watcher sees. Others happen while it restarts, or are not logged."""
 APPLICATION_XIDS_PER_GPU_HOUR = 1 / 100
-"""XIDs 13, 31 and 43 of programs that go wrong, on GPUs at work."""
+"""XIDs 13, 31 and 43 of faulty programs, on GPUs at work."""
 FIGURE_SIGMA = 0.015
-"""Between two measurements of one device, and between two devices of a model."""
+"""Deviation between two measurements of one device, and between two devices of a model."""
 CROWDED = 0.01
 CROWDED_FACTOR = 0.7
-"""So many first looks are spoilt by a neighbour, and come to so much of their figure."""
+"""Fraction of first measurements that a neighbour disturbs, and the fraction of the value that they reach."""
 CORRECTED_STORM = 0.002
-"""Checks during which a healthy device corrects more ECC errors than is usual."""
+"""Fraction of checks during which a healthy device corrects more ECC errors than usual."""
 SLOW_FROM, SLOW_TO = 0.6, 0.92
-"""What a straggler reaches of its speed under load."""
+"""Fraction of its speed under load that a straggler reaches."""
 WRONG_LOG10 = (-6.0, -1.0)
-"""Tiles of products on a broken multiprocessor of which one is wrong: 10 to the power of these."""
+"""Range of exponents: on a broken multiprocessor, one of 10 to this power tiles of products is wrong."""
 TILES = {"quick": 200, "standard": 20_000, "extended": 200_000}
-"""Tiles of products for each multiprocessor in a check."""
+"""Tiles of products per multiprocessor in a check."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultClass:
-    """`events` in Llama 3's 54 days. `xids` are told when it begins, each by the chance of `XID_TOLD`.
+    """A class of faults with its number of `events` in Llama 3's 54 days.
 
-    `snapshot` is what NVML says of the device from then on. `crashes`: what runs there ends with an error.
+    `xids` are reported when it begins, each with the probability `XID_TOLD`. `snapshot` has NVML's values of
+    the device from then on. With `crashes`, workspaces on the device end with an error.
     """
 
     name: str
@@ -61,11 +62,11 @@ class FaultClass:
     wrong: bool = False
     slow: bool = False
     only_under_load: bool = False
-    """It shows only when the device has been at full power for some seconds: never in a quick check."""
+    """It shows only after some seconds at full power, so never in a quick check."""
 
     @property
     def hard(self) -> bool:
-        """Whether the driver says so by itself."""
+        """Whether the driver reports the fault."""
         return bool(self.xids)
 
     @property
@@ -93,5 +94,5 @@ CLASSES = (
     FaultClass("heat", 6, throttle=0x40, only_under_load=True),
     FaultClass("straggler", STRAGGLERS_AS_THERMAL, slow=True, only_under_load=True),
 )  # fmt: skip
-"""That one half of the silent ones shows at any load and the other under load alone is an ASSUMPTION."""
+"""That half of the silent faults show at any load, and the others only under full load, is an ASSUMPTION."""
 APPLICATION_XIDS = (13, 31, 43)

@@ -1,4 +1,4 @@
-"""What the portal did about each fault, read from its own audit log."""
+"""What the portal did about each fault, read from its audit log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WATCHER, INVENTORY = "watcher", "inventory"
 
 @dataclass(slots=True)
 class Outage:
-    """A device out of placement, and what took it out."""
+    """A period in which a device was out of placement, and its cause."""
 
     uuid: str
     from_s: float
@@ -31,7 +31,7 @@ class Outage:
 
 
 def outages(week: Week) -> list[Outage]:
-    """In the order of their beginnings; that of a device which is out already is the same one."""
+    """Return outages by their beginning. A device that is already out continues its outage."""
     runs = GpuCheckRun.objects.filter(state=RunState.DONE, verdict__in=["fail", "hung", "inconclusive"])
     by_run = {
         (uuid, finished): f"{level if kind == CheckKind.CHECK else 'scrub'} ({cause})"
@@ -49,7 +49,7 @@ def outages(week: Week) -> list[Outage]:
         for uuid in data.get("devices") or [data["device"]]:
             seconds = _since(at)
             if kind in IN:
-                # A device that is in the inventory again is out until its check has passed.
+                # A device that returns to the inventory stays out of placement until its check has passed.
                 if uuid in open_ and (
                     kind == AuditKind.DEVICE_UNCORDONED or open_[uuid].channel == INVENTORY
                 ):
@@ -73,15 +73,15 @@ def _lasts(case: Case, at_s: float) -> bool:
 
 
 def summary(week: Week) -> dict[str, Any]:
-    """The figures of a week, plain enough for JSON."""
+    """Return the figures of a week as plain values for JSON."""
     outs = outages(week)
     first: dict[int, Outage] = {}
-    for out in outs:
-        if out.case is not None:
-            first.setdefault(id(out.case), out)
+    for outage in outs:
+        if outage.case is not None:
+            first.setdefault(id(outage.case), outage)
     end_s = week.days * 24 * HOUR_S
     gpu_h = week.devices * week.days * 24
-    wrong = [out for out in outs if out.case is None]
+    wrong = [outage for outage in outs if outage.case is None]
     degraded = Event.objects.filter(kind=AuditKind.DEVICE_CHECK_DEGRADED).values_list("data", flat=True)
     checked_h = sum(s for name, s in week.check_s.items() if name != "scrub") / HOUR_S
     return {
@@ -92,7 +92,7 @@ def summary(week: Week) -> dict[str, Any]:
         "faults": len(week.cases),
         "cordoned_rightly": len(first),
         "cordoned_wrongly": len(wrong),
-        "wrong_by_channel": dict(Counter(out.channel for out in wrong)),
+        "wrong_by_channel": dict(Counter(outage.channel for outage in wrong)),
         "missed": len(week.cases) - len(first),
         "classes": [_of_class(fault.name, week, first) for fault in CLASSES],
         "all_hours": _hours((first[id(c)].from_s - c.at_s) for c in week.cases if id(c) in first),
@@ -103,7 +103,7 @@ def summary(week: Week) -> dict[str, Any]:
         "checks_percent": round(100 * checked_h / gpu_h, 4),
         "scrubs_percent": round(100 * week.check_s["scrub"] / HOUR_S / gpu_h, 4),
         "gpu_hours_lost_to_wrong_cordons": round(
-            sum((out.until_s or end_s) - out.from_s for out in wrong) / HOUR_S, 1
+            sum((outage.until_s or end_s) - outage.from_s for outage in wrong) / HOUR_S, 1
         ),
         "gpu_hours_of_work": round(week.work_gpu_s / HOUR_S),
         "gpu_hours_of_work_on_bad_devices": round(sum(week.bad_work_gpu_s.values()) / HOUR_S, 1),
@@ -111,13 +111,13 @@ def summary(week: Week) -> dict[str, Any]:
 
 
 def _of_class(name: str, week: Week, first: dict[int, Outage]) -> dict[str, Any]:
-    cases = [case for case in week.cases if case.what == name]
+    cases = [case for case in week.cases if case.fault == name]
     outs = [first[id(case)] for case in cases if id(case) in first]
     return {
         "class": name,
         "faults": len(cases),
         "found": len(outs),
-        "channels": dict(Counter(out.channel for out in outs).most_common()),
+        "channels": dict(Counter(outage.channel for outage in outs).most_common()),
         "hours": _hours((first[id(case)].from_s - case.at_s) for case in cases if id(case) in first),
         "bad_work_gpu_hours": round(week.bad_work_gpu_s[name] / HOUR_S, 1),
     }
@@ -133,7 +133,7 @@ def _hours(seconds: Iterable[float]) -> dict[str, float] | None:
 
 
 def table(facts: dict[str, Any]) -> str:
-    """For people, in the style of docs/measurements.md."""
+    """Return the figures as Markdown, in the style of docs/measurements.md."""
     lines = [
         f"{facts['devices']} devices, {facts['days']:g} days, {facts['sessions']} sessions, "
         f"{facts['faults']} faults: {facts['cordoned_rightly']} cordoned rightly, "

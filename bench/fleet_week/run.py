@@ -1,4 +1,4 @@
-"""The week, event by event, on a clock of its own. What nodes say goes to the portal's own functions."""
+"""Run the week event by event on a simulated clock. Messages of nodes go to the portal's own functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from uuid import UUID
 import time_machine
 from django.utils import timezone
 
-from bench.admission.__main__ import Silent
+from bench.admission.__main__ import NoOpRedis
 from bench.fleet_week import devices, faults, site
 from bench.fleet_week.devices import Gpu
 from bench.fleet_week.faults import CLASSES, FaultClass
@@ -47,28 +47,28 @@ BUSY = 0.8
 SIZES = ((1, 0.60), (2, 0.20), (4, 0.10), (8, 0.10))
 HELD_MEDIAN_H, HELD_SIGMA = 24.0, 0.8
 NOTICES_AFTER_H = 1.0
-"""Whose work has crashed on a device stops the workspace after so long, on average."""
-MENDED_AFTER_H = 4.0
-"""An operator has mended a device that is out and free, and asks for a check."""
+"""A user whose work has crashed on a device stops the workspace after this time, on average."""
+REPAIR_DELAY_H = 4.0
+"""An operator repairs a device that is out and free after this time, and requests a check."""
 
-TOLD_AFTER_S = 5.0
-"""The watcher's promise."""
+REPORT_DELAY_S = 5.0
+"""Maximum delay of the watcher."""
 INVENTORY_S = 60.0
 STARTS_S, ENDS_S = 3.0, 5.0
 CYCLE_S = 60.0
-"""The queue's cycles that are asked for within so long are one here: a real one comes at once."""
+"""Queue cycles that are requested within this time are merged. A real cycle starts immediately."""
 
 
-class Nobody(Silent):
-    """Redis, where no browser and no gateway listens."""
+class NoOpLiveRedis(NoOpRedis):
+    """Replaces Redis, without browsers and gateways."""
 
     def eval(self, *_: object) -> int:
         return 0
 
 
 @contextmanager
-def quiet(log: logging.Logger) -> Iterator[None]:
-    """It says of each XID of an application that it is left out, which is what is hoped for."""
+def log_disabled(log: logging.Logger) -> Iterator[None]:
+    """Suppress the log lines about XIDs of applications, which the portal ignores as it should."""
     log.disabled = True
     try:
         yield
@@ -78,9 +78,9 @@ def quiet(log: logging.Logger) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Case:
-    """A fault, from its beginning."""
+    """A fault, with its beginning and end."""
 
-    what: str
+    fault: str
     uuid: str
     at_s: float
     ended_s: float | None = None
@@ -88,7 +88,7 @@ class Case:
 
 @dataclass(slots=True)
 class Week:
-    """What happened, for the report; the portal's own audit log says what it did about it."""
+    """What happened in the week, for the report; the portal's audit log has its reactions."""
 
     devices: int
     days: float
@@ -106,10 +106,10 @@ OnDay = Callable[[Week], object]
 
 
 class Fleet:
-    """Devices, people and the clock. `rate` multiplies the published rates of faults.
+    """Devices, users and the clock. `rate` multiplies the published rates of faults.
 
-    `on_day` is told after each day what happened until then. The pool has its
-    defaults but for `policy`.
+    `on_day` is called after each day with the events so far. The pool has default settings except for
+    `policy`.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class Fleet:
     def run(self) -> Week:
         with (
             mock.patch.object(app, "send_task", self._sent),
-            mock.patch.object(live, "connection", Nobody),
-            quiet(device_errors.log),
+            mock.patch.object(live, "connection", NoOpLiveRedis),
+            log_disabled(device_errors.log),
             # Reading a snapshot again takes time on the machine, but none on the simulated clock.
             mock.patch.multiple(snapshot_cache, MIN_MAX_AGE_S=HOUR_S, MAX_AGE_S=HOUR_S),
             time_machine.travel(START, tick=False) as clock,
@@ -156,7 +156,7 @@ class Fleet:
 
     def _begin(self) -> None:
         self.site = site.Site(self.policy)
-        self._take_stock()
+        self._report_inventory()
         site.with_history(self.site.pool, list(self.gpus.values()), self.chance)
         for gpu in self.gpus.values():
             for fault in CLASSES:
@@ -167,9 +167,9 @@ class Fleet:
         self._next_application_xid()
         busy = int(BUSY * len(self.gpus))
         while busy > 0:
-            busy -= self._arrives()
+            busy -= self._start_arrival()
         self._next_arrival()
-        self.at(1.0, self._look)
+        self.at(1.0, self._run_due_work)
         self.at(DAY_S, self._day_ends)
 
     def _day_ends(self) -> None:
@@ -194,21 +194,21 @@ class Fleet:
 
     def _break(self, gpu: Gpu, fault: FaultClass) -> None:
         self._account_of(gpu)
-        gpu.breaks(fault, self.now_s, self.chance)
+        gpu.break_down(fault, self.now_s, self.chance)
         case = Case(fault.name, gpu.uuid, self.now_s)
         self.week.cases.append(case)
         self.open_cases[gpu.uuid] = case
         xids = [xid for xid in fault.xids if self.chance.random() < faults.XID_TOLD]
         if xids:
-            self.at(TOLD_AFTER_S, lambda: self._tell(gpu, xids))
+            self.at(REPORT_DELAY_S, lambda: self._report_xids(gpu, xids))
         if fault.vanishes:
-            self.at(self.chance.uniform(0, INVENTORY_S), self._take_stock)
+            self.at(self.chance.uniform(0, INVENTORY_S), self._report_inventory)
         if fault.crashes:
             for key in self._holders(gpu):
                 after_s = self.chance.expovariate(1 / (NOTICES_AFTER_H * HOUR_S))
                 self.at(after_s, lambda key=key: self._leave(key))
 
-    def _tell(self, gpu: Gpu, xids: list[int]) -> None:
+    def _report_xids(self, gpu: Gpu, xids: list[int]) -> None:
         errors = tuple(
             DeviceError(gpu.slot, xid, f"NVRM: Xid (PCI:{gpu.slot}): {xid}, pid=1, name=python")
             for xid in xids
@@ -225,9 +225,9 @@ class Fleet:
         if uuids:
             self.week.application_xids += 1
             xid = self.chance.choice(faults.APPLICATION_XIDS)
-            self._tell(self.gpus[self.chance.choice(uuids)], [xid])
+            self._report_xids(self.gpus[self.chance.choice(uuids)], [xid])
 
-    def _take_stock(self) -> None:
+    def _report_inventory(self) -> None:
         now = START.timestamp() + self.now_s
         apply_inventory(pool=self.site.pool, inventory=site.inventory(list(self.gpus.values()), now))
 
@@ -238,16 +238,16 @@ class Fleet:
 
     def _arrival(self) -> None:
         self._next_arrival()
-        self._arrives()
+        self._start_arrival()
 
-    def _arrives(self) -> int:
+    def _start_arrival(self) -> int:
         size = self.chance.choices([n for n, _ in SIZES], [part for _, part in SIZES])[0]
         model = self.chance.choice(list(self.gpus.values())).model.name
         held_s = HOUR_S * HELD_MEDIAN_H * self.chance.lognormvariate(0, HELD_SIGMA)
         self.week.sessions += 1
         row = self.site.ask(model, size, min(int(held_s), 20 * 86_400), f"w{self.week.sessions}")
         self.ends[row.pk] = held_s
-        self._cycle_soon()
+        self._schedule_cycle()
         return size
 
     def _leave(self, key: UUID) -> None:
@@ -259,7 +259,7 @@ class Fleet:
         return [key for key, (_, uuids) in self.held.items() if gpu.uuid in uuids]
 
     def _account(self, key: UUID) -> None:
-        """Its time on its devices up to now; work on one that is broken is told by the fault's class."""
+        """Add its time on its devices up to now to the sums; on a faulty device by the class of fault."""
         since_s, uuids = self.held.pop(key)
         for uuid in uuids:
             gpu = self.gpus[uuid]
@@ -275,45 +275,45 @@ class Fleet:
 
     # --- the clock of the control plane, and operators ---
 
-    def _look(self) -> None:
-        self.at(self.tick_s, self._look)
+    def _run_due_work(self) -> None:
+        self.at(self.tick_s, self._run_due_work)
         policy.run()
-        # Those that run need nobody: they send no heartbeats here.
+        # Running workspaces need no attention, since they send no heartbeats here.
         due = Workspace.objects.filter(next_reconcile_at__lte=timezone.now()).exclude(state=State.RUNNING)
         for key in list(due.values_list("pk", flat=True)):
             reconcile.reconcile(key)
         for uuid in Device.objects.filter(cordoned=True).values_list("uuid", flat=True):
-            self._to_mend(uuid)
+            self._schedule_repair(uuid)
         for uuid in Device.objects.filter(present=False).values_list("uuid", flat=True):
-            self._to_mend(uuid)
+            self._schedule_repair(uuid)
 
-    def _to_mend(self, uuid: str) -> None:
+    def _schedule_repair(self, uuid: str) -> None:
         if uuid not in self.mending:
             self.mending.add(uuid)
-            self.at(MENDED_AFTER_H * HOUR_S, lambda: self._mend(uuid))
+            self.at(REPAIR_DELAY_H * HOUR_S, lambda: self._repair(uuid))
 
-    def _mend(self, uuid: str) -> None:
+    def _repair(self, uuid: str) -> None:
         gpu = self.gpus[uuid]
         if AllocatedDevice.objects.filter(device__uuid=uuid, active=True).exists():
-            self.at(HOUR_S, lambda: self._mend(uuid))
+            self.at(HOUR_S, lambda: self._repair(uuid))
             return
         self.mending.discard(uuid)
         had_vanished = gpu.vanished
         if case := self.open_cases.pop(uuid, None):
             case.ended_s = self.now_s
-        gpu.mended()
+        gpu.repair()
         if had_vanished:
-            # It is back in the inventory, and the portal looks at it for that.
-            self._take_stock()
+            # Its return to the inventory makes the portal check it.
+            self._report_inventory()
             return
         device = Device.objects.get(uuid=uuid)
         if device.cordoned:
             try:
                 runs.request_check(actor=self.site.operator, device_id=device.pk, cause=CheckCause.OPERATOR)
             except PortalError:
-                self._to_mend(uuid)
+                self._schedule_repair(uuid)
 
-    def _cycle_soon(self) -> None:
+    def _schedule_cycle(self) -> None:
         if not self.cycle_due:
             self.cycle_due = True
             self.at(CYCLE_S, self._cycle)
@@ -332,7 +332,7 @@ class Fleet:
             case "node.execute":
                 self._execute(messages.load(kwargs["command"], Command))
             case "control.schedule":
-                self._cycle_soon()
+                self._schedule_cycle()
             case "control.reconcile":
                 self.at(0.1, lambda: reconcile.reconcile(UUID(kwargs["workspace_id"])))
             case _:

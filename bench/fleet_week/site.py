@@ -1,4 +1,4 @@
-"""The fleet's rows as they stand when the week begins: a pool with the policy that pools have by default."""
+"""Rows of the fleet at the beginning of the week: a pool with the default policy of pools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BATCH = 500
 
 
 def fleet(devices: int, chance: random.Random) -> list[Gpu]:
-    """Nodes of eight of one model; models take turns."""
+    """Create nodes with eight devices of one model each; models alternate."""
     gpus = []
     for number in range(max(1, devices // PER_NODE)):
         model = MODELS[number % len(MODELS)]
@@ -43,7 +43,7 @@ def fleet(devices: int, chance: random.Random) -> list[Gpu]:
 
 
 def inventory(gpus: Sequence[Gpu], now: float) -> Inventory:
-    """What all nodes show now."""
+    """Return what all nodes report now."""
     by_node: dict[str, list[Gpu]] = {}
     for gpu in gpus:
         by_node.setdefault(gpu.node, []).append(gpu)
@@ -60,10 +60,10 @@ def inventory(gpus: Sequence[Gpu], now: float) -> Inventory:
 
 
 class Site:
-    """The pool, with the defaults but for `policy`, and the one team that asks for its devices."""
+    """The pool, with default settings except for `policy`, and the only team that requests its devices."""
 
     def __init__(self, policy: Mapping[str, Any]) -> None:
-        # With the policy of a pool of real devices. What is said of its devices is marked as simulated.
+        # It has the policy of a pool of real devices. Reports about its devices are marked as simulated.
         self.pool = Pool.objects.create(
             slug="fleet", name="Fleet", driver="local", simulated=True, state=PoolState.ONLINE,
             # One user asks for everything, so homes of single nodes would keep all work on one node.
@@ -89,7 +89,7 @@ class Site:
         }  # fmt: skip
 
     def ask(self, model: str, size: int, expected_s: int, name: str) -> Workspace:
-        """A request that waits for the queue's next cycle."""
+        """Create a request that waits for the next queue cycle."""
         now, flavor = timezone.now(), self.flavors[model, size]
         request = flavor.as_request()
         row = Workspace.objects.create(
@@ -104,10 +104,10 @@ class Site:
 
 
 def with_history(pool: Pool, gpus: Sequence[Gpu], chance: random.Random) -> None:
-    """The week begins in the middle of things, and not with a fleet that nobody has seen.
+    """Give the fleet a history, since the week does not begin with new devices.
 
-    Each device has passed a check of the pool's level within the pool's time for that, and a quick one within
-    the time that a hand-out allows; both at any moment of it.
+    Each device has passed a check of the pool's level within the pool's interval, and a quick check within
+    the time that a hand-out allows, both at a random moment.
     """
     now = timezone.now()
     rows = {row.uuid: row for row in Device.objects.select_related("node", "node__pool")}

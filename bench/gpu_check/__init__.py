@@ -1,1 +1,1 @@
-"""Acceptance of the GPU check on a real device, in one command."""
+"""Acceptance test of the GPU check on a real device, in one command."""

@@ -1,9 +1,9 @@
-"""`python -m bench.gpu_check [--uuid GPU-…] [--all-levels] [--peer GPU-…] [--out DIR]`: acceptance on a GPU.
+"""Acceptance on a GPU: `python -m bench.gpu_check [--uuid GPU-…] [--all-levels] [--peer GPU-…] [--out DIR]`.
 
 Writes `gpu-check.json` (all figures and reports) and `gpu-check.md` (a section for docs/measurements.md, with
-the time of each test). Exit codes: 0 all met, 1 something missed, 4 no driver or GPU. Takes two to three
-minutes; with `--all-levels`, which adds a shortened extended level, up to eight. The device and its peers
-must be idle; their memory is overwritten.
+the time of each test). Exit codes: 0 all requirements met, 1 a requirement missed, 4 no driver or GPU. Takes
+two to three minutes; with `--all-levels`, which adds a shortened extended level, up to eight. The device and
+its peers must be idle; their memory is overwritten.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ KILL_AFTER_S, KILLED_WITHIN_S = 0.5, 20.0
 class Line:
     """A requirement, its measured value and whether it is met (None if it could not be measured)."""
 
-    what: str
+    name: str
     required: str
-    seen: str
+    measured: str
     met: bool | None
     cause: str = ""
 
 
 def first_device() -> str:
-    """The UUID of the first GPU. Raises `LookupError` with the reason where there is none."""
+    """Return the UUID of the first GPU. Raises `LookupError` with the reason if there is none."""
     import pynvml
 
     try:
@@ -110,7 +110,7 @@ def _copy(report: Report) -> Line:
         size = test.measures["working_set_mib"]
         directions = f"kernel {kernel:.0f}, driver's copy {driver:.0f} GB/s, working set {size:.0f} MiB"
     line = _share("device copy", value, peak.memory_gb_s if peak else None, COPY_SHARE, "GB/s", directions)
-    return Line(line.what, line.required, line.seen, line.met, line.cause or directions)
+    return Line(line.name, line.required, line.measured, line.met, line.cause or directions)
 
 
 def _bf16(report: Report) -> Line:
@@ -126,12 +126,12 @@ def _bf16(report: Report) -> Line:
     clock = report.samples.get("sm_clock_mhz", {})
     power = report.samples.get("power_mw", {})
     cause = (
-        f"for 5 s on end {test.measures.get('gemm_bf16_tflops', 0):.0f} TFLOP/s, SM clock down to "
+        f"over 5 s {test.measures.get('gemm_bf16_tflops', 0):.0f} TFLOP/s, SM clock down to "
         f"{clock.get('min')} MHz, power up to {power.get('max')} mW; {test.detail.get('by')}"
     )
     burst = test.measures.get("gemm_bf16_burst_tflops")
-    line = _share("BF16 product, at first", burst, top, BF16_SHARE, "TFLOP/s", cause)
-    return Line(line.what, line.required, line.seen, line.met, line.cause or cause)
+    line = _share("BF16 product, initial burst", burst, top, BF16_SHARE, "TFLOP/s", cause)
+    return Line(line.name, line.required, line.measured, line.met, line.cause or cause)
 
 
 def _canary(report: Report) -> Line:
@@ -154,7 +154,7 @@ def _coverage(report: Report) -> Line:
 
 
 def _killed(uuid: str, run: Callable[..., Report]) -> tuple[Line, Report]:
-    """A test that lasts longer than it may: its process is ended, this one goes on."""
+    """Run a test that exceeds its deadline; only its process is ended."""
     plan = [Test("bit_fade", "bit_fade", KILL_AFTER_S, params={"seconds": 30.0})]
     started = time.monotonic()
     report = run(uuid, "quick", plan=plan)
@@ -177,7 +177,7 @@ def _after(report: Report) -> Line:
 
 
 def shortened(plan: Sequence[Test]) -> list[Test]:
-    """The same tests, of which the longest take less time."""
+    """Return the plan with the longest tests shortened."""
 
     def seconds(test: Test) -> dict[str, Any]:
         required = STEADY_S if test.name == "steady" else SHORTENED.get(test.probe)
@@ -187,13 +187,13 @@ def shortened(plan: Sequence[Test]) -> list[Test]:
 
 
 def times(reports: dict[str, Report]) -> str:
-    """A table of what each test took at each level, in seconds."""
+    """Return a table of the seconds of each test at each level."""
     columns = {name: report for name, report in reports.items() if name in ("quick", "standard", "extended")}
     names = list(dict.fromkeys(test.name for report in columns.values() for test in report.tests))
     rows = []
     for name in names:
-        found = [_test(report, name) for report in columns.values()]
-        cells = ["" if t is None else f"{t.duration_ms / 1000:.1f} {t.status}" for t in found]
+        tests = [_test(report, name) for report in columns.values()]
+        cells = ["" if t is None else f"{t.duration_ms / 1000:.1f} {t.status}" for t in tests]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     head = [f"| test, s | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     return "\n".join([*head, *rows, ""])
@@ -202,7 +202,7 @@ def times(reports: dict[str, Report]) -> str:
 def accept(
     uuid: str, run: Callable[..., Report], *, all_levels: bool = False, peers: Sequence[str] = ()
 ) -> tuple[list[Line], dict[str, Report]]:
-    """All demands, and the reports they are taken from."""
+    """Check all requirements; return them and the reports on which they are based."""
     reports: dict[str, Report] = {}
 
     def timed(name: str, level: str, **more: Any) -> float:
@@ -211,7 +211,7 @@ def accept(
         reports[name] = run(uuid, level, **more)
         return time.monotonic() - started
 
-    # The first run after a driver's start is slower; it is the one that counts for a cold node.
+    # The first run after a driver's start is slower: it shows the time on a cold node.
     cold_s = timed("quick, cold", "quick")
     quick_s = timed("quick", "quick")
     standard_s = timed("standard", "standard", peers=peers)
@@ -239,7 +239,7 @@ def accept(
 
 
 def markdown(lines: Sequence[Line], reports: dict[str, Report], at: datetime) -> str:
-    """A section for docs/measurements.md."""
+    """Return a section for docs/measurements.md."""
     report = reports["standard"]
     facts = report.facts
     marks = {True: "met", False: "**missed**", None: "not measured"}
@@ -248,14 +248,14 @@ def markdown(lines: Sequence[Line], reports: dict[str, Report], at: datetime) ->
     if report.simulated:
         head += " (simulated: these figures say nothing about a device)"
     driver = f"driver {facts.driver_version}, CUDA {facts.cuda_version}, " if facts else ""
-    rows = [f"| {x.what} | {x.required} | {x.seen} | {marks[x.met]} | {x.cause} |" for x in lines]
+    rows = [f"| {x.name} | {x.required} | {x.measured} | {marks[x.met]} | {x.cause} |" for x in lines]
     return "\n".join(
         [
             head,
             "",
             f"{name}, {driver}kernels: {report.software.get('kernels', '')}, "
             f"products: {report.software.get('blas', '')}; {at:%Y-%m-%d}. "
-            "Made by `python -m bench.gpu_check`.",
+            "Generated by `python -m bench.gpu_check`.",
             "",
             "| what | required | measured | | remark |",
             "|---|---|---|---|---|",

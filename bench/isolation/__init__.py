@@ -1,1 +1,1 @@
-"""What keeping workspaces apart costs: memory, CPU and start of each, and the way to one."""
+"""Cost of isolating workspaces: memory, CPU and start time of each, and speed of the route to its app."""

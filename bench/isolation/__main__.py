@@ -1,11 +1,12 @@
-"""Workspaces with a network of their own beside workspaces that share the machine's, by the local driver.
+"""Compare workspaces that have their own network with workspaces that share the machine's.
 
     python -m bench.isolation --json isolation.json [--count 50] [--rounds 3] [--idle-s 30]
 
-`start`: from `ensure_started` until it runs, one after the other, in alternating rounds. `memory`:
-proportional set size of each part. `idle`: CPU of what isolation adds, while nobody asks. `way`: an answer
-of two bytes, and a gigabyte, through a bare Traefik to the app's port, through the front door to its socket,
-and through the front door with forward-auth before it, which a small server answers from a constant.
+Uses the local driver. `start`: from `ensure_started` until the app runs, one after the other in alternating
+rounds. `memory`: proportional set size of each part. `idle`: CPU of the isolation's processes without
+requests. `way`: an answer of two bytes, and one of a gigabyte, through a bare Traefik to the app's port,
+through the front door to its socket, and through the front door with forward-auth by a small server with a
+constant answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,10 @@ async def main():
 asyncio.run(main())
 """
 HOST = "ws-" + "0" * 32 + ".localhost"
-TOLD = Callable[[str], None]
 
 
 class Node:
-    """A local driver in a folder of its own, with or without networks for its workspaces."""
+    """A local driver in its own folder, with or without networks for its workspaces."""
 
     def __init__(self, folder: Path, *, own: bool) -> None:
         self.home = folder
@@ -104,7 +104,7 @@ class Node:
         self.refs: list[WorkspaceRef] = []
 
     def start(self) -> tuple[Observation, float]:
-        """A workspace that runs, and the milliseconds that it took."""
+        """Start a workspace; return it with the milliseconds until it runs."""
         ref = WorkspaceRef(str(uuid.uuid4()), 1)
         spec = WorkspaceSpec(
             ref=ref,
@@ -130,7 +130,7 @@ class Node:
             time.sleep(0.002)
 
     def parts(self, ref: WorkspaceRef) -> dict[str, list[int]]:
-        """The processes of a workspace by what they are."""
+        """Return the processes of a workspace by their role."""
         folder = self.driver._dir(ref)
         pids_by_kind: dict[str, list[int]] = {
             "pasta": [pid for pid, _ in network.egress_processes(folder.path)]
@@ -173,7 +173,7 @@ def cpu_s(pids: list[int]) -> float:
 
 @contextlib.contextmanager
 def server(argv: list[str], folder: Path, port: int) -> Iterator[int]:
-    """A program that listens on `port`; its PID."""
+    """Start a program that listens on `port`; return its PID."""
     with (folder / f"server-{port}.log").open("w") as log:
         process = subprocess.Popen(argv, cwd=folder, stdout=log, stderr=log)
     try:
@@ -195,7 +195,7 @@ def server(argv: list[str], folder: Path, port: int) -> Iterator[int]:
 
 
 def traefik(folder: Path, upstream: str) -> tuple[list[str], int]:
-    """The command and port of a bare Traefik in front of one upstream."""
+    """Return the command and port of a bare Traefik in front of one upstream."""
     port = free_port()
     routes, static = folder / "bare-routes.yml", folder / "bare.yml"
     services = {"app": {"loadBalancer": {"servers": [{"url": upstream}]}}}
@@ -214,7 +214,7 @@ def traefik(folder: Path, upstream: str) -> tuple[list[str], int]:
 
 
 def front_door(folder: Path, base: Path, auth_port: int, name: str) -> tuple[list[str], int]:
-    """The command and port of the front door of an instance; without `auth_port`, past forward-auth."""
+    """Return the command and port of an instance's front door; without `auth_port`, without forward-auth."""
     port = free_port()
     (base / PORTAL_SOCKET).parent.mkdir(parents=True, exist_ok=True)
     nowhere = "127.0.0.1:9"

@@ -1,1 +1,1 @@
-"""Journeys of people through the pages: clicks, fields, pages opened, seconds, errors."""
+"""Journeys of users through the pages: clicks, fields, pages opened, seconds, errors."""

@@ -1,8 +1,8 @@
-"""`python -m bench.journeys [--json OUT] [--shots FOLDER] [--workspaces N]`: what people need in clicks.
+"""Count clicks in user journeys: `python -m bench.journeys [--json OUT] [--shots FOLDER] [--workspaces N]`.
 
-A portal is started as `make up` does, and headless Chromium. Counted are clicks and filled fields after
-sign-in, pages opened, seconds on the clock, script errors, responses of 400 and above, and pages wider than
-the screen. Exits with 1 if a journey needs more clicks than its limit or shows an error.
+Starts a portal as `make up` does, and headless Chromium. Counts clicks and filled fields after sign-in, pages
+opened, wall-clock seconds, script errors, responses of 400 and above, and pages wider than the screen. Exits
+with 1 if a journey needs more clicks than its limit or shows an error.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Prepare = Callable[[Berth], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A journey, who makes it, and how many clicks it may take."""
+    """A journey, its user, and its limit of clicks."""
 
     name: str
-    who: str
+    username: str
     walk: Callable[[Visitor], None]
     limit: int
     size: ViewportSize
@@ -62,7 +62,7 @@ def main() -> int:
         print("Needed: Chromium, and the notebook environment (make notebook).", file=sys.stderr)
         return 1
     chosen = [plan for plan in plans(arguments.workspaces) if arguments.only in plan.name]
-    made, failed = [], False
+    journeys, failed = [], False
     with (
         tempfile.TemporaryDirectory() as folder,
         instance.running(Path(folder), environment=environment) as berth,
@@ -79,10 +79,10 @@ def main() -> int:
                 sep="\n  ",
                 flush=True,
             )
-            made.append(journey)
+            journeys.append(journey)
         browser.close()
     if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(journey) for journey in made], indent=2))
+        arguments.json.write_text(json.dumps([asdict(journey) for journey in journeys], indent=2))
     return int(failed)
 
 
@@ -98,7 +98,7 @@ def parse() -> argparse.Namespace:
 def walk(browser: Browser, berth: Berth, plan: Plan, shots: Path | None) -> Journey:
     if plan.prepare is not None:
         plan.prepare(berth)
-    journey = Journey(plan.name, plan.who)
+    journey = Journey(plan.name, plan.username)
     with visit(browser, berth.url, journey, size=plan.size) as visitor:
         try:
             plan.walk(visitor)

@@ -24,7 +24,7 @@ def administrator(berth: Berth) -> Api:
 
 
 def request_more(berth: Berth) -> None:
-    """A team with a quota of one core has asked for a workspace with two; ben approves requests."""
+    """A team with a quota of one core has requested a workspace with two; ben approves requests."""
     berth.run("manage.py", "shell", "-c", MAKE_APPROVER)
     admin, ada = administrator(berth), berth.api("ada")
     admin.json("POST", "quotas", {"team": "lab", "resource": "cpu_milli", "quota": 1000})

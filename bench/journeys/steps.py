@@ -1,4 +1,4 @@
-"""The five journeys. Each function takes the visitor who has signed in."""
+"""The five journeys. Each function gets a visitor who is signed in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = ["mia", "noah", "emma", "liam", "olivia", "paul", "sofia", "jonas", "len
 
 
 def first_notebook(visitor: Visitor) -> None:
-    """A member starts JupyterLab with what the form proposes, and sees its launcher."""
+    """A member starts JupyterLab with the form's default values, and wait_for_text its launcher."""
     visitor.click("New workspace")
     visitor.click("Start")
     visitor.page.locator(".jp-Launcher").first.wait_for()
@@ -28,7 +28,7 @@ def first_hour(visitor: Visitor) -> None:
         visitor.fill("#people", "\n".join(f"{name}@example.org" for name in people))
         visitor.click("Check list")
         visitor.click(re.compile("^Invite"), role="button", within="main")
-        visitor.sees(people[-1], within="main")
+        visitor.wait_for_text(people[-1], within="main")
     visitor.click("Quotas", within="nav")
     for team in ("vision", "robots"):
         visitor.fill(f'[name="q/{team}/gpu/-"]', "16")
@@ -40,13 +40,13 @@ def first_hour(visitor: Visitor) -> None:
     visitor.click("Web app on a port", within="main")
     visitor.fill("#id_name", "Dashboard")
     visitor.click("Create template")
-    visitor.sees("Dashboard", within="main")
+    visitor.wait_for_text("Dashboard", within="main")
     visitor.click("Environments", within="nav")
     visitor.click("New environment", within="main")
     visitor.fill("#id_name", "Small tools")
     visitor.fill("#id_source", "six==1.17.0")
     visitor.click("Create and build")
-    visitor.sees("Small tools", within="main")
+    visitor.wait_for_text("Small tools", within="main")
 
 
 def team_owner(visitor: Visitor) -> None:
@@ -62,16 +62,16 @@ def team_owner(visitor: Visitor) -> None:
     visitor.fill("#people", "mia@example.org")
     visitor.click("Check list")
     visitor.click(re.compile("^Invite"), role="button", within="main")
-    visitor.sees("mia", within="main")
+    visitor.wait_for_text("mia", within="main")
 
 
 def approver(visitor: Visitor) -> None:
     """An approver opens the inbox on a phone, reads the evidence and approves."""
     visitor.click(re.compile("^Inbox"), within="nav")
     visitor.click(re.compile("^View details"), within=f'main li:has-text("{NOTE}")')
-    visitor.sees(NOTE, within="main")
+    visitor.wait_for_text(NOTE, within="main")
     visitor.click(re.compile("^Approve"), role="button", within="main")
-    visitor.sees(re.compile("Approved"), within="main")
+    visitor.wait_for_text(re.compile("Approved"), within="main")
 
 
 def operator(visitor: Visitor) -> None:
@@ -79,10 +79,10 @@ def operator(visitor: Visitor) -> None:
     visitor.press(visitor.page.locator("#to-inbox"))
     for trouble in ("Annex", "sim-003"):
         visitor.click(re.compile("^View|^Open"), within=f'main li:has-text("{trouble}")')
-        visitor.sees(trouble, within="main")
+        visitor.wait_for_text(trouble, within="main")
         visitor.click(re.compile("^Inbox"), within="nav")
-    # A drain is somebody's decision, so it waits for none: the node's page says why.
+    # A drain is not in the inbox, since an operator has already decided it: the node's page shows the reason.
     visitor.click("Pools", within="nav")
     visitor.click("Training", within="main")
     visitor.click("sim-007", within="main")
-    visitor.sees(DRAINED_FOR, within="main")
+    visitor.wait_for_text(DRAINED_FOR, within="main")

@@ -1,4 +1,4 @@
-"""A person in a browser, whose clicks, fields and pages are counted."""
+"""A user in a browser, whose clicks, fields and pages are counted."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CLIENT_ERROR = 400
 
 @dataclass(slots=True)
 class Journey:
-    """What one journey took, from the first page after sign-in. Seconds include what the portal works."""
+    """Cost of one journey from the first page after sign-in. Seconds include the portal's response times."""
 
     name: str
-    who: str
+    username: str
     clicks: int = 0
     fields: int = 0
     pages: int = 0
@@ -35,7 +35,7 @@ class Journey:
 
 
 class Visitor:
-    """Acts as a person does: by visible names. Every act waits for what it needs."""
+    """Acts like a user: by visible names. Every action waits until its element is ready."""
 
     def __init__(self, page: Page, journey: Journey) -> None:
         self.page, self.journey = page, journey
@@ -44,33 +44,33 @@ class Visitor:
         """Click the first visible link, button or disclosure of that name."""
         scope = self.page.locator(within)
         roles = (role,) if role else ("button", "link")
-        found = scope.get_by_role(roles[0], name=name, exact=isinstance(name, str))  # type: ignore[arg-type]
+        element = scope.get_by_role(roles[0], name=name, exact=isinstance(name, str))  # type: ignore[arg-type]
         for other in roles[1:]:
-            found = found.or_(scope.get_by_role(other, name=name, exact=isinstance(name, str)))  # type: ignore[arg-type]
-        self.press(found.first)
+            element = element.or_(scope.get_by_role(other, name=name, exact=isinstance(name, str)))  # type: ignore[arg-type]
+        self.press(element.first)
 
     def press(self, locator: Locator) -> None:
         """Click an element."""
         self.journey.clicks += 1
         locator.click()
-        self.look()
+        self.record_overflow()
 
     def fill(self, selector: str, text: str) -> None:
-        """Type into a field; going to it by keyboard is no click."""
+        """Type into a field; reaching it by keyboard does not count as a click."""
         self.journey.fields += 1
         self.page.fill(selector, text)
 
     def choose(self, selector: str, value: str) -> None:
-        """Choose in a list: two clicks."""
+        """Choose from a list: two clicks."""
         self.journey.clicks += 2
         self.page.select_option(selector, value)
 
-    def sees(self, text: str | re.Pattern[str], *, within: str = "body") -> None:
+    def wait_for_text(self, text: str | re.Pattern[str], *, within: str = "body") -> None:
         """Wait until a text is visible."""
         self.page.locator(within).get_by_text(text).first.wait_for(state="visible")
 
-    def look(self) -> None:
-        """Note a page that is wider than the screen."""
+    def record_overflow(self) -> None:
+        """Record the page if it is wider than the screen."""
         self.page.wait_for_load_state("domcontentloaded")
         over = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -81,12 +81,12 @@ class Visitor:
 
 @contextmanager
 def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = DESKTOP) -> Iterator[Visitor]:
-    """A visitor who has signed in as `journey.who` and landed on their home."""
+    """Return a visitor who is signed in as `journey.username`, on that user's home page."""
     context = browser.new_context(base_url=url, viewport=size, color_scheme="light")
     page = context.new_page()
     page.set_default_timeout(LIMIT_MS)
     try:
-        sign_in(page, url, journey.who)
+        sign_in(page, url, journey.username)
 
         def opened(frame: Frame) -> None:
             journey.pages += frame is page.main_frame
@@ -96,7 +96,7 @@ def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = 
                 journey.errors.append(f"{response.status} {response.url}")
 
         def failed(request: Request) -> None:
-            # A stream or a request of a page that has been left.
+            # The browser aborts streams and requests of a page that the user leaves.
             if request.failure != "net::ERR_ABORTED":
                 journey.errors.append(f"{request.failure} {request.url}")
 
@@ -106,7 +106,7 @@ def visit(browser: Browser, url: str, journey: Journey, *, size: ViewportSize = 
         page.on("pageerror", lambda error: journey.errors.append(str(error)))
         began = time.monotonic()
         visitor = Visitor(page, journey)
-        visitor.look()
+        visitor.record_overflow()
         yield visitor
         journey.seconds += time.monotonic() - began
     finally:

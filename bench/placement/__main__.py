@@ -35,7 +35,7 @@ _PUBLISHED = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Replay everything that the folder holds; the exit code is 2 where it holds nothing usable."""
+    """Replay all traces in the folder. The exit code is 2 if it contains none that can be used."""
     options = _parser().parse_args(arguments)
     try:
         nodes = read_nodes(options.data)
@@ -93,7 +93,7 @@ def _row(
 
 
 def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Published) -> str:
-    """Allocation when all of the cluster's GPUs have been asked for, beside the published policies."""
+    """Return a chart of the allocation at requests for 100 % of the GPUs, beside the published policies."""
     lines = []
     for name in sorted({row["workload"] for row in rows}):
         selected = [row for row in rows if row["workload"] == name]
@@ -118,7 +118,7 @@ def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Pub
 
 
 def _renamings(nodes: list[NodeCapacity], workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
-    """The same replay with the nodes renamed and listed in another order, several times."""
+    """Repeat the replay several times with renamed nodes in another order."""
     curves: list[Curve] = [
         replay(
             renamed(nodes, seed),
@@ -130,14 +130,14 @@ def _renamings(nodes: list[NodeCapacity], workload: Workload, options: argparse.
         )
         for seed in range(options.renamings)
     ]
-    found: dict[str, Any] = {"count": len(curves)}
+    spreads: dict[str, Any] = {"count": len(curves)}
     for mark in _COMPARED:
         values = [value for curve in curves if (value := _at(curve.allocation, mark)) is not None]
         if values:
-            found[f"alloc_{mark}_mean"] = round(statistics.fmean(values), 4)
-            found[f"alloc_{mark}_min"] = min(values)
-            found[f"alloc_{mark}_max"] = max(values)
-    return found
+            spreads[f"alloc_{mark}_mean"] = round(statistics.fmean(values), 4)
+            spreads[f"alloc_{mark}_min"] = min(values)
+            spreads[f"alloc_{mark}_max"] = max(values)
+    return spreads
 
 
 def _at(curve: dict[int, float], mark: int) -> float | None:
@@ -151,18 +151,18 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 def _means(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean over workloads of their mean over seeds, of each measure that all rows have."""
+    """Return the mean over workloads of their means over seeds, for each measure that all rows have."""
     names = sorted({row["workload"] for row in rows})
-    found = {}
+    means = {}
     for key in [f"{kind}_{mark}" for kind in ("alloc", "frag", "fgd") for mark in _MARKS]:
         if all(row[key] is not None for row in rows):
-            found[key] = round(
+            means[key] = round(
                 statistics.fmean(
                     statistics.fmean(row[key] for row in rows if row["workload"] == name) for name in names
                 ),
                 4,
             )
-    return found
+    return means
 
 
 def _differences(mean: dict[str, float]) -> str:

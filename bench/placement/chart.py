@@ -1,7 +1,8 @@
-"""Draws the result of a replay as an SVG, with nothing but text.
+"""Draw the result of a replay as an SVG of plain text.
 
-A dot for each policy on a line for each workload. Shapes differ as well as colours (Okabe and Ito's, which
-people with any kind of colour vision tell apart), and every value of Berth is written beside its dot.
+Each workload is a line, and each policy a dot on it. Shapes differ as well as colours (from Okabe and Ito's
+palette, which people with any kind of colour vision can distinguish), and each value of Berth is written
+beside its dot.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STYLES = {
 
 
 def draw(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[Point]]], axis: str) -> str:
-    """The SVG; each row has a label and its points, named as in the legend."""
+    """Return the SVG. Each row has a label and its points, named as in the legend."""
     values = [value for _, points in rows for _, value in points]
     low, high = int(min(values)) - 0.5, max(values) + 0.75
     height = _TOP + _STEP * len(rows) + 78

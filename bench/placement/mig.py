@@ -1,9 +1,9 @@
-"""`python -m bench.placement.mig`: how many requests for MIG instances get one, beside first fit.
+"""`python -m bench.placement.mig`: acceptance of requests for MIG instances, beside first fit.
 
-GPUs of one kind in MIG mode, none split. Requests arrive one by one, for a profile drawn from a mix; each is
-given an instance at once or refused, and leaves after a time drawn at random. Both sides see the same
-requests and may split idle slots anew. First fit takes the first GPU with room and the lowest place on it.
-The engine knows the mix from what has been asked before, as the portal does.
+GPUs of one model are in MIG mode without instances. Requests arrive one by one, for a profile drawn from a
+mix. Each gets an instance at once or is refused, and leaves after a random time. Both sides see the same
+requests and may repartition idle slots. First fit takes the first GPU with room and its lowest position. The
+engine knows the mix from earlier requests, as in the portal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from provisioning.types import AcceleratorRequest, ResourceRequest
 
 GPUS_PER_NODE = 8
 MEAN_LIFE = 1000.0
-"""In units of time of which a GPU's slots are free or held."""
+"""Unit of time in which a GPU's slots are free or held."""
 LOADS = (0.8, 1.0, 1.2)
 KINDS = {
     "A30": ("NVIDIA A30", 24_576),
@@ -45,7 +45,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request for one instance of `profile`, which leaves `life` after it came."""
+    """A request for one instance of `profile`, which leaves `life` after its arrival."""
 
     at: float
     profile: str
@@ -53,20 +53,20 @@ class Arrival:
 
 
 class Side(Protocol):
-    """Gives instances and takes them back; `give` answers with what `take_back` wants, or None."""
+    """Grants and releases instances. `grant_instance` returns the value for `release`, or None."""
 
-    def give(self, profile: str) -> Any: ...
+    def grant_instance(self, profile: str) -> Any: ...
 
-    def take_back(self, given: Any) -> None: ...
+    def release(self, grant: Any) -> None: ...
 
 
 def profiles_of(layout: Geometry) -> list[str]:
-    """The profiles without media extensions, the smallest first."""
+    """Return the profiles without media extensions, the smallest first."""
     return [profile.name for profile in layout.profiles if not profile.media]
 
 
 def weights_of(layout: Geometry, shape: str) -> dict[str, int]:
-    """The mix over the layout's profiles; where there are fewer, the middle ones are left out."""
+    """Return the mix over the layout's profiles. With fewer profiles, the middle ones are left out."""
     names, weights = profiles_of(layout), list(SHAPES[shape])
     while len(weights) > len(names):
         del weights[len(weights) // 2]
@@ -76,7 +76,7 @@ def weights_of(layout: Geometry, shape: str) -> dict[str, int]:
 def arrivals(
     layout: Geometry, weights: dict[str, int], *, gpus: int, load: float, count: int, seed: int
 ) -> list[Arrival]:
-    """Requests at such a rate that, were none refused, `load` of all slots would be held on average."""
+    """Return requests at a rate at which `load` of all slots would be held on average without refusals."""
     chance = random.Random(f"{seed}/{load}/{sorted(weights.items())}")
     width = {profile.name: profile.width for profile in layout.profiles}
     names = list(weights)
@@ -84,23 +84,23 @@ def arrivals(
     mean_width = sum(width[name] * weight for name, weight in weights.items()) / total
     gap = MEAN_LIFE * mean_width / (load * gpus * layout.slots)
     now = 0.0
-    found = []
+    sequence = []
     for _ in range(count):
         now += chance.expovariate(1 / gap)
-        name = chance.choices(names, [weights[each] for each in names])[0]
-        found.append(Arrival(now, name, chance.expovariate(1 / MEAN_LIFE)))
-    return found
+        name = chance.choices(names, [weights[profile_name] for profile_name in names])[0]
+        sequence.append(Arrival(now, name, chance.expovariate(1 / MEAN_LIFE)))
+    return sequence
 
 
 class FirstFit:
-    """The first GPU with room, and the lowest place on it."""
+    """Takes the first GPU with room, and its lowest position."""
 
     def __init__(self, layout: Geometry, gpus: int) -> None:
         self._layout = layout
         self._free = [(1 << layout.slots) - 1] * gpus
         self._held: list[list[str]] = [[] for _ in range(gpus)]
 
-    def give(self, name: str) -> tuple[int, int, str] | None:
+    def grant_instance(self, name: str) -> tuple[int, int, str] | None:
         profile = self._layout.profile(name)
         assert profile is not None
         for gpu, free in enumerate(self._free):
@@ -113,14 +113,14 @@ class FirstFit:
                     return gpu, bits, name
         return None
 
-    def take_back(self, given: tuple[int, int, str]) -> None:
-        gpu, bits, name = given
+    def release(self, grant: tuple[int, int, str]) -> None:
+        gpu, bits, name = grant
         self._free[gpu] |= bits
         self._held[gpu].remove(name)
 
 
 class Engine:
-    """The placement engine, on nodes of eight GPUs. Plans are carried out at once."""
+    """The placement engine, on nodes with eight GPUs. Plans are carried out immediately."""
 
     def __init__(self, model: str, memory_mib: int, gpus: int, *, mix: RequestMix) -> None:
         nodes = [
@@ -140,12 +140,12 @@ class Engine:
         self.created = 0
         self.placed = 0
 
-    def give(self, profile: str) -> tuple[str, str] | None:
+    def grant_instance(self, profile: str) -> tuple[str, str] | None:
         request = ResourceRequest(1, 1, accelerators=AcceleratorRequest(count=1, mig_profile=profile))
-        found = self._cluster.find(request, repartition=True)
-        if found is None:
+        placement = self._cluster.find(request, repartition=True)
+        if placement is None:
             return None
-        part = found.nodes[0]
+        part = placement.nodes[0]
         node = self._states[part.node]
         self.placed += 1
         if part.repartitions:
@@ -155,8 +155,8 @@ class Engine:
         self._put(node, grant.uuid, free_milli=0)
         return part.node, grant.uuid
 
-    def take_back(self, given: tuple[str, str]) -> None:
-        name, uuid = given
+    def release(self, grant: tuple[str, str]) -> None:
+        name, uuid = grant
         self._put(self._states[name], uuid, free_milli=1000)
 
     def _put(self, node: NodeCapacity, uuid: str, *, free_milli: int) -> None:
@@ -169,22 +169,22 @@ class Engine:
 
 
 def replay(side: Side, requests: Sequence[Arrival], *, warm_up: float = 0.25) -> float:
-    """The part of the requests after the warm-up that were given an instance, in percent."""
+    """Return the percentage of requests after the warm-up that got an instance."""
     leaving: list[tuple[float, int, Any]] = []
-    given = 0
+    granted = 0
     first = int(len(requests) * warm_up)
-    for number, each in enumerate(requests):
-        while leaving and leaving[0][0] <= each.at:
-            side.take_back(heapq.heappop(leaving)[2])
-        place = side.give(each.profile)
+    for number, request in enumerate(requests):
+        while leaving and leaving[0][0] <= request.at:
+            side.release(heapq.heappop(leaving)[2])
+        place = side.grant_instance(request.profile)
         if place is not None:
-            heapq.heappush(leaving, (each.at + each.life, number, place))
-            given += number >= first
-    return 100.0 * given / (len(requests) - first)
+            heapq.heappush(leaving, (request.at + request.life, number, place))
+            granted += number >= first
+    return 100.0 * granted / (len(requests) - first)
 
 
 def mix_of(weights: dict[str, int]) -> RequestMix:
-    """The mix as the portal would have learnt it."""
+    """Return the mix as the portal would have learnt it."""
     return RequestMix.of(
         ResourceRequest(1, 1, accelerators=AcceleratorRequest(count=1, mig_profile=name))
         for name, weight in weights.items()
@@ -195,7 +195,7 @@ def mix_of(weights: dict[str, int]) -> RequestMix:
 def compare(
     kind: str, shape: str, *, gpus: int, count: int, seeds: Sequence[int], loads: Sequence[float] = LOADS
 ) -> dict[str, Any]:
-    """Acceptance of both sides, by load, as means over the seeds."""
+    """Return the acceptance of both sides by load, as means over the seeds."""
     model, memory_mib = KINDS[kind]
     layout = geometry(model, memory_mib)
     assert layout is not None
@@ -223,7 +223,7 @@ def compare(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a row for each kind of GPU and mix; the exit code is 1 where first fit is better in one."""
+    """Print a row per GPU model and mix. The exit code is 1 if first fit is better in one of them."""
     parser = argparse.ArgumentParser(prog="bench.placement.mig", description=__doc__)
     parser.add_argument("--gpus", type=int, default=24)
     parser.add_argument("--requests", type=int, default=1500)
@@ -240,9 +240,9 @@ def main(arguments: list[str] | None = None) -> int:
             row = compare(kind, shape, gpus=options.gpus, count=options.requests, seeds=range(options.seeds))
             rows.append(row)
             cells = " ".join(
-                f"{each['engine']:6.2f} ({each['first_fit']:5.2f})" for each in row["loads"].values()
+                f"{result['engine']:6.2f} ({result['first_fit']:5.2f})" for result in row["loads"].values()
             )
-            created = statistics.mean(each["created"] for each in row["loads"].values())
+            created = statistics.mean(result["created"] for result in row["loads"].values())
             print(
                 f"{kind:<12}{shape:<17}{cells}  {row['gain']:+5.2f}  {row['worst']:+5.2f}   {created:.0f} %",
                 flush=True,

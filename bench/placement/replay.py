@@ -1,7 +1,7 @@
-"""Replays one workload: requests arrive one by one, are placed or dropped, and never leave.
+"""Replay one workload: requests arrive one by one, are placed or dropped, and never leave.
 
-Each takes the way of a request in the portal (`site`). By default the mix is learnt while requests arrive, as
-the portal learns it: the functions are the same, and called after as many requests.
+Each request follows the same path as in the portal (`site`). By default the mix is learnt while requests
+arrive, with the portal's functions and after as many requests as there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Curve:
 
 
 class FragmentationMeter:
-    """The published measure of fragmentation, apart from the engine's own: CPU and GPU, no memory."""
+    """The published measure of fragmentation, independent of the engine's: CPU and GPU, without memory."""
 
     def __init__(self, nodes: Sequence[NodeCapacity], past: Sequence[ResourceRequest]) -> None:
         self._index = {node.name: row for row, node in enumerate(nodes)}
@@ -74,7 +74,7 @@ class FragmentationMeter:
 
     @property
     def lost_milli(self) -> float:
-        """Milli-GPUs that are fragments now."""
+        """Return the milli-GPUs that are fragments now."""
         return self.total / self._table.total_weight
 
     def _measure(self, rows: np.ndarray) -> np.ndarray:
@@ -85,10 +85,10 @@ class FragmentationMeter:
 
 
 class Learner:
-    """The mix of one replay, kept as `portal.scheduling.request_mix` keeps a pool's."""
+    """The mix of one replay, kept like a pool's in `portal.scheduling.request_mix`."""
 
     def __init__(self, nodes: Sequence[NodeCapacity], workload: Workload, kind: str = "learnt") -> None:
-        self._offered = offered(nodes)
+        self._offered = catalog_flavors(nodes)
         self._learns = kind == "learnt"
         self._known = self._fresh = 0
         if kind == "known":
@@ -99,7 +99,7 @@ class Learner:
             self.mix = RequestMix.learnt((), self._offered)
 
     def arrived(self, until: Sequence[ResourceRequest], pools: Collection[PoolNodes]) -> None:
-        """The last of `until` has arrived and been decided on."""
+        """Learn from the requests before `until`, which have all been decided."""
         self._fresh += 1
         if self._learns and is_learning_due(self._known, self._fresh):
             self._known, self._fresh = len(until), 0
@@ -111,9 +111,9 @@ class Learner:
         set_mix(pools, self.mix)
 
 
-def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
-    """What the portal's catalog offers by itself on these nodes."""
-    found = [ResourceRequest(item["cpu_milli"], item["memory_mib"]) for item in FLAVORS]
+def catalog_flavors(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
+    """Return the flavors that the portal's catalog creates automatically for these nodes."""
+    flavors = [ResourceRequest(item["cpu_milli"], item["memory_mib"]) for item in FLAVORS]
     largest: dict[str, NodeCapacity] = {}
     for node in sorted(nodes, key=lambda node: (-len(node.devices), -node.cpu_milli, -node.memory_mib)):
         if node.devices:
@@ -121,8 +121,8 @@ def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
     for model, node in sorted(largest.items()):
         for count, cpu, memory in accelerator_sizes(len(node.devices), node.cpu_milli, node.memory_mib):
             accelerators = AcceleratorRequest(count=count, model=model)
-            found.append(ResourceRequest(cpu, memory, accelerators=accelerators))
-    return found
+            flavors.append(ResourceRequest(cpu, memory, accelerators=accelerators))
+    return flavors
 
 
 def replay(
@@ -134,9 +134,9 @@ def replay(
     mix: str = "learnt",
     layout: Layout = DEFAULT_LAYOUT,
 ) -> Curve:
-    """Replay as the portal decides, with one of `MIXES`; times each decision with its bookkeeping.
+    """Replay as the portal decides, with one of `MIXES`; time each decision with its bookkeeping.
 
-    Every `VERDICT_EVERY`th request is previewed first. Raises AssertionError if it then gets something else.
+    Every `VERDICT_EVERY`th request is previewed first. Raises `AssertionError` if its result differs.
     """
     learner = Learner(nodes, workload, mix)
     pools = pools_of(nodes, learner.mix, policy=policy, layout=layout)
@@ -149,11 +149,11 @@ def replay(
     fragmentation: dict[int, list[float]] = defaultdict(list)
     for place, request in enumerate(workload.arrivals, 1):
         accelerators = request.accelerators
-        said = site.preview(request) if place % VERDICT_EVERY == 0 else None
+        predicted = site.preview(request) if place % VERDICT_EVERY == 0 else None
         begun = time.perf_counter()
-        parts = site.ask(request)
+        parts = site.submit(request)
         curve.decision_s.append(time.perf_counter() - begun)
-        assert said is None or said == parts, "a preview is what a creation gets"
+        assert predicted is None or predicted == parts, "a preview is what a creation gets"
         learner.arrived(workload.arrivals[max(0, place - WINDOW) : place], site.pools.values())
         arrived += accelerators.count * accelerators.share_milli
         if parts:
@@ -173,11 +173,11 @@ def replay(
 
 
 def _typical(past: Sequence[ResourceRequest]) -> list[tuple[Shape, int]]:
-    """The most popular 95 % of the shapes, without memory, as in the published measure."""
+    """Return the most popular 95 % of the shapes, without memory, as in the published measure."""
     bare = [ResourceRequest(request.cpu_milli, 0, accelerators=request.accelerators) for request in past]
-    kept: list[tuple[Shape, int]] = []
+    typical: list[tuple[Shape, int]] = []
     for shape, weight in RequestMix.of(bare).shapes:
-        if sum(count for _, count in kept) >= 0.95 * len(past):
+        if sum(count for _, count in typical) >= 0.95 * len(past):
             break
-        kept.append((shape, weight))
-    return kept
+        typical.append((shape, weight))
+    return typical

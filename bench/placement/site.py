@@ -1,7 +1,7 @@
-"""A site in memory whose requests take the portal's own way: request, verdict, cycle, placement.
+"""A site in memory whose requests follow the portal's own path: request, verdict, cycle, placement.
 
-Only the rows of a database are missing. What decides is `PlacementRequests`, `admission.assess_on` and
-`decision.decide`, as for a preview, a creation and a scheduling cycle.
+Only the database rows are missing. `PlacementRequests`, `admission.assess_on` and `decision.decide` decide,
+as for a preview, a creation and a scheduling cycle.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from provisioning.types import NodePlacement, ResourceRequest
 
 TEAM = "replay"
 APART = timedelta(seconds=1)
-"""Time between two requests. None ends while a workload arrives."""
+"""Time between two requests. No request ends while a workload arrives."""
 Nodes = tuple[NodePlacement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the nodes form a site: in one pool or one for each model, with homes on nodes or shared.
+    """How the nodes form a site: in one pool or one per model, with homes on nodes or shared.
 
-    With `engine_alone`, the placement engine of one pool decides by itself.
+    With `engine_alone`, the placement engine of one pool decides without the portal.
     """
 
     by_model: bool = False
@@ -62,7 +62,7 @@ LAYOUTS = {
 def pools_of(
     nodes: Sequence[NodeCapacity], mix: RequestMix, *, policy: str, layout: Layout
 ) -> dict[UUID, PoolNodes]:
-    """The pools, otherwise with default settings, as rows of the database would give them."""
+    """Return the pools with default settings except for the arguments, as from database rows."""
     parts: dict[str, list[NodeCapacity]] = {}
     for node in nodes:
         name = node.devices[0].model if layout.by_model and node.devices else "all"
@@ -83,14 +83,14 @@ def pools_of(
 
 
 def set_mix(pools: Collection[PoolNodes], mix: RequestMix) -> None:
-    """Let all pools expect the mix, weighted by what is scarce now, as `portal.scheduling.learning` does."""
+    """Set the expected mix of all pools, weighted by current scarcity as in `portal.scheduling.learning`."""
     weighted = weight_by_scarcity((pool, mix) for pool in pools)
     for pool, its_mix in zip(pools, weighted, strict=True):
         pool.set_mix(its_mix)
 
 
 def _reported(node: NodeCapacity, *, homes_apart: bool) -> NodeCapacity:
-    """The node as its inventory reports it: it enforces shares of GPUs, and may keep homes of its own."""
+    """Return the node as its inventory reports it: it enforces shares of GPUs, and may have its own homes."""
     labels = ((HOME_LABEL, node.name),) if homes_apart else ()
     return replace(node, provides=(PROVIDES_SHARES,), labels=labels)
 
@@ -98,7 +98,7 @@ def _reported(node: NodeCapacity, *, homes_apart: bool) -> NodeCapacity:
 def snapshot_of(
     pools: Mapping[UUID, PoolNodes], limits: model.Snapshot, placer: PoolPlacer, now: datetime
 ) -> ClusterSnapshot:
-    """What a cycle and a preview decide on, as rows of the database would give it."""
+    """Return the input of a cycle or preview, as from database rows."""
     return ClusterSnapshot(
         now=now,
         generation=0,
@@ -138,12 +138,12 @@ class Site:
         return admission.StartRequest(self.template, self.flavor, self.team, None, body)
 
     def preview(self, request: ResourceRequest) -> Nodes:
-        """Where a preview says that the request starts."""
+        """Return the placement that a preview predicts for the request."""
         placement = admission.assess_on(self.snapshot, self.build_request(request)).placement
         return placement.nodes if placement is not None else ()
 
-    def ask(self, request: ResourceRequest) -> Nodes:
-        """Where the request starts now. One that does not start leaves the queue again."""
+    def submit(self, request: ResourceRequest) -> Nodes:
+        """Return the placement of the request. A request that does not start leaves the queue again."""
         snapshot, start_request = self.snapshot, self.build_request(request)
         snapshot.now += APART
         snapshot.scheduler.now_s = snapshot.now_s
@@ -163,7 +163,7 @@ class Site:
 
 
 class EngineAlone:
-    """The placement engine of one pool: what all models of the site could give, without a queue."""
+    """The placement engine of one pool: the upper limit of a site with several models, without a queue."""
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self.pools = pools
@@ -173,7 +173,7 @@ class EngineAlone:
         placement = self._pool.find(request)
         return placement.nodes if placement is not None else ()
 
-    def ask(self, request: ResourceRequest) -> Nodes:
+    def submit(self, request: ResourceRequest) -> Nodes:
         placement = self._pool.find(request)
         if placement is None:
             return ()

@@ -1,9 +1,9 @@
-"""`python -m bench.placement.speed --data DIR`: time of a decision in memory, at 12,000 GPUs.
+"""`python -m bench.placement.speed --data DIR`: time of a decision in memory, with 12,000 GPUs.
 
-The openb cluster twice, 100,000 requests drawn from one of its lists. Two ways to load it:
-`fill` lets nothing leave, so that the cluster fills up and most later requests are refused; `churn`
-lets the oldest leave once 90 % of the GPUs are given, so that nearly every request is placed. Python's full
-collections come between cycles of 100 decisions, by the function that the portal calls after its own.
+Uses the openb cluster twice, and 100,000 requests drawn from one of its lists. In `fill` no request leaves,
+so the cluster fills up and most later requests are refused. In `churn` the oldest requests leave above 90 %
+of the GPUs, so nearly every request is placed. Python's full collections run between cycles of 100 decisions,
+by the function that the portal calls after its own cycles.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from provisioning.types import Placement, ResourceRequest
 
 _CHURN_PERCENT = 90
 CYCLE = 100
-"""So many requests are decided between two moments of rest."""
+"""Number of requests that are decided between two garbage collections."""
 PAUSE_MS = 50
-"""No decision is to take longer."""
+"""Maximum time of a decision."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpus = sum(len(node.devices) for node in nodes)
     report = {"nodes": len(nodes), "gpus": gpus, "requests": len(requests), "policy": options.policy}
     for way, percent in (("fill", 0), ("churn", _CHURN_PERCENT)):
-        # As the portal learns it, from the last requests.
+        # Learn the mix from the last requests, like the portal.
         cluster = Cluster(nodes, policy=options.policy, mix=RequestMix.learnt(requests, ()))
         # As the portal does with what it has read (`snapshot_cache`), and after each cycle (`tasks`).
         pauses.freeze()
@@ -69,9 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(cluster: Cluster, requests: Sequence[ResourceRequest], ceiling_milli: int) -> dict[str, float]:
-    """Milliseconds a decision takes with its bookkeeping; above the ceiling the oldest leave, untimed.
+    """Return milliseconds per decision with its bookkeeping. Above the ceiling the oldest leave, untimed.
 
-    Rests are not part of any decision, and reported by themselves.
+    Garbage collections are not part of any decision and are reported separately.
     """
     running: deque[tuple[Placement, ResourceRequest]] = deque()
     used = placed = 0
@@ -115,7 +115,7 @@ def measure(cluster: Cluster, requests: Sequence[ResourceRequest], ceiling_milli
 
 
 def copies(nodes: Sequence[NodeCapacity], count: int) -> list[NodeCapacity]:
-    """The cluster `count` times, under names of their own."""
+    """Return the cluster `count` times, with different names."""
     return [
         replace(
             node,

@@ -1,4 +1,4 @@
-"""Reads the openb traces: nodes, request lists, orders of arrival and published results."""
+"""Read the openb traces: nodes, request lists, orders of arrival and published results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _REPEATED = re.compile(r"-tuned-\d+$")
 
 
 class TraceError(Exception):
-    """A trace is missing or cannot be read; the message says which and what is expected."""
+    """A trace is missing or cannot be read. The message names it and says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A list of requests with one order of arrival. `past` is the list, which is where the mix comes from."""
+    """A list of requests in one order of arrival. `past` is the whole list, which defines the mix."""
 
     name: str
     seed: int
@@ -33,18 +33,18 @@ class Workload:
 
 
 def read_nodes(data: Path) -> list[NodeCapacity]:
-    """The cluster, empty."""
+    """Return the empty cluster."""
     return [
         _node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
-        for row in _table(_either(data / "openb" / "openb_node_list_gpu_node.csv"))
+        for row in _table(_plain_or_compressed(data / "openb" / "openb_node_list_gpu_node.csv"))
     ]
 
 
 def renamed(nodes: list[NodeCapacity], seed: int) -> list[NodeCapacity]:
-    """The same cluster under random names, listed in a random order."""
+    """Return the same cluster with random names, in random order."""
     chance = random.Random(seed)
     names = [f"{chance.getrandbits(64):016x}" for _ in nodes]
-    fresh = [
+    renamed_nodes = [
         _node(
             name,
             node.cpu_milli,
@@ -54,31 +54,31 @@ def renamed(nodes: list[NodeCapacity], seed: int) -> list[NodeCapacity]:
         )
         for name, node in zip(names, nodes, strict=True)
     ]
-    chance.shuffle(fresh)
-    return fresh
+    chance.shuffle(renamed_nodes)
+    return renamed_nodes
 
 
 def read_workloads(data: Path) -> Iterator[Workload]:
-    """Every workload and seed that `data` holds, one at a time."""
+    """Yield every workload and seed in `data`."""
     folder = data / "openb" / "arrivals"
-    found = sorted(
+    files = sorted(
         (match["workload"], int(match["seed"]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (match := _ARRIVALS.match(path.name))
     )
-    if not found:
+    if not files:
         raise TraceError(f"{folder} holds no orders of arrival (openb_<workload>.seed<n>.names.txt.gz)")
     requests: dict[str, ResourceRequest] = {}
     current = ""
-    for name, seed, path in found:
+    for name, seed, path in files:
         if name != current:
-            requests = _requests(_either(data / "openb" / f"openb_pod_list_{name}.csv"))
+            requests = _requests(_plain_or_compressed(data / "openb" / f"openb_pod_list_{name}.csv"))
             current = name
         names = [_REPEATED.sub("", line) for line in _text(path).split()]
-        unknown = next((each for each in names if each not in requests), None)
+        unknown = next((arrival for arrival in names if arrival not in requests), None)
         if unknown is not None:
             raise TraceError(f"{path.name} names the request {unknown}, which the list of {name} lacks")
-        yield Workload(name, seed, tuple(requests[each] for each in names), tuple(requests.values()))
+        yield Workload(name, seed, tuple(requests[arrival] for arrival in names), tuple(requests.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class Published:
     mean: dict[tuple[str, str], dict[int, float]]
 
     def allocation(self, workload: str, seed: int, policy: str = "06-FGD") -> dict[int, float]:
-        """The result for this seed, else the mean over ten seeds, else nothing."""
+        """Return the result for this seed, else the mean over ten seeds, else None."""
         return self.by_seed.get((workload, policy, seed)) or self.mean.get((workload, policy)) or {}
 
 
 def read_published(data: Path) -> Published:
-    """Published results; empty where `data` has none."""
+    """Return published results; empty if `data` has none."""
     by_seed, mean = {}, {}
     path = data / "published" / "alloc_by_seed.csv"
     if path.exists():
@@ -141,8 +141,8 @@ def _short(workload: str) -> str:
     return workload.removeprefix("openb_pod_list_")
 
 
-def _either(path: Path) -> Path:
-    """The file itself, or its compressed form."""
+def _plain_or_compressed(path: Path) -> Path:
+    """Return the file itself, or its compressed form."""
     packed = path.with_name(path.name + ".gz")
     if not path.exists() and not packed.exists():
         raise TraceError(f"{path} is missing (compressed or not)")

@@ -1,9 +1,9 @@
-"""Reclaim by the portal's own functions and default settings.
+"""Measure reclaim with the portal's own functions and default settings.
 
     python -m bench.reclaim verdicts [--hours 24]
     python -m bench.reclaim cost [--workspaces 10000]
 
-On an empty SQLite file, or on DATABASE_URL.
+Uses an empty SQLite file, or DATABASE_URL.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def main() -> None:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        from bench.admission.__main__ import silence
+        from bench.admission.__main__ import disable_messages
 
-        silence()
+        disable_messages()
         if arguments.kind == "cost":
             from bench.reclaim import cost
 

@@ -1,8 +1,10 @@
-"""CPU time of observing activity and of a pass of the ladder, with many workspaces.
+"""CPU time of observing activity and of a reclaim pass, with many workspaces.
 
 Seconds of CPU time of this process, the median of three, through the functions that the two periodic tasks
-call. Before each observation every workspace has sent a heartbeat. Then again with `--changes` rows of
-history and `--periods` idle periods for each workspace. Nothing is sent: no worker and no browser listens.
+call. Before each observation every workspace has sent a heartbeat. The measurement is repeated with
+`--changes` rows of history and `--periods` idle periods for each workspace. Nothing is sent: no worker and no
+browser listens.
+
 SQLite works inside this process, so the figures include it; they do not include PostgreSQL.
 """
 
@@ -27,7 +29,9 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{arguments.workspaces} workspaces: CPU seconds, and statements")
     measure(arguments)
     history(arguments.changes, arguments.periods)
-    print(f"with {arguments.changes} changes and {arguments.periods} idle periods of each in the history")
+    print(
+        f"with {arguments.changes} changes and {arguments.periods} idle periods per workspace in the history"
+    )
     measure(arguments)
 
 
@@ -43,16 +47,24 @@ def measure(arguments: argparse.Namespace) -> None:
     ReclaimNotice.objects.all().delete()
     heartbeat(busy=True)
     observing.run()
-    tells = partial(heartbeat, busy=True, tells=True)
-    say("look, all in use", [time_work(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)])
-    time_work(observing.run, tells)
-    say("look, all tell their progress", [time_work(observing.run, tells) for _ in range(rounds)])
-    say("look, all idle", [time_work(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)])
+    with_progress = partial(heartbeat, busy=True, with_progress=True)
+    print_cost(
+        "observation, all active",
+        [time_work(observing.run, partial(heartbeat, busy=True)) for _ in range(rounds)],
+    )
+    time_work(observing.run, with_progress)
+    print_cost(
+        "observation, all report progress", [time_work(observing.run, with_progress) for _ in range(rounds)]
+    )
+    print_cost(
+        "observation, all idle",
+        [time_work(observing.run, partial(heartbeat, busy=False)) for _ in range(rounds)],
+    )
     mixed = [time_work(observing.run, partial(heartbeat, busy=number % 2 == 0)) for number in range(rounds)]
-    say("look, all begin or end to work", mixed)
+    print_cost("observation, all change between active and idle", mixed)
     WorkspaceActivity.objects.update(idle_s=0.0)
     LastPass.objects.all().delete()
-    say("pass, nothing is near", [time_work(passes.run) for _ in range(rounds)])
+    print_cost("pass, none near a limit", [time_work(passes.run) for _ in range(rounds)])
     WorkspaceActivity.objects.update(idle_s=6000.0, observed_at=timezone.now())
 
     def unwarned() -> None:
@@ -60,18 +72,20 @@ def measure(arguments: argparse.Namespace) -> None:
         WorkspaceActivity.objects.update(observed_at=timezone.now())
         LastPass.objects.update(at=timezone.now())
 
-    say("pass, as many are warned as may be", [time_work(passes.run, unwarned) for _ in range(rounds)])
+    print_cost(
+        "pass, most warnings allowed in one pass", [time_work(passes.run, unwarned) for _ in range(rounds)]
+    )
     while passes.run().warned:
         pass
     assert ReclaimNotice.objects.count() == arguments.workspaces
-    say("pass, all have been warned", [time_work(passes.run) for _ in range(rounds)])
+    print_cost("pass, all already warned", [time_work(passes.run) for _ in range(rounds)])
     WorkspaceActivity.objects.update(idle_s=0.0, observed_at=timezone.now())
-    say("pass, all begin to work", [time_work(passes.run)])
+    print_cost("pass, all become active", [time_work(passes.run)])
     assert not ReclaimNotice.objects.exists()
 
 
 def time_work(work: Callable[[], Any], before: Callable[[], Any] | None = None) -> tuple[float, int]:
-    """CPU seconds of `work`, and how many statements it sent."""
+    """Return the CPU seconds of `work` and the number of its SQL statements."""
     from django.db import connection
 
     if before is not None:
@@ -89,16 +103,16 @@ def time_work(work: Callable[[], Any], before: Callable[[], Any] | None = None) 
         return time.process_time() - began, statements
 
 
-def say(name: str, figures: list[tuple[float, int]]) -> None:
+def print_cost(name: str, figures: list[tuple[float, int]]) -> None:
     seconds = statistics.median(duration for duration, _statements in figures)
-    print(f"  {name:34} {seconds:6.2f} s  {max(count for _seconds, count in figures):5}", flush=True)
+    print(f"  {name:48} {seconds:6.2f} s  {max(count for _seconds, count in figures):5}", flush=True)
 
 
 _clock = 0
 
 
-def heartbeat(*, busy: bool, tells: bool = False) -> None:
-    """What agents have reported of all of them, a minute after the report before."""
+def heartbeat(*, busy: bool, with_progress: bool = False) -> None:
+    """Store a report for every workspace, one minute after the previous one."""
     global _clock
     from django.utils import timezone
 
@@ -123,7 +137,7 @@ def heartbeat(*, busy: bool, tells: bool = False) -> None:
             }
         ],
         "gpus_stale_s": None,
-        **({"progress": {"tokens": 5000.0 + _clock % 3, "steps": 10.0}} if tells else {}),
+        **({"progress": {"tokens": 5000.0 + _clock % 3, "steps": 10.0}} if with_progress else {}),
     }
     idle_since = None if busy else timezone.now() - timedelta(hours=1)
     WorkspaceStatus.objects.update(activity=activity, heartbeat_at=at, gpu_idle_since=idle_since)

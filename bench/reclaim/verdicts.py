@@ -50,23 +50,23 @@ class Result:
 
 
 def run(histories: Sequence[History], *, hours: float) -> list[Result]:
-    """Walk all histories, those with the same change of the clock together. Writes to the database."""
+    """Walk through all histories, grouped by their change of the clock. Writes to the database."""
     from bench.admission.site import build
 
     build(8 * (len(histories) // 8 + 2), len(histories), 0)
     workspaces = list(Workspace.objects.filter(state=State.RUNNING).order_by("name"))
     began_at = max(history.began_at for history in histories)
     ordered = sorted(histories, key=lambda history: history.jump_s)
-    found: list[Result] = []
+    results: list[Result] = []
     while ordered:
         jump_s = ordered[0].jump_s
         group = [history for history in ordered if history.jump_s == jump_s]
         ordered = ordered[len(group) :]
         taken, workspaces = workspaces[: len(group)], workspaces[len(group) :]
-        found += _walk(dict(zip((row.pk for row in taken), group, strict=True)), began_at, hours * HOUR_S)
-        # The next group begins later than anything that this one has written.
+        results += _walk(dict(zip((row.pk for row in taken), group, strict=True)), began_at, hours * HOUR_S)
+        # The next group begins after the last time written by this one.
         began_at += timedelta(hours=2 * hours + 24)
-    return sorted(found, key=lambda result: result.name)
+    return sorted(results, key=lambda result: result.name)
 
 
 def _walk(histories: dict[Any, History], began_at: datetime, until_s: float) -> list[Result]:
@@ -94,7 +94,7 @@ def _walk(histories: dict[Any, History], began_at: datetime, until_s: float) -> 
 
 
 def _prepare(histories: dict[Any, History], began_at: datetime) -> None:
-    """Let all these workspaces run their app from `began_at` on, without an end."""
+    """Give all these workspaces their recorded app, ready since `began_at` and without an end time."""
     from portal.catalog.models import Template
 
     templates = {
@@ -115,7 +115,7 @@ def _prepare(histories: dict[Any, History], began_at: datetime) -> None:
 
 
 class _Stream:
-    """The reports of a workspace, read as time goes by."""
+    """The reports of a workspace, read as time advances."""
 
     def __init__(self, reports_of: Iterator[tuple[float, Figures]]) -> None:
         self._reports = reports_of

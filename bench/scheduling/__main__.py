@@ -1,14 +1,17 @@
-"""`python -m bench.scheduling --data DIR --json OUT`: the Philly half-trace, its groups as teams.
+"""`python -m bench.scheduling --data DIR --json OUT`: half of the Philly trace, with its groups as teams.
 
-DIR is laid out as `philly/philly_first_half.csv.gz`; `--trace FILE` (with `--part`) names another file, and
-`--synthetic SEED` draws jobs; `--thinned SEED` leaves a fourth of the jobs, for as many fewer `--gpus`.
-Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and Themis (`rounds`; also with a minute
-lost each time that a job comes back), all of them re-implemented, and Berth's engine without and with
-preemption, with durations known and only guessed from history. Since waits in a queue this long hang on
-chance, preemption is compared once more with all submissions moved by some minutes.
-All but the re-implemented ones take the way of a request in the portal (`site`), with its default settings.
-Every 500th request is previewed first, and has to get what was said. Exits with 1 where a quota was
-over-run or a reserved start delayed by back-fill.
+DIR contains `philly/philly_first_half.csv.gz`; `--trace FILE` (with `--part`) names another file, and
+`--synthetic SEED` draws jobs. `--thinned SEED` keeps about a fourth of the jobs, for a fourth of the
+`--gpus`.
+
+Compares FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and Themis (`rounds`; also with a minute
+lost each time that a job returns), all of them re-implemented, and Berth's engine without and with
+preemption, with durations known and estimated from history. Waits in a queue this long depend on chance, so
+preemption is compared again with all submissions moved by some minutes. All but the re-implemented policies
+follow the path of a request in the portal (`site`), with its default settings. Every 500th request is
+previewed first, and must get the previewed result.
+
+Exits with 1 if a quota was exceeded, or back-fill delayed a reserved start.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from portal.scheduling.snapshot import policy as site_policy
 DEFAULT_GPUS = 650
 NEVER_S = 1 << 40
 SIZES = (("1", 1), ("2-8", 8), ("9-32", 32), (">32", 1 << 30))
-"""Classes of jobs by GPUs: name, and the most that one may ask for."""
+"""Classes of jobs by GPUs: name, and maximum number of GPUs."""
 RESTART_S = 60
 PEERS: dict[str, Callable[[Sequence[Job], int], PeerOutcome]] = {
     "tiresias_2d_las": tiresias,
@@ -42,7 +45,7 @@ PEERS: dict[str, Callable[[Sequence[Job], int], PeerOutcome]] = {
     "themis_finish_time": themis,
     "themis_finish_time_restart_60s": partial(themis, restart_s=RESTART_S),
 }
-"""Policies simulated by themselves: no teams and quotas, and what they preempt goes on where it was."""
+"""Policies with their own simulation: no teams or quotas; preempted work continues where it stopped."""
 SYNTHETIC_JOBS = 20_000
 
 
@@ -52,7 +55,7 @@ def at(values: Sequence[float], percent: int) -> float | None:
 
 
 def of_waits(waits: Mapping[str, float], jobs: Sequence[Job]) -> dict[str, Any]:
-    """Mean, percentiles and most of the waits, and the mean by size of the job."""
+    """Return mean, percentiles and maximum of the waits, and the mean by job size."""
     by_size: dict[str, list[float]] = {name: [] for name, _ in SIZES}
     for job in jobs:
         if job.id in waits:
@@ -165,11 +168,11 @@ def main() -> int:
     for name, peer in PEERS.items():
         if options.only and name not in options.only:
             continue
-        found = peer(jobs, options.gpus)
+        peer_outcome = peer(jobs, options.gpus)
         row = {
-            **of_waits(found.waits, jobs),
-            "preempted": found.preempted,
-            "lost_gpu_hours": found.lost_gpu_s // 3600,
+            **of_waits(peer_outcome.waits, jobs),
+            "preempted": peer_outcome.preempted,
+            "lost_gpu_hours": peer_outcome.lost_gpu_s // 3600,
         }
         result["runs"][name] = row
         print(line(name, row), flush=True)
@@ -206,7 +209,7 @@ COLUMNS = (
 
 
 def line(name: str, row: dict[str, Any]) -> str:
-    """The row as people read it."""
+    """Return the row as a line for people."""
     cells = []
     for title, key, unit, unit_name in COLUMNS:
         value = row.get(key)

@@ -1,15 +1,16 @@
-"""Waits of people on machines that keep their homes: homes shared, homes that stay, homes that move along.
+"""Waits of users on machines with home folders: homes that are shared, stay, or move with a start.
 
     python -m bench.scheduling.homes [--people 60] [--nodes 10] [--days 4] [--loads 60 90] [--json OUT]
 
-People, nodes and the clock are simulated; every decision is the portal's, on an empty SQLite file: each start
-is previewed as in the form, created, placed by a cycle, and its home moved by the mover. Each person starts a
-workspace, works, stops it and comes back later, one at a time. A load is the part of the GPUs that would be
-in use if nobody waited. The wait is from the click until the start is sent, moves included. The first 6
-hours are not counted. Whose home is too large to move without being asked takes the offer of the form.
+Users, nodes and the clock are simulated. Every decision is the portal's, on an empty SQLite file: each start
+is previewed as in the form, created and placed by a cycle, and its home is moved by the mover. Each user
+starts a workspace, works, stops it and returns later, one workspace at a time. A load is the part of the GPUs
+that would be in use if nobody waited. The wait is from the click until the start is sent, including moves.
+The first 6 hours are not counted. Users whose home is too large to move automatically accept the form's offer
+to move it.
 
-ASSUMPTIONS: sessions of 3 hours (median), nobody says how long; 1, 2 or 4 GPUs; homes of 2 GiB (median), a
-tenth above 10 GiB; a network of 1 Gbit/s; one move at a time for each machine.
+ASSUMPTIONS: sessions of 3 hours (median) without an expected duration; 1, 2 or 4 GPUs; homes of 2 GiB
+(median), a tenth above 10 GiB; a network of 1 Gbit/s; one move at a time per machine.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ HOME_MEDIAN_MIB, HOME_SIGMA = 2048.0, 1.25
 NETWORK_MIB_S = 100
 LIMIT_MIB = 10_240
 STEP_S = 10.0
-"""Longest time that a node copies before it answers."""
+"""Longest time for which a node copies before it answers."""
 TICK_S = 60.0
 WORLDS = {"shared": {"homes_shared": True, "homes": "/homes"}, "stay": {}, "move": {}}
 
 
 @dataclass(slots=True)
 class Waits:
-    """Seconds from the click until the start is sent, and what previews had said."""
+    """Seconds from the click until the start is sent, and results of previews."""
 
     seconds: list[float] = field(default_factory=list)
     moved: int = 0
@@ -78,7 +79,7 @@ def _at(ordered: list[float], percent: int) -> float:
 
 
 class Days:
-    """People on machines for some days."""
+    """Users on machines for some days."""
 
     def __init__(self, world: str, load: float, people: int, nodes: int, days: int, seed: int) -> None:
         self.world, self.days = world, days
@@ -102,7 +103,7 @@ class Days:
     def run(self) -> Waits:
         import time_machine
 
-        from bench.admission.__main__ import Silent
+        from bench.admission.__main__ import NoOpRedis
         from portal.celery import app
         from portal.common import rate_limits
         from portal.common.events import live
@@ -111,7 +112,7 @@ class Days:
 
         with (
             mock.patch.object(app, "send_task", self._sent),
-            mock.patch.object(live, "connection", Silent),
+            mock.patch.object(live, "connection", NoOpRedis),
             mock.patch.object(rate_limits, "count", lambda *_: 0),
             mock.patch.multiple(file_tickets, store_home_ticket=_nothing, end_home=_nothing),
             # Reading a snapshot again takes time on the machine, but none on the simulated clock.
@@ -153,28 +154,30 @@ class Days:
             user = User.objects.create(username=f"user-{number:03}", password="!")
             Membership.objects.create(team=self.team, user=user)
             self.sizes[user.pk] = int(HOME_MEDIAN_MIB * self.chance.lognormvariate(0, HOME_SIGMA))
-            self.at(self.chance.uniform(0, self.pause_s), lambda user=user: self._come(user))
+            self.at(self.chance.uniform(0, self.pause_s), lambda user=user: self._arrive(user))
         self.at(TICK_S, self._tick)
         self.at(HOUR_S, self._hour)
 
     # --- people ---
 
-    def _come(self, user: Any) -> None:
-        """Look at the form, click, and wait for the start."""
+    def _arrive(self, user: Any) -> None:
+        """Open the form, click, and wait for the start."""
         from portal.scheduling import admission, home_offers
         from portal.workspaces import services
         from portal.workspaces.order import WorkspaceOrder
 
         flavor = self.chance.choices(self.flavors, [part for _, part in SIZES])[0]
-        asked = {"template": self.template, "flavor": flavor, "team": self.team}
-        said = admission.assess(**asked, actor=user)
-        offer = home_offers.verdict_with_home_move(said, **asked, actor=user, expected_s=None, environment="")
+        fields = {"template": self.template, "flavor": flavor, "team": self.team}
+        verdict = admission.assess(**fields, actor=user)
+        offer = home_offers.verdict_with_home_move(
+            verdict, **fields, actor=user, expected_s=None, environment=""
+        )
         move_home = offer is not None and self.world == "move"
-        order = WorkspaceOrder(**asked, move_home=move_home)
+        order = WorkspaceOrder(**fields, move_home=move_home)
         workspace = services.create(actor=user, order=order).workspace
-        said = offer if move_home else said
-        if said.starts_now != (workspace.pool_id is not None) or (
-            workspace.waits_for_home != (said.home_move is not None)
+        verdict = offer if move_home else verdict
+        if verdict.starts_now != (workspace.pool_id is not None) or (
+            workspace.waits_for_home != (verdict.home_move is not None)
         ):
             self.waits.broken_previews += 1
         self.waits.moved += workspace.waits_for_home
@@ -207,10 +210,10 @@ class Days:
         request_cycle()
         self._measure(workspace.owner)
         pause_s = self.chance.expovariate(1 / self.pause_s)
-        self.at(pause_s, lambda: self._come(workspace.owner))
+        self.at(pause_s, lambda: self._arrive(workspace.owner))
 
     def _measure(self, user: Any) -> None:
-        """The node of the home measures it."""
+        """Report the size of the user's home, as its node does."""
         from django.utils import timezone
 
         from portal.workspaces.models import HomePlace, HomeUsage
@@ -259,7 +262,7 @@ class Days:
             case "node.execute" if kwargs["command"]["op"] == "start":
                 key = UUID(kwargs["command"]["ref"]["workspace_id"])
                 accelerators = kwargs["command"]["spec"]["resources"]["accelerators"]
-                # The click that it answers may not be noted yet.
+                # The click to which it belongs may not be recorded yet.
                 self.at(0.0, lambda: self._started(key, accelerators["count"]))
             case "node.move_home":
                 self._moves(kwargs["order"])
@@ -275,7 +278,7 @@ class Days:
                 pass
 
     def _moves(self, data: dict[str, Any]) -> None:
-        """A node does its step of a move."""
+        """Do one step of a move, as a node does."""
         from portal.workspaces.homes import moves
         from portal.workspaces.models import HomeMove
         from provisioning import messages
@@ -311,7 +314,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def set_up(database: Path, limit_mib: int = 0) -> None:
-    """Set up Django for a database, in a process of its own: settings are read once."""
+    """Set up Django for a database in a separate process, since settings are read once."""
     os.environ["DATABASE_URL"] = f"sqlite:///{database}"
     os.environ["BERTH_MOVE_HOME_LIMIT_MIB"] = str(limit_mib)
     os.environ.setdefault("BERTH_LOG_LEVEL", "ERROR")
@@ -328,7 +331,7 @@ def migrate(database: Path) -> None:
     call_command("migrate", verbosity=0)
 
 
-def one(world: str, load: float, empty: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def run_world(world: str, load: float, empty: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one world in a copy of the empty database, and return its waits."""
     database = empty.with_name(f"{world}-{load}.sqlite3")
     shutil.copy(empty, database)
@@ -355,7 +358,7 @@ def main() -> None:
         _in_own_process(migrate, empty)
         for load in arguments.loads:
             for world in arguments.worlds:
-                rows.append(_in_own_process(one, world, load / 100, empty, arguments))
+                rows.append(_in_own_process(run_world, world, load / 100, empty, arguments))
                 print(json.dumps(rows[-1]), flush=True)
                 if arguments.json:
                     arguments.json.write_text(json.dumps(rows, indent=1) + "\n")

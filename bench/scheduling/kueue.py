@@ -1,8 +1,8 @@
 """`python -m bench.scheduling.kueue --cases 10000`: preemption beside a model of Kueue's algorithm.
 
-Random small sites with one request each: cohorts in cohorts, limits, weights, priorities, one to three
-resources. The engine's cycle has to choose the victims that the model (`tests.scheduling.engine.kueue_model`,
-written from Kueue's source) chooses, with the same reasons. Exits with 1 where it does not.
+Random small sites with one request each: nested cohorts, limits, weights, priorities, one to three resources.
+The engine's cycle must choose the same victims for the same reasons as the model
+(`tests.scheduling.engine.kueue_model`, written from Kueue's source). Exits with 1 if it does not.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Published preemptive policies, on the trace alone: nothing here comes from Berth's engine.
+"""Published preemptive policies on the trace alone, without Berth's engine.
 
-Tiresias' discretised 2D-LAS (Gu et al., NSDI 2019) needs no durations: requests go down a ladder of queues as
-their attained service (GPUs times seconds) grows; inside a queue those that run come first, then those that
-wait, in the order in which they came to it. SRSF (shortest remaining service first) is the policy that knows
-all durations. Both are taken as their authors' simulator has them with placement left out ("count"):
-whoever fits in the order runs; everybody else is preempted at once, loses nothing and comes back at no cost.
+Tiresias' discretised 2D-LAS (Gu et al., NSDI 2019) needs no durations. Requests move down a series of queues
+as their attained service (GPUs times seconds) grows. Within a queue, running requests come first, then
+waiting ones in the order in which they entered it. SRSF (shortest remaining service first) knows all
+durations. Both follow their authors' simulator with placement left out ("count"): a request that fits in the
+order runs. All others are preempted at once, lose nothing and return at no cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _State:
     level: int = 0
     number: int = 0
     done_s: float = 0.0
-    """How long it has run in all."""
+    """Total run time in seconds."""
     since_s: float = -1.0
     """Since when it has been running; below zero: it waits."""
     rank: Rank = (0.0, 0, 0, "")
@@ -35,8 +35,10 @@ class _State:
 
 @dataclass(slots=True)
 class PeerOutcome:
-    """Waits in seconds by job: from submission to the end, less what it runs. How often one was preempted,
-    and the GPU seconds that took."""
+    """Result of a policy. `waits` by job: seconds from submission to the end, without its run time.
+
+    `preempted` counts preemptions, and `lost_gpu_s` is the GPU time that they cost.
+    """
 
     waits: dict[str, float] = field(default_factory=dict)
     preempted: int = 0
@@ -44,12 +46,12 @@ class PeerOutcome:
 
 
 def tiresias(jobs: Sequence[Job], gpus: int, limits: Sequence[int] = LIMITS) -> PeerOutcome:
-    """Discretised 2D-LAS: durations are not known to it."""
+    """Run discretised 2D-LAS, which does not know durations."""
     return _Simulation(jobs, gpus, tuple(limits)).run()
 
 
 def srsf(jobs: Sequence[Job], gpus: int) -> PeerOutcome:
-    """Shortest remaining service (GPUs times seconds) first: durations are known to it."""
+    """Run shortest remaining service (GPUs times seconds) first, which knows durations."""
     return _Simulation(jobs, gpus, None).run()
 
 
@@ -81,7 +83,7 @@ class _Simulation:
         return self._outcome
 
     def _changes_s(self, state: _State) -> float:
-        """When a running request ends, or has attained what takes it to the next queue."""
+        """Return when a running request ends, or has attained the service that moves it to the next queue."""
         left_s = state.job.duration_s - state.done_s
         if self._limits is not None and state.level < len(self._limits):
             left_s = min(left_s, self._limits[state.level] / state.job.gpus - state.done_s)
@@ -110,7 +112,7 @@ class _Simulation:
         return self._count
 
     def _rank(self, state: _State) -> Rank:
-        """Its place: in 2D-LAS by queue, those that run first; in SRSF by what is left."""
+        """Return its rank: in 2D-LAS by queue, running requests first; in SRSF by remaining service."""
         waits = int(state.since_s < 0)
         if self._limits is not None:
             return (state.level, waits, state.number, state.job.id)
@@ -118,7 +120,7 @@ class _Simulation:
         return ((state.job.duration_s - done_s) * state.job.gpus, waits, state.number, state.job.id)
 
     def _divide(self) -> None:
-        """Give the GPUs out in order; whoever does not fit is passed over."""
+        """Allocate GPUs in order of rank. A request that does not fit is skipped."""
         free = self._gpus
         running = sorted(self._rank(state) for state in self._running.values())
         first = second = 0
@@ -136,8 +138,8 @@ class _Simulation:
             if state.job.gpus <= free:
                 free -= state.job.gpus
                 chosen.append(state)
-        kept = {state.job.id for state in chosen}
-        for state in [state for state in self._running.values() if state.job.id not in kept]:
+        running_ids = {state.job.id for state in chosen}
+        for state in [state for state in self._running.values() if state.job.id not in running_ids]:
             state.done_s += self._now_s - state.since_s
             state.since_s = -1.0
             state.number = self._next()

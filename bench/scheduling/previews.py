@@ -1,9 +1,8 @@
-"""`python -m bench.scheduling.previews [--worlds N] [--seed S]`: is every preview what a creation then gets?
+"""Compare previews with later requests: `python -m bench.scheduling.previews [--worlds N] [--seed S]`.
 
-Small sites with random limits run on for a while under the engine. Some requests list a second flavor.
-Before each request its verdict is asked for; then it is made, and outcome, place, expected start, reason and
-who makes room are compared.
-Exits with 1 where any of them differ.
+Small sites with random limits run for a while under the engine. Some requests list a second flavor. Each
+request is previewed and then created, and outcome, position, expected start, reason and victims are compared.
+Exits with 1 if any of them differ.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.usage import with_fallbacks
 from portal.scheduling.engine.verdicts import verdict
 
-GPU, OTHER, CPU = "gpu:a", "gpu:b", "cpu_milli"
+GPU, SECOND_GPU, CPU = "gpu:a", "gpu:b", "cpu_milli"
 STEPS = 40
 
 
@@ -35,7 +34,7 @@ def site(chance: Random) -> Scheduler:
         Team(
             f"t{number}",
             chance.choice(("all", "sub", "")),
-            {name: limit(6) for name in (GPU, OTHER, CPU) if chance.random() < 0.7},
+            {name: limit(6) for name in (GPU, SECOND_GPU, CPU) if chance.random() < 0.7},
             weight_milli=chance.choice((500, 1000, 2000)),
             user_caps={GPU: chance.randint(1, 5)} if chance.random() < 0.3 else {},
         )
@@ -51,7 +50,7 @@ def site(chance: Random) -> Scheduler:
         min_run_s=chance.choice((0, 600)),
         patience_s=chance.choice((0, 900)),
     )
-    capacity = {GPU: chance.randint(4, 12), OTHER: chance.randint(2, 8), CPU: chance.randint(4, 16)}
+    capacity = {GPU: chance.randint(4, 12), SECOND_GPU: chance.randint(2, 8), CPU: chance.randint(4, 16)}
     return Scheduler(Snapshot(0, teams, cohorts, capacity=capacity, policy=policy))
 
 
@@ -69,38 +68,38 @@ def request(chance: Random, number: int, now_s: int) -> Workload:
     )
     if chance.random() < 0.6:
         return workload
-    amounts = {OTHER: chance.randint(1, 3), CPU: chance.randint(0, 4)}
+    amounts = {SECOND_GPU: chance.randint(1, 3), CPU: chance.randint(0, 4)}
     later = replace(workload, amounts=amounts, choice=1, place="b", preemptible=chance.random() < 0.8)
     return replace(workload, fallbacks=(later,), start_within_s=chance.choice((0, 0, 1800, 40_000)))
 
 
-def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> list[str]:
-    """Make the request; what it gets that was not said."""
+def differences(previewed: QueueVerdict, scheduler: Scheduler, workload: Workload) -> list[str]:
+    """Create the request; return what differs from its preview."""
     now_s = scheduler.now_s
-    scheduler.submit(asked)
+    scheduler.submit(workload)
     cycle = scheduler.cycle(now_s)
     scheduler.apply(cycle, now_s)
-    if said.outcome in (Outcome.IMPOSSIBLE, Outcome.NEEDS_APPROVAL):
-        if asked.id not in cycle.starts:
-            scheduler.withdraw(asked.id)
-        return ["refused, and starts"] if asked.id in cycle.starts else []
-    victims = tuple(victim for victim in cycle.victims if victim.beneficiary == asked.id)
-    found = [] if said.victims == victims else ["who makes room"]
-    if (said.outcome is Outcome.FITS_NOW) != (asked.id in cycle.starts):
-        return [*found, f"{said.outcome.value}, and not so"]
-    if said.outcome is Outcome.FITS_NOW:
-        return found
+    if previewed.outcome in (Outcome.IMPOSSIBLE, Outcome.NEEDS_APPROVAL):
+        if workload.id not in cycle.starts:
+            scheduler.withdraw(workload.id)
+        return ["refused, and starts"] if workload.id in cycle.starts else []
+    victims = tuple(victim for victim in cycle.victims if victim.beneficiary == workload.id)
+    differing = [] if previewed.victims == victims else ["who makes room"]
+    if (previewed.outcome is Outcome.FITS_NOW) != (workload.id in cycle.starts):
+        return [*differing, f"{previewed.outcome.value}, and not so"]
+    if previewed.outcome is Outcome.FITS_NOW:
+        return differing
     outlook = Outlook(scheduler.clone())
     outlook.compute_all()
-    got = outlook.of(asked.id)
+    got = outlook.of(workload.id)
     eta_s = got.eta.eta_s if got.eta else None
-    pairs = {"place": (said.position, got.position or 0), "expected start": (said.eta_s, eta_s)}
-    pairs["reason"] = (said.blocker, got.blocker)  # type: ignore[assignment]
-    return found + [name for name, (one, other) in pairs.items() if one != other]
+    pairs = {"place": (previewed.position, got.position or 0), "expected start": (previewed.eta_s, eta_s)}
+    pairs["reason"] = (previewed.blocker, got.blocker)  # type: ignore[assignment]
+    return differing + [name for name, (one, other) in pairs.items() if one != other]
 
 
 def world(seed: int) -> tuple[int, Counter[str]]:
-    """One site over time: how many previews were asked for, and what was not as said."""
+    """Run one site over time; return the number of previews and the differences found."""
     chance = Random(seed)
     scheduler = site(chance)
     wrong: Counter[str] = Counter()
@@ -117,21 +116,21 @@ def world(seed: int) -> tuple[int, Counter[str]]:
         if chance.random() < 0.7:
             scheduler.apply(scheduler.cycle(now_s), now_s)
         scheduler.now_s = now_s
-        asked = request(chance, number, now_s)
-        if asked.fallbacks:
-            # As a snapshot registers it.
-            asked = with_fallbacks(scheduler.usage, (replace(asked, fallbacks=()), *asked.fallbacks))
-        wrong.update(differences(verdict(scheduler, asked), scheduler, asked))
+        workload = request(chance, number, now_s)
+        if workload.fallbacks:
+            # Register the fallbacks like a snapshot does.
+            workload = with_fallbacks(scheduler.usage, (replace(workload, fallbacks=()), *workload.fallbacks))
+        wrong.update(differences(verdict(scheduler, workload), scheduler, workload))
     return STEPS, wrong
 
 
 def probe(worlds: int, seed: int = 1) -> tuple[int, Counter[str]]:
-    """So many worlds from a seed on."""
-    asked, wrong = 0, Counter[str]()
+    """Run `worlds` sites, beginning with this seed."""
+    previews, wrong = 0, Counter[str]()
     for number in range(seed, seed + worlds):
         count, its = world(number)
-        asked, wrong = asked + count, wrong + its
-    return asked, wrong
+        previews, wrong = previews + count, wrong + its
+    return previews, wrong
 
 
 def main() -> int:
@@ -139,8 +138,8 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    asked, wrong = probe(options.worlds, options.seed)
-    print(f"{asked} previews, {sum(wrong.values())} differences {dict(wrong) or ''}")
+    previews, wrong = probe(options.worlds, options.seed)
+    print(f"{previews} previews, {sum(wrong.values())} differences {dict(wrong) or ''}")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""One pass over a trace through the portal's queue (`site`). Checks reserved starts at every event."""
+"""Replay a trace once through the portal's queue (`site`). Checks reserved starts at every event."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from portal.scheduling.share_averages import borrowed_average
 from portal.scheduling.verdicts import Verdict
 
 GPU = "gpu"
-ONE = 1000
+MILLI_PER_GPU = 1000
 """Amounts are in milli-GPU, as in the portal: whole GPUs are too coarse for the decayed use of an hour."""
 HISTORY = 50
 USAGE_EVERY_S = 3600
 PREVIEW_EVERY = 500
-"""Every so manieth arrival is previewed first; it then has to get what was said."""
+"""Interval of previewed arrivals: each of these must get its previewed result."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay saw. Waits in seconds by job, from submission to the last start."""
+    """Result of a replay. Waits are in seconds by job, from submission to the last start."""
 
     waits: dict[str, int] = field(default_factory=dict)
     busy_gpu_s: int = 0
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
-    """Teams in one cohort; nominal quota in proportion to what each group used, all GPUs divided."""
+    """Return teams in one cohort. Quotas divide all GPUs in proportion to the use of each group."""
     demand: dict[str, int] = {}
     for job in jobs:
         demand[job.team] = demand.get(job.team, 0) + job.gpus * job.duration_s
@@ -59,14 +59,19 @@ def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
     for team in sorted(demand, key=lambda name: (-(demand[name] * gpus % total), name))[:spare]:
         nominal[team] += 1
     return tuple(
-        # Weight follows what the team brings in; one GPU at least, so that none borrows at infinite cost.
-        Team(team, "site", {GPU: Limit(nominal[team] * ONE)}, weight_milli=1000 * max(1, nominal[team]))
+        # The weight is the team's quota, at least one GPU: with 0 a team would borrow at infinite cost.
+        Team(
+            team,
+            "site",
+            {GPU: Limit(nominal[team] * MILLI_PER_GPU)},
+            weight_milli=1000 * max(1, nominal[team]),
+        )
         for team in sorted(demand)
     )
 
 
 def history_estimates() -> tuple[Callable[[Job], int], Callable[[Job], None]]:
-    """Expected duration as the median of the group's last finished jobs of that size; nothing is foreseen."""
+    """Return an estimator: the median duration of the group's last finished jobs of that size."""
     past: dict[tuple[str, int], tuple[deque[int], list[int]]] = {}
 
     def expect(job: Job) -> int:
@@ -93,13 +98,12 @@ def replay(
     eta_every: int = 0,
     preview_every: int = PREVIEW_EVERY,
 ) -> Outcome:
-    """Run the trace. Without `teams` there is one queue with no shares, as in plain FIFO or EASY.
+    """Run the trace. Without `teams` there is one queue without shares, as in plain FIFO or EASY.
 
-    With `known_durations` every job is expected to run as long as it does (a wall-time limit that it
-    uses up); otherwise the expectation comes from history. Every `eta_every`-th job that has to wait
-    is forecast when it is submitted. What is preempted begins anew when it comes back.
-
-    Raises AssertionError if a job gets something else than its preview said.
+    With `known_durations`, the expected duration of every job is its real one (a wall-time limit that it uses
+    up); otherwise it is estimated from history. Every `eta_every`-th job that has to wait gets a forecast at
+    submission. A preempted job starts again from its beginning. Raises `AssertionError` if a job does not get
+    its previewed result.
     """
     shared = tuple(teams) or (Team("all"),)
     cohorts = (Cohort("site"),) if teams else ()
@@ -107,7 +111,7 @@ def replay(
     site = QueueSite(gpus, shared, cohorts, policy, first_s)
     scheduler = site.scheduler
     expect, learn = (_duration, _nothing) if known_durations else history_estimates()
-    # Jobs of one second go in order of their ids.
+    # Jobs submitted in the same second are ordered by id.
     by_id = {str(UUID(int=place)): job for place, job in enumerate(jobs)}
     ids = iter(by_id)
     outcome = Outcome()
@@ -136,7 +140,7 @@ def replay(
             if not preempted:
                 learn(job)
             else:
-                # It is back in the queue from its beginning.
+                # It is queued again from its beginning.
                 outcome.lost_gpu_s += job.gpus * (now_s - began[name])
                 times = scheduler.running[name].workload.preempted + 1
                 outcome.max_preempted = max(outcome.max_preempted, times)
@@ -172,7 +176,7 @@ def replay(
                         outcome.etas_unknown += 1
                     else:
                         etas[name] = eta
-                        # The naive guess: as long as the last ones of the team had to wait.
+                        # Naive estimate: the usual wait of the team's last jobs.
                         past = sorted(last_waits.get(by_id[name].team, ()))
                         naive[name] = now_s + (past[len(past) // 2] if past else 0)
         usual = len(cycle.starts) - len(cycle.backfilled)
@@ -181,20 +185,20 @@ def replay(
             if started_head and now_s > reserved[1]:
                 outcome.late_starts.append(f"{reserved[0]} at {now_s}, reserved {reserved[1]}")
             head = _first(cycle)
-            # Only requests that come before it by the order, or a preemption, may move the head back.
+            # Only requests before the head in the order, or a preemption, may delay it.
             if head and head.workload == reserved[0] and not usual and not cycle.victims:
                 outcome.reservations_checked += 1
                 if head.start_s > reserved[1]:
                     outcome.reservations_delayed.append(f"{head.workload}: {reserved[1]} → {head.start_s}")
         head = _first(cycle)
         if head is not None and cycle.backfilled and known_durations:
-            # The same reservation, looked at again after the back-fill: its start may not have moved.
-            again = _first(site.decide_again())
+            # Compute the same reservation again after the back-fill: its start must not be later.
+            repeated = _first(site.decide_again())
             outcome.reservations_checked += 1
-            if again is None or again.workload != head.workload:
+            if repeated is None or repeated.workload != head.workload:
                 if not cycle.victims:
                     outcome.reservations_delayed.append(f"{head.workload}: no longer the head")
-            elif again.start_s > head.start_s:
+            elif repeated.start_s > head.start_s:
                 outcome.reservations_delayed.append(f"{head.workload}: by back-fill at {now_s}")
         reserved = (head.workload, head.start_s) if head is not None else None
         outcome.backfilled += len(cycle.backfilled)

@@ -1,18 +1,19 @@
-"""Published policies that work in rounds, on the trace alone: nothing here comes from Berth's engine.
+"""Published policies that work in rounds, on the trace alone, without Berth's engine.
 
-Re-implemented from the papers for jobs that ask for a fixed number of equal GPUs:
+Re-implemented from the papers for jobs that request a fixed number of equal GPUs:
 
-- **Gavel's max-min fairness** (Narayanan et al., OSDI 2020, sections 4.1 and 5): time on the GPUs is divided
-  so that the least anyone gets (part of the time, times the GPUs asked for) is as large as it can be. In
-  each round those come first whose part is largest beside what they have had. Durations are not known to it.
-- **Themis' finish-time fairness** (Mahajan et al., NSDI 2020, section 3): how long a job is in the system,
-  over how long it would be on its own with an equal part of the GPUs. In each round those come first for whom
-  that is worst. Its auction decides who of those gets which GPUs where more or other ones make a job faster;
-  jobs of a fixed size on equal GPUs either run or do not. Durations are known to it.
+- **Gavel's max-min fairness** (Narayanan et al., OSDI 2020, sections 4.1 and 5) divides GPU time so that the
+  smallest share of any job (part of the time, times the requested GPUs) is as large as possible. In each
+  round the jobs come first whose due share is largest relative to their received share. It does not know
+  durations.
+- **Themis' finish-time fairness** (Mahajan et al., NSDI 2020, section 3) compares the time of a job in the
+  system with its time alone with an equal part of the GPUs. In each round the jobs with the worst ratio come
+  first. Its auction also decides which GPUs a job gets, if more or other GPUs make it faster; jobs of a fixed
+  size on equal GPUs either run or do not. It knows durations.
 
-Whoever does not fit is passed over. Who comes back after a pause loses `restart_s` of its round; 0 is kinder
-than the papers are. What ends within a round leaves its GPUs idle until the next one, as in Gavel's own
-simulator.
+A job that does not fit is skipped. A job that returns after a pause loses `restart_s` of its round; 0 is more
+favourable than in the papers. A job that ends within a round leaves its GPUs idle until the next round, as in
+Gavel's own simulator.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from bench.scheduling.peers import PeerOutcome
 from bench.scheduling.trace import Job
 
 ROUND_S = 360
-"""How long a round takes: six minutes, Gavel's default."""
+"""Length of a round: six minutes, Gavel's default."""
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
 class Active:
-    """The jobs in the system, in order of submission; one entry for each in all arrays. Times in seconds."""
+    """The jobs in the system in order of submission, with one entry each in all arrays. Times in seconds."""
 
     gpus: Floats
     submit_s: Floats
     duration_s: Floats
     done_s: Floats
-    """How long each has run."""
+    """Run time of each job."""
     rounds: Floats
-    """How many rounds each has had."""
+    """Rounds in which each job has run."""
     seen: Floats
-    """How many rounds each has been there for."""
+    """Rounds for which each job has been in the system."""
 
 
 def gavel(jobs: Sequence[Job], gpus: int, restart_s: int = 0, round_s: int = ROUND_S) -> PeerOutcome:
@@ -57,19 +58,19 @@ def themis(jobs: Sequence[Job], gpus: int, restart_s: int = 0, round_s: int = RO
 
 
 def level(demand: Floats, capacity: float) -> float:
-    """The most that each may have at most so that all together get no more than there is (water-filling)."""
+    """Return the level for `demand` by water-filling: no job gets more, and the sum is within `capacity`."""
     ranked = np.sort(demand)
     if ranked.sum() <= capacity:
         return float(ranked[-1])
     before = np.concatenate(([0.0], np.cumsum(ranked)[:-1]))
-    # With the level at the n-th smallest, all from it on would have as much as it.
+    # Total if the n-th smallest demand were the level: this one and all larger ones get that much.
     filled = before + ranked * np.arange(len(ranked), 0, -1)
     first = int(np.searchsorted(filled, capacity, side="right"))
     return float((capacity - before[first]) / (len(ranked) - first))
 
 
 def _by_part(active: Active, gpus: int, _: float) -> Floats:
-    """What is due over what was had; who has had nothing yet comes first."""
+    """Return the ratio of due to received time. Jobs that have received nothing come first."""
     part = np.minimum(1.0, level(active.gpus, gpus) / active.gpus)
     had = active.rounds / np.maximum(1.0, active.seen)
     with np.errstate(divide="ignore"):
@@ -77,7 +78,7 @@ def _by_part(active: Active, gpus: int, _: float) -> Floats:
 
 
 def _by_finish(active: Active, gpus: int, now_s: float) -> Floats:
-    """Time in the system if it runs from now on, over the time with an equal part of the GPUs."""
+    """Return the time in the system if it runs from now on, over the time with an equal part of the GPUs."""
     shared_s = now_s - active.submit_s + active.duration_s - active.done_s
     alone_s = active.duration_s * np.maximum(1.0, active.gpus * len(active.gpus) / gpus)
     return shared_s / alone_s
@@ -97,7 +98,7 @@ def _replay(
     now_s, following = jobs[0].submit_s, 0
     while following < len(jobs) or len(ids):
         if not len(ids) and jobs[following].submit_s > now_s:
-            # Rounds in which nobody is there are left out.
+            # Skip rounds without jobs.
             now_s += -(-(jobs[following].submit_s - now_s) // round_s) * round_s
         new = following
         while new < len(jobs) and jobs[new].submit_s <= now_s:
@@ -106,14 +107,14 @@ def _replay(
             come = jobs[following:new]
             ids = np.concatenate((ids, np.arange(following, new)))
             ran = np.concatenate((ran, np.zeros(len(come), dtype=bool)))
-            fresh = np.zeros(len(come))
+            zeros = np.zeros(len(come))
             active = Active(
                 np.concatenate((active.gpus, [job.gpus for job in come])),
                 np.concatenate((active.submit_s, [job.submit_s for job in come])),
                 np.concatenate((active.duration_s, [job.duration_s for job in come])),
-                np.concatenate((active.done_s, fresh)),
-                np.concatenate((active.rounds, fresh)),
-                np.concatenate((active.seen, fresh)),
+                np.concatenate((active.done_s, zeros)),
+                np.concatenate((active.rounds, zeros)),
+                np.concatenate((active.seen, zeros)),
             )
             following = new
         runs = _chosen(rank(active, gpus, now_s), active.gpus, gpus)
@@ -145,7 +146,7 @@ def _replay(
 
 
 def _chosen(ranks: Floats, demand: Floats, gpus: int) -> npt.NDArray[np.bool_]:
-    """Who runs: the highest rank first, of equal ones who came first; whoever does not fit is passed over."""
+    """Select running jobs by highest rank, then earliest submission. Jobs that do not fit are skipped."""
     order = np.argsort(-ranks, kind="stable")
     runs = np.zeros(len(order), dtype=bool)
     free = gpus

@@ -1,7 +1,7 @@
-"""A site in memory whose queue decides as the portal's: request, verdict, cycle, placement.
+"""A site in memory whose queue decides like the portal's: request, verdict, cycle, placement.
 
-Only the rows of a database are missing. One node has all GPUs, as in the policies that are compared: what
-differs is the order of the queue. `bench.placement` compares placement.
+Only the database rows are missing. One node has all GPUs, as in the policies under comparison, because the
+order of the queue is compared here. `bench.placement` compares placement.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from provisioning.types import AcceleratorRequest, Placement, ResourceRequest
 
 MODEL = "GPU"
 CPU_MILLI, MEMORY_MIB = 1000, 1024
-"""Per GPU. The node has enough for all of them: a trace knows GPUs alone."""
+"""Per GPU. The node has enough for all of them, since a trace contains GPUs only."""
 Held = dict[str, list[tuple[UUID, Placement, ResourceRequest]]]
 
 
 def node_with(gpus: int) -> NodeCapacity:
-    """A node with all GPUs of the site, free."""
+    """Return a node with all GPUs of the site, free."""
     devices = tuple(DeviceCapacity(f"gpu-{number:04d}", MODEL, 81_920) for number in range(gpus))
     cpu, memory = gpus * CPU_MILLI, gpus * MEMORY_MIB
     return NodeCapacity("all", cpu, memory, 0, cpu, memory, 0, devices)
@@ -64,7 +64,7 @@ class QueueSite:
         )
         placer = PoolPlacer(pools, read_allocations=self._held_by)
         self.snapshot: ClusterSnapshot = snapshot_of(pools, limits, placer, _moment(now_s))
-        # Jobs end when their trace says.
+        # Jobs end at the time given by the trace.
         self._template = Template(
             slug="replay", name="Replay", argv=["bash"], default_lifetime_hours=0, max_lifetime_hours=0
         )
@@ -98,7 +98,7 @@ class QueueSite:
         return admission.assess_on(self.snapshot, start_request)
 
     def submit(self, name: str, start_request: admission.StartRequest, created_s: int) -> None:
-        """Queue a request, whose work is lost when it is preempted. `name` is the text of a UUID."""
+        """Queue a request whose work is lost when it is preempted. `name` is the text of a UUID."""
         snapshot, team = self.snapshot, start_request.team
         assert team is not None
         request = snapshot.placement_requests.build(self._template, self._flavor, start_request.resources)
@@ -110,7 +110,7 @@ class QueueSite:
         enqueue(self.snapshot, PendingWorkload(workload.id, self._requests[workload.id], workload))
 
     def decide(self) -> model.Cycle:
-        """Decide and begin as a cycle does. What starts holds its GPUs from now on."""
+        """Run a cycle and its starts. Started jobs hold their GPUs from now on."""
         cycle = decision.decide(self.snapshot).cycle
         placer = self.snapshot.placer
         for name in cycle.starts:
@@ -122,12 +122,12 @@ class QueueSite:
         return cycle
 
     def decide_again(self) -> model.Cycle:
-        """What the next cycle would decide. Nothing changes."""
+        """Return the decision of a next cycle. Nothing changes."""
         with self.snapshot.trial() as trial:
             return decision.decide(trial).cycle
 
     def finish(self, name: str, *, preempted: bool) -> None:
-        """End a running job. One that was preempted waits again, from its beginning."""
+        """End a running job. A preempted job waits again, from its beginning."""
         run = self.snapshot.scheduler.finish(name)
         self.snapshot.placer.remove_running(name)
         for _, placement, request in self._held.pop(name):
@@ -140,7 +140,7 @@ class QueueSite:
             del self._requests[name]
 
     def eta(self, name: str) -> int | None:
-        """When a job that waits is expected to start, as its page shows it."""
+        """Return when a waiting job is expected to start, as its page shows it."""
         with self.snapshot.trial() as trial:
             outlook = Outlook(trial.scheduler, decision.decide(trial).unchanged_cycle)
             status = queue_status.status_of(trial, trial.pending_workloads[name], outlook)

@@ -1,4 +1,4 @@
-"""The Philly trace, or a half of it: jobs with their group, GPUs and duration."""
+"""Read the Philly trace or half of it: jobs with their group, GPUs and duration."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Job:
 
 
 def load(path: Path, limit: int | None = None, part: str = "all") -> list[Job]:
-    """Jobs in order of submission: all, or the `first` or `second` half of them.
+    """Return jobs in order of submission: all, or the `first` or `second` half.
 
-    The file has the columns timestamp, duration (seconds), num_gpus and cluster (the group), with gzip or
-    without. Raises FileNotFoundError where it is missing.
+    The file has the columns timestamp, duration (seconds), num_gpus and cluster (the group), and may be
+    compressed with gzip. Raises `FileNotFoundError` if it is missing.
     """
     jobs = []
     with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
@@ -47,10 +47,10 @@ def load(path: Path, limit: int | None = None, part: str = "all") -> list[Job]:
 
 
 def synthetic(seed: int, count: int, gpus: int, load: float = 0.95) -> list[Job]:
-    """Jobs as no trace has them, that ask for `load` of so many GPUs on average.
+    """Return synthetic jobs that request `load` of the GPUs on average.
 
-    Durations are log-normal (median 20 minutes, with a long tail); sizes are powers of two up to an eighth of
-    the GPUs; eight groups of unequal size come in bursts, which leave hours without any of theirs.
+    Durations are log-normal (median 20 minutes, with a long tail). Sizes are powers of two up to an eighth of
+    the GPUs. Eight groups of unequal size submit in bursts, with hours without submissions in between.
     """
     chance = Random(seed)
     drawn = []
@@ -68,17 +68,17 @@ def synthetic(seed: int, count: int, gpus: int, load: float = 0.95) -> list[Job]
 
 
 def shifted(jobs: Sequence[Job], seed: int, most_s: int = 600) -> list[Job]:
-    """The same jobs, each submitted up to `most_s` later by chance: how much a figure owes to luck."""
+    """Return the jobs, each submitted up to `most_s` later at random, to measure the effect of chance."""
     chance = Random(seed)
     moved = [replace(job, submit_s=job.submit_s + chance.randint(0, most_s)) for job in jobs]
     return sorted(moved, key=lambda job: (job.submit_s, job.id))
 
 
 def thinned(jobs: Sequence[Job], seed: int, gpus: int, of: int = 4) -> list[Job]:
-    """About one job in `of` of the same trace, drawn by chance, without what asks for over a third of `gpus`.
+    """Return a random subset of about one job in `of`, without jobs that request over a third of `gpus`.
 
-    On as small a part of the GPUs: sites as loaded as the whole one that hardly share a job, for telling an
-    effect from luck.
+    With as small a part of the GPUs, this gives sites that are as loaded as the whole one and share hardly
+    any job, to tell an effect from chance.
     """
     chance = Random(seed)
     return [job for job in jobs if chance.random() * of < 1 and job.gpus <= gpus // 3]

@@ -1,6 +1,6 @@
-"""Measures from click to notebook: `python -m bench.start_latency [--runs 10] [--json FILE]`.
+"""Measure from click to notebook: `python -m bench.start_latency [--runs 10] [--json FILE]`.
 
-The contestants take turns, so that a machine that grows slower or faster meets all of them alike.
+The contestants alternate, so that changes in the machine's speed affect all of them equally.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def find_notebook_env(chosen: Path | None) -> Path:
 
 
 def hub_environment() -> Path:
-    """JupyterHub's environment, built from its lock once."""
+    """Return JupyterHub's environment, built from its lock once."""
     folder = ROOT / "var" / "bench" / "hub"
     stamp = folder / "complete"
     locked = LOCK.read_text()
@@ -77,7 +77,7 @@ def hub_environment() -> Path:
 
 
 def proxy_program() -> Path:
-    """configurable-http-proxy, installed with npm once."""
+    """Return the path of configurable-http-proxy, installed with npm once."""
     folder = ROOT / "var" / "bench" / f"proxy-{PROXY_VERSION}"
     program = folder / "node_modules" / ".bin" / "configurable-http-proxy"
     if not program.exists():
@@ -97,7 +97,7 @@ def proxy_program() -> Path:
 def measure(
     contestants: list[Contestant], runs: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """The seconds to JupyterLab, and from there to the first kernel, of each contestant by its name."""
+    """Return the seconds to JupyterLab, and from there to the first kernel, by contestant."""
     seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     kernels: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     try:
@@ -141,7 +141,7 @@ def report(
 
 
 def table(title: str, seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Print the figures of all contestants; their medians."""
+    """Print the figures of all contestants and return their medians."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     print(f"\n{title:19} {'min':>7} {'median':>8} {'max':>8}   Berth / this")
     for name, values in seconds.items():

@@ -1,8 +1,8 @@
-"""The ways to get a JupyterLab that are compared. Each measures one start at a time.
+"""The compared ways to get a JupyterLab. Each measures one start at a time.
 
-All run the same packages on the same machine, and all are asked for the same two things: a 200 from
-JupyterLab's `/api`, polled every 10 ms, counted from the moment the start is asked for; and at once the
-reply of a first kernel to `kernel_info_request`, counted from the moment the kernel is asked for.
+All run the same packages on the same machine, and two durations are measured: until JupyterLab's `/api`
+answers 200, polled every 10 ms, counted from the request to start; and until a first kernel replies to
+`kernel_info_request`, counted from the request for the kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from provisioning.preloading import JUPYTER_MAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.01
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 def free_port() -> int:
@@ -37,8 +37,8 @@ def free_port() -> int:
 
 
 def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> None:
-    """Poll until the answer is 200. Raises `TimeoutError` with the last thing seen."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Poll until the answer is 200. Raises `TimeoutError` with the last answer."""
+    deadline = time.monotonic() + TIMEOUT_S
     last = "no answer"
     while time.monotonic() < deadline:
         try:
@@ -49,36 +49,38 @@ def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> Non
         except httpx.TransportError as error:
             last = type(error).__name__
         time.sleep(POLL_S)
-    raise TimeoutError(f"{url} gave no 200 within {PATIENCE_S:.0f} s: {last}")
+    raise TimeoutError(f"{url} gave no 200 within {TIMEOUT_S:.0f} s: {last}")
 
 
 def wait_for_kernel_info(url: str, headers: dict[str, str]) -> None:
-    """Until the kernel behind this WebSocket has answered."""
+    """Wait until the kernel behind this WebSocket has answered."""
     address = httpx.URL(url)
-    plug = socket.create_connection((address.host, address.port or 80), timeout=PATIENCE_S)
-    others = {key: value for key, value in headers.items() if key != "Host"}
-    named = f"ws://{headers.get('Host', address.netloc.decode())}{address.path}"
+    tcp_socket = socket.create_connection((address.host, address.port or 80), timeout=TIMEOUT_S)
+    other_headers = {key: value for key, value in headers.items() if key != "Host"}
+    websocket_url = f"ws://{headers.get('Host', address.netloc.decode())}{address.path}"
     header = {"msg_id": secrets.token_hex(8), "msg_type": "kernel_info_request", "session": "bench"}
     message = {"header": {**header, "username": "", "version": "5.3"}, "parent_header": {}, "metadata": {}}
-    with connect(named, sock=plug, additional_headers=others, max_size=None, open_timeout=60) as channel:
+    with connect(
+        websocket_url, sock=tcp_socket, additional_headers=other_headers, max_size=None, open_timeout=60
+    ) as channel:
         channel.send(json.dumps({**message, "content": {}, "channel": "shell", "buffers": []}))
-        while json.loads(channel.recv(timeout=PATIENCE_S))["msg_type"] != "kernel_info_reply":
+        while json.loads(channel.recv(timeout=TIMEOUT_S))["msg_type"] != "kernel_info_reply":
             continue
 
 
-def end(process: subprocess.Popen[bytes], *, patience_s: float = 20) -> None:
-    """End a process and its group: TERM, then KILL."""
+def stop_process(process: subprocess.Popen[bytes], *, timeout_s: float = 20) -> None:
+    """Send SIGTERM to a process group, and SIGKILL if the process does not exit in time."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(patience_s)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 class Contestant(ABC):
-    """One way to get a notebook. `open` and `close` are not measured; `start` is, `clear` is not."""
+    """One way to get a notebook. Only `start` and `first_kernel` are measured."""
 
     name: str
 
@@ -90,18 +92,18 @@ class Contestant(ABC):
         self.client = httpx.Client(timeout=10)
 
     def open(self) -> None:  # noqa: B027  (most have something to do here, one has not)
-        """Bring up what stands before anybody asks for a notebook."""
+        """Start everything that exists before a user requests a notebook."""
 
     @abstractmethod
     def start(self) -> float:
-        """Ask for a notebook and wait for it; seconds."""
+        """Request a notebook and wait for it; return the seconds."""
 
     @abstractmethod
     def server(self) -> tuple[str, dict[str, str]]:
-        """The URL of the notebook that was started last, and the headers that it wants."""
+        """Return the URL of the notebook started last, and the headers for requests to it."""
 
     def first_kernel(self) -> float:
-        """Ask that notebook for a kernel and wait until it answers; seconds."""
+        """Request a kernel of that notebook and wait until it answers; return the seconds."""
         url, headers = self.server()
         began = time.monotonic()
         reply = self.client.post(f"{url}/api/kernels", json={"name": "python3"}, headers=headers, timeout=60)
@@ -118,7 +120,7 @@ class Contestant(ABC):
 
 
 class Bare(Contestant):
-    """`jupyter lab` by itself, from the same environment: what a person gets without a portal."""
+    """Plain `jupyter lab` of the same environment, as used without a portal."""
 
     name = "Bare jupyter lab"
 
@@ -165,11 +167,11 @@ class Bare(Contestant):
 
     def clear(self) -> None:
         if self.process is not None:
-            end(self.process)
+            stop_process(self.process)
 
 
 class Floor(Bare):
-    """JupyterLab alone, started with the command of Berth's template: the rest of its time is Berth's own."""
+    """JupyterLab alone, started with the command of Berth's template: any further time is Berth's own."""
 
     name = "Floor, as in Berth"
 
@@ -179,10 +181,10 @@ class Floor(Bare):
 
 
 class Berth(Contestant):
-    """Berth as `make up` starts it: POST to 200 through the gateway, admission and sandbox included.
+    """Berth as started by `make up`: from POST to 200 through the gateway, with admission and sandbox.
 
-    Between two measurements it waits until the next spare is ready, as it is where people start their
-    notebooks further apart than some seconds.
+    Between two measurements it waits until the next spare is ready, as in practice, where users start their
+    notebooks more than a few seconds apart.
     """
 
     name = "Berth"
@@ -200,7 +202,7 @@ class Berth(Contestant):
             "BERTH_SKIP_DATA_SCIENCE": "1",
             "BERTH_ADMIN_PASSWORD": secrets.token_urlsafe(16),
             "BERTH_SPARES": str(self.spares),
-            # More than people and their programs ask; requests are counted as everywhere.
+            # The benchmark sends more requests than users and their programs; requests are counted as usual.
             "BERTH_REQUESTS_PER_MINUTE": "1000000000",
             "BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS": "1000000000",
             "BERTH_STARTS_PER_MINUTE": "0",
@@ -232,7 +234,7 @@ class Berth(Contestant):
         self._wait_for_spares()
 
     def _wait_for_capacity(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             nodes = self.client.get(f"{self.base}/api/v1/nodes", headers={**self.host, **self.authorization})
             if nodes.status_code == 200 and nodes.json()["results"]:
@@ -241,7 +243,7 @@ class Berth(Contestant):
         raise TimeoutError("no node has reported; look at the node worker's log")
 
     def _wait_for_spares(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(self._ready_spares()) < self.spares:
             if time.monotonic() > deadline:
                 raise TimeoutError("no spare became ready; look at the node worker's log")
@@ -271,7 +273,7 @@ class Berth(Contestant):
         url = f"{self.base}/api/v1/workspaces/{self.workspace}"
         headers = {**self.host, **self.authorization}
         self.client.delete(url, headers=headers).raise_for_status()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             response = self.client.get(url, headers=headers)
             if response.status_code == 404 or response.json()["state"] == "terminated":
@@ -282,19 +284,19 @@ class Berth(Contestant):
 
     def close(self) -> None:
         if hasattr(self, "process"):
-            end(self.process, patience_s=60)
+            stop_process(self.process, timeout_s=60)
         super().close()
 
 
 class PlainBerth(Berth):
-    """Berth with nothing made ready: each start makes its sandbox and runs its program from the beginning."""
+    """Berth without spares: each start creates its sandbox and runs its program from the beginning."""
 
     name = "Plain Berth"
     spares = 0
 
 
 def free_port_block() -> int:
-    """A port whose followers that Berth uses are free as well."""
+    """Return a port whose successors used by Berth are free as well."""
     while True:
         first = free_port()
         try:
@@ -307,7 +309,7 @@ def free_port_block() -> int:
 
 
 class Hub(Contestant):
-    """JupyterHub with SimpleLocalProcessSpawner and configurable-http-proxy, on the same packages."""
+    """JupyterHub with SimpleLocalProcessSpawner and configurable-http-proxy, with the same packages."""
 
     name = "JupyterHub"
 
@@ -369,7 +371,7 @@ class Hub(Contestant):
     def start(self) -> float:
         began = time.monotonic()
         self.client.post(
-            f"{self.base}/hub/api/users/bench/server", headers=self.authorization, timeout=PATIENCE_S
+            f"{self.base}/hub/api/users/bench/server", headers=self.authorization, timeout=TIMEOUT_S
         ).raise_for_status()
         wait_for_200(self.client, f"{self.base}/user/bench/api", self.authorization)
         return time.monotonic() - began
@@ -380,7 +382,7 @@ class Hub(Contestant):
     def clear(self) -> None:
         url = f"{self.base}/hub/api/users/bench"
         self.client.delete(f"{url}/server", headers=self.authorization).raise_for_status()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             if not self.client.get(url, headers=self.authorization).json().get("servers"):
                 return
@@ -389,5 +391,5 @@ class Hub(Contestant):
 
     def close(self) -> None:
         if hasattr(self, "process"):
-            end(self.process, patience_s=30)
+            stop_process(self.process, timeout_s=30)
         super().close()

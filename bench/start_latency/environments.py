@@ -1,10 +1,11 @@
-"""From click to notebook in several software environments of a portal that runs, and what a first cell takes.
+"""Measure from click to notebook in several environments of a running portal, and a first cell.
 
     BERTH_TOKEN=… python -m bench.start_latency.environments --url http://localhost:8000 --runs 10
 
-The environments take turns, so that a machine that grows slower or faster meets all of them alike. They are
-ready there, and the token may create, enter and delete workspaces. Ratios are to the first of them, whose
-first cell imports nothing. After each deletion it waits for `--pause` seconds: spares are made again then.
+The environments alternate, so that changes in the machine's speed affect all of them equally. They must be
+built, and the token must be able to create, enter and delete workspaces. Ratios are relative to the first
+environment, whose first cell imports nothing. After each deletion it waits for `--pause` seconds, so that
+spares are created again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-from bench.start_latency.contestants import PATIENCE_S, wait_for_200
+from bench.start_latency.contestants import TIMEOUT_S, wait_for_200
 
 CELL = "import pandas, sklearn.linear_model, matplotlib.pyplot"
 
@@ -71,19 +72,19 @@ def parse() -> argparse.Namespace:
 
 
 class Portal:
-    """A running portal, and the workspace that was started there last."""
+    """A running portal, and the workspace started last."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         url = httpx.URL(arguments.url)
         self.arguments = arguments
         self.host, self.port = url.host, url.port or 80
-        # No look-up of a name is measured.
+        # Connect by address, so that no name resolution is measured.
         self.base = f"http://{socket.gethostbyname(self.host)}:{self.port}"
         self.client = httpx.Client(timeout=60)
         self.token = {"Authorization": f"Bearer {os.environ['BERTH_TOKEN']}"}
 
     def measure(self, environment: str, cell: str) -> tuple[float, float, float]:
-        """Seconds until JupyterLab's `/api` answers, then until a kernel does, then until a cell has run."""
+        """Return the seconds to an answer of JupyterLab's `/api`, of a kernel and of a first cell."""
         arguments = self.arguments
         body = {"name": "bench", "team": arguments.team, "template": "jupyterlab", "flavor": arguments.flavor}
         sent = {"Host": f"{self.host}:{self.port}", **self.token}
@@ -108,9 +109,9 @@ class Portal:
         response = self.client.post(f"{self.base}/api/kernels", json={"name": "python3"}, headers=inside)
         response.raise_for_status()
         address = f"ws://{inside['Host']}/api/kernels/{response.json()['id']}/channels"
-        plug = socket.create_connection((httpx.URL(self.base).host, self.port), timeout=PATIENCE_S)
+        tcp_socket = socket.create_connection((httpx.URL(self.base).host, self.port), timeout=TIMEOUT_S)
         with connect(
-            address, sock=plug, additional_headers=self.token, max_size=None, open_timeout=60
+            address, sock=tcp_socket, additional_headers=self.token, max_size=None, open_timeout=60
         ) as connection:
             self._ask(connection, "kernel_info", {})
             kernel = time.monotonic() - began
@@ -119,26 +120,26 @@ class Portal:
             answer = self._ask(connection, "execute", content)
             ran = time.monotonic() - began
         if answer["status"] != "ok":
-            raise RuntimeError(f"the cell went wrong: {answer.get('ename')}: {answer.get('evalue')}")
+            raise RuntimeError(f"the cell failed: {answer.get('ename')}: {answer.get('evalue')}")
         return kernel, ran
 
     def _ask(self, connection: ClientConnection, request: str, content: dict[str, object]) -> dict[str, str]:
-        """Send a request on the shell channel; the content of its reply."""
-        named = secrets.token_hex(8)
-        header = {"msg_id": named, "msg_type": f"{request}_request", "session": "bench", "username": ""}
+        """Send a request on the shell channel and return the content of its reply."""
+        message_id = secrets.token_hex(8)
+        header = {"msg_id": message_id, "msg_type": f"{request}_request", "session": "bench", "username": ""}
         message = {"header": {**header, "version": "5.3"}, "parent_header": {}, "metadata": {}}
         connection.send(json.dumps({**message, "content": content, "channel": "shell", "buffers": []}))
         while True:
-            incoming = json.loads(connection.recv(timeout=PATIENCE_S))
+            incoming = json.loads(connection.recv(timeout=TIMEOUT_S))
             if (
                 incoming["msg_type"] == f"{request}_reply"
-                and incoming["parent_header"].get("msg_id") == named
+                and incoming["parent_header"].get("msg_id") == message_id
             ):
                 reply: dict[str, str] = incoming["content"]
                 return reply
 
     def _wait_until_gone(self, workspace: str, sent: dict[str, str]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             response = self.client.get(f"{self.base}/api/v1/workspaces/{workspace}", headers=sent)
             if response.status_code == 404 or response.json()["state"] == "terminated":

@@ -85,7 +85,7 @@ def template_problems(template: Template) -> Problems:
     for reason in problems_of(template.dotfiles_url).values():
         problems["dotfiles_url"] = [reason]
     if not _are_mounts(template.mounts):
-        problems["mounts"] = [Reason(CatalogCode.MOUNTS_INVALID, {"most": mounts.MOST})]
+        problems["mounts"] = [Reason(CatalogCode.MOUNTS_INVALID, {"most": mounts.MAX_FOLDERS})]
     _argv(template.argv, problems)
     _env(template.env, problems)
     if not storable(template.startup) or "\0" in template.startup:
@@ -97,7 +97,7 @@ def template_problems(template: Template) -> Problems:
 
 def _are_mounts(value: Any) -> bool:
     """Return whether they are unique folder names as listed by nodes."""
-    if not isinstance(value, list) or len(value) > mounts.MOST:
+    if not isinstance(value, list) or len(value) > mounts.MAX_FOLDERS:
         return False
     if not all(isinstance(entry, str) and mounts.WORD.fullmatch(entry) for entry in value):
         return False

@@ -424,7 +424,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
     )
     mounts = serializers.ListField(
         child=serializers.RegexField(folders.WORD.pattern + r"\Z", max_length=43),
-        max_length=folders.MOST,
+        max_length=folders.MAX_FOLDERS,
         required=False,
         help_text=MOUNTS_HELP + " Not for templates of teams.",
     )

@@ -74,12 +74,14 @@ def verb_of(
 ) -> Callable[..., argparse.ArgumentParser]:
     """Return a function that adds a command to a group whose commands name one thing and may ask first."""
 
-    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+    def verb(
+        name: str, summary: str, *, named: bool = True, confirms: bool = False
+    ) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         subparser.set_defaults(function=f"{group}_{name.replace('-', '_')}")
         if named:
             subparser.add_argument(argument, metavar=metavar)
-        if asks:
+        if confirms:
             subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
         return cast(argparse.ArgumentParser, subparser)
 

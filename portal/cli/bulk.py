@@ -41,11 +41,13 @@ def extend(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def message(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _act(client, arguments, "message", more={"text": arguments.text})
+    return _act(client, arguments, "message", final_terms={"text": arguments.text})
 
 
 def move(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _act(client, arguments, "move", preview={"node": arguments.to}, more={"reason": arguments.reason})
+    return _act(
+        client, arguments, "move", preview={"node": arguments.to}, final_terms={"reason": arguments.reason}
+    )
 
 
 def cancel_move(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -58,11 +60,11 @@ def _act(
     act: str,
     *,
     preview: dict[str, Any] | None = None,
-    more: dict[str, Any] | None = None,
+    final_terms: dict[str, Any] | None = None,
 ) -> int:
     """Show what would happen to each workspace, confirm, and act on those where it is possible.
 
-    `preview` are the terms of the act that change its preview, `more` the others.
+    `preview` has the terms that the preview needs, `final_terms` those that only the act needs.
     """
     terms = preview or {}
     plan = client.workspaces.preview_act(_chosen(client, arguments), act=act, **terms)
@@ -76,7 +78,7 @@ def _act(
     if not arguments.yes and not arguments.json:
         _print_plan(lines)
     confirm(arguments, QUESTIONS[act].format(count=_count(len(possible))))
-    answer = client.workspaces.act_on_many(list(possible), act=act, **terms, **(more or {}))
+    answer = client.workspaces.act_on_many(list(possible), act=act, **terms, **(final_terms or {}))
     failed = any(result["problem"] is not None for result in answer["results"])
     # Those that a filter has chosen may include some without anything to do.
     missed = bool(arguments.workspaces) and len(possible) < len(lines)

@@ -85,13 +85,15 @@ def _exchange(client: httpx.Client, url: str, id_token: str, service_account: st
         form["service_account"] = service_account
     answer = client.post(f"{url}/api/v1/token-exchange", data=form, headers={"Idempotency-Key": key})
     body = _object(answer)
-    made = body.get("access_token")
-    if answer.status_code == 200 and isinstance(made, str):
-        return made
-    said = body.get("error_description") or f"The portal answered with status {answer.status_code}."
+    token = body.get("access_token")
+    if answer.status_code == 200 and isinstance(token, str):
+        return token
+    description = body.get("error_description") or f"The portal answered with status {answer.status_code}."
     if answer.status_code == 429 or answer.status_code >= 500:
-        raise Unreachable(str(said), "Try again.")
-    raise NotSignedIn(str(said), "The portal's audit log names the rule and the condition that failed.")
+        raise Unreachable(str(description), "Try again.")
+    raise NotSignedIn(
+        str(description), "The portal's audit log names the rule and the condition that failed."
+    )
 
 
 def _object(answer: httpx.Response) -> dict[str, object]:

@@ -32,10 +32,10 @@ def completion(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _commands(of: argparse.ArgumentParser, prefix: tuple[str, ...]) -> Iterator[Command]:
+def _commands(parser: argparse.ArgumentParser, prefix: tuple[str, ...]) -> Iterator[Command]:
     command = Command(prefix)
     below: list[tuple[tuple[str, ...], argparse.ArgumentParser]] = []
-    for action in of._actions:
+    for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for choice in action._choices_actions:
                 command.verbs[choice.dest] = choice.help or ""

@@ -217,9 +217,9 @@ def _make(client: BerthClient, workspace_id: str, path: str) -> None:
             raise
 
 
-def _with_progress(error: CliError | OSError, sent: int, of: int) -> CliError:
+def _with_progress(error: CliError | OSError, sent: int, total: int) -> CliError:
     """Return the error with the number of files sent so far."""
-    progress = f"{sent} of {of} files were uploaded and stay."
+    progress = f"{sent} of {total} files were uploaded and stay."
     if isinstance(error, CliError):
         error.message = f"{error.message} {progress}"
         error.args = (error.message,)
@@ -390,5 +390,5 @@ def _note(left_out: list[str]) -> None:
 
 
 def _name_list(paths: list[str]) -> str:
-    more = len(paths) - NAMED
-    return ", ".join(paths[:NAMED]) + (f" and {more} more" if more > 0 else "") + "."
+    unnamed = len(paths) - NAMED
+    return ", ".join(paths[:NAMED]) + (f" and {unnamed} more" if unnamed > 0 else "") + "."

@@ -15,29 +15,44 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.workspace:
         rows = [find(client, arguments)]
     else:
-        more = {"team": arguments.team} if arguments.team else {}
-        rows = list(client.workspaces.list(owner=client.users.me()["username"], state="running", **more))
+        filters = {"team": arguments.team} if arguments.team else {}
+        rows = list(client.workspaces.list(owner=client.users.me()["username"], state="running", **filters))
     pairs = [(row, client.workspaces.efficiency(row["id"])) for row in rows]
     if arguments.json:
         return print_json(
-            [{"workspace": row["id"], "name": row["name"], "team": row["team"], **of} for row, of in pairs]
+            [
+                {"workspace": row["id"], "name": row["name"], "team": row["team"], **shares}
+                for row, shares in pairs
+            ]
         )
     if not pairs:
         print("You have no running workspaces.", file=sys.stderr)
         return 0
-    table = [(row["name"], row["team"], _percent(of["used"]), _percent(_measured(of))) for row, of in pairs]
+    table = [
+        (row["name"], row["team"], _percent(shares["used"]), _percent(_measured(shares)))
+        for row, shares in pairs
+    ]
     print_table([("WORKSPACE", "TEAM", "GPU TIME USED", "MEASURED"), *table], numbers_from=2)
-    for row, of in pairs:
-        if of["hint"]:
+    for row, shares in pairs:
+        if shares["hint"]:
             print_line(
-                " ".join(filter(None, (f"{row['name']}:", of["hint"]["message"], of["hint"]["next_action"])))
+                " ".join(
+                    filter(
+                        None,
+                        (
+                            f"{row['name']}:",
+                            shares["hint"]["message"],
+                            shares["hint"]["next_action"],
+                        ),
+                    )
+                )
             )
     return 0
 
 
-def _measured(of: dict[str, Any]) -> float | None:
+def _measured(shares: dict[str, Any]) -> float | None:
     """Return None without a whole GPU, because utilisation is only measured for whole GPUs."""
-    return None if of["since"] is None else of["measured"]
+    return None if shares["since"] is None else shares["measured"]
 
 
 def _percent(share: float | None) -> str:

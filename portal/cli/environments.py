@@ -125,8 +125,8 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
         return "Waiting for a node."
     if newest["state"] == "queued" or not newest["stage"]:
         return f"Waiting for {newest['node']}."
-    of = f" {newest['done']} of {newest['total']}" if newest["total"] else ""
-    return f"{newest['stage'].capitalize()}{of} on {newest['node']}, {newest['percent'] or 0} %"
+    progress = f" {newest['done']} of {newest['total']}" if newest["total"] else ""
+    return f"{newest['stage'].capitalize()}{progress} on {newest['node']}, {newest['percent'] or 0} %"
 
 
 def _failure_reason(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:

@@ -172,12 +172,12 @@ class PortForwarder:
             if closed.rcvd is not None and closed.rcvd.code == NOTHING_LISTENS:
                 self._note(f"Nothing listens on port {port} of {self._name}.")
             else:
-                self._note(f"A connection to port {port} of {self._name} was lost.", look=True)
+                self._note(f"A connection to port {port} of {self._name} was lost.", check_state=True)
         except InvalidStatus as refused:
             status = refused.response.status_code
-            self._note(f"{self._name} rejected a connection to port {port} ({status}).", look=True)
+            self._note(f"{self._name} rejected a connection to port {port} ({status}).", check_state=True)
         except (WebSocketException, OSError, TimeoutError) as error:
-            self._note(f"{self._name} does not answer: {error or type(error).__name__}.", look=True)
+            self._note(f"{self._name} does not answer: {error or type(error).__name__}.", check_state=True)
         except asyncio.CancelledError:
             writer.transport.abort()  # unread data is discarded
             raise
@@ -201,9 +201,9 @@ class PortForwarder:
             **options,
         )
 
-    def _note(self, text: str, *, look: bool = False) -> None:
+    def _note(self, text: str, *, check_state: bool = False) -> None:
         print(text, file=sys.stderr, flush=True)
-        if look:
+        if check_state:
             self._soon.set()
 
 

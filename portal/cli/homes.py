@@ -26,15 +26,15 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not arguments.to:
         targets = ", ".join(report["targets"]) or "none is available now"
         raise UsageError("Choose a target machine.", f"Add --to with one of: {targets}.")
-    going = next(
+    evacuation = next(
         iter(client.home_evacuations.list(from_node=node["name"], pool=node["pool"], state="going")), None
     )
-    if going is None or going["to_node"] != arguments.to:
+    if evacuation is None or evacuation["to_node"] != arguments.to:
         confirm(arguments, f"{_summary(report)}\nMove them to {arguments.to}?")
-        going = client.nodes.move_homes(node["id"], to=arguments.to)
+        evacuation = client.nodes.move_homes(node["id"], to=arguments.to)
     if arguments.no_wait:
-        return print_json(going) if arguments.json else print_line(_progress(going))
-    ended = _wait_for_move(client, going, quiet=arguments.json)
+        return print_json(evacuation) if arguments.json else print_line(_progress(evacuation))
+    ended = _wait_for_move(client, evacuation, quiet=arguments.json)
     if arguments.json:
         print_json(ended)
     return 0 if ended["state"] == "done" else 1
@@ -117,19 +117,19 @@ def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     return rows[0]
 
 
-def _wait_for_move(client: BerthClient, going: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+def _wait_for_move(client: BerthClient, evacuation: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     """Wait until the move has ended, printing changes. An interruption does not stop the move."""
     last_line = ""
     while True:
-        line = _progress(going)
+        line = _progress(evacuation)
         if line != last_line and not quiet:
             print(line, flush=True)
         last_line = line
-        if going["state"] != "going":
-            return going
+        if evacuation["state"] != "going":
+            return evacuation
         time.sleep(POLL_S)
         try:
-            going = client.home_evacuations.get(going["id"])
+            evacuation = client.home_evacuations.get(evacuation["id"])
         except KeyboardInterrupt:  # pragma: no cover
             raise CliError("The move continues.", "Repeat the command to see its progress.") from None
 
@@ -154,7 +154,7 @@ def _summary(report: dict[str, Any]) -> str:
 
 
 def _progress(row: dict[str, Any]) -> str:
-    more = f", {row['stayed']} stayed" if row["stayed"] else ""
-    more += f", {row['left']} left" if row["state"] == "going" else f": {row['state']}"
+    suffix = f", {row['stayed']} stayed" if row["stayed"] else ""
+    suffix += f", {row['left']} left" if row["state"] == "going" else f": {row['state']}"
     why = f" ({row['message']})" if row["message"] else ""
-    return f"{row['moved']} moved from {row['from_node']} to {row['to_node']}{more}{why}"
+    return f"{row['moved']} moved from {row['from_node']} to {row['to_node']}{suffix}{why}"

@@ -44,10 +44,10 @@ def not_signed_in_error(name: str) -> NotSignedIn:
     )
 
 
-def no_jupyter(name: str, capability: str, status: int, more: str = "") -> RequestRejected:
+def no_jupyter(name: str, capability: str, status: int, advice: str = "") -> RequestRejected:
     return RequestRejected(
         f"{name} has no Jupyter that {capability} (status {status}).",
-        f"Choose a template with JupyterLab, such as jupyterlab or terminal.{more}",
+        f"Choose a template with JupyterLab, such as jupyterlab or terminal.{advice}",
         status=status,
         code="no_jupyter",
     )

@@ -38,8 +38,8 @@ def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespac
                 after, text = message["id"], message["text"]
                 if message["kept"]:
                     # The log is from the portal's saved copy, which may have been printed in part.
-                    fresh = fresh_lines(list(previous), text.splitlines())
-                    text = "".join(f"{line}\n" for line in fresh)
+                    new_lines = fresh_lines(list(previous), text.splitlines())
+                    text = "".join(f"{line}\n" for line in new_lines)
                 previous.extend(text.splitlines())
                 _print(text, as_json=arguments.json)
                 if message["message"]:

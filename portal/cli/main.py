@@ -17,9 +17,9 @@ from portal.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, CliError
 from portal.cli.parser import parser
 from portal.cli.signals import EXIT_TERMINATED, Terminated, terminating
 
-LOOKING = ("whoami", "logout", "show", "templates", "flavors", "preview")
+READ_ONLY = ("whoami", "logout", "show", "templates", "flavors", "preview")
 MODULES = {
-    **dict.fromkeys(LOOKING, "looking"),
+    **dict.fromkeys(READ_ONLY, "looking"),
     "cp": "copying",
     "execute": "execute",
     "port_forward": "forwarding",

@@ -15,7 +15,7 @@ from portal.cli.errors import CliError, Missing, TimedOut, UsageError
 from portal.cli.users import confirm
 
 POLL_S = 2.0
-THERE = ("found", "removing")
+PRESENT_STATES = ("found", "removing")
 SHORT, SHORTEST = 8, 4
 """Length of displayed ids, and minimum length of a unique prefix for `rm`."""
 Orphan = dict[str, Any]
@@ -25,7 +25,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     """List orphans with age, size and fate; with --all also recently removed ones."""
     rows = list(client.orphans.list(pool=arguments.pool, node=arguments.node, kind=arguments.kind))
     if not arguments.all:
-        rows = [row for row in rows if row["state"] in THERE]
+        rows = [row for row in rows if row["state"] in PRESENT_STATES]
     if arguments.json:
         return print_json(rows)
     if not rows:
@@ -52,7 +52,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
         row = _wait_until_gone(client, row, arguments.timeout)
     if arguments.json:
         print_json(row)
-    elif row["state"] in THERE:
+    elif row["state"] in PRESENT_STATES:
         print_line(row["problem"] or f"{row['name']} on {row['node']} is being deleted.")
     else:
         print_line(f"{row['name']} on {row['node']} deleted.")
@@ -61,7 +61,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def _find_orphan(rows: Iterable[Orphan], reference: str) -> Orphan:
     """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `UsageError`."""
-    present = [row for row in rows if row["state"] in THERE]
+    present = [row for row in rows if row["state"] in PRESENT_STATES]
     matches = [row for row in present if row["name"] == reference or _begins(row, reference)]
     if not matches:
         raise Missing(f"No orphan matches “{reference}”.", "`berth orphans` lists them.")

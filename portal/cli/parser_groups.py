@@ -101,10 +101,10 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
     invite.add_argument(
         "--role", action="append", default=[], choices=("administrator", "operator", "approver", "auditor")
     )
-    leave = verb("deactivate", "Deactivate an account; workspaces stop, files stay.", asks=True)
+    leave = verb("deactivate", "Deactivate an account; workspaces stop, files stay.", confirms=True)
     leave.add_argument("--note", default="", help="for the audit log")
     verb("reactivate", "Reactivate an account.")
-    delete = verb("rm", "Delete an account.", asks=True)
+    delete = verb("rm", "Delete an account.", confirms=True)
     delete.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
     delete.add_argument("--homes", action="store_true", help="delete the home folders too")
 
@@ -163,13 +163,15 @@ def archives(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="COMMAND", required=True
     )
 
-    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+    def verb(
+        name: str, summary: str, *, named: bool = True, confirms: bool = False
+    ) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         subparser.set_defaults(function=f"archives_{name}")
         add_workspace_argument(subparser)
         if named:
             subparser.add_argument("archive", metavar="ARCHIVE", help="name or id")
-        if asks:
+        if confirms:
             subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
         return cast(argparse.ArgumentParser, subparser)
 
@@ -178,11 +180,11 @@ def archives(commands: Any, common: argparse.ArgumentParser) -> None:
     make.add_argument("--name", default="", help="default: the current time")
     wait(make, "wait until it is ready; exit code 1 if it fails")
     wait(
-        verb("restore", "Replace the home folder with an archive.", asks=True),
+        verb("restore", "Replace the home folder with an archive.", confirms=True),
         "wait until it is done; exit code 1 if it fails",
     )
     verb("cancel", "Cancel a running operation; the home folder is unchanged.")
-    wait(verb("rm", "Delete an archive permanently.", asks=True), "wait until it is deleted")
+    wait(verb("rm", "Delete an archive permanently.", confirms=True), "wait until it is deleted")
 
 
 def homes(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -238,9 +240,9 @@ def teams(commands: Any, common: argparse.ArgumentParser) -> None:
     rename.add_argument("name", metavar="NAME")
     shares = verb("member-shares", "Set whether members take turns in the queue by recent use.")
     shares.add_argument("state", choices=["on", "off"])
-    verb("archive", "Archive a team: stop its workspaces and allow no new ones.", asks=True)
+    verb("archive", "Archive a team: stop its workspaces and allow no new ones.", confirms=True)
     verb("restore", "Restore an archived team.")
-    delete = verb("delete", "Delete an archived team permanently. For operators.", asks=True)
+    delete = verb("delete", "Delete an archived team permanently. For operators.", confirms=True)
     delete.add_argument("--homes", action="store_true", help="also delete its home folders, if there are any")
     delete.add_argument("--dry-run", action="store_true", help="only show what the team has")
     wait(delete, "wait until its slug can be used again")
@@ -251,14 +253,16 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
     top = commands.add_parser("service-account", help=summary, description=f"{summary} For team owners.")
     verbs = top.add_subparsers(metavar="COMMAND", required=True)
 
-    def verb(name: str, summary: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+    def verb(
+        name: str, summary: str, *, named: bool = True, confirms: bool = False
+    ) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         subparser.set_defaults(function=f"service_account_{name.replace('-', '_')}")
         if named:
             subparser.add_argument("username", metavar="NAME", help="service account, with or without svc-")
         team = "default: your only team" if named else "default: all your teams"
         subparser.add_argument("--team", default="", metavar="SLUG", help=team)
-        if asks:
+        if confirms:
             subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
         return cast(argparse.ArgumentParser, subparser)
 
@@ -266,7 +270,9 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
     create = verb("create", "Create a service account and print its name.")
     create.add_argument("--description", default="", metavar="TEXT", help="purpose")
     leave = verb(
-        "deactivate", "Deactivate a service account: revoke its tokens and stop its workspaces.", asks=True
+        "deactivate",
+        "Deactivate a service account: revoke its tokens and stop its workspaces.",
+        confirms=True,
     )
     leave.add_argument("--note", default="", help="for the audit log")
     verb("reactivate", "Reactivate a service account, which needs new tokens.")
@@ -282,7 +288,7 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
         help="repeatable; default: the scopes of your token",
     )
     rotate = verb("rotate", "Replace a token and print the new secret, which is shown only once.")
-    revoke = verb("revoke", "Revoke a token.", asks=True)
+    revoke = verb("revoke", "Revoke a token.", confirms=True)
     for subparser in (rotate, revoke):
         subparser.add_argument("token", metavar="TOKEN", help="beginning, id or name, as in `tokens`")
     rotate.add_argument(
@@ -310,7 +316,7 @@ def service_account(commands: Any, common: argparse.ArgumentParser) -> None:
     trust.add_argument(
         "--minutes", type=positive, default=10, metavar="M", help="lifetime of the tokens; default: 10"
     )
-    untrust = verb("untrust", "Delete a trust rule.", asks=True)
+    untrust = verb("untrust", "Delete a trust rule.", confirms=True)
     untrust.add_argument("rule", metavar="RULE", help="name, id or its beginning, as in `trust-rules`")
 
 

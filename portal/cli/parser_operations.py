@@ -77,7 +77,7 @@ def maintenance(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     show = verb("show", "Show maintenance in progress or planned; exit code 5 if there is none.", named=False)
     begin = verb("on", "Begin, plan or change maintenance: no new work starts.", named=False)
-    end = verb("off", "End maintenance, or cancel planned maintenance.", named=False, asks=True)
+    end = verb("off", "End maintenance, or cancel planned maintenance.", named=False, confirms=True)
     for subparser in (show, begin, end):
         subparser.add_argument("--pool", default="", metavar="SLUG", help="default: the whole site")
     begin.add_argument("--reason", required=True, metavar="TEXT", help="shown to users")

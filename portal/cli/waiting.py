@@ -40,11 +40,11 @@ def wait_ready(
 
     def done(now: Workspace) -> bool:
         if _waits_for_approval(now) and not requested:
-            ask = f"Request it at {now['portal_url']}."
-            raise RequestRejected(failure_text(now), ask, status=409, code=NEEDS_APPROVAL)
+            advice = f"Request it at {now['portal_url']}."
+            raise RequestRejected(failure_text(now), advice, status=409, code=NEEDS_APPROVAL)
         return now["state"] not in STARTING
 
-    more = "Its start continues" if goes_on else "It is deleted"
+    consequence = "Its start continues" if goes_on else "It is deleted"
     return _follow(
         client,
         workspace,
@@ -52,7 +52,7 @@ def wait_ready(
         timeout_s,
         show,
         TimedOut(
-            f"{workspace['name']} was not ready after {timeout_s:g} s. {more}.",
+            f"{workspace['name']} was not ready after {timeout_s:g} s. {consequence}.",
             f"See {workspace['portal_url']}, or run `berth logs {workspace['id']}`." if goes_on else "",
         ),
     )
@@ -129,11 +129,10 @@ def _follow(
 def line_of(workspace: Workspace) -> str:
     """Return its status as one line: state, stage, position in the queue, expected start, error."""
     error = workspace["error"]
-    more = f": {error['message']}" if error and error["message"] else ""
+    detail = f": {error['message']}" if error and error["message"] else ""
     simulated = " (simulated)" if workspace["simulated"] else ""
-    return (
-        f"{workspace['name']} is {workspace['state']}{simulated}{_stage(workspace)}{_place(workspace)}{more}"
-    )
+    position = _place(workspace)
+    return f"{workspace['name']} is {workspace['state']}{simulated}{_stage(workspace)}{position}{detail}"
 
 
 def _waits_for_approval(workspace: Workspace) -> bool:

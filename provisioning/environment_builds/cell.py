@@ -272,7 +272,7 @@ class Cell:
     ) -> None:
         """Read the output until its end, and enforce the limits meanwhile."""
         assert process.stdout is not None
-        descriptor, rest, looked = process.stdout.fileno(), b"", time.monotonic()
+        descriptor, rest, checked_at = process.stdout.fileno(), b"", time.monotonic()
         wait = DISK_POLL_INTERVAL_S
         while True:
             if select.select([descriptor], [], [], POLL_INTERVAL_S)[0]:
@@ -287,12 +287,12 @@ class Cell:
             check_limits()
             if time.monotonic() > self.limits.deadline:
                 raise BuildError(BuildFailure.TIMED_OUT, "The build exceeded its time limit. Try again.")
-            if time.monotonic() - looked > wait:
+            if time.monotonic() - checked_at > wait:
                 begun = time.monotonic()
                 self.check_disk()
-                looked = time.monotonic()
+                checked_at = time.monotonic()
                 wait = max(
-                    DISK_POLL_INTERVAL_S, 5 * (looked - begun)
+                    DISK_POLL_INTERVAL_S, 5 * (checked_at - begun)
                 )  # a large environment takes a while to measure
         if rest:
             self._line(rest, lines, on_line)

@@ -54,11 +54,11 @@ def main() -> int:
     if mode == "registry":
         return npm(node, "config", "get", "registry")
     if mode == "look":
-        return look(node, *arguments)
+        return look_up(node, *arguments)
     return install(node, Path(arguments[0]), *arguments[1:])
 
 
-def look(node: Path, name: str, version: str) -> int:
+def look_up(node: Path, name: str, version: str) -> int:
     result = run(node, "view", f"{name}@{version or 'latest'}", "version", "dist.integrity", "--json")
     sys.stdout.write(result.stderr)
     try:

@@ -32,9 +32,9 @@ def main() -> None:
     recipe = json.loads(sys.argv[2])
     own = [*recipe["kernel_modules"], *recipe["modules"]]
     answer = run("--extensions", recipe)
-    more = answer if isinstance(answer, list) else []
-    preload = {"possible": True, "modules": more}
-    if not run("--import", [*own, *more]):
+    extra_modules = answer if isinstance(answer, list) else []
+    preload = {"possible": True, "modules": extra_modules}
+    if not run("--import", [*own, *extra_modules]):
         preload = {"possible": run("--import", own) is True, "modules": []}
     Path(sys.argv[1]).write_text(json.dumps(preload))
 

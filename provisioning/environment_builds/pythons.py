@@ -46,12 +46,12 @@ def find(minor: str, *, uv: str, downloads: Path) -> Python:
     if own is not None and own.minor == minor:
         return own
     available = installed_pythons(uv, downloads)
-    good = [python for python in available if python.minor == minor]
-    if not good and os.environ.get(DOWNLOADS) == "1":
+    matching = [python for python in available if python.minor == minor]
+    if not matching and os.environ.get(DOWNLOADS) == "1":
         _download(minor, uv, downloads)
-        good = [python for python in installed_pythons(uv, downloads) if python.minor == minor]
-    if good:
-        return good[0]
+        matching = [python for python in installed_pythons(uv, downloads) if python.minor == minor]
+    if matching:
+        return matching[0]
     versions = ", ".join(sorted({python.version for python in available})) or "none"
     raise BuildError(
         BuildFailure.NO_PYTHON,
@@ -68,9 +68,9 @@ def installed_pythons(uv: str, downloads: Path) -> list[Python]:
         python = _inspect(path)
         if python is not None and python.executable not in pythons:
             pythons[python.executable] = python
-    others = [python for python in pythons.values() if python is not own]
-    others.sort(key=lambda python: [int(part) for part in python.version.split(".")], reverse=True)
-    return ([own] if own else []) + others
+    other_pythons = [python for python in pythons.values() if python is not own]
+    other_pythons.sort(key=lambda python: [int(part) for part in python.version.split(".")], reverse=True)
+    return ([own] if own else []) + other_pythons
 
 
 def _node_python() -> Python | None:

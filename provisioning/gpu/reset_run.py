@@ -126,13 +126,13 @@ def _require_idle(root: Path, gpu: _Gpu, *, until: float) -> None:
 def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
     """Return PIDs of its processes, including those invisible from this PID namespace."""
 
-    def look() -> tuple[int, ...] | None:
+    def read_pids() -> tuple[int, ...] | None:
         with session() as driver:
             processes = driver.by_uuid(gpu.uuid).processes()
         return None if processes is None else tuple(pid for pid, _ in processes)
 
     try:
-        pids = DeadlineThread().call(look, timeout_s=NVML_S)
+        pids = DeadlineThread().call(read_pids, timeout_s=NVML_S)
     except (GpuLost, DeviceGone):
         # A lost GPU is what the reset is for; open device files are still checked.
         return ()
@@ -172,9 +172,9 @@ def _has_open(process: Path, device_identity: tuple[int, int]) -> bool:
     return False
 
 
-def _identity(of: os.stat_result) -> tuple[int, int]:
+def _identity(status: os.stat_result) -> tuple[int, int]:
     """Return an identity shared by all nodes of a device: containers have their own nodes."""
-    return (-1, of.st_rdev) if stat.S_ISCHR(of.st_mode) else (of.st_dev, of.st_ino)
+    return (-1, status.st_rdev) if stat.S_ISCHR(status.st_mode) else (status.st_dev, status.st_ino)
 
 
 def _holders_sentence(pids: tuple[int, ...]) -> str:
@@ -208,12 +208,12 @@ def _without_persistence(tool: str, gpu: _Gpu) -> Iterator[None]:
 
 
 def _persistence(gpu: _Gpu) -> bool | None:
-    def look() -> bool | None:
+    def read_mode() -> bool | None:
         with session() as driver:
             return driver.by_uuid(gpu.uuid).persistence_mode()
 
     try:
-        return DeadlineThread().call(look, timeout_s=NVML_S)
+        return DeadlineThread().call(read_mode, timeout_s=NVML_S)
     except NvmlProblem:
         return None
 

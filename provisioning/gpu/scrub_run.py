@@ -123,7 +123,7 @@ def run_scrub(
 def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubResult:
     """Return the child's result, or a result that explains its silence."""
     result: ScrubResult | None = None
-    stage, late, odd = "start", False, ""
+    stage, late, violation = "start", False, ""
     with selectors.DefaultSelector() as selector:
         process.register(selector)
         try:
@@ -140,7 +140,7 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
                         elif message["kind"] == "result" and message.get("nonce") == nonce:
                             result = msgspec.convert(message.get("result"), ScrubResult)
         except (ProtocolViolation, msgspec.ValidationError) as error:
-            odd = str(error)
+            violation = str(error)
         finally:
             process.unregister(selector)
     if result is not None:
@@ -155,7 +155,9 @@ def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubRes
         text = f"The scrub exceeded its time limit at “{stage}” and was stopped. Check this GPU."
         return ScrubResult(uuid, ScrubVerdict.HUNG, text)
     lines = process.stderr.decode(errors="replace").strip().splitlines()
-    reason = odd or f"exit status {process.code}" + (f"; last output: {lines[-1][:200]}" if lines else "")
+    reason = violation or f"exit status {process.code}" + (
+        f"; last output: {lines[-1][:200]}" if lines else ""
+    )
     text = f"The scrub stopped at “{stage}” without a result ({reason}). Scrub this GPU again."
     return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
 

@@ -21,7 +21,7 @@ from provisioning.types import ObservedState, PoolConfig
 log = logging.getLogger(__name__)
 LIMIT_S = 120.0
 POLL_INTERVAL_S = 0.5
-OVER = frozenset({ObservedState.STOPPED, ObservedState.ABSENT, ObservedState.FAILED})
+ENDED_STATES = frozenset({ObservedState.STOPPED, ObservedState.ABSENT, ObservedState.FAILED})
 
 
 def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
@@ -47,10 +47,10 @@ def run(pool: PoolConfig, *, limit_s: float) -> int:
     while True:
         remaining = 0
         for observation in driver.list_owned():
-            if observation.state in OVER:
+            if observation.state in ENDED_STATES:
                 continue
             try:
-                remaining += driver.ensure_stopped(observation.ref).state not in OVER
+                remaining += driver.ensure_stopped(observation.ref).state not in ENDED_STATES
             except ProvisioningError as error:
                 log.warning("%s keeps running for now: %s", observation.ref.external_name, error.message)
                 remaining += 1

@@ -27,7 +27,7 @@ from provisioning.version import VERSION
 DEFAULT_PORT = 8646
 CONNECTED_LIMIT_S = 45.0
 POLL_INTERVAL_S = 0.5
-TAKEN_IN = frozenset({"join_token_used", "node_name_taken", "machine_joined_already"})
+ALREADY_JOINED = frozenset({"join_token_used", "node_name_taken", "machine_joined_already"})
 SETTINGS = (
     "BERTH_HOMES_DIR", "BERTH_SANDBOX", "BERTH_EGRESS", "BERTH_EGRESS_ALLOW", "BERTH_MULTIUSER",
     "BERTH_MOUNTS", "BERTH_SPARES", "BERTH_NODE_UIDS", "BERTH_DISK_RESERVE_MIB", "BERTH_REVOKED_GRACE_S",
@@ -162,7 +162,7 @@ class JoinCommand:
             )
             keys.check(answer.certificate, new_keys.key, authority)
         except RequestRefused as refused:
-            if lost_before and refused.code in TAKEN_IN:
+            if lost_before and refused.code in ALREADY_JOINED:
                 raise Problem(
                     f"The portal has already added this machine as {name}, but its answer was lost.",
                     f"Revoke and remove {name} on its pool's page, then join with a new token.",

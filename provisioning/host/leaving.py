@@ -12,7 +12,7 @@ from provisioning.host import membership, programs, unit
 from provisioning.host.door import Door, NodeWorkspaces, RequestRefused
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
-from provisioning.host.rotation import ENDED, door_of
+from provisioning.host.rotation import MEMBERSHIP_LOST, door_of
 from provisioning.service import instance_lock
 from provisioning.service.console import Console, Problem, Step
 
@@ -49,7 +49,7 @@ def leave(
                 _leave(door_of(folder, identity), step, workspaces, wait_s)
                 step.result = f"{identity.name} has left pool {identity.answer.pool}"
             except RequestRefused as refused:
-                if refused.code not in ENDED:
+                if refused.code not in MEMBERSHIP_LOST:
                     raise
                 # The portal no longer knows this node, so its local identity is useless.
                 step.result = f"no longer had {identity.name}"
@@ -119,8 +119,8 @@ def _count_text(count: int) -> str:
 
 
 def _workspace_names(node_workspaces: NodeWorkspaces) -> str:
-    more = node_workspaces.placed - len(node_workspaces.workspaces[:SHOWN])
-    return ", ".join(node_workspaces.workspaces[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    unnamed = node_workspaces.placed - len(node_workspaces.workspaces[:SHOWN])
+    return ", ".join(node_workspaces.workspaces[:SHOWN]) + (f" and {unnamed} more" if unnamed > 0 else "")
 
 
 def _end_local_workspaces(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> None:

@@ -21,7 +21,7 @@ from provisioning.host import membership, programs
 from provisioning.host.door import RequestRefused, ResponseLost, Unreachable
 from provisioning.host.ending import end_all
 from provisioning.host.folder import NodeFolder
-from provisioning.host.rotation import ENDED, door_of
+from provisioning.host.rotation import MEMBERSHIP_LOST, door_of
 from provisioning.service import processes
 from provisioning.service.console import Problem
 from provisioning.service.files import write_file
@@ -82,7 +82,7 @@ def ask_portal(folder: NodeFolder) -> PortalAnswer:
     try:
         door_of(folder, membership.load(folder)).workspaces()
     except RequestRefused as refused:
-        return PortalAnswer.REVOKED if refused.code in ENDED else PortalAnswer.UNCLEAR
+        return PortalAnswer.REVOKED if refused.code in MEMBERSHIP_LOST else PortalAnswer.UNCLEAR
     except (Unreachable, ResponseLost):
         return PortalAnswer.SILENT
     except Problem:

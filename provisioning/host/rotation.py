@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 BEFORE = dt.timedelta(days=30)
 POLL_INTERVAL_S = 60.0
 RETRY_AFTER_S = 1800.0
-ENDED = frozenset({"not_a_joined_node", "identity_replaced"})
+MEMBERSHIP_LOST = frozenset({"not_a_joined_node", "identity_replaced"})
 
 
 def door_of(folder: NodeFolder, identity: Membership) -> Door:
@@ -43,7 +43,7 @@ def rotate(folder: NodeFolder, identity: Membership) -> Membership:
         if keys.digest_of(answer.authority) != keys.digest_of(identity.answer.authority):
             raise ValueError("the portal has another authority")
     except RequestRefused as refused:
-        if refused.code in ENDED:
+        if refused.code in MEMBERSHIP_LOST:
             raise membership_rejected(identity, str(refused.message)) from refused
         raise
     except ValueError as error:

@@ -75,24 +75,24 @@ class LiveSamplePublisher:
 
     def publish(self) -> None:
         """Write samples that are new since the last call."""
-        fresh = {
+        new_samples = {
             uuid: sample
             for uuid, sample in self._sampler.latest().items()
             if self._shown.get(uuid) != sample.at_s
         }
-        if not fresh:
+        if not new_samples:
             return
         try:
             with self._client.pipeline(transaction=False) as pipe:
                 key = live_key(node_name())
-                pipe.hset(key, mapping={uuid: json.dumps(asdict(item)) for uuid, item in fresh.items()})
+                pipe.hset(key, mapping={uuid: json.dumps(asdict(item)) for uuid, item in new_samples.items()})
                 pipe.expire(key, LIVE_TTL_S)
                 pipe.execute()
         except (redis.RedisError, OSError) as error:
             log.debug("could not publish live samples: %s", error)
             return
-        self._shown = {uuid: sample.at_s for uuid, sample in fresh.items()} | {
-            uuid: at_s for uuid, at_s in self._shown.items() if uuid not in fresh
+        self._shown = {uuid: sample.at_s for uuid, sample in new_samples.items()} | {
+            uuid: at_s for uuid, at_s in self._shown.items() if uuid not in new_samples
         }
 
     def close(self) -> None:

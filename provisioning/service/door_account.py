@@ -26,8 +26,8 @@ from provisioning.service.program import Program
 CAP_NET_BIND_SERVICE = 10
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
-_LEAST_PORT = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-_USUAL_LEAST_PORT = 1024
+_MIN_PORT_FILE = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+_DEFAULT_MIN_PORT = 1024
 
 
 class AccountUnusable(Exception):
@@ -119,10 +119,10 @@ def restrict_sockets(local: Path) -> None:
 def capabilities(ports: Sequence[int]) -> tuple[int, ...]:
     """Return the capabilities needed to listen on these ports."""
     try:
-        least = int(_LEAST_PORT.read_text())
+        min_port = int(_MIN_PORT_FILE.read_text())
     except (OSError, ValueError):
-        least = _USUAL_LEAST_PORT
-    return (CAP_NET_BIND_SERVICE,) if any(port < least for port in ports) else ()
+        min_port = _DEFAULT_MIN_PORT
+    return (CAP_NET_BIND_SERVICE,) if any(port < min_port for port in ports) else ()
 
 
 def _try_socket(local: Path, uid: int) -> None:

@@ -36,7 +36,7 @@ def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, keep: int = KEPT) 
     return True
 
 
-_TELLING = re.compile(r"error|exception|critical|fatal|cannot|denied|refused", re.IGNORECASE)
+_INFORMATIVE = re.compile(r"error|exception|critical|fatal|cannot|denied|refused", re.IGNORECASE)
 
 
 def last_line(path: Path, *, since: int = 0) -> str:
@@ -49,11 +49,11 @@ def last_line(path: Path, *, since: int = 0) -> str:
     except OSError:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    return _words((telling or lines or [""])[-1])[:300]
+    informative = [line for line in lines if _INFORMATIVE.search(line)]
+    return _message_of((informative or lines or [""])[-1])[:300]
 
 
-def _words(line: str) -> str:
+def _message_of(line: str) -> str:
     """Return the message of a structured line."""
     try:
         event = json.loads(line)

@@ -194,7 +194,7 @@ class Supervisor:
         try:
             return service.program.answers(service.started_at)
         except Exception:
-            # A failed probe is no answer; it is repeated.
+            # A failed probe does not count as an answer; it is repeated.
             log.exception("probe of %s failed", service.program.name)
             return False
 

@@ -1,4 +1,4 @@
-"""Install a lock file with uv, from where pip would: several times faster than pip, which stays the fallback.
+"""Install a lock file with uv from pip's index: several times faster than pip, which stays the fallback.
 
 https://docs.astral.sh/uv/reference/cli/#uv-pip-install
 """
@@ -17,16 +17,19 @@ _ADDRESSES = {
     "extra-index-url": ("UV_INDEX", " "),
     "find-links": ("UV_FIND_LINKS", ","),
 }
-"""uv's variable for each address of pip, and what separates several. Addresses may have a password, which all
-users of the machine could read on a command line."""
-_NO_MATTER = frozenset(
+"""uv's variable for each address setting of pip, and the separator of several addresses.
+
+They are variables because addresses may have a password, which all users of the machine could read on a
+command line.
+"""
+_IGNORED_SETTINGS = frozenset(
     {
         *("cache-dir", "constraint", "default-timeout", "disable-pip-version-check", "no-cache-dir"),
         *("no-input", "no-warn-script-location", "prefer-binary", "progress-bar", "quiet", "retries"),
         *("root-user-action", "timeout", "verbose"),
     }
 )
-"""Settings of pip without an effect on exact versions with hashes, or on what is printed only."""
+"""Settings of pip that affect neither exact versions with hashes nor anything but its output."""
 
 
 def pinned(lock: Path) -> str:
@@ -52,7 +55,7 @@ def program(python: Path) -> str:
 def command(python: Path, lock: Path, environ: dict[str, str]) -> tuple[list[str], dict[str, str]] | None:
     """Return the command and its environment variables; `None` where only pip can install.
 
-    That is so without uv, and with a setting of pip that uv has not.
+    That is the case without uv, and with a setting of pip that uv does not have.
     """
     uv = program(python)
     settings = _pip_settings(python, environ) if uv else None
@@ -65,18 +68,18 @@ def command(python: Path, lock: Path, environ: dict[str, str]) -> tuple[list[str
             variables[variable] = separator.join(value.split())
         elif name == "cert":
             variables["SSL_CERT_FILE"] = value
-        elif name not in _NO_MATTER:
+        elif name not in _IGNORED_SETTINGS:
             return None
     install = [uv, "pip", "install", "--no-deps", "--require-hashes", "--compile-bytecode"]
-    # As pip: all addresses are equal. The hashes of the lock decide which file is installed.
+    # Like pip, treat all indexes as equal. The hashes of the lock decide which file is installed.
     install += ["--index-strategy", "unsafe-best-match"]
     return [*install, "--python", str(python), "-r", str(lock)], {**environ, **variables}
 
 
 def _pip_settings(python: Path, environ: dict[str, str]) -> list[tuple[str, str]] | None:
-    """Return pip's settings from files and variables as (name, value), the strongest last; `None` unread.
+    """Return pip's effective settings from files and variables as (name, value); `None` if unreadable.
 
-    A name may be there several times: `global`, `install` and `:env:` follow each other.
+    A setting in `:env:` overrides one in `install`, which overrides one in `global`.
     """
     argv = [str(python), "-m", "pip", "config", "list"]
     try:

@@ -78,12 +78,12 @@ class Passkey:
         """The response to `navigator.credentials.get`; `client` overrides values of the client data."""
         if self.counter:
             self.counter += 1
-        said = self._client("webauthn.get", options["publicKey"]["challenge"], **client)
+        client_data = self._client("webauthn.get", options["publicKey"]["challenge"], **client)
         data = self._data(0x05 if verified else 0x01)
-        signed = self.key.sign(data + hashlib.sha256(said).digest(), ec.ECDSA(hashes.SHA256()))
+        signed = self.key.sign(data + hashlib.sha256(client_data).digest(), ec.ECDSA(hashes.SHA256()))
         return self._answer(
             {
-                "clientDataJSON": websafe_encode(said),
+                "clientDataJSON": websafe_encode(client_data),
                 "authenticatorData": websafe_encode(data),
                 "signature": websafe_encode(signed),
                 "userHandle": websafe_encode(self.handle if handle is None else handle),
@@ -103,8 +103,8 @@ class Passkey:
         )
 
     def _client(self, kind: str, challenge: str, **more: Any) -> bytes:
-        said = {"type": kind, "challenge": challenge, "origin": self.origin, "crossOrigin": False, **more}
-        return json.dumps(said).encode()
+        data = {"type": kind, "challenge": challenge, "origin": self.origin, "crossOrigin": False, **more}
+        return json.dumps(data).encode()
 
     def _data(self, flags: int) -> bytes:
         return hashlib.sha256(self.rp.encode()).digest() + struct.pack(">BI", flags, self.counter)

@@ -133,13 +133,13 @@ class ListCase:
     def paged(self, query: str) -> list[dict[str, Any]]:
         """The rows of all pages, compared with those read backwards."""
         url = f"{self.path}?page_size=1&{query}"
-        there = [self.program.get(url).json()]
-        while url := there[-1]["next"]:
-            there.append(self.program.get(url).json())
-        back = there[-1:]
+        pages = [self.program.get(url).json()]
+        while url := pages[-1]["next"]:
+            pages.append(self.program.get(url).json())
+        back = pages[-1:]
         while url := back[-1]["previous"]:
             back.append(self.program.get(url).json())
-        shown = [[self.still(row) for row in page["results"]] for page in there]
+        shown = [[self.still(row) for row in page["results"]] for page in pages]
         if len(back) > 1:
             assert [[self.still(row) for row in page["results"]] for page in reversed(back)] == shown
         return [row for page in shown for row in page]
@@ -218,11 +218,11 @@ class CreateCase(ListCase):
 
     def created_and_found_where_the_answer_says(self) -> None:
         before = len(self.rows(self.program.get(self.path)))
-        made = self.program.post(self.path, self.body)
-        assert made.status_code == self.created, made.content
+        response = self.program.post(self.path, self.body)
+        assert response.status_code == self.created, response.content
         assert len(self.rows(self.program.get(self.path))) == before + 1
         if self.located:
-            assert self.program.get(made["Location"]).status_code == 200
+            assert self.program.get(response["Location"]).status_code == 200
 
     def created_only_with_the_scope(self) -> None:
         problem(self.api(self.person, self.read_scope).post(self.path, self.body), 403, "permission_denied")

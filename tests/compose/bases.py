@@ -1,4 +1,4 @@
-"""Base images of Berth's own: present, pulled, or replaced by Debian packages.
+"""Base images for the Dockerfile: existing, pulled, or replaced by Debian packages.
 
 A replacement has the name and paths of the real image. It uses Debian's Python, PostgreSQL and redis-cli, and
 the Valkey of the portal's environment.
@@ -24,7 +24,7 @@ DEBIAN_S = 900
 PACKAGES = ("ca-certificates", "python3", "python3-venv", "postgresql", "redis-tools")
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 OF_THE_MACHINE = (CERTIFICATES, "etc/pip.conf")
-"""What this machine reaches its indexes of packages by."""
+"""Settings by which this machine reaches its package indexes."""
 
 ENTRYPOINT = """#!/bin/sh
 # As the official image's does: makes a cluster with the user and the database that are asked for.
@@ -67,17 +67,17 @@ def required() -> list[str]:
 
 def prepare(engine: Engine, folder: Path) -> dict[str, str]:
     """Make all images available; return the origin of each. Only an engine that ran before pulls."""
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for tag in required():
         if engine.has_image(tag):
-            found[tag] = "as it was here"
+            origins[tag] = "as it was here"
         elif (
             not engine.own and engine.run("docker", "pull", tag, limit_s=PULL_S, check=False).returncode == 0
         ):
-            found[tag] = "pulled"
+            origins[tag] = "pulled"
         else:
-            found[tag] = stand_in(engine, folder, tag)
-    return found
+            origins[tag] = stand_in(engine, folder, tag)
+    return origins
 
 
 def stand_in(engine: Engine, folder: Path, tag: str) -> str:
@@ -85,22 +85,22 @@ def stand_in(engine: Engine, folder: Path, tag: str) -> str:
     name = tag.partition(":")[0]
     if name == "python":
         return python(engine, folder, tag)
-    made = folder / name.replace("/", "-")
-    made.mkdir()
+    build_folder = folder / name.replace("/", "-")
+    build_folder.mkdir()
     if name == "postgres":
-        (made / "Dockerfile").write_text(POSTGRES.format(base=base))
-        (made / "entrypoint.sh").write_text(ENTRYPOINT)
-        (made / "entrypoint.sh").chmod(0o755)
+        (build_folder / "Dockerfile").write_text(POSTGRES.format(base=base))
+        (build_folder / "entrypoint.sh").write_text(ENTRYPOINT)
+        (build_folder / "entrypoint.sh").chmod(0o755)
         program = ["postgres", "--version"]
     elif name == "valkey/valkey":
-        (made / "Dockerfile").write_text(VALKEY.format(base=base))
-        shutil.copy(get_binary_path(), made)
+        (build_folder / "Dockerfile").write_text(VALKEY.format(base=base))
+        shutil.copy(get_binary_path(), build_folder)
         program = ["valkey-server", "--version"]
     else:
         pytest.fail(f"there is no {tag} here, and nothing that could stand for it")
-    engine.docker("build", "--network", "none", "--tag", tag, str(made), limit_s=300)
-    said = engine.docker("run", "--rm", "--network", "none", "--entrypoint", program[0], tag, *program[1:])
-    return f"a stand-in: {said.split(' sha=')[0]}"
+    engine.docker("build", "--network", "none", "--tag", tag, str(build_folder), limit_s=300)
+    output = engine.docker("run", "--rm", "--network", "none", "--entrypoint", program[0], tag, *program[1:])
+    return f"a stand-in: {output.split(' sha=')[0]}"
 
 
 def python(engine: Engine, folder: Path, tag: str) -> str:
@@ -122,9 +122,9 @@ def python(engine: Engine, folder: Path, tag: str) -> str:
         assert packed.returncode == 0
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    said = engine.docker("run", "--rm", "--network", "none", tag, "python", "--version")
-    assert said.startswith(f"Python {version}."), f"{tag} would be {said}"
-    return f"a stand-in: Debian's {release}, {said}"
+    reported = engine.docker("run", "--rm", "--network", "none", tag, "python", "--version")
+    assert reported.startswith(f"Python {version}."), f"{tag} would be {reported}"
+    return f"a stand-in: Debian's {release}, {reported}"
 
 
 def debian(root: Path, release: str) -> None:
@@ -141,6 +141,8 @@ def debian(root: Path, release: str) -> None:
     for name in OF_THE_MACHINE:
         if (Path("/") / name).exists():
             shutil.copy(Path("/") / name, root / name)
-    how = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True).stdout
-    (root / "etc/apt/apt.conf.d/99of-the-machine").write_text(how)
+    apt_settings = subprocess.run(
+        ["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True
+    ).stdout
+    (root / "etc/apt/apt.conf.d/99of-the-machine").write_text(apt_settings)
     (root / "usr/bin/python").symlink_to("python3")

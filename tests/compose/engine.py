@@ -148,7 +148,7 @@ def own_engine() -> Iterator[tuple[Path, str]]:
             deadline = time.monotonic() + START_S
             while not answers({"DOCKER_HOST": f"unix://{socket}"}):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    # Restrictions of the machine are no error of compose.yaml.
+                    # Restrictions of the machine are not an error of compose.yaml.
                     pytest.skip(
                         f"no Docker engine could be started here: {(folder / 'log').read_text()[-2000:]}"
                     )
@@ -162,8 +162,10 @@ def own_engine() -> Iterator[tuple[Path, str]]:
     assert not folder.exists(), f"{folder} could not be removed"
     assert below(folder) == [], "processes of the engine are left"
     after = traces()
-    for name, found in before.items():
-        assert after[name] == found, f"{name} are not as before: {sorted(set(after[name]) ^ set(found))}"
+    for name, traces_before in before.items():
+        assert after[name] == traces_before, (
+            f"{name} are not as before: {sorted(set(after[name]) ^ set(traces_before))}"
+        )
 
 
 def end(process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -184,21 +186,21 @@ def end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 def below(folder: Path) -> list[int]:
     """Processes that name the folder on their command line or are in the engine's control group."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words, group = (path / "cmdline").read_bytes(), (path / "cgroup").read_text()
             if str(folder).encode() in words or f"/{folder.name}" in group:
-                found.append(int(path.name))
-    return [pid for pid in found if pid != os.getpid()]
+                pids.append(int(path.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def remove_groups(parent: str) -> None:
     """Remove the engine's empty control groups."""
     for top in (GROUPS, *(path for path in GROUPS.iterdir() if path.is_dir())):
         group = top / parent.lstrip("/")
-        for each in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
-            each.rmdir()
+        for child in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+            child.rmdir()
         if group.is_dir():
             group.rmdir()
 
@@ -212,8 +214,8 @@ def traces() -> dict[str, list[str]]:
         "network devices": ["ip", "-brief", "link"],
     }.items():
         if shutil.which(argv[0]):
-            said = subprocess.run(argv, capture_output=True, text=True).stdout
+            output = subprocess.run(argv, capture_output=True, text=True).stdout
             found[name] = [
-                line for line in said.splitlines() if re.search("docker|^br-", line, re.IGNORECASE)
+                line for line in output.splitlines() if re.search("docker|^br-", line, re.IGNORECASE)
             ]
     return found

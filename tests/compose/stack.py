@@ -64,15 +64,15 @@ class Stack:
             lambda port: str(self.first + int(port[1])),
             (ROOT / "compose.yaml").read_text(),
         )
-        found = yaml.safe_load(text)
+        config = yaml.safe_load(text)
         arguments = {name: os.environ[name] for name in BUILD_ARGUMENTS if os.environ.get(name)}
-        for service in found["services"].values():
+        for service in config["services"].values():
             if "build" in service:
                 service["image"] = self.image(version)
                 service["build"] = {"context": str(tree), "network": "host", "args": arguments}
             if self.engine.cgroup_parent:
                 service["cgroup_parent"] = self.engine.cgroup_parent
-        self._file.write_text(json.dumps(found))
+        self._file.write_text(json.dumps(config))
 
     def compose(self, *argv: str, limit_s: float = 120) -> str:
         command = (
@@ -87,15 +87,15 @@ class Stack:
         return self.engine.run(*command, *argv, limit_s=limit_s, said=self.log).stdout
 
     def build(self) -> None:
-        # Of one service: all have this image.
+        # Build one service: all use this image.
         self.compose("build", "render", limit_s=BUILD_S)
 
     def up(self, *options: str) -> None:
         self.compose("up", "-d", *options, limit_s=UP_S)
 
     def manage(self, *argv: str, **variables: str) -> str:
-        given = [f"--env={name}={value}" for name, value in variables.items()]
-        return self.compose("exec", "-T", *given, "web", "python", "manage.py", *argv).strip()
+        options = [f"--env={name}={value}" for name, value in variables.items()]
+        return self.compose("exec", "-T", *options, "web", "python", "manage.py", *argv).strip()
 
     def applied(self) -> set[str]:
         """The applied migrations that the current image knows."""
@@ -119,7 +119,7 @@ class Stack:
         """Remaining containers, volumes, networks and images."""
         label = f"label=com.docker.compose.project={self.name}"
         listed = (("ps", "-a"), ("volume", "ls"), ("network", "ls"))
-        found = [self.engine.docker(*what, "-q", "--filter", label).split() for what in listed]
+        found = [self.engine.docker(*command, "-q", "--filter", label).split() for command in listed]
         return [*(id_ for ids in found for id_ in ids), *self._images()]
 
     def _images(self) -> list[str]:
@@ -138,14 +138,14 @@ class Stack:
         ids = self.engine.docker(
             "ps", "-aq", "--filter", f"label=com.docker.compose.project={self.name}"
         ).split()
-        found = json.loads(self.engine.docker("inspect", *ids)) if ids else []
-        return {row["Config"]["Labels"]["com.docker.compose.service"]: row for row in found}
+        details = json.loads(self.engine.docker("inspect", *ids)) if ids else []
+        return {row["Config"]["Labels"]["com.docker.compose.service"]: row for row in details}
 
     def unhealthy(self) -> dict[str, str]:
         """The services that are not healthy, with their status."""
-        found, wrong = self.containers(), {}
+        containers, wrong = self.containers(), {}
         for name in sorted(self.services()):
-            state = found[name]["State"] if name in found else {"Status": "not there"}
+            state = containers[name]["State"] if name in containers else {"Status": "not there"}
             if name in ONE_OFF:
                 is_well = (state["Status"], state.get("ExitCode")) == ("exited", 0)
             else:
@@ -197,7 +197,7 @@ class Stack:
 
     def _deploy_env(self) -> str:
         """deploy.env.example, completed as its first line says."""
-        given = {
+        values = {
             "BERTH_PUBLIC_URL": self.url,
             "BERTH_DOMAIN": "localhost",
             # A container cannot have several system users.
@@ -214,10 +214,10 @@ class Stack:
                 )
             },
         }  # fmt: skip
-        lines, left = [], set(given)
+        lines, left = [], set(values)
         for line in (ROOT / "deploy.env.example").read_text().splitlines():
             name, is_set, _ = line.partition("=")
-            lines.append(f"{name}={given[name]}" if is_set and name in given else line)
+            lines.append(f"{name}={values[name]}" if is_set and name in values else line)
             left.discard(name)
         assert not left, f"deploy.env.example does not name {left}"
         return "\n".join(lines) + "\n"

@@ -53,11 +53,11 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Engine]:
-    # Signals also leave nothing behind.
+    # Clean up after signals too.
     had = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with engine() as found:
-        say(found.version())
-        yield found
+    with engine() as docker_engine:
+        say(docker_engine.version())
+        yield docker_engine
     signal.signal(signal.SIGTERM, had)
 
 
@@ -67,25 +67,25 @@ def berth(
 ) -> Iterator[Stack]:
     """The stack; removed completely afterwards."""
     folder = tmp_path_factory.mktemp("compose")
-    found = Stack(docker, folder)
+    stack = Stack(docker, folder)
     had = {tag for tag in bases.required() if docker.has_image(tag)}
     RESULTS.mkdir(parents=True, exist_ok=True)
     try:
         with Clock("base images"):
-            for tag, what in bases.prepare(docker, folder).items():
-                say(f"{tag}: {what}")
-        found.use("today")
-        yield found
+            for tag, origin in bases.prepare(docker, folder).items():
+                say(f"{tag}: {origin}")
+        stack.use("today")
+        yield stack
         if request.session.testsfailed:
-            (RESULTS / "services.log").write_text(found.last_lines())
+            (RESULTS / "services.log").write_text(stack.last_lines())
     finally:
-        found.remove()
+        stack.remove()
         for tag in bases.required():
             if tag not in had and docker.has_image(tag):
                 docker.docker("image", "rm", "--force", tag)
-        if found.log.exists():
-            (RESULTS / "compose.log").write_text(found.log.read_text())
-    assert not found.left(), found.left()
+        if stack.log.exists():
+            (RESULTS / "compose.log").write_text(stack.log.read_text())
+    assert not stack.left(), stack.left()
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +105,21 @@ def arrive(browser: Browser, berth: Stack, workspace_id: str, user: str, shots: 
 
 def started(api: Api, *, team: str, name: str) -> str:
     """Start a JupyterLab; return its id once it runs."""
-    made = api.create("jupyterlab", FLAVOR, team=team, name=name)
-    api.wait(made["id"], "running", limit_s=START_S)
-    return str(made["id"])
+    workspace = api.create("jupyterlab", FLAVOR, team=team, name=name)
+    api.wait(workspace["id"], "running", limit_s=START_S)
+    return str(workspace["id"])
 
 
 def until_ended(api: Api, workspace_id: str) -> dict[str, Any]:
     """The workspace, once it is reported as stopped and cleaned up."""
 
-    def look() -> dict[str, Any] | None:
-        found: dict[str, Any] = api.workspace(workspace_id)
-        return found if found["state"] in {"failed", "stopped", "terminated"} else None
+    def ended_workspace() -> dict[str, Any] | None:
+        workspace: dict[str, Any] = api.workspace(workspace_id)
+        return workspace if workspace["state"] in {"failed", "stopped", "terminated"} else None
 
-    return eventually(look, limit_s=180, what=lambda: f"it has ended: {api.workspace(workspace_id)}")
+    return eventually(
+        ended_workspace, limit_s=180, what=lambda: f"it has ended: {api.workspace(workspace_id)}"
+    )
 
 
 def kernel_of(berth: Stack, token: str, workspace_id: str) -> str:
@@ -190,9 +192,9 @@ def test_node_restart_stops_the_workspace_and_keeps_its_files(berth: Stack, kept
     token, api = berth.tokens["admin"], berth.api("admin")
     berth.compose("restart", "node", limit_s=180)
     with Clock("restart of the node, until its workspace is said to have ended"):
-        found = until_ended(api, kept["id"])
-    say(found["state"], found["reason"], found["error"])
-    assert found["state"] == "failed" and found["error"]["code"] == "agent_lost", found
+        workspace = until_ended(api, kept["id"])
+    say(workspace["state"], workspace["reason"], workspace["error"])
+    assert workspace["state"] == "failed" and workspace["error"]["code"] == "agent_lost", workspace
     berth.until_healthy()
     api.act(kept["id"], "start")
     api.wait(kept["id"], "running", limit_s=START_S)
@@ -258,15 +260,15 @@ def test_current_image_keeps_data_of_the_previous_version(
     ada = berth.api("ada")
     assert ada.json("GET", "me")["username"] == "ada"
     assert TEAM in [row["slug"] for row in ada.json("GET", "teams")["results"]]
-    found = [(row["id"], row["name"]) for row in ada.json("GET", "workspaces")["results"]]
-    assert found == [(kept["id"], "experiment")]
+    workspaces = [(row["id"], row["name"]) for row in ada.json("GET", "workspaces")["results"]]
+    assert workspaces == [(kept["id"], "experiment")]
 
     # It ran in the container that was replaced.
     until_ended(ada, kept["id"])
     ada.act(kept["id"], "start")
     ada.wait(kept["id"], "running", limit_s=START_S)
     assert berth.contents(kept["id"], berth.tokens["ada"], "data.txt") == "of the version before"
-    # Her password, and what she sees.
+    # Her password still works, and she sees her workspace.
     person = arrive(browser, berth, kept["id"], "ada", "compose-upgraded")
     try:
         person.page.locator(".jp-DirListing-item", has_text="data.txt").wait_for(timeout=START_S * 1000)

@@ -107,8 +107,8 @@ class Planes:
             time.sleep(0.02)
 
     def agents(self, workspace: Workspace) -> list[tuple[int, int]]:
-        found = processes.scan(self.marker, process_name(str(workspace.pk)))
-        return [(one.pid, one.generation) for one in found if one.is_agent]
+        owned = processes.scan(self.marker, process_name(str(workspace.pk)))
+        return [(process.pid, process.generation) for process in owned if process.is_agent]
 
     def check(self) -> None:
         """Only workspaces that may run hold capacity, and no other processes run."""
@@ -116,7 +116,7 @@ class Planes:
         held = list(Allocation.objects.filter(released_at=None).values_list("workspace", flat=True))
         assert sorted(held, key=str) == sorted(holding, key=str)
         names = {process_name(str(pk)) for pk in holding}
-        assert {found.workspace for found in processes.scan(self.marker)} <= names
+        assert {process.workspace for process in processes.scan(self.marker)} <= names
 
     def close(self) -> None:
         """Remove everything that a failed test left behind."""
@@ -124,8 +124,8 @@ class Planes:
         while (left := processes.scan(self.marker)) and time.monotonic() < deadline:
             processes.kill(left)
             time.sleep(0.02)
-        for each in network.egress_processes_below(self.home / "local"):
-            processes.send((each.pid, each.start_ticks), signal.SIGKILL)
+        for process in network.egress_processes_below(self.home / "local"):
+            processes.send((process.pid, process.start_ticks), signal.SIGKILL)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def parent_of(pid: int) -> int:
 def children_of(pid: int) -> list[int]:
     """The live child processes of `pid`."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return [one for one in pids if parent_of(one) == pid]
+    return [child for child in pids if parent_of(child) == pid]
 
 
 def kill(pids: Iterable[int]) -> int:
@@ -61,10 +61,10 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(0.2):
-            found = [one for one in self._berth.owned() if one.is_agent]
+            agent_processes = [process for process in self._berth.owned() if process.is_agent]
             # While an agent starts its app, there are two: the child has not called exec yet.
-            pids = {one.pid for one in found}
-            agents = [one for one in found if parent_of(one.pid) not in {0, *pids}]
+            pids = {process.pid for process in agent_processes}
+            agents = [process for process in agent_processes if parent_of(process.pid) not in {0, *pids}]
             many = [name for name, count in Counter(agent.workspace for agent in agents).items() if count > 1]
             for name in many:
                 seen = [(agent.pid, agent.generation) for agent in agents if agent.workspace == name]
@@ -148,11 +148,11 @@ class Fleet:
     def agents_of(self, workspace_id: str) -> list[tuple[int, int]]:
         """PID and generation of each agent of the workspace."""
         name = process_name(workspace_id)
-        return [(found.pid, found.generation) for found in self.berth.owned(name) if found.is_agent]
+        return [(agent.pid, agent.generation) for agent in self.berth.owned(name) if agent.is_agent]
 
     def problems(self) -> list[str]:
         """Violations of what must hold once everything has settled."""
-        found = [
+        violations = [
             f"service {name} is {row['state']}"
             for name, row in self.berth.services().items()
             if row["state"] != "running"
@@ -173,24 +173,24 @@ class Fleet:
         for workspace_id, desired in self.desired_state.items():
             state = rows[workspace_id]["state"]
             if state != REST[desired]:
-                found.append(f"{workspace_id} should be {desired} and is {state}")
+                violations.append(f"{workspace_id} should be {desired} and is {state}")
             there = running.pop(process_name(workspace_id), [])
             agents = [process for process in there if process.is_agent]
             if desired == "running":
                 if [agent.generation for agent in agents] != [rows[workspace_id]["generation"]]:
-                    found.append(f"{workspace_id} has the agents {agents}")
+                    violations.append(f"{workspace_id} has the agents {agents}")
                 if self.berth.enter(workspace_id, self.token, "/") not in {200, 302}:
-                    found.append(f"{workspace_id} cannot be entered")
+                    violations.append(f"{workspace_id} cannot be entered")
             elif there:
-                found.append(f"{workspace_id} should be {desired} and has {there}")
+                violations.append(f"{workspace_id} should be {desired} and has {there}")
             folder = self.berth.home / "local" / process_name(workspace_id)
             if desired == "deleted" and folder.exists():
-                found.append(f"{folder} is left of a deleted workspace")
-        found += [f"{name} belongs to no workspace" for name in running]
+                violations.append(f"{folder} is left of a deleted workspace")
+        violations += [f"{name} belongs to no workspace" for name in running]
         holding = {workspace_id for workspace_id, row in rows.items() if row["state"] in HOLDING}
         if held != Counter(holding):
-            found.append(f"{holding} hold capacity, the allocations say {held}")
-        return found
+            violations.append(f"{holding} hold capacity, the allocations say {held}")
+        return violations
 
     def recovered(self, *, since: float | None = None) -> float:
         """Wait until there are no problems, at most `RECOVERY_LIMIT_S` from `since`; return the seconds."""

@@ -12,7 +12,7 @@ from typing import Any
 from django.core.management.commands import flush
 
 KEPT = {"django_content_type", "auth_permission"}
-"""What `migrate` has put there."""
+"""Tables whose rows `migrate` has created."""
 
 
 def keep_what_migrate_made() -> None:

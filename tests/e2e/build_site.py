@@ -43,8 +43,8 @@ class Site:
         self.admin.json("POST", "environments", body)
 
     def builds(self, slug: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.admin.json("GET", f"environments/{slug}/builds")["results"]
-        return found
+        builds: list[dict[str, Any]] = self.admin.json("GET", f"environments/{slug}/builds")["results"]
+        return builds
 
     def ended(self, slug: str) -> dict[str, Any]:
         """The newest build, once finished."""
@@ -74,7 +74,7 @@ class Site:
         assert refused.json()["code"] == "environment_not_ready", refused.text
 
     def holding(self) -> set[str]:
-        return {each.digest for each in self.store.environments()}
+        return {environment.digest for environment in self.store.environments()}
 
     def kill_node(self) -> None:
         """Kill the node worker; return once the supervisor has replaced it and its builds have ended."""
@@ -90,8 +90,8 @@ class Site:
             )
 
     def pid(self, service: str) -> int:
-        found = self.berth.services().get(service, {})
-        return int(found.get("pid") or 0) if found.get("state") == "running" else 0
+        state = self.berth.services().get(service, {})
+        return int(state.get("pid") or 0) if state.get("state") == "running" else 0
 
     def a_minute_of_silence(self) -> None:
         """Expire leases, so that unanswered messages are sent again."""
@@ -103,11 +103,11 @@ class Site:
         place = self.store.folder_of(self.digest(slug))
         assert list(place.glob(f"lib/python3*/site-packages/{package}.py"))
         assert not list(self.store.building.iterdir())
-        made = self.ben.json(
+        workspace = self.ben.json(
             "POST",
             "workspaces",
             {"team": "lab", "template": TEMPLATE["slug"], "flavor": "tiny", "environment": slug},
         )
-        self.ben.wait(made["id"], "running", limit_s=60)
-        self.ben.act(made["id"], "delete")
-        self.ben.wait(made["id"], "terminated", limit_s=30)
+        self.ben.wait(workspace["id"], "running", limit_s=60)
+        self.ben.act(workspace["id"], "delete")
+        self.ben.wait(workspace["id"], "terminated", limit_s=30)

@@ -16,7 +16,7 @@ from tests import instance
 from tests.instance import Api, Berth
 
 FAILED = pytest.StashKey[bool]()
-"""Of a test's node: whether its body has failed, for what fixtures say at their end."""
+"""Key in a test's node: whether its body has failed, for messages of fixtures at their end."""
 SHOTS = Path(__file__).resolve().parents[2] / "test-results" / "e2e"
 
 

@@ -14,32 +14,32 @@ def follow(session: str, run: Callable[[str], str], *, made_up: Mapping[str, str
     `made_up` maps values that differ between sites to their pattern; the printed values replace them in later
     commands.
     """
-    known: dict[str, str] = {}
+    values: dict[str, str] = {}
     for command, printed in parts(session):
-        for text, value in known.items():
+        for text, value in values.items():
             command = command.replace(text, value)
-        said = run(command)
+        output = run(command)
         if not printed.strip():
             continue
         names = list(made_up or {})
-        found = re.search(pattern(printed, made_up or {}), said, flags=re.DOTALL)
-        assert found, f"$ {command}\n{said}\nis not as in the document:\n{printed}"
-        known |= {names[int(key[1:])]: value for key, value in found.groupdict().items()}
+        match = re.search(pattern(printed, made_up or {}), output, flags=re.DOTALL)
+        assert match, f"$ {command}\n{output}\nis not as in the document:\n{printed}"
+        values |= {names[int(key[1:])]: value for key, value in match.groupdict().items()}
 
 
 def parts(session: str) -> list[tuple[str, str]]:
     """Commands with their continuation lines, and their output."""
-    found: list[tuple[str, str]] = []
+    commands: list[tuple[str, str]] = []
     goes_on = False
     for line in session.splitlines():
         if line.startswith("$ "):
-            found.append((line[2:], ""))
+            commands.append((line[2:], ""))
         elif goes_on:
-            found[-1] = (f"{found[-1][0][:-1].rstrip()} {line.strip()}", "")
+            commands[-1] = (f"{commands[-1][0][:-1].rstrip()} {line.strip()}", "")
         else:
-            found[-1] = (found[-1][0], f"{found[-1][1]}{line}\n")
+            commands[-1] = (commands[-1][0], f"{commands[-1][1]}{line}\n")
         goes_on = line.endswith("\\")
-    return found
+    return commands
 
 
 def pattern(printed: str, made_up: Mapping[str, str]) -> str:

@@ -57,13 +57,13 @@ class HowToMachine:
 
     def do(self, block: str, *, given: str = "", user: str = "root", limit_s: float = 300) -> str:
         """Run a block line by line, as in a terminal; return its output."""
-        said = []
+        outputs = []
         for line in commands(block):
             if re.search(r"\bmake up\b", line):
                 self._up(line, user)
             else:
-                said.append(self._run(line, given=given, user=user, limit_s=limit_s))
-        return "".join(said)
+                outputs.append(self._run(line, given=given, user=user, limit_s=limit_s))
+        return "".join(outputs)
 
     def fresh(self) -> None:
         """Stop everything and delete all data."""
@@ -122,7 +122,7 @@ def commands(block: str) -> list[str]:
 
 def needs(*programs: str) -> None:
     """Skip if one of these programs is not installed."""
-    places = [Path(each) for each in ("/usr/sbin", "/usr/bin", "/sbin", "/bin")]
+    places = [Path(folder) for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin")]
     missing = [program for program in programs if not any((place / program).exists() for place in places)]
     if missing:
         pytest.skip(f"needs the programs {', '.join(missing)}")

@@ -21,7 +21,7 @@ import yaml
 
 LIMIT_S = 300
 NUMBERS = itertools.count(4711)
-"""Of jobs and runs: no two have the same."""
+"""Numbers of jobs and runs; each is unique."""
 
 
 @dataclass
@@ -88,13 +88,13 @@ def run(
     for text, always in job.stages:
         if stopped and not always:
             continue
-        with tempfile.NamedTemporaryFile() as said:
-            output = Path(said.name)
+        with tempfile.NamedTemporaryFile() as output_file:
+            output = Path(output_file.name)
             process = subprocess.Popen(
                 ["bash", "-eo", "pipefail", "-c", text],
                 cwd=folder,
                 env=variables,
-                stdout=said,
+                stdout=output_file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

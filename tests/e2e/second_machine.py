@@ -29,7 +29,7 @@ from tests.instance import eventually
 FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
 MACHINE_ID = Path("/etc/machine-id")
 HOME_LIMIT_MIB = "51200"
-"""What the portal says of homes: several people share such a machine, which starts nothing without it."""
+"""Home limit of such a machine, which starts nothing for several users without a limit."""
 OWN_ID = 'mount --bind "$0" /etc/machine-id && exec "$@"'
 
 
@@ -55,29 +55,29 @@ def network() -> Iterator[Network]:
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"):
         pytest.skip("network namespaces need root and the programs ip and nsenter")
     tag, subnet = f"{random.randrange(16**6):06x}", _free_subnet()
-    found = Network(f"berth-{tag}", f"{subnet}.1", f"{subnet}.2")
+    link = Network(f"berth-{tag}", f"{subnet}.1", f"{subnet}.2")
     try:
-        _ip("netns", "add", found.name)
+        _ip("netns", "add", link.name)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
-    there = ("-n", found.name)
+    there = ("-n", link.name)
     try:
         with addresses.changing():
-            _ip("link", "add", f"bh{tag}", "type", "veth", "peer", "name", f"bn{tag}", "netns", found.name)
+            _ip("link", "add", f"bh{tag}", "type", "veth", "peer", "name", f"bn{tag}", "netns", link.name)
             # No IPv6, whose address the kernel would add a second later.
             _ip("link", "set", f"bh{tag}", "addrgenmode", "none")
-            _ip("address", "add", f"{found.here}/30", "dev", f"bh{tag}")
+            _ip("address", "add", f"{link.here}/30", "dev", f"bh{tag}")
             _ip("link", "set", f"bh{tag}", "up")
             _ip(*there, "link", "set", f"bn{tag}", "up")
-        _ip(*there, "address", "add", f"{found.there}/30", "dev", f"bn{tag}")
+        _ip(*there, "address", "add", f"{link.there}/30", "dev", f"bn{tag}")
         _ip(*there, "link", "set", "lo", "up")
-        _ip(*there, "route", "add", "default", "via", found.here)
-        yield found
+        _ip(*there, "route", "add", "default", "via", link.here)
+        yield link
     finally:
         with addresses.changing(), suppress(subprocess.CalledProcessError):
             # The kernel would remove it only some time after the namespace.
             _ip("link", "delete", f"bh{tag}")
-        _ip("netns", "delete", found.name)
+        _ip("netns", "delete", link.name)
 
 
 def _ip(*arguments: str) -> str:
@@ -87,9 +87,11 @@ def _ip(*arguments: str) -> str:
 
 def _free_subnet() -> str:
     """The first three numbers of an unused subnet."""
-    known = _ip("-o", "-4", "address")
+    addresses = _ip("-o", "-4", "address")
     return next(
-        found for number in random.sample(range(256), 256) if (found := f"10.231.{number}") + "." not in known
+        subnet
+        for number in random.sample(range(256), 256)
+        if (subnet := f"10.231.{number}") + "." not in addresses
     )
 
 
@@ -102,8 +104,10 @@ class SecondMachine:
     def __init__(self, folder: Path, wire: Network, *, environment: Path, own_id: bool = False) -> None:
         self.wire = wire
         self.folder = NodeFolder(folder.resolve())
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PYTEST_"))}
-        self.environ = {**kept, "BERTH_HOME": str(folder), "BERTH_NOTEBOOK_ENV": str(environment)}
+        variables = {
+            key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PYTEST_"))
+        }
+        self.environ = {**variables, "BERTH_HOME": str(folder), "BERTH_NOTEBOOK_ENV": str(environment)}
         self.log = folder.parent / "node-run.log"
         self._process: subprocess.Popen[bytes] | None = None
         free = subprocess.run(
@@ -178,17 +182,17 @@ class SecondMachine:
             self._process.wait(30)
         processes.end(processes.leftovers(self.folder.id), self.folder.id, grace_s=2)
         workspace_processes.kill(self.owned(), self._marked())
-        for each in self.folder.local.glob("ws-*"):
+        for folder in self.folder.local.glob("ws-*"):
             # Kill the processes of its network.
-            local_network.end(each)
+            local_network.end(folder)
         mounts.detach(self.folder.home)
 
     def _marked(self) -> list[int]:
-        marker, found = f"BERTH_INSTANCE={self.folder.driver_instance}".encode(), []
+        marker, pids = f"BERTH_INSTANCE={self.folder.driver_instance}".encode(), []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 if marker in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
+                    pids.append(int(path.parent.name))
             except OSError:
                 continue
-        return found
+        return pids

@@ -41,9 +41,9 @@ class WebHost:
         self.home = folder / name
         self.port = consecutive_ports(3)
         self.log = folder / f"{name}.log"
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PYTEST_"))}
+        outer = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PYTEST_"))}
         self.environ = {
-            **kept,
+            **outer,
             **{variable: first.secret(secret) for variable, secret in SECRETS.items()},
             "BERTH_HOME": str(self.home),
             "BERTH_TLS_DIR": str(self.home / "authority"),
@@ -59,8 +59,8 @@ class WebHost:
             **variables,
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        for each in ("run", "redis", "local", "keys", "doors", "door-socket", "logs", "environments"):
-            (self.home / each).mkdir(parents=True, mode=0o700)
+        for subfolder in ("run", "redis", "local", "keys", "doors", "door-socket", "logs", "environments"):
+            (self.home / subfolder).mkdir(parents=True, mode=0o700)
         shutil.copytree(first.instance.tls_dir, self.home / "authority")
         # The first server has migrated the database. Its static files are those of the same version.
         shutil.copytree(first.home / "static", self.home / "static")
@@ -130,7 +130,7 @@ class WebHost:
         environ = dict(self.environ)
         for line in lines:
             if line.startswith("Environment="):
-                environ |= dict(each.split("=", 1) for each in shlex.split(line.partition("=")[2]))
+                environ |= dict(pair.split("=", 1) for pair in shlex.split(line.partition("=")[2]))
         environ["PYTHONPATH"] = str(ROOT)
         caddy = find_program("caddy")
         assert caddy is not None

@@ -126,7 +126,7 @@ def running_site(folder: Path, *, environment: Path | None = None) -> Iterator[S
             "BERTH_NODES_ADDRESS": wire.here,
             "BERTH_NODES_PORT": str(door_port),
             "BERTH_HOME_LIMIT_MIB": HOME_LIMIT_MIB,
-            # The node says soon after it has joined what it has installed.
+            # The node reports its installed programs soon after it has joined.
             "BERTH_INVENTORY_INTERVAL_S": "5",
         }
         node = SecondMachine(folder / "node", wire, environment=environment or folder / "none")

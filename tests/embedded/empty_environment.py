@@ -25,9 +25,9 @@ def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
     Returns the folder of programs. Packages outside the metadata's dependency tree are missing.
     """
     site = with_wheel_alone(folder, wheel)
-    [root] = [each for each in distributions(path=[str(site)]) if each.name == "berth"]
-    for each in needed(root, extras).values():
-        _install(each, site, folder / "bin")
+    [root] = [package for package in distributions(path=[str(site)]) if package.name == "berth"]
+    for package in needed(root, extras).values():
+        _install(package, site, folder / "bin")
     return folder / "bin"
 
 
@@ -54,7 +54,7 @@ def license_of(wheel: Path) -> tuple[str | None, str]:
 
 def needed(root: Distribution, extras: Iterable[str]) -> dict[str, Distribution]:
     """The transitive dependencies of `root` with these extras, by name."""
-    found: dict[str, Distribution] = {}
+    distributions_by_name: dict[str, Distribution] = {}
     done: set[tuple[str, str]] = set()
     ahead = [(root, extra) for extra in ("", *extras)]
     while ahead:
@@ -64,12 +64,12 @@ def needed(root: Distribution, extras: Iterable[str]) -> dict[str, Distribution]
             if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
                 continue
             name = canonicalize_name(requirement.name)
-            found[name] = distribution(requirement.name)
-            for each in ("", *requirement.extras):
-                if (name, each) not in done:
-                    done.add((name, each))
-                    ahead.append((found[name], each))
-    return found
+            distributions_by_name[name] = distribution(requirement.name)
+            for extra_name in ("", *requirement.extras):
+                if (name, extra_name) not in done:
+                    done.add((name, extra_name))
+                    ahead.append((distributions_by_name[name], extra_name))
+    return distributions_by_name
 
 
 def _install(package: Distribution, site: Path, programs: Path) -> None:

@@ -65,7 +65,7 @@ def test_port_in_use_is_reported_before_installation(instance: Instance) -> None
     """By a Python without packages, as `make up` runs it on a new machine."""
     script = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); " + (
         f"made = runpy.run_path({str(ROOT / 'scripts' / 'venv.py')!r}, run_name='venv'); "
-        "made['ports_of_a_start']().__enter__()"
+        "made['hold_ports']().__enter__()"
     )
     with socket.create_server(("127.0.0.1", instance.web_port)):
         done = subprocess.run(

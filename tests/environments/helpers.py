@@ -31,14 +31,14 @@ def environment(**fields: Any) -> Environment:
 
 def commands(sent: Broker) -> list[BuildCommand]:
     """Remove and return the pending builds."""
-    found = sent.take("node.environment_build")
-    return [messages.load(message.kwargs["command"], BuildCommand) for message in found]
+    commands = sent.take("node.environment_build")
+    return [messages.load(message.kwargs["command"], BuildCommand) for message in commands]
 
 
 def only(sent: Broker) -> BuildCommand:
-    found = commands(sent)
-    assert len(found) == 1, found
-    return found[0]
+    builds = commands(sent)
+    assert len(builds) == 1, builds
+    return builds[0]
 
 
 def progress(command: BuildCommand, stage: str = "installing", **fields: Any) -> bool:
@@ -51,7 +51,7 @@ def progress(command: BuildCommand, stage: str = "installing", **fields: Any) ->
 def built(command: BuildCommand, *, lock: str = LOCK, **fields: Any) -> bool:
     """Report a finished build; return whether it was accepted."""
     lock = command.lock or lock
-    said: dict[str, Any] = {
+    result: dict[str, Any] = {
         "digest": digest_of(lock, command.python),
         "lock": lock,
         "packages": (Package("numpy", "2.1.0", 30_720),),
@@ -59,7 +59,7 @@ def built(command: BuildCommand, *, lock: str = LOCK, **fields: Any) -> bool:
         "programs": ("python3", "jupyter-lab", "marimo"),
         "python_version": f"{command.python}.4",
     }
-    return results.apply_built(EnvironmentBuilt(command.build, command.lease, **said | fields))
+    return results.apply_built(EnvironmentBuilt(command.build, command.lease, **result | fields))
 
 
 def failed(command: BuildCommand, code: str, message: str = "It went wrong", **fields: Any) -> bool:
@@ -67,8 +67,8 @@ def failed(command: BuildCommand, code: str, message: str = "It went wrong", **f
     return results.apply_built(EnvironmentBuilt(command.build, command.lease, failure=failure, **fields))
 
 
-def version_of(made: Environment, number: int = 1) -> EnvironmentVersion:
-    return EnvironmentVersion.objects.get(environment=made, number=number)
+def version_of(environment: Environment, number: int = 1) -> EnvironmentVersion:
+    return EnvironmentVersion.objects.get(environment=environment, number=number)
 
 
 def build_of(command: BuildCommand) -> EnvironmentBuild:
@@ -77,7 +77,7 @@ def build_of(command: BuildCommand) -> EnvironmentBuild:
 
 def ready(sent: Broker, **fields: Any) -> Environment:
     """An environment that is on the only node."""
-    made = environment(**fields)
+    created = environment(**fields)
     assert built(only(sent))
-    made.refresh_from_db()
-    return made
+    created.refresh_from_db()
+    return created

@@ -84,11 +84,11 @@ class FakeGpu:
     links: list[Link] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     drawing: list[int] = field(default_factory=list)
-    """Processes with a context for graphics, by their numbers."""
+    """PIDs of processes with a graphics context."""
     fields: dict[int, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     broken: Any = None
-    """An `Err` (or a function returning one) with which every call about this GPU ends."""
+    """An `Err` (or a function that returns one) that every call about this GPU returns."""
 
 
 def _common(**more: Any) -> dict[str, Any]:

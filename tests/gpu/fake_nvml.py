@@ -275,12 +275,12 @@ class FakeLibrary:
         gpu, instance, code = self._find(handle)
         if gpu is None or code != OK:
             return code
-        found = instance or gpu
-        used = found.used() if callable(found.used) else found.used
+        device = instance or gpu
+        used = device.used() if callable(device.used) else device.used
         if isinstance(used, Err):
             return used.code
         info = _out(target)
-        info.total, info.used, info.free = found.memory, used, found.memory - used
+        info.total, info.used, info.free = device.memory, used, device.memory - used
         return OK
 
     def do_nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> int:
@@ -333,12 +333,12 @@ class FakeLibrary:
         value = self._value(gpu, "nvmlDeviceGetRetiredPages")
         if isinstance(value, Err):
             return value.code
-        found = value[_plain(cause)]
+        addresses = value[_plain(cause)]
         size = _out(count).value
-        _out(count).value = len(found)
-        if pages is None or size < len(found):
-            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE) if found else OK
-        for place, page in enumerate(found):
+        _out(count).value = len(addresses)
+        if pages is None or size < len(addresses):
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE) if addresses else OK
+        for place, page in enumerate(addresses):
             pages[place] = page
         return OK
 
@@ -364,16 +364,16 @@ class FakeLibrary:
         if gpu is None or code != OK:
             return code
         if instance is not None:
-            found = instance.processes
+            processes = instance.processes
         else:
-            found = [*gpu.processes, *(process for piece in gpu.instances for process in piece.processes)]
+            processes = [*gpu.processes, *(process for piece in gpu.instances for process in piece.processes)]
         size = _out(count).value
-        _out(count).value = len(found)
-        if not found:
+        _out(count).value = len(processes)
+        if not processes:
             return OK
-        if array is None or size < len(found):
+        if array is None or size < len(processes):
             return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
-        for place, process in enumerate(found):
+        for place, process in enumerate(processes):
             array[place].pid = process.pid
             array[place].usedGpuMemory = 2**64 - 1 if process.memory is None else process.memory
         return OK
@@ -382,13 +382,13 @@ class FakeLibrary:
         gpu, _, code = self._find(handle)
         if gpu is None or code != OK:
             return code
-        size, found = _out(count).value, gpu.drawing
-        _out(count).value = len(found)
-        if not found:
+        size, processes = _out(count).value, gpu.drawing
+        _out(count).value = len(processes)
+        if not processes:
             return OK
-        if array is None or size < len(found):
+        if array is None or size < len(processes):
             return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
-        for place, pid in enumerate(found):
+        for place, pid in enumerate(processes):
             array[place].pid = pid
         return OK
 
@@ -398,13 +398,13 @@ class FakeLibrary:
             return code
         if gpu.mig and gpu.mig[0]:
             return UNSUPPORTED
-        found = [process for process in gpu.processes if process.at_us > _plain(since)]
-        if not found:
+        processes = [process for process in gpu.processes if process.at_us > _plain(since)]
+        if not processes:
             return int(pynvml.NVML_ERROR_NOT_FOUND)
         if array is None:
-            _out(count).value = len(found)
+            _out(count).value = len(processes)
             return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
-        for place, process in enumerate(found):
+        for place, process in enumerate(processes):
             array[place].pid = process.pid
             array[place].smUtil = process.sm
             array[place].timeStamp = process.at_us
@@ -423,24 +423,24 @@ class FakeLibrary:
         return gpu.links[link], OK
 
     def do_nvmlDeviceGetNvLinkState(self, handle: Any, link: int, target: Any) -> int:
-        found, code = self._link(handle, link)
-        if found is not None:
-            _out(target).value = int(found.active)
+        nvlink, code = self._link(handle, link)
+        if nvlink is not None:
+            _out(target).value = int(nvlink.active)
         return code
 
     def do_nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int, target: Any) -> int:
-        found, code = self._link(handle, link)
-        if found is not None:
-            _out(target).value = 2 if found.switch else 0
+        nvlink, code = self._link(handle, link)
+        if nvlink is not None:
+            _out(target).value = 2 if nvlink.switch else 0
         return code
 
     def do_nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle: Any, link: int, target: Any) -> int:
-        found, code = self._link(handle, link)
-        if found is None:
+        nvlink, code = self._link(handle, link)
+        if nvlink is None:
             return code
-        if not found.peer:
+        if not nvlink.peer:
             return UNSUPPORTED
-        _out(target).busId = found.peer.encode()
+        _out(target).busId = nvlink.peer.encode()
         return OK
 
     # -- counters of instances ----------------------------------------------------------------
@@ -475,7 +475,7 @@ class FakeLibrary:
             self.gpm_samples[_handle_number(sample)] for sample in (question.sample1, question.sample2)
         )
         question.metrics[0].nvmlReturn = OK
-        question.metrics[0].value = (second - first) / 10  # as if a second lay in between
+        question.metrics[0].value = (second - first) / 10  # as if one second had passed
         return OK
 
     # -- MIG --------------------------------------------------------------------------------
@@ -499,7 +499,7 @@ class FakeLibrary:
         gpu, _, code = self._find(handle)
         if gpu is None or code != OK:
             return code
-        # A GPU instance without a compute instance is no device.
+        # A GPU instance without a compute instance is not a device.
         if _plain(index) >= len(gpu.instances) or gpu.instances[_plain(index)].compute_id < 0:
             return int(pynvml.NVML_ERROR_NOT_FOUND)
         return _set_handle(target, _handle_number(handle) + _plain(index) + 1)
@@ -584,22 +584,22 @@ class FakeLibrary:
         gpu, _, code = self._find(handle)
         if gpu is None or code != OK:
             return code
-        found = next((p.places for p in gpu.profiles if p.id == _plain(profile_id)), ())
-        _out(count).value = len(found)
+        placements = next((p.places for p in gpu.profiles if p.id == _plain(profile_id)), ())
+        _out(count).value = len(placements)
         if places is not None:
-            for place, (start, size) in zip(places, found, strict=False):
+            for place, (start, size) in zip(places, placements, strict=False):
                 place.start, place.size = start, size
         return OK
 
     # -- another layout: handles of GPU and compute instances are those of the device ----------------------
 
-    def do_nvmlDeviceGetGpuInstances(self, handle: Any, profile_id: Any, found: Any, count: Any) -> int:
+    def do_nvmlDeviceGetGpuInstances(self, handle: Any, profile_id: Any, handles: Any, count: Any) -> int:
         gpu, _, code = self._find(handle)
         if gpu is None or code != OK:
             return code
-        slots = [n for n, each in enumerate(gpu.instances) if each.profile_id == _plain(profile_id)]
+        slots = [n for n, instance in enumerate(gpu.instances) if instance.profile_id == _plain(profile_id)]
         for place, slot in enumerate(slots):
-            self._put_handle(found, place, _handle_number(handle) + slot + 1)
+            self._put_handle(handles, place, _handle_number(handle) + slot + 1)
         _out(count).value = len(slots)
         return OK
 
@@ -612,7 +612,7 @@ class FakeLibrary:
         if isinstance(refusal := gpu.values.get("nvmlDeviceCreateGpuInstanceWithPlacement"), Err):
             return refusal.code
         place = _out(placement)
-        profile = next((each for each in gpu.profiles if each.id == _plain(profile_id)), None)
+        profile = next((candidate for candidate in gpu.profiles if candidate.id == _plain(profile_id)), None)
         if profile is None or (place.start, place.size) not in profile.places:
             return int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         taken = {
@@ -654,7 +654,7 @@ class FakeLibrary:
         gpu, instance, code = self._find(handle)
         if gpu is None or instance is None or code != OK:
             return code or int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        profile = next(each for each in gpu.profiles if each.id == instance.profile_id)
+        profile = next(candidate for candidate in gpu.profiles if candidate.id == instance.profile_id)
         if _plain(number) != {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[profile.slices]:
             return UNSUPPORTED
         _out(target).id, _out(target).sliceCount, _out(target).instanceCount = (
@@ -665,14 +665,14 @@ class FakeLibrary:
         return OK
 
     def do_nvmlGpuInstanceGetComputeInstances(
-        self, handle: Any, profile_id: Any, found: Any, count: Any
+        self, handle: Any, profile_id: Any, handles: Any, count: Any
     ) -> int:
         _, instance, code = self._find(handle)
         if instance is None or code != OK:
             return code or int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         _out(count).value = int(instance.compute_id >= 0)
         if instance.compute_id >= 0:
-            self._put_handle(found, 0, _handle_number(handle))
+            self._put_handle(handles, 0, _handle_number(handle))
         return OK
 
     def do_nvmlGpuInstanceCreateComputeInstance(self, handle: Any, profile_id: Any, target: Any) -> int:

@@ -66,8 +66,8 @@ class Recorder:
         def call(*args: Any) -> int:
             question = _question(name, args)
             code = int(function(*args))
-            found = [_buffer(argument) for argument in args]
-            written = [None if b is None else bytes(b)[:MAX_BYTES].hex().rstrip("0") for b in found]
+            buffers = [_buffer(argument) for argument in args]
+            written = [None if b is None else bytes(b)[:MAX_BYTES].hex().rstrip("0") for b in buffers]
             answers, answer = self.answers.setdefault(question, []), [code, written]
             if not answers or answers[-1] != answer:
                 answers.append(answer)
@@ -89,7 +89,7 @@ class Replay:
         self._missing = frozenset(value["missing"])
         self._at: dict[str, int] = {}
         self.unknown: list[str] = []
-        """Questions to which the recording has no answer."""
+        """Calls for which the recording has no answer."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or name in self._missing:

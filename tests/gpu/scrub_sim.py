@@ -59,7 +59,7 @@ class Driver:
         self.dirty = int(self.plan.get("dirty", 0))
 
     def __getattribute__(self, name: str) -> Any:
-        found = object.__getattribute__(self, name)
+        attribute = object.__getattribute__(self, name)
         if name.startswith("cu"):
             plan = object.__getattribute__(self, "plan")
             if plan.get("deaf"):
@@ -70,7 +70,7 @@ class Driver:
                 os.kill(os.getpid(), signal.SIGKILL)
             if plan.get("fault") == name:
                 return lambda *args: (status(plan["with"]),)
-        return found
+        return attribute
 
     def _ok(self, *values: Any) -> tuple[Any, ...]:
         return (status("CUDA_SUCCESS"), *values)

@@ -40,7 +40,7 @@ def test_unwritten_state_makes_no_call() -> None:
 
 
 def test_reset_under_way_is_reported_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(gpus, "RESET_WAIT_S", 0.0)
     with release.release_nvml():
         with pytest.raises(release.ResetNotOver):
             release.wait(0)

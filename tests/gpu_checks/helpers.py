@@ -41,19 +41,19 @@ def linked_node(name: str, gpus: int, *, of: int = 8) -> NodeInfo:
 def commands(sent: Broker) -> list[CheckCommand]:
     """Remove and return the pending checks and scrubs."""
     kinds = ("check", "scrub", "pair", "joint")
-    found = [message for kind in kinds for message in sent.take(f"node.gpu_{kind}")]
-    return [messages.load(message.kwargs["command"], CheckCommand) for message in found]
+    pending = [message for kind in kinds for message in sent.take(f"node.gpu_{kind}")]
+    return [messages.load(message.kwargs["command"], CheckCommand) for message in pending]
 
 
 def only(sent: Broker) -> CheckCommand:
-    found = commands(sent)
-    assert len(found) == 1, found
-    return found[0]
+    pending = commands(sent)
+    assert len(pending) == 1, pending
+    return pending[0]
 
 
 def real_report(command: CheckCommand, *wrong: str, **changes: Any) -> dict[str, Any]:
     """A report of a real device in the published schema; `wrong` as in the simulation's faults."""
-    made = faults.check_report(
+    simulated = faults.check_report(
         command.uuid,
         command.level,
         model="Simulated H100",
@@ -65,7 +65,7 @@ def real_report(command: CheckCommand, *wrong: str, **changes: Any) -> dict[str,
         meeting=command.meeting,
         joint_with=command.peers if command.kind == "joint" else (),
     )
-    report = copy.deepcopy(made.to_dict())
+    report = copy.deepcopy(simulated.to_dict())
     report["simulated"] = False
     if report["verdict"] == Verdict.INCONCLUSIVE and not wrong:
         report |= {"verdict": "pass", "exit_code": 0, "summary": "All tests passed."}

@@ -40,9 +40,9 @@ def test_only_broken_devices_are_cordoned(monkeypatch):
     assert found["application_xids"] > 10
     assert not [out for out in outages if out.case is None], "programs that go wrong cordon nothing"
 
-    hard = [case for case in week.cases if case.what in HARD and case.at_s < fleet.end_s - 60]
+    hard = [case for case in week.cases if case.fault in HARD and case.at_s < fleet.end_s - 60]
     out = {id(outage.case): outage for outage in outages}
-    assert len({case.what for case in hard}) >= 2
+    assert len({case.fault for case in hard}) >= 2
     for case in hard:
         assert id(case) in out, case
         assert out[id(case)].from_s - case.at_s < 60
@@ -56,7 +56,7 @@ def verdict_of(fault: str, level: str, *, seed: int = 1, wrong_tiles: float = 0.
     """The verdict of a check of a real H100 with this fault."""
     gpu = devices(8, Random(seed))[0]
     if fault:
-        gpu.breaks(next(each for each in CLASSES if each.name == fault), 0.0, Random(seed))
+        gpu.break_down(next(each for each in CLASSES if each.name == fault), 0.0, Random(seed))
         gpu.wrong_tiles, gpu.slow = wrong_tiles, 0.7
     command = CheckCommand(
         kind="check", run="run", lease="lease", pool=PoolConfig("fleet", "local", {}), uuid=gpu.uuid,

@@ -23,9 +23,9 @@ def authority() -> Authority:
 
 @pytest.fixture
 def doors(tmp_path: Path, authority: Authority) -> Iterator[Doors]:
-    found = Doors(tmp_path / "doors", authority)
-    yield found
-    found.close()
+    portal_doors = Doors(tmp_path / "doors", authority)
+    yield portal_doors
+    portal_doors.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def berth(
 
     def run(*arguments: str) -> Ran:
         code = main(["node", *arguments])
-        said = capsys.readouterr()
-        return Ran(code, said.out, said.err)
+        output = capsys.readouterr()
+        return Ran(code, output.out, output.err)
 
     return run
 

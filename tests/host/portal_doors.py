@@ -122,8 +122,8 @@ class Doors:
 
             def _node(self) -> str:
                 certificate = self.connection.getpeercert() or {}  # type: ignore[attr-defined]
-                found = re.search(r"'commonName', 'node:([a-z0-9-]+)'", str(certificate.get("subject")))
-                return found[1] if found else ""
+                match = re.search(r"'commonName', 'node:([a-z0-9-]+)'", str(certificate.get("subject")))
+                return match[1] if match else ""
 
             def _send(self, status: int, content: bytes) -> None:
                 self.send_response(status)

@@ -70,12 +70,14 @@ class TLSProxy:
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._to)
         self._writers |= {writer, inner_writer}
         try:
-            ways = [self._copy(reader, inner_writer), self._copy(inner_reader, writer)]
-            await asyncio.wait([asyncio.create_task(way) for way in ways], return_when="FIRST_COMPLETED")
+            directions = [self._copy(reader, inner_writer), self._copy(inner_reader, writer)]
+            await asyncio.wait(
+                [asyncio.create_task(direction) for direction in directions], return_when="FIRST_COMPLETED"
+            )
         finally:
             self._writers -= {writer, inner_writer}
-            for each in (writer, inner_writer):
-                each.transport.abort()
+            for stream in (writer, inner_writer):
+                stream.transport.abort()
 
     @staticmethod
     async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

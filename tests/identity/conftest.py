@@ -42,12 +42,12 @@ class Op:
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
 
-    def tell(self, **told: Any) -> dict[str, Any]:
+    def tell(self, **values: Any) -> dict[str, Any]:
         """Set the `claims`, and the `lies` until the next call."""
-        answer = httpx.post(f"{self.issuer}/control", json=told, timeout=30)
+        answer = httpx.post(f"{self.issuer}/control", json=values, timeout=30)
         answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
-        return found
+        state: dict[str, Any] = answer.json()
+        return state
 
     def approve(self, url: str) -> str:
         """Follow a browser that was sent to the provider; return the path of its way back."""

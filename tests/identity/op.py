@@ -87,30 +87,30 @@ provider: Provider
 
 
 async def control(request: Request) -> Response:
-    told = await request.json()
-    if told.get("reset"):
+    values = await request.json()
+    if values.get("reset"):
         provider.reset()
-    if told.get("rotate"):
+    if values.get("rotate"):
         provider.rotate()
-    provider.claims = told.get("claims", provider.claims)
-    provider.lies = told.get("lies", {})
-    if "logout_token" in told:
-        return JSONResponse({"token": provider.signed(told["logout_token"])})
+    provider.claims = values.get("claims", provider.claims)
+    provider.lies = values.get("lies", {})
+    if "logout_token" in values:
+        return JSONResponse({"token": provider.signed(values["logout_token"])})
     return JSONResponse({})
 
 
 async def discovery(_request: Request) -> Response:
     if provider.lies.get("down"):
         return Response("out of order", status_code=503)
-    here = provider.issuer
+    issuer = provider.issuer
     return JSONResponse(
         {
-            "issuer": here,
-            "authorization_endpoint": f"{here}/authorize",
-            "token_endpoint": f"{here}/token",
-            "userinfo_endpoint": f"{here}/userinfo",
-            "jwks_uri": f"{here}/jwks",
-            "end_session_endpoint": f"{here}/end",
+            "issuer": issuer,
+            "authorization_endpoint": f"{issuer}/authorize",
+            "token_endpoint": f"{issuer}/token",
+            "userinfo_endpoint": f"{issuer}/userinfo",
+            "jwks_uri": f"{issuer}/jwks",
+            "end_session_endpoint": f"{issuer}/end",
             "token_endpoint_auth_methods_supported": ["client_secret_basic"],
             **provider.lies.get("discovery", {}),
         }
@@ -132,20 +132,24 @@ async def authorize(request: Request) -> Response:
 async def token(request: Request) -> Response:
     form = dict(parse_qsl((await request.body()).decode()))
     expected = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
-    asked = provider.codes.pop(form.get("code", ""), None)
+    authorization = provider.codes.pop(form.get("code", ""), None)
     challenge = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
     proof = b64(challenge)
     if (
-        asked is None
+        authorization is None
         or request.headers.get("authorization") != f"Basic {expected}"
-        or asked.get("code_challenge") != proof
-        or asked.get("redirect_uri") != form.get("redirect_uri")
+        or authorization.get("code_challenge") != proof
+        or authorization.get("redirect_uri") != form.get("redirect_uri")
     ):
         return JSONResponse({"error": "invalid_grant"}, status_code=400)
     access = secrets.token_urlsafe(16)
-    given = {"access_token": access, "token_type": "Bearer", "id_token": provider.id_token(asked["nonce"])}
+    response = {
+        "access_token": access,
+        "token_type": "Bearer",
+        "id_token": provider.id_token(authorization["nonce"]),
+    }
     return JSONResponse(
-        {name: value for name, value in given.items() if name not in provider.lies.get("lacks", [])}
+        {name: value for name, value in response.items() if name not in provider.lies.get("lacks", [])}
     )
 
 

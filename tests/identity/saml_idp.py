@@ -60,10 +60,10 @@ class Idp:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ).decode()
 
-    def assertion(self, request_id: str, *, groups: tuple[str, ...] = ("vision",), **told: str) -> str:
-        """An unsigned assertion about nora. `told` replaces values of the template."""
+    def assertion(self, request_id: str, *, groups: tuple[str, ...] = ("vision",), **changes: str) -> str:
+        """An unsigned assertion about nora. `changes` replaces values of the template."""
         now = dt.datetime.now(dt.UTC)
-        shift = dt.timedelta(seconds=int(told.pop("shift_s", "0")))
+        shift = dt.timedelta(seconds=int(changes.pop("shift_s", "0")))
         attributes = {"uid": ["nora"], "mail": ["nora@example.org"], "groups": list(groups)}
         text = "".join(
             f'<saml:Attribute Name="{name}">'
@@ -82,7 +82,7 @@ class Idp:
             "answers": f'InResponseTo="{request_id}"' if request_id else "",
             "context": "PasswordProtectedTransport",
             "attributes": text,
-            **told,
+            **changes,
         }
         return ASSERTION.format(**values)
 
@@ -94,14 +94,14 @@ class Idp:
         return signed.decode() if isinstance(signed, bytes) else str(signed)
 
     @staticmethod
-    def response(assertion: str, request_id: str, recipient: str, **told: str) -> str:
+    def response(assertion: str, request_id: str, recipient: str, **changes: str) -> str:
         values = {
             "response_id": f"_{secrets.token_hex(8)}",
             "now": f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
             "issuer": ENTITY,
             "answers": f'InResponseTo="{request_id}"' if request_id else "",
             "status": "Success",
-            **told,
+            **changes,
         }
         return RESPONSE.format(assertion=assertion, recipient=recipient, **values)
 
@@ -112,5 +112,5 @@ def encoded(xml: str) -> str:
 
 def request_in(url: str) -> etree._Element:
     """The SAML request in a browser's URL."""
-    given = parse_qs(urlsplit(url).query)["SAMLRequest"][0]
-    return etree.fromstring(zlib.decompress(base64.b64decode(given), -15))
+    encoded_request = parse_qs(urlsplit(url).query)["SAMLRequest"][0]
+    return etree.fromstring(zlib.decompress(base64.b64decode(encoded_request), -15))

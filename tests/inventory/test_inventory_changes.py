@@ -24,7 +24,7 @@ from provisioning.types import DeviceInfo, DeviceKind
 from tests import sites
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.gpu_checks.helpers import checked_pool
-from tests.rows import again, error_code, error_message
+from tests.rows import error_code, error_message, reloaded
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -156,7 +156,7 @@ def test_unseen_devices_are_neither_missing_nor_replaced(catalog, make, alice, s
     assert kinds(found)[-1] == "device.unseen"
     assert Node.objects.get().driver_version == "570"
     assert Device.objects.filter(present=True, healthy=False, health_note="Look at dmesg.").count() == 2
-    assert again(row).state == State.PROVISIONING
+    assert reloaded(row).state == State.PROVISIONING
     assert kinds(report(pool, node_info(gpus=2, driver_version="570", accelerator_state="ok"))) == [
         "node.accelerators",
         "device.well",
@@ -297,7 +297,7 @@ def held_device(catalog, make, alice, sent):
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1, name="train")
     run_until_ready(sent, row)
-    return pool, again(row), AllocatedDevice.objects.get().device
+    return pool, reloaded(row), AllocatedDevice.objects.get().device
 
 
 def without(device: Device, **fields):
@@ -310,16 +310,16 @@ def test_workspace_on_a_missing_device_ends_and_its_user_is_notified(held_device
     other = make(alice, X1, name="other")
     run_until_ready(sent, other)
     report(pool, without(device))
-    row = again(row)
+    row = reloaded(row)
     assert (row.state, row.termination_reason) == (State.TERMINATING, TerminationReason.LOST)
     assert error_code(row) == "device_lost"
     assert error_message(row).startswith(f"GPU {device.index} of node-1 has disappeared")
     notice = Notification.objects.get(kind="workspace.device_lost")
     assert notice.user == alice
     assert notice.title == f"train was ended: GPU {device.index} of node-1 disappeared"
-    assert again(other).state == State.RUNNING
+    assert reloaded(other).state == State.RUNNING
     assert answer(sent, "delete", "absent")
-    assert again(row).state == State.FAILED
+    assert reloaded(row).state == State.FAILED
     assert not active(row)
     assert not GpuCheckRun.objects.filter(device=device).exists(), "what is gone cannot be scrubbed"
     check_invariants()
@@ -330,7 +330,7 @@ def test_workspace_placed_on_a_missing_device_ends(catalog, make, alice, sent):
     Pool.objects.update(hand_out_max_age_hours=0)
     row = make(alice, X1)
     report(pool, node_info())
-    assert (again(row).state, error_code(again(row))) == (State.TERMINATING, "device_lost")
+    assert (reloaded(row).state, error_code(reloaded(row))) == (State.TERMINATING, "device_lost")
 
 
 def test_workspace_with_a_lost_start_on_a_missing_device_is_terminated(catalog, make, alice, sent):
@@ -339,7 +339,7 @@ def test_workspace_with_a_lost_start_on_a_missing_device_is_terminated(catalog, 
     row = make(alice, X1)
     Workspace.objects.filter(pk=row.pk).update(lease="", lease_expires_at=None)
     report(pool, node_info())
-    assert again(row).state == State.TERMINATING
+    assert reloaded(row).state == State.TERMINATING
     assert active(row)
 
 
@@ -347,9 +347,9 @@ def test_start_waiting_for_a_check_gets_another_device(catalog, make, alice, sen
     pool = checked_pool(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
     row = make(alice, X1)
     device = AllocatedDevice.objects.get(active=True).device
-    assert again(row).state == State.PROVISIONING
+    assert reloaded(row).state == State.PROVISIONING
     report(pool, without(device))
-    row = again(row)
+    row = reloaded(row)
     assert (row.state, error_code(row)) == (State.PENDING, "device_lost")
     assert (
         error_message(row)
@@ -366,7 +366,7 @@ def test_stopping_workspace_is_not_ended_again(held_device, alice, sent):
     workspaces.stop(actor=alice, workspace_id=row.pk)
     report(pool, without(device))
     assert not lost_devices.end_workspace(row.pk)
-    assert again(row).state == State.STOPPING
+    assert reloaded(row).state == State.STOPPING
     assert not Notification.objects.filter(kind="workspace.device_lost").exists()
 
 
@@ -375,7 +375,7 @@ def test_offline_node_keeps_its_devices(pool, make, alice, settle):
     settle(60)
     report(pool)
     assert not Node.objects.filter(online=True).exists()
-    assert again(row).state == State.RUNNING
+    assert reloaded(row).state == State.RUNNING
 
 
 def test_device_moved_to_another_node_is_lost_for_its_workspace(catalog, make, alice, sent):
@@ -384,7 +384,7 @@ def test_device_moved_to_another_node_is_lost_for_its_workspace(catalog, make, a
     row = make(alice, X1)
     run_until_ready(sent, row)
     report(pool, replace(node_info("b"), devices=node_info("a", gpus=1).devices))
-    assert error_message(again(row)).startswith("GPU 0 of a has disappeared")
+    assert error_message(reloaded(row)).startswith("GPU 0 of a has disappeared")
 
 
 def test_missed_end_is_repeated_by_the_next_inventory(held_device, monkeypatch):
@@ -392,9 +392,9 @@ def test_missed_end_is_repeated_by_the_next_inventory(held_device, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(lost_devices, "end_workspace", lambda workspace_id: False)
         report(pool, without(device))
-    assert again(row).state == State.RUNNING
+    assert reloaded(row).state == State.RUNNING
     assert report(pool, without(device)) == []
-    assert again(row).state == State.TERMINATING
+    assert reloaded(row).state == State.TERMINATING
 
 
 def test_unkillable_workspace_does_not_delay_others(held_device, alice, make, sent, monkeypatch):
@@ -435,5 +435,5 @@ def test_loss_of_a_simulated_device_is_marked(catalog, tmp_path, make, alice, se
     left = replace(node, devices=tuple(each for each in node.devices if each.uuid != device.uuid))
     polling.apply(pool.slug, None, None)
     services.apply_inventory(pool=pool, inventory=replace(seen, nodes=(left,)))
-    assert error_code(again(row)) == "device_lost"
+    assert error_code(reloaded(row)) == "device_lost"
     assert Notification.objects.get(kind="workspace.device_lost").title.startswith("Simulated: train ")

@@ -33,9 +33,9 @@ EAT = "x = []\nwhile True: x.append(bytearray(b'x' * (8 << 20)))"
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "1")
-    made = Pool(tmp_path, spares=0)
-    yield made
-    made.close()
+    local_pool = Pool(tmp_path, spares=0)
+    yield local_pool
+    local_pool.close()
 
 
 def patient(spec: WorkspaceSpec) -> WorkspaceSpec:
@@ -52,7 +52,7 @@ def group_of(pool: Pool, spec: WorkspaceSpec) -> Path:
     (above,) = cgroups.detect(pool.driver.instance).parents
     pool.start(spec)
     return eventually(
-        lambda: next((each for each in above.glob("*/") if _is_its(each)), None),
+        lambda: next((child for child in above.glob("*/") if _is_its(child)), None),
         limit_s=START_S,
         what="a group with its processes",
     )

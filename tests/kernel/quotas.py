@@ -21,7 +21,7 @@ from provisioning.types import LimitedResource, ObservedState
 from tests.provisioning.local.local_support import Pool, ask
 
 LIMIT_MIB = 40
-HARD = LIMIT_MIB * home_quota.ABOVE // 100 << 20
+HARD = LIMIT_MIB * home_quota.KERNEL_LIMIT_PCT // 100 << 20
 DISKS = {
     "ext4": (
         ["mkfs.ext4", "-q", "-F", "-O", "project,quota", "-E", "quotatype=prjquota"],
@@ -34,9 +34,9 @@ FILL = ("dd", "if=/dev/zero", "of=big", "bs=1M", "count=400")
 COUNT = ("sh", "-c", "n=0; while [ $n -lt 30000 ]; do : > many-$n || exit 1; n=$((n + 1)); done")
 LEAVE = ("chattr", "-p", "0", ".")
 FULL = {"ext4": "Disk quota exceeded", "xfs": "No space left on device"}
-"""What the kernel says; XFS takes a full project for a full disk."""
+"""The kernel's errors; XFS reports a full project as a full disk."""
 USER = 200000
-# The same of Python's own, for a workspace to say what it meets.
+# The same in Python, run inside a workspace, which prints the error.
 WRITE_ALL = (
     "[file.write(b'x' * (1 << 20)) for file in [open(os.environ['HOME'] + '/big', 'wb', 0)]"
     " for _ in range(400)]"
@@ -70,10 +70,10 @@ def homes(request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def pool(homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "1")
-    made = Pool(tmp_path / "node", homes=str(homes), home_limit_mib=LIMIT_MIB)
-    made.driver.prepare_host()
-    yield made
-    made.close()
+    local_pool = Pool(tmp_path / "node", homes=str(homes), home_limit_mib=LIMIT_MIB)
+    local_pool.driver.prepare_host()
+    yield local_pool
+    local_pool.close()
 
 
 def used(homes: Path, project: int) -> project_quota.ProjectUse:
@@ -85,9 +85,9 @@ def used(homes: Path, project: int) -> project_quota.ProjectUse:
 
 
 def record_of(pool: Pool, home: str = "analysts/ada") -> home_quota.QuotaRecord:
-    found = pool.driver.quotas._read(home)
-    assert found is not None
-    return found
+    record = pool.driver.quotas._read(home)
+    assert record is not None
+    return record
 
 
 def test_node_reports_its_home_limit_mechanism(pool: Pool) -> None:
@@ -129,7 +129,7 @@ def test_file_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
     use = used(homes, record_of(pool).project)
     assert use.limit_files == use.used_files < disk.f_files
     share = home_quota.files_of(LIMIT_MIB, disk.f_blocks * disk.f_frsize, disk.f_files)
-    assert use.limit_files == share * home_quota.ABOVE // 100
+    assert use.limit_files == share * home_quota.KERNEL_LIMIT_PCT // 100
 
 
 def test_project_cannot_be_left_inside_a_user_namespace(pool: Pool, held: Path) -> None:
@@ -167,7 +167,7 @@ def test_existing_files_are_counted_and_links_are_not_followed(
         pool.driver.inventory()
         HomeMeasurer(pool.driver, lambda _usages: None).round(0.0)
         record = record_of(pool)
-        assert record.given == home.stat().st_ino
+        assert record.folder_inode == home.stat().st_ino
         use = used(homes, record.project)
         assert 8 << 20 <= use.used_bytes < 9 << 20
         for path in (outside, mounted):
@@ -195,22 +195,22 @@ def test_home_keeps_its_project_id_until_deleted(pool: Pool, homes: Path) -> Non
         (homes / home / "file").write_text("x")
     pool.driver.inventory()
     measuring.round(0.0)
-    one, two = record_of(pool, "a/one").project, record_of(pool, "a/two").project
-    assert one != two
-    again = HomeQuotas(pool.driver.base, homes)
-    assert again.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
+    first, second = record_of(pool, "a/one").project, record_of(pool, "a/two").project
+    assert first != second
+    reopened = HomeQuotas(pool.driver.base, homes)
+    assert reopened.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
     assert pool.driver.delete_home(team="a", owner="one")
     # XFS accounts for deletions with a delay.
     subprocess.run(["sync", "-f", homes], check=True)
     measuring.round(1000.0)
-    assert pool.driver.quotas._read("a/one") is None and used(homes, one).limit_bytes == 0
-    assert record_of(pool, "a/two").project == two
+    assert pool.driver.quotas._read("a/one") is None and used(homes, first).limit_bytes == 0
+    assert record_of(pool, "a/two").project == second
 
 
 def test_project_ids_of_administrators_are_not_used(
     pool: Pool, homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, third, *_ = home_quota.NUMBERS
+    first, second, third, *_ = home_quota.PROJECT_IDS
     projid = tmp_path / "projid"
     projid.write_text(f"# ours\nbackups:{first}\n")
     monkeypatch.setattr(home_quota, "ADMINISTRATORS", (projid, tmp_path / "none"))
@@ -233,7 +233,7 @@ def test_limit_is_changed_and_removed(pool: Pool, homes: Path) -> None:
     for limit_mib in (80, 0):
         pool.driver.quotas.store_limit(limit_mib)
         measuring.round(0.0)
-        assert used(homes, project).limit_bytes == limit_mib * home_quota.ABOVE // 100 << 20
+        assert used(homes, project).limit_bytes == limit_mib * home_quota.KERNEL_LIMIT_PCT // 100 << 20
 
 
 def test_restored_home_is_counted(pool: Pool, homes: Path) -> None:

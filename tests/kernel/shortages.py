@@ -27,14 +27,17 @@ from tests.provisioning.local.local_support import Pool, ask
 
 LIMIT_S = 300.0
 PIECE_MIB, WORK_MIB, SERVICE_MIB = 40, 100, 220
-"""What strangers take at a time; what a workspace has in memory; what the largest service has."""
+"""Memory that foreign processes take at a time, that of a workspace, and that of the largest service."""
 GENERATIONS = Path("/sys/kernel/mm/lru_gen")
 WORKING_SET_MS = 2000
-"""The kernel ends a process when it cannot keep in memory what was in use within this time (`min_ttl_ms`).
-Without it, it reads programs again and again before it does, for many minutes on an emulated machine."""
+"""Minimum time for which the kernel keeps the working set in memory (`min_ttl_ms`).
+
+If it cannot, it ends a process. Without this setting it first reads programs again and again, for many
+minutes on an emulated machine.
+"""
 SCORE = Path("/proc/self/oom_score_adj")
 TAKES = "x = bytearray(b'x' * ({} << 20)); print(len(x), flush=True); __import__('signal').pause()"
-# Says how many there are once there is no room for another, and takes every place that becomes free.
+# Prints the number of processes once no more can start, then takes every process ID that becomes free.
 FORKS = """
 import os, signal, time
 number, said = 0, False
@@ -66,24 +69,24 @@ class ForeignProcesses:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, program: str) -> subprocess.Popen[str]:
-        begun = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", program],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
             preexec_fn=lambda: SCORE.write_text("0"),
         )
-        self.started.append(begun)
-        return begun
+        self.started.append(process)
+        return process
 
     def end(self) -> None:
-        for each in self.started:
+        for process in self.started:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(each.pid, signal.SIGKILL)
-        for each in self.started:
-            each.wait()
-            assert each.stdout is not None
-            each.stdout.close()
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self.started:
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
         self.started.clear()
 
 
@@ -96,8 +99,8 @@ def first_line(process: subprocess.Popen[str]) -> str:
 def killed() -> list[Victim]:
     """The processes that the kernel killed for lack of memory, in order."""
     log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"Out of memory: Killed process (\d+) .*oom_score_adj:(-?\d+)", log)
-    return [Victim(int(pid), int(score)) for pid, score in found]
+    kills = re.findall(r"Out of memory: Killed process (\d+) .*oom_score_adj:(-?\d+)", log)
+    return [Victim(int(pid), int(score)) for pid, score in kills]
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +108,7 @@ def onlooker() -> Iterator[None]:
     """Protects the test process from being killed."""
     own = SCORE.read_text()
     SCORE.write_text("-1000")
-    # What is said of each that is ended stays short, so that its log keeps all of it.
+    # Keep the kernel's report of each killed process short, so that its log retains all of them.
     Path("/proc/sys/vm/oom_dump_tasks").write_text("0")
     (GENERATIONS / "enabled").write_text("y")
     (GENERATIONS / "min_ttl_ms").write_text(str(WORKING_SET_MS))
@@ -115,17 +118,17 @@ def onlooker() -> Iterator[None]:
 
 @pytest.fixture
 def strangers() -> Iterator[ForeignProcesses]:
-    made = ForeignProcesses()
-    yield made
-    made.end()
+    foreign = ForeignProcesses()
+    yield foreign
+    foreign.end()
 
 
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "1")
-    made = Pool(tmp_path, spares=0)
-    yield made
-    made.close()
+    local_pool = Pool(tmp_path, spares=0)
+    yield local_pool
+    local_pool.close()
 
 
 def begun(pool: Pool) -> tuple[WorkspaceSpec, Observation]:
@@ -141,21 +144,21 @@ def running(pool: Pool, spec: WorkspaceSpec) -> Observation:
 
 def app_of(pool: Pool, spec: WorkspaceSpec) -> int:
     """The only process of a workspace with an app's score."""
-    found = []
-    for one in processes.scan(pool.driver.instance, pool.driver._dir(spec.ref).name):
+    apps = []
+    for process in processes.scan(pool.driver.instance, pool.driver._dir(spec.ref).name):
         with contextlib.suppress(OSError):
-            if int(Path(f"/proc/{one.pid}/oom_score_adj").read_text()) == APP_OOM_SCORE:
-                found.append(one.pid)
-    assert len(found) == 1, found
-    return found[0]
+            if int(Path(f"/proc/{process.pid}/oom_score_adj").read_text()) == APP_OOM_SCORE:
+                apps.append(process.pid)
+    assert len(apps) == 1, apps
+    return apps[0]
 
 
 def restarted(pool: Pool, spec: WorkspaceSpec) -> Observation:
     ended = (ObservedState.STOPPED, ObservedState.ABSENT)
     pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), *ended, timeout_s=LIMIT_S)
-    again = replace(spec, ref=replace(spec.ref, generation=spec.ref.generation + 1))
-    pool.start(again)
-    return running(pool, again)
+    next_spec = replace(spec, ref=replace(spec.ref, generation=spec.ref.generation + 1))
+    pool.start(next_spec)
+    return running(pool, next_spec)
 
 
 def test_all_memory_in_use(pool: Pool, strangers: ForeignProcesses) -> None:
@@ -174,34 +177,34 @@ def test_all_memory_in_use(pool: Pool, strangers: ForeignProcesses) -> None:
     while not killed():
         first_line(strangers.start(TAKES.format(PIECE_MIB)))
     first = killed()
-    assert [each.score for each in first] == [APP_OOM_SCORE] and first[0].pid in apps.values(), first
-    ended, kept = sorted(specs, key=lambda spec: apps[spec.ref] != first[0].pid)
+    assert [victim.score for victim in first] == [APP_OOM_SCORE] and first[0].pid in apps.values(), first
+    ended, surviving = sorted(specs, key=lambda spec: apps[spec.ref] != first[0].pid)
     seen = pool.wait(lambda: pool.driver.observe(ended.ref), ObservedState.FAILED, timeout_s=LIMIT_S)
     assert (seen.code, seen.exit_code) == ("machine_out_of_memory", 137), seen
-    assert pool.driver.observe(kept.ref).state is ObservedState.RUNNING
+    assert pool.driver.observe(surviving.ref).state is ObservedState.RUNNING
 
     # Far beyond the total: the other app is killed before the service.
     for _ in range(60):
         strangers.start(TAKES.format(PIECE_MIB))
     eventually(lambda: service.poll() is not None, limit_s=LIMIT_S, what="the service was ended")
-    order = [each.pid for each in killed()]
+    order = [victim.pid for victim in killed()]
     assert set(apps.values()) <= set(order[: order.index(service.pid)]), (apps, service.pid, killed())
     strangers.end()
 
-    seen = pool.wait(lambda: pool.driver.observe(kept.ref), ObservedState.FAILED, timeout_s=LIMIT_S)
+    seen = pool.wait(lambda: pool.driver.observe(surviving.ref), ObservedState.FAILED, timeout_s=LIMIT_S)
     assert seen.code == "machine_out_of_memory", seen
     assert (home / "work").read_text() == "kept"
     for spec in specs:
-        again = restarted(pool, spec)
-        assert ask(again, "open(os.environ['HOME'] + '/work').read()", timeout_s=LIMIT_S) == "kept"
+        restarted_spec = restarted(pool, spec)
+        assert ask(restarted_spec, "open(os.environ['HOME'] + '/work').read()", timeout_s=LIMIT_S) == "kept"
 
 
 def test_all_process_ids_in_use(pool: Pool, strangers: ForeignProcesses) -> None:
     runs, goes = begun(pool), begun(pool)
-    most = Path("/proc/sys/kernel/threads-max")
-    before = most.read_text()
-    there = sum(1 for _ in Path("/proc").glob("[0-9]*/task/*"))
-    most.write_text(str(there + 50))
+    threads_max = Path("/proc/sys/kernel/threads-max")
+    before = threads_max.read_text()
+    running_threads = sum(1 for _ in Path("/proc").glob("[0-9]*/task/*"))
+    threads_max.write_text(str(running_threads + 50))
     waits = pool.spec()
     waits = replace(waits, app=replace(waits.app, start_timeout_s=300))
     try:
@@ -212,7 +215,7 @@ def test_all_process_ids_in_use(pool: Pool, strangers: ForeignProcesses) -> None
         assert pool.driver.observe(runs[0].ref).state is ObservedState.RUNNING
     finally:
         strangers.end()
-        most.write_text(before)
+        threads_max.write_text(before)
     pool.start(waits)
     running(pool, waits)
     assert ask(runs[1], "1 + 1", timeout_s=LIMIT_S) == 2

@@ -33,8 +33,8 @@ LIMIT_S = 1800
 
 def closed_above(*paths: Path) -> list[Path]:
     """The folders above these paths, and above this Python, that not everyone may enter."""
-    ways = {above for path in (*paths, Path(sys.base_prefix)) for above in path.resolve().parents}
-    return sorted(path for path in ways if not path.stat().st_mode & 0o001)
+    folders = {above for path in (*paths, Path(sys.base_prefix)) for above in path.resolve().parents}
+    return sorted(path for path in folders if not path.stat().st_mode & 0o001)
 
 
 @pytest.mark.parametrize("name", ["quotas", "groups", "groups-ordinary", "shortages"])

@@ -48,19 +48,19 @@ def body_of(row: Row, values: dict[str, Any]) -> dict[str, Any]:
         ("POST", "account/tokens/"): {"name": "t", "scopes": ["all"], "expires": "7"},
         ("POST", "teams/"): team,
         **{
-            ("POST", f"api/v1/reclaim-policies{of}"): {"for": "site", "idle_minutes": 60}
-            for of in ("", "/preview")
+            ("POST", f"api/v1/reclaim-policies{prefix}"): {"for": "site", "idle_minutes": 60}
+            for prefix in ("", "/preview")
         },
         ("PATCH", "api/v1/reclaim-policies/<uuid:policy_id>"): {"idle_minutes": 50},
         ("POST", "reclaim-policies/new/"): {"for": "site", "idle_minutes": 60},
         ("POST", "api/v1/homes/<int:home_id>/delete"): {"confirm": "moving/bob"},
         ("POST", "reclaim-policies/<uuid:policy_id>/edit/"): {"idle_minutes": 50},
         **{("POST", route): HOOK for route in ("webhooks/", "teams/<slug:slug>/webhooks/")},
-        **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},
+        **{("POST", f"api/v1/{prefix}webhooks"): HOOK for prefix in ("", "teams/<slug:slug>/")},
         ("POST", "webhooks/<uuid:webhook_id>/"): HOOK,
         **{
-            ("POST", f"{of}/secrets/"): {"name": "TOKEN_B", "kind": "env", "value": "a value"}
-            for of in ("account", "teams/<slug:slug>", "catalog/templates/<slug:slug>")
+            ("POST", f"{prefix}/secrets/"): {"name": "TOKEN_B", "kind": "env", "value": "a value"}
+            for prefix in ("account", "teams/<slug:slug>", "catalog/templates/<slug:slug>")
         },
         ("POST", "secrets/<uuid:secret_id>/"): {"value": "another value"},
         ("POST", "account/dotfiles/"): {"url": "https://git.example/dots"},
@@ -68,8 +68,8 @@ def body_of(row: Row, values: dict[str, Any]) -> dict[str, Any]:
         ("PATCH", "api/v1/teams/<slug:slug>"): {"name": "Seeing"},
         ("PUT", "api/v1/me/dotfiles"): {"url": "https://git.example/dots"},
         **{
-            ("PUT", f"api/v1/{of}/secrets/<str:name>"): {"value": "another value"}
-            for of in ("me", "teams/<slug:slug>", "templates/<slug:slug>")
+            ("PUT", f"api/v1/{prefix}/secrets/<str:name>"): {"value": "another value"}
+            for prefix in ("me", "teams/<slug:slug>", "templates/<slug:slug>")
         },
         ("POST", "account/channels/"): {**CHANNEL, "types": ["workspaces"]},
         ("POST", "teams/<slug:slug>/channels/"): {**CHANNEL, "types": ["workspace.failed"]},
@@ -77,8 +77,8 @@ def body_of(row: Row, values: dict[str, Any]) -> dict[str, Any]:
         ("POST", "api/v1/announcements"): {"text": "New driver."},
         ("PATCH", "api/v1/announcements/<uuid:announcement_id>"): {"kind": "warning"},
         **{
-            ("PUT", f"api/v1/{of}maintenance"): {"ends_at": f"{last}Z", "reason": "New switch."}
-            for of in ("", "pools/<slug:slug>/")
+            ("PUT", f"api/v1/{prefix}maintenance"): {"ends_at": f"{last}Z", "reason": "New switch."}
+            for prefix in ("", "pools/<slug:slug>/")
         },
         ("POST", "api/v1/notice-channels"): {**CHANNEL, "kinds": ["workspaces"]},
         ("PATCH", "api/v1/notice-channels/<uuid:channel_id>"): {"enabled": True},
@@ -170,7 +170,7 @@ def body_of(row: Row, values: dict[str, Any]) -> dict[str, Any]:
         ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"quota": 1},
         ("POST", "api/v1/member-caps"): cap,
         ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
-        **{("POST", f"api/v1/site/{what}"): {"yaml": "berth: 1"} for what in ("plan", "apply")},
+        **{("POST", f"api/v1/site/{action}"): {"yaml": "berth: 1"} for action in ("plan", "apply")},
         ("POST", "api/v1/pools"): {"slug": "more", "name": "More", "driver": "local", "config": {}},
         ("PATCH", "api/v1/pools/<slug:slug>"): {"name": "Another"},
         ("POST", "api/v1/catalog/preview"): {"flavor": "cpu-small"},

@@ -37,7 +37,7 @@ TRUST: dict[str, Any] = {
 HOOK = {"name": "Bot", "url": "https://example.org/", "types": ["workspace.failed"]}
 CHANNEL = {"name": "Chat", "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"}
 PLANTED = "planted-value-of-a-secret-0f8a7c"
-"""The value of each secret that there is: no answer to anybody has it."""
+"""The value of each stored secret, which no response may contain."""
 
 
 def requested(user: Any) -> dict[str, Any]:
@@ -100,19 +100,19 @@ def hooked(owner: Any) -> dict[str, Any]:
     from portal.notify.webhooks import services
 
     team = Team.objects.get(slug="vision")
-    made = services.create(actor=owner, team=team, **HOOK).endpoint
+    endpoint = services.create(actor=owner, team=team, **HOOK).endpoint
     sent = Delivery.objects.create(
-        endpoint=made, type="berth.test", payload={}, state="failed", created_at=timezone.now()
+        endpoint=endpoint, type="berth.test", payload={}, state="failed", created_at=timezone.now()
     )
-    return {"<uuid:webhook_id>": made.pk, "<uuid:delivery_id>": sent.pk}
+    return {"<uuid:webhook_id>": endpoint.pk, "<uuid:delivery_id>": sent.pk}
 
 
 def listening(user: Any) -> dict[str, Any]:
     """A channel of the user."""
     from portal.notify.channels import services
 
-    made = services.create(actor=user, team=None, **CHANNEL, kinds=["workspaces"])
-    return {"<uuid:channel_id>": made.pk}
+    channel = services.create(actor=user, team=None, **CHANNEL, kinds=["workspaces"])
+    return {"<uuid:channel_id>": channel.pk}
 
 
 def announced(pool: Any) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def announced(pool: Any) -> dict[str, Any]:
     from portal.fleet.announcements import services
     from portal.fleet.inventory import maintenance
 
-    made = services.create(actor=SYSTEM, text="New driver on Monday.")
+    announcement = services.create(actor=SYSTEM, text="New driver on Monday.")
     day, begin = timedelta(days=1), timezone.now() + timedelta(days=300)
     for where in (None, pool):
         maintenance.set_maintenance(
             actor=SYSTEM, pool=where, begins_at=begin, ends_at=begin + day, reason="New switch."
         )
-    return {"<uuid:announcement_id>": made.pk}
+    return {"<uuid:announcement_id>": announcement.pk}
 
 
 def environment() -> dict[str, Any]:
@@ -150,10 +150,10 @@ def environment() -> dict[str, Any]:
 def left_over(pool: Any) -> dict[str, Any]:
     """A folder without owner."""
     now = timezone.now()
-    made = Orphan.objects.create(
+    orphan = Orphan.objects.create(
         pool=pool, node="gpu-07", kind="folder", name=f"ws-{'0' * 32}", first_seen_at=now, seen_at=now
     )
-    return {"<uuid:orphan_id>": made.pk}
+    return {"<uuid:orphan_id>": orphan.pk}
 
 
 def to_move(workspace: Any) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def to_move(workspace: Any) -> dict[str, Any]:
             "target": place,
         }
     ]
-    made = RebalanceProposal.objects.create(
+    proposal = RebalanceProposal.objects.create(
         key="k",
         moves=moves,
         reason={"code": "moves_make_room", "params": {"milli": 1000, "moves": 1}},
@@ -177,11 +177,11 @@ def to_move(workspace: Any) -> dict[str, Any]:
         proposed_at=now,
         seen_at=now,
     )
-    return {"<uuid:proposal_id>": made.pk}
+    return {"<uuid:proposal_id>": proposal.pk}
 
 
 def closed_and_opened() -> dict[str, Any]:
-    """vision's network as before, and so in its version 1."""
+    """A changed and restored network of vision, so that version 1 exists."""
     for egress in ("none", ""):
         team_egress.set_egress(actor=SYSTEM, team=Team.objects.get(slug="vision"), egress=egress)
     return {"<int:number>": 1}
@@ -191,8 +191,8 @@ def secrets(people: dict[str, Any]) -> dict[str, Any]:
     """A secret TOKEN_A of bob, of vision and of JupyterLab; bob's is named."""
     from portal.workspaces.secrets import services
 
-    of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
-    for username, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
+    holders = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
+    for username, holder in (*holders.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
         services.put_secret(actor=people[username], holder=holder, name="TOKEN_A", value=PLANTED)
     return {"<uuid:secret_id>": people["bob"].secrets.get().pk}
 

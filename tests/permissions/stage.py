@@ -80,7 +80,7 @@ class Stage:
         """Of all clients, so that the middleware is loaded once."""
         made = {username: make_token(person, Scope.TEAMS_READ) for username, person in people.items()}
         self.tokens = {username: secret for username, (_, secret) in made.items()}
-        self.token_ids = {username: each.pk for username, (each, _) in made.items()}
+        self.token_ids = {username: api_token.pk for username, (api_token, _) in made.items()}
         for username in people:
             self.limit_token(username, Scope.ALL)
         node = pool.nodes.get()
@@ -134,8 +134,8 @@ class Stage:
         route = route.replace("docs/adr/<slug:name>", "docs/adr/0010-rooms").replace(
             "docs/<slug:name>", "docs/gpus"
         )
-        for one in ("<str:username>", "<username:username>"):
-            route = route.replace(f"service-accounts/{one}", "service-accounts/svc-ci")
+        for converter in ("<str:username>", "<username:username>"):
+            route = route.replace(f"service-accounts/{converter}", "service-accounts/svc-ci")
         for name, value in self.values.items():
             route = route.replace(name, str(value))
         slugs = {"teams/": "vision", "pools/": self.pool.slug}
@@ -184,11 +184,13 @@ class Stage:
 
     def ask(self, client: Client, row: Row, *, slash: bool = False) -> Any:
         in_json = row.route.startswith(("api/", "agent/", "nodes/", "scim/"))
-        how: dict[str, Any] = {"content_type": "application/json"} if in_json else {}
+        options: dict[str, Any] = {"content_type": "application/json"} if in_json else {}
         data = body_of(row, self.values) if row.method != "GET" else {}
         url = self.url(row.route) + ("/" if slash else "")
         answer = (
-            client.get(url) if row.method == "GET" else getattr(client, row.method.lower())(url, data, **how)
+            client.get(url)
+            if row.method == "GET"
+            else getattr(client, row.method.lower())(url, data, **options)
         )
         assert PLANTED.encode() not in getattr(answer, "content", b""), f"{row} tells a secret"
         return answer
@@ -221,12 +223,12 @@ def set_up(sent: Broker) -> Stage:
     people["ada"] = UserFactory(username="ada", is_superuser=True)
     people["una"] = UserFactory(username="una", is_auditor=True)
     people["vic"] = MembershipFactory(team=team, user=UserFactory(username="vic"), role=Role.VIEWER).user
-    there = Stage(people, workspace, token, pool)
-    there.values |= secrets(people)
-    there.values["<uuid:archive_id>"] = archive(workspace).pk
-    there.values["<uuid:trust_id>"] = trusted.pk
-    there.sign_in()
-    return there
+    stage = Stage(people, workspace, token, pool)
+    stage.values |= secrets(people)
+    stage.values["<uuid:archive_id>"] = archive(workspace).pk
+    stage.values["<uuid:trust_id>"] = trusted.pk
+    stage.sign_in()
+    return stage
 
 
 def refused_without_a_frame(request: HttpRequest, error: PortalError) -> HttpResponse:
@@ -236,8 +238,8 @@ def refused_without_a_frame(request: HttpRequest, error: PortalError) -> HttpRes
 
 @pytest.fixture(scope="module")
 def world(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[World[Stage]]:
-    with shared(django_db_blocker, set_up) as made:
-        yield made
+    with shared(django_db_blocker, set_up) as shared_world:
+        yield shared_world
 
 
 @pytest.fixture
@@ -250,5 +252,5 @@ def stage(world, db, settings, monkeypatch, providers) -> Iterator[Stage]:
     monkeypatch.setattr(file_tickets, "store_ticket", lambda *_, **__: None)
     monkeypatch.setattr(node_rpc, "call", lambda *_, **__: {"packages": ["one==1"], "python": "3.12"})
     monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
-    with world.met() as there:
-        yield there
+    with world.met() as shared_stage:
+        yield shared_stage

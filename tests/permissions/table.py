@@ -114,7 +114,7 @@ POST   teams/<slug:slug>/members/<str:username>/role/       302 404 403 403 403 
 GET    teams/<slug:slug>/members/<str:username>/revoke/     302 404 403 200 403 200 403 200   -
 POST   teams/<slug:slug>/members/<str:username>/revoke/     302 404 403 302 403 302 403 302   -
 
-# --- pages: webhooks; the one named here is vision's ---
+# --- pages: webhooks (of vision) ---
 GET    webhooks/                                            302 403 403 403 403 403 200 200   -
 POST   webhooks/                                            302 403 403 403 403 403 403 200   -
 GET    teams/<slug:slug>/webhooks/                          302 404 403 403 403 200 200 200   -
@@ -132,7 +132,7 @@ POST   webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 
 GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver/ 302 404 403 403 403 302 403 302   -
 POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver/ 302 404 403 403 403 302 403 302   -
 
-# --- pages: environments; the one named here is vision's ---
+# --- pages: environments (of vision) ---
 GET    environments/                                        302 200 200 200 200 200 200 200   -
 GET    environments/new/                                    302 200 403 403 403 200 403 200   -
 POST   environments/new/                                    302 400 403 403 403 400 403 400   -
@@ -150,7 +150,7 @@ POST   environments/<slug:slug>/builds/<uuid:build_id>/cancel/ 302 404 403 403 4
 GET    environments/<slug:slug>/delete/                     302 404 403 403 403 200 403 200   -
 POST   environments/<slug:slug>/delete/                     302 404 403 403 403 302 403 302   -
 
-# --- pages: channels; the one named here is bob's, and is known to nobody else ---
+# --- pages: channels (bob's, which only he can see) ---
 GET    account/channels/                                    302 200 200 200 200 200 200 200   -
 POST   account/channels/                                    302 302 302 302 302 302 302 302   -
 GET    teams/<slug:slug>/channels/                          302 404 403 403 403 200 200 200   -
@@ -164,7 +164,7 @@ POST   channels/<uuid:channel_id>/switch/                   302 404 404 404 302 
 GET    channels/<uuid:channel_id>/delete/                   302 404 404 404 200 404 404 404   -
 POST   channels/<uuid:channel_id>/delete/                   302 404 404 404 302 404 404 404   -
 
-# --- pages: service accounts: the one named here is vision's ---
+# --- pages: service accounts (of vision) ---
 GET    tokens/                                              302 403 403 403 403 403 200 200   -
 GET    teams/<slug:slug>/service-accounts/                  302 404 200 200 200 200 200 200   -
 POST   teams/<slug:slug>/service-accounts/                  302 404 403 403 403 302 403 302   -
@@ -187,7 +187,7 @@ POST   teams/<slug:slug>/service-accounts/<str:username>/trust-rules/check/ 302 
 GET    teams/<slug:slug>/service-accounts/<str:username>/trust-rules/<uuid:trust_id>/delete/ 302 404 302 302 302 302 302 302   -
 POST   teams/<slug:slug>/service-accounts/<str:username>/trust-rules/<uuid:trust_id>/delete/ 302 404 403 403 403 302 403 302   -
 
-# --- joining a team: the request named here is iris's, to vision ---
+# --- joining a team (the request is iris's, to vision) ---
 GET    join/                                                302 200 200 200 200 200 200 200   -
 GET    join/teams/<slug:slug>/                              302 200 200 200 200 200 409 200   -
 POST   join/teams/<slug:slug>/                              302 302 400 400 400 400 409 302   -
@@ -508,7 +508,7 @@ DELETE api/v1/flavors/<slug:slug>                           401 403 403 403 403 
 GET    api/v1/flavors/<slug:slug>/versions                  401 403 403 403 403 403 200 200   catalog:read
 POST   api/v1/flavors/<slug:slug>/versions/<int:number>/restore 401 403 403 403 403 403 403 200 catalog:write
 
-# --- REST: people ---
+# --- REST: teams and tokens ---
 GET    api/v1/version                                       401 200 200 200 200 200 200 200   any
 GET    api/v1/me                                            401 200 200 200 200 200 200 200   any
 DELETE api/v1/me                                            401 403 403 403 403 403 403 403 409 any
@@ -535,7 +535,7 @@ GET    api/v1/tokens/<uuid:token_id>                        401 404 404 404 200 
 POST   api/v1/tokens/<uuid:token_id>/rotate                 401 404 404 404 201 404 403 403   tokens:write
 POST   api/v1/tokens/<uuid:token_id>/revoke                 401 404 404 404 204 404 403 204   tokens:write
 
-# --- REST: webhooks; the one named here is vision's ---
+# --- REST: webhooks (of vision) ---
 GET    api/v1/webhook-event-types                           401 200 200 200 200 200 200 200   any
 GET    api/v1/webhooks                                      401 403 403 403 403 403 200 200   webhooks:read
 POST   api/v1/webhooks                                      401 403 403 403 403 403 403 201   webhooks:write
@@ -550,7 +550,7 @@ GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 200 200   webhooks:read
 POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver 401 404 403 403 403 202 403 202   webhooks:write
 
-# --- pages: secrets; the one named here is bob's, and is known to nobody else ---
+# --- pages: secrets (bob's, which only he can see) ---
 GET    account/dotfiles/                                    302 200 200 200 200 200 200 200   -
 POST   account/dotfiles/                                    302 302 302 302 302 302 302 302   -
 GET    account/secrets/                                     302 200 200 200 200 200 200 200   -
@@ -564,7 +564,7 @@ POST   secrets/<uuid:secret_id>/                            302 404 404 404 302 
 GET    secrets/<uuid:secret_id>/delete/                     302 404 404 404 200 404 404 404   -
 POST   secrets/<uuid:secret_id>/delete/                     302 404 404 404 302 404 404 404   -
 
-# --- REST: secrets; each of these has one TOKEN_A ---
+# --- REST: secrets (each owner has one TOKEN_A) ---
 GET    api/v1/me/security-events                            401 200 200 200 200 200 200 200   audit:read
 GET    api/v1/me/dotfiles                                   401 200 200 200 200 200 200 200   workspaces:read
 PUT    api/v1/me/dotfiles                                   401 200 200 200 200 200 200 200   workspaces:connect
@@ -584,7 +584,7 @@ PUT    api/v1/templates/<slug:slug>/secrets/<str:name>      401 403 403 403 403 
 PATCH  api/v1/templates/<slug:slug>/secrets/<str:name>      401 403 403 403 403 403 403 200   secrets:write
 DELETE api/v1/templates/<slug:slug>/secrets/<str:name>      401 403 403 403 403 403 403 204   secrets:write
 
-# --- REST: channels of notices; the one named here is bob's, and is known to nobody else ---
+# --- REST: notice channels (bob's, which only he can see) ---
 GET    api/v1/notice-channels                               401 200 200 200 200 200 200 200   webhooks:read
 POST   api/v1/notice-channels                               401 201 201 201 201 201 201 201   webhooks:write
 GET    api/v1/notice-channels/<uuid:channel_id>             401 404 404 404 200 404 404 404   webhooks:read
@@ -593,7 +593,7 @@ DELETE api/v1/notice-channels/<uuid:channel_id>             401 404 404 404 204 
 POST   api/v1/notice-channels/<uuid:channel_id>/test        401 404 404 404 202 404 404 404   webhooks:write
 GET    api/v1/notice-channels/<uuid:channel_id>/messages    401 404 404 404 200 404 404 404   webhooks:read
 
-# --- REST: service accounts: the one named here is vision's ---
+# --- REST: service accounts (of vision) ---
 GET    api/v1/teams/<slug:slug>/service-accounts            401 404 200 200 200 200 200 200   teams:read
 POST   api/v1/teams/<slug:slug>/service-accounts            401 404 403 403 403 201 403 201   teams:write
 GET    api/v1/teams/<slug:slug>/service-accounts/<username:username> 401 404 200 200 200 200 200 200   teams:read
@@ -611,7 +611,7 @@ DELETE api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules
 POST   api/v1/token-exchange                                400 400 400 400 400 400 400 400   any
 POST   api/v1/token-exchange/renew                          401 409 409 409 409 409 409 409   any
 
-# --- people: the one named here is dan ---
+# --- accounts (the user is dan) ---
 GET    sign-in/forgotten/                                   404 404 404 404 404 404 404 404   -
 POST   sign-in/forgotten/                                   404 404 404 404 404 404 404 404   -
 GET    welcome/<uuid:user_id>/<str:link>/                   200 200 200 200 200 200 200 200   -
@@ -652,7 +652,7 @@ GET    api/v1/events                                        401 200 200 200 200 
 GET    api/v1/events/stream                                 401 200 200 200 200 200 200 200   events:read
 GET    api/v1/audit-entries                                 401 403 403 403 403 403 200 403 200 audit:read
 
-# --- sign-in by a provider: nothing answers there, and nobody has come from it ---
+# --- sign-in by a provider (which does not answer here) ---
 GET    sign-in/by/<slug:idp>/                               503 503 503 503 503 503 503 503 503 -
 GET    sign-in/oidc/<slug:idp>/callback/                    400 400 400 400 400 400 400 400 400 -
 POST   sign-in/oidc/<slug:idp>/signed-out/                  503 503 503 503 503 503 503 503 503 -
@@ -664,7 +664,7 @@ GET    sign-in-providers/<slug:idp>/test/                   302 403 403 403 403 
 POST   sign-in-providers/<slug:idp>/test/                   302 403 403 403 403 403 403 403 302 -
 GET    sign-in-providers/<slug:idp>/tested/                 302 403 403 403 403 403 403 403 302 -
 
-# --- sign-in providers: the one named here is corp, where dan has a link ---
+# --- sign-in providers (corp, to which dan is linked) ---
 GET    sign-in-providers/                                   302 403 403 403 403 403 200 403 200 -
 GET    sign-in-providers/<slug:idp>/                        302 403 403 403 403 403 200 403 200 -
 POST   sign-in-providers/<slug:idp>/                        302 403 403 403 403 403 403 403 200 -
@@ -680,15 +680,15 @@ GET    api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 
 POST   api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 403 403 403 201 users:write
 DELETE api/v1/sign-in-providers/<slug:idp>/links/<username:username> 401 403 403 403 403 403 403 403 204 users:write
 
-# --- the search over everything: everybody finds what they may open ---
+# --- search (every user finds what they can open) ---
 GET    search/                                              302 200 200 200 200 200 200 200   -
 
-# --- the inbox: everybody has his own ---
+# --- inbox (every user has their own) ---
 GET    inbox/                                               302 200 200 200 200 200 200 200   -
 GET    inbox/badge/                                         302 200 200 200 200 200 200 200   -
 GET    api/v1/inbox                                         401 200 200 200 200 200 200 200   inbox:read
 
-# --- notices: everybody has his own; the one named here is bob's ---
+# --- notices (the notice is bob's) ---
 GET    notifications/                                       302 200 200 200 200 200 200 200   -
 GET    notifications/bell/                                  302 200 200 200 200 200 200 200   -
 GET    notifications/read/                                  302 302 302 302 302 302 302 302   -
@@ -699,7 +699,7 @@ GET    api/v1/notifications                                 401 200 200 200 200 
 POST   api/v1/notifications/read                            401 200 200 200 200 200 200 200   notices:write
 POST   api/v1/notifications/<int:notification_id>/read      401 404 404 404 200 404 404 404   notices:write
 
-# --- requests for more: the one named here is bob's, for a cap, which owners and operators decide ---
+# --- quota requests (bob's, for a higher cap, which owners and operators decide) ---
 GET    quotas/ask/                                          302 200 200 200 200 200 200 200   -
 POST   quotas/ask/                                          302 400 400 400 400 400 400 400   -
 GET    quotas/teams/<slug:slug>/ledger/                     302 404 302 302 302 302 302 302   -
@@ -757,7 +757,7 @@ POST   quotas/limits/                                       302 403 403 403 403 
 GET    quotas/teams/<slug:slug>/caps/                       302 302 302 302 302 302 302 302   -
 POST   quotas/teams/<slug:slug>/caps/                       302 404 403 403 403 302 403 302   -
 
-# --- quotas and limits: the cap is one of vision's, the cohort is the one that vision is in ---
+# --- quotas and limits (a cap of vision, and the cohort of vision) ---
 GET    api/v1/me/gpu-hours                                  401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/ledgers                                       401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/ledgers/<slug:slug>                           401 404 200 200 200 200 200 200   quotas:read
@@ -871,12 +871,12 @@ POST   api/v1/gpu-checks/<uuid:check_id>/cancel             401 403 403 403 403 
 GET    api/v1/gpu-checks/<uuid:check_id>/stream             401 200 200 200 200 200 200 200   pools:read
 GET    api/v1/schemas/gpu-check                             401 200 200 200 200 200 200 200   pools:read
 
-# --- REST: its description ---
+# --- REST: OpenAPI document ---
 GET    api/v1/schema                                        200 200 200 200 200 200 200 200   any
 GET    api/v1/docs                                          200 200 200 200 200 200 200 200   any
 GET    api/                                                 404 404 404 404 404 404 404 404   -
 
-# --- SCIM: identity providers prove themselves by tokens for it alone, which nobody here has ---
+# --- SCIM (identity providers use separate tokens, which no user here has) ---
 GET    scim/v2/ServiceProviderConfig                        401 401 401 401 401 401 401 401   -
 GET    scim/v2/ResourceTypes                                401 401 401 401 401 401 401 401   -
 GET    scim/v2/ResourceTypes/<str:name>                     401 401 401 401 401 401 401 401   -
@@ -928,7 +928,7 @@ POST   agent/v1/exited                                      401 401 401 401 401 
 POST   agent/v1/secrets                                     401 401 401 401 401 401 401 401   -
 POST   agent/v1/checkout                                    401 401 401 401 401 401 401 401   -
 
-# --- machines that join: there is nothing for who does not come through the nodes' door ---
+# --- joining machines (reachable only through the nodes' door) ---
 GET    nodes/v1/authority                                   404 404 404 404 404 404 404 404   -
 POST   nodes/v1/join                                        404 404 404 404 404 404 404 404   -
 POST   nodes/v1/rotate                                      404 404 404 404 404 404 404 404   -
@@ -963,7 +963,7 @@ def _outcome(word: str) -> frozenset[int]:
 
 
 def rows() -> list[Row]:
-    found = []
+    table_rows = []
     for line in TABLE.splitlines():
         if not line or line.startswith("#"):
             continue
@@ -972,8 +972,8 @@ def rows() -> list[Row]:
             words.insert(len(ACTORS) - 1, words[len(ACTORS) - 2])
         assert len(words) == len(ACTORS) + 1, line
         outcomes = tuple(_outcome(word) for word in words[: len(ACTORS)])
-        found.append(Row(method, "" if route == "." else route, outcomes, words[-1]))
-    return found
+        table_rows.append(Row(method, "" if route == "." else route, outcomes, words[-1]))
+    return table_rows
 
 
 ROWS = rows()

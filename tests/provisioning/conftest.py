@@ -49,7 +49,7 @@ from tests.node_sockets import PortalSocket, get, socket_path
 APPS = Path(__file__).parent / "apps"
 REPOSITORY = Path(__file__).parents[2]
 CALL_LIMIT_S = 5.0
-"""One that waits for its app takes longer, one that does not less, on a loaded machine too."""
+"""A call that waits for its app takes longer; any other takes less, even on a loaded machine."""
 POLL_S = 0.02
 STUBBORN_STOP_TIMEOUT_S = 1
 
@@ -68,14 +68,14 @@ class TimedDriver:
             return method
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            begun = time.monotonic()
+            began = time.monotonic()
             try:
                 return method(*args, **kwargs)
             except ProvisioningError as error:
                 self.errors.append(error)
                 raise
             finally:
-                self.calls.append((name, time.monotonic() - begun))
+                self.calls.append((name, time.monotonic() - began))
 
         return timed
 
@@ -141,10 +141,10 @@ class Caller:
 
     def __init__(self, fork: Callable[[tuple[int, ...]], None]) -> None:
         """`fork` starts the process with three standard streams and a pipe for the exit status."""
-        theirs, self._input = os.pipe()
+        child_end, self._input = os.pipe()
         ends = [os.pipe() for _ in range(3)]
         self._output, self._error, self._status = (os.fdopen(read, "rb") for read, _ in ends)
-        streams = (theirs, *(write for _, write in ends))
+        streams = (child_end, *(write for _, write in ends))
         fork(streams)
         for stream in streams:
             os.close(stream)
@@ -183,8 +183,8 @@ class Caller:
                 assert ready, f"still open after {timeout_s} s; read: {list(read.values())}"
                 for key, _ in ready:
                     file = cast(BinaryIO, key.fileobj)
-                    if more := file.read1(1 << 16):  # type: ignore[attr-defined]
-                        read[file] += more
+                    if chunk := file.read1(1 << 16):  # type: ignore[attr-defined]
+                        read[file] += chunk
                     else:
                         selector.unregister(file)
                         file.close()
@@ -195,12 +195,12 @@ class Callers:
     """Forks `Caller` processes from one that has imported the drivers."""
 
     def __init__(self) -> None:
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._requests, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, str(APPS / "call_driver.py"), str(theirs.fileno())],
+                [sys.executable, str(APPS / "call_driver.py"), str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 cwd=REPOSITORY,
                 env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
             )
@@ -411,13 +411,13 @@ class SimulatedHarness(Harness):
     def leftovers(self, spec: WorkspaceSpec) -> list[str]:
         # The next change removes what has ended by then.
         self.driver.ensure_deleted(WorkspaceRef(str(uuid.uuid4()), 1))
-        name, found = spec.ref.external_name, []
+        name, remains = spec.ref.external_name, []
         with self.database() as connection:
             for table in ("workspaces", "parts", "grants"):
                 query = f"SELECT count(*) FROM {table} WHERE name = ?"
                 if connection.execute(query, (name,)).fetchone()[0]:
-                    found.append(table)
-        return found
+                    remains.append(table)
+        return remains
 
     def places_of(self, secret: str) -> list[str]:
         folder = self.tmp / "simulated"
@@ -461,7 +461,7 @@ class LocalHarness(Harness):
     def pids(self, spec: WorkspaceSpec) -> list[int]:
         """Return the processes of the app from /proc."""
         tag = spec.ref.workspace_id.encode()
-        found = []
+        pids = []
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():
                 continue
@@ -471,8 +471,8 @@ class LocalHarness(Harness):
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
             if argv[-1] == tag and b"python" in argv[0] and b"-c" in argv[1:2] and state not in "ZX":
-                found.append(int(folder.name))
-        return found
+                pids.append(int(folder.name))
+        return pids
 
     def running(self, spec: WorkspaceSpec) -> int:
         return len(self.pids(spec))
@@ -492,10 +492,10 @@ class LocalHarness(Harness):
 
     def leftovers(self, spec: WorkspaceSpec) -> list[str]:
         name = spec.ref.external_name
-        found = [str(path) for path in (self.tmp / "berth" / "local").glob(f"{name}*")]
+        remains = [str(path) for path in (self.tmp / "berth" / "local").glob(f"{name}*")]
         # os.walk skips groups that other processes remove meanwhile.
         for parent, groups, _ in os.walk("/sys/fs/cgroup"):
-            found += [f"{parent}/{group}" for group in groups if name in group]
+            remains += [f"{parent}/{group}" for group in groups if name in group]
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
@@ -503,8 +503,8 @@ class LocalHarness(Harness):
                 except OSError:
                     continue
                 if name.encode() in environ:
-                    found.append(f"process {folder.name}")
-        return found
+                    remains.append(f"process {folder.name}")
+        return remains
 
     def places_of(self, secret: str) -> list[str]:
         places = []
@@ -550,9 +550,9 @@ def app_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def callers() -> Iterator[Callers]:
     """Starts processes that call drivers."""
-    made = Callers()
-    yield made
-    made.close()
+    new_callers = Callers()
+    yield new_callers
+    new_callers.close()
 
 
 @pytest.fixture
@@ -573,10 +573,10 @@ def harness(
 ) -> Iterator[SimulatedHarness | LocalHarness]:
     """Each registered driver in turn. A driver without a harness fails here."""
     kind = HARNESSES[request.param]
-    made = (
+    new_harness = (
         LocalHarness(tmp_path, stub_portal, callers, app_environment)
         if kind is LocalHarness
         else kind(tmp_path, stub_portal, callers)
     )
-    yield made
-    made.close()
+    yield new_harness
+    new_harness.close()

@@ -1,10 +1,11 @@
-"""Recorded histories of real sessions: how they are kept, and how the portal's own code is walked over them.
+"""Recorded histories of real sessions, and how the portal's own code reads them.
 
-A history is what one workspace's agent reported, as the portal has stored it. Of each report only what has
-changed since the one before is kept. Two things are stood in, and each file says so: the utilisation of a
-GPU, which the machine that recorded them did not have, and what comes after the end of the recording, which
-is its last minute again and again. What was silent at its end stays silent. `jump_s` sets the clock of the
-portal in the middle.
+A history contains the reports of one workspace's agent as stored by the portal. Each report keeps only what
+has changed since the previous one.
+
+Two parts are simulated, as each file states: the utilisation of a GPU, which the recording machine did not
+have, and the time after the end of the recording, which repeats its last minute. A source that was silent at
+the end stays silent. `jump_s` changes the portal's clock in the middle.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NOTE = (
 ACTIVITIES = {"jupyterlab": "jupyter", "marimo": "marimo", "vscode": "code-server"}
 TAIL_S = 60.0
 SILENT_S = 30.0
-"""Who has sent nothing for so long at the end of the recording sends nothing more."""
+"""A source that has sent nothing for this long at the end of the recording sends nothing more."""
 STAMPED = ("kernels", "terminals")
 COUNTED = (
     *("cpu_seconds", "traffic_bytes"),
@@ -82,8 +83,8 @@ class History:
             at, changed = json.loads(line)
             figures = {**figures, **changed}
             reports.append((at, figures))
-        known = {key: head[key] for key in cls.__dataclass_fields__ if key != "reports"}
-        return cls(reports=reports, **known)
+        fields = {key: head[key] for key in cls.__dataclass_fields__ if key != "reports"}
+        return cls(reports=reports, **fields)
 
     def prolonged(self, until_s: float) -> Iterator[tuple[float, Figures]]:
         """Return the reports, with the last minute repeated until then: counters and times continue."""
@@ -94,14 +95,17 @@ class History:
         begin = max(index for index, (at, _figures) in enumerate(self.reports) if at <= last_s - TAIL_S)
         (base_s, base), tail = self.reports[begin], self.reports[begin + 1 :]
         used = {name: _grown(name, base, tail[-1][1]) for name in COUNTED}
-        fresh = self.began_at + timedelta(seconds=base_s)
+        repetition_start = self.began_at + timedelta(seconds=base_s)
         stamps = {name: (tail[-1][1].get(name) or {}).get("last_activity") for name in STAMPED}
-        for again in range(1, int(until_s / TAIL_S) + 1):
+        for repetition in range(1, int(until_s / TAIL_S) + 1):
             for at, figures in tail:
-                shift_s = again * (last_s - base_s)
+                shift_s = repetition * (last_s - base_s)
                 if at + shift_s > until_s:
                     return
-                yield at + shift_s, _shifted(figures, last_s - base_s, again, used, fresh, stamps)
+                yield (
+                    at + shift_s,
+                    _shifted(figures, last_s - base_s, repetition, used, repetition_start, stamps),
+                )
 
 
 def _grown(name: str, before: Figures, after: Figures) -> float:
@@ -113,9 +117,9 @@ def _grown(name: str, before: Figures, after: Figures) -> float:
 def _shifted(
     figures: Figures,
     by_s: float,
-    again: int,
+    repetition: int,
     used: dict[str, float],
-    fresh: datetime,
+    repetition_start: datetime,
     stamps: dict[str, str | None],
 ) -> Figures:
     """Return the figures shifted by that many repetitions.
@@ -123,21 +127,23 @@ def _shifted(
     Times within the repeated minute move on with it; older ones are those of the previous repetition
     (`stamps`, at the end) or stay.
     """
-    found = dict(figures)
+    shifted = dict(figures)
     for name, grown in used.items():
-        if found.get(name) is not None:
-            found[name] = round(found[name] + again * grown, 2)
+        if shifted.get(name) is not None:
+            shifted[name] = round(shifted[name] + repetition * grown, 2)
     for name in STAMPED:
-        stamp, times = (found.get(name) or {}).get("last_activity"), again
-        if stamp and datetime.fromisoformat(stamp) < fresh:
-            stamp, times = stamps[name], again - 1
-        if stamp and datetime.fromisoformat(stamp) >= fresh:
+        stamp, times = (shifted.get(name) or {}).get("last_activity"), repetition
+        if stamp and datetime.fromisoformat(stamp) < repetition_start:
+            stamp, times = stamps[name], repetition - 1
+        if stamp and datetime.fromisoformat(stamp) >= repetition_start:
             later = datetime.fromisoformat(stamp) + timedelta(seconds=times * by_s)
-            found[name] = {**found[name], "last_activity": later.isoformat()}
-    edited = found.get("edited_at")
-    if edited and datetime.fromisoformat(edited) >= fresh:
-        found["edited_at"] = (datetime.fromisoformat(edited) + timedelta(seconds=again * by_s)).isoformat()
-    return found
+            shifted[name] = {**shifted[name], "last_activity": later.isoformat()}
+    edited = shifted.get("edited_at")
+    if edited and datetime.fromisoformat(edited) >= repetition_start:
+        shifted["edited_at"] = (
+            datetime.fromisoformat(edited) + timedelta(seconds=repetition * by_s)
+        ).isoformat()
+    return shifted
 
 
 def recorded() -> list[History]:

@@ -19,7 +19,7 @@ from provisioning.types import Placement, ResourceRequest
 
 PLACES_TRIED = 4
 Pools = Mapping[str, Callable[[], Cluster]]
-Way = tuple[list[Movable], list[Move]]
+MoveOption = tuple[list[Movable], list[Move]]
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Site:
     steps: tuple[tuple[str, Placement, ResourceRequest, bool], ...] = ()
 
     def cluster(self, pool: str) -> Cluster:
-        made = self.pools[pool]()
+        cluster_ = self.pools[pool]()
         for name, place, request, taken in self.steps:
             if name == pool:
-                (made.commit if taken else made.release)(place, request)
-        return made
+                (cluster_.commit if taken else cluster_.release)(place, request)
+        return cluster_
 
     def with_(self, pool: str, place: Placement, request: ResourceRequest) -> Site:
         return replace(self, steps=(*self.steps, (pool, place, request, True)))
 
     def without(self, removed: Iterable[Movable]) -> Site:
-        left = ((each.pool, each.placement, each.allocated, False) for each in removed)
+        left = ((workspace.pool, workspace.placement, workspace.allocated, False) for workspace in removed)
         return replace(self, steps=(*self.steps, *left))
 
     def find(self, pool: str, request: ResourceRequest) -> Placement | None:
@@ -61,13 +61,13 @@ class Case:
     nodes_looked_at: int
 
     def lost(self, removed: Iterable[Movable]) -> int:
-        return sum(each.lost_work(self.now_s) for each in removed)
+        return sum(workspace.lost_work(self.now_s) for workspace in removed)
 
-    def goes_back(self, each: Movable, target: Placement) -> bool:
+    def goes_back(self, workspace: Movable, target: Placement) -> bool:
         recent = [
             move
             for move in self.past
-            if move.workspace == each.id and self.now_s - move.at_s < self.rules.return_s
+            if move.workspace == workspace.id and self.now_s - move.at_s < self.rules.return_s
         ]
         return any(
             move.devices & devices_of(target) if move.devices else move.node == target.nodes[0].node
@@ -78,28 +78,33 @@ class Case:
 def propose(
     pools: Pools, running: Sequence[Movable], waiting: Sequence[BlockedRequest], case: Case
 ) -> list[Proposal]:
-    site, found = Site(pools), list[Proposal]()
+    site, proposals = Site(pools), list[Proposal]()
     resting = {
         earlier.workspace for earlier in case.past if case.now_s - earlier.at_s < case.rules.cool_down_s
     }
-    there = [each for each in running if each.can_move and each.id not in resting]
+    movable = [workspace for workspace in running if workspace.can_move and workspace.id not in resting]
     for asks in waiting:
-        if len(found) < case.rules.max_proposals and is_eligible(site, asks, case):
-            made = cheapest_moves(site, asks, there, case)
-            if made is not None:
-                proposal, site = made
-                found.append(proposal)
+        if len(proposals) < case.rules.max_proposals and is_eligible(site, asks, case):
+            moves_made = cheapest_moves(site, asks, movable, case)
+            if moves_made is not None:
+                proposal, site = moves_made
+                proposals.append(proposal)
                 moved = {move.workspace for move in proposal.moves}
-                there = [each for each in there if each.id not in moved]
-    low = [each for each in there if each.reasons and each.score <= case.rules.low_score]
-    for each in sorted(low, key=lambda each: (each.score, case.lost([each]), each.started_s, each.id)):
-        target = find_better_place(site, each, case)
-        if len(found) < case.rules.max_proposals and target is not None:
-            gain = worth_of(each.pool, target, case) - each.score
-            move = Move(each.id, each.pool, each.placement, target)
-            found.append(Proposal((move,), each.reasons[0], gain, case.lost([each])))
-            site = site.with_(each.pool, target, each.request)
-    return found
+                movable = [workspace for workspace in movable if workspace.id not in moved]
+    low = [
+        workspace for workspace in movable if workspace.reasons and workspace.score <= case.rules.low_score
+    ]
+    for workspace in sorted(
+        low,
+        key=lambda workspace: (workspace.score, case.lost([workspace]), workspace.started_s, workspace.id),
+    ):
+        target = find_better_place(site, workspace, case)
+        if len(proposals) < case.rules.max_proposals and target is not None:
+            gain = worth_of(workspace.pool, target, case) - workspace.score
+            move = Move(workspace.id, workspace.pool, workspace.placement, target)
+            proposals.append(Proposal((move,), workspace.reasons[0], gain, case.lost([workspace])))
+            site = site.with_(workspace.pool, target, workspace.request)
+    return proposals
 
 
 def is_eligible(site: Site, asks: BlockedRequest, case: Case) -> bool:
@@ -113,41 +118,46 @@ def is_eligible(site: Site, asks: BlockedRequest, case: Case) -> bool:
 
 
 def cheapest_moves(
-    site: Site, asks: BlockedRequest, there: Sequence[Movable], case: Case
+    site: Site, asks: BlockedRequest, movable: Sequence[Movable], case: Case
 ) -> tuple[Proposal, Site] | None:
     """Return the cheapest moves in the first pool where moves can make room.
 
     The fewest moves are the cheapest, then those losing least work, then the smallest; then the first.
     """
     for pool, request in asks.requests:
-        may_go = [each for each in there if each.pool == pool and each.preemptible]
-        ways = [
+        may_go = [workspace for workspace in movable if workspace.pool == pool and workspace.preemptible]
+        options = [
             (removed, moves)
             for name in nearest(site, pool, request, may_go, case)
             for removed, moves in move_alternatives(site, pool, name, request, may_go, case)
             if case.lost(removed) <= max(asks.milli, 1) * asks.duration_s
         ]
-        if not ways:
+        if not options:
             continue
         removed, moves = min(
-            ways, key=lambda way: (len(way[0]), case.lost(way[0]), sum(each.milli for each in way[0]))
+            options,
+            key=lambda option: (
+                len(option[0]),
+                case.lost(option[0]),
+                sum(workspace.milli for workspace in option[0]),
+            ),
         )
         site = site.without(removed)
         place = site.find(pool, request)
         assert place is not None
         site = site.with_(pool, place, request)
         for move in moves:
-            (each,) = (each for each in removed if each.id == move.workspace)
-            site = site.with_(pool, move.target, each.request)
+            (workspace,) = (workspace for workspace in removed if workspace.id == move.workspace)
+            site = site.with_(pool, move.target, workspace.request)
         reason = Reason(RebalanceCode.MAKES_ROOM, {"milli": asks.milli, "moves": len(moves)})
         return Proposal(tuple(moves), reason, max(asks.milli, 1), case.lost(removed), asks.id), site
     return None
 
 
-def by_cost(there: Iterable[Movable], case: Case) -> list[Movable]:
+def by_cost(candidates: Iterable[Movable], case: Case) -> list[Movable]:
     """Return candidates ordered by cost, the largest first among equals."""
     return sorted(
-        there,
+        candidates,
         key=lambda each: (
             case.lost([each]),
             -each.milli,
@@ -163,9 +173,9 @@ def nearest(
 ) -> list[str]:
     """Return the nodes on which movable work holds the short resource, by the smallest shortfall."""
     accelerators, found = request.accelerators, []
-    for name in {each.node for each in may_go}:
+    for name in {workspace.node for workspace in may_go}:
         node = site.cluster(pool).node(name)
-        crew = by_cost((each for each in may_go if each.node == name), case)
+        crew = by_cost((workspace for workspace in may_go if workspace.node == name), case)
         room = [
             device
             for device in node.devices
@@ -175,26 +185,26 @@ def nearest(
         ]
         short = max(0, accelerators.count - len(room))
         cpu_short = max(0, request.cpu_milli - node.free_cpu_milli)
-        least_lost = min(case.lost([each]) for each in crew)
-        if short <= len({uuid for each in crew for uuid in each.devices}):
+        least_lost = min(case.lost([workspace]) for workspace in crew)
+        if short <= len({uuid for workspace in crew for uuid in workspace.devices}):
             found.append((short, cpu_short, least_lost, crew[0].started_s, crew[0].id, name))
     return [name for *_, name in sorted(found)[: case.nodes_looked_at]]
 
 
 def move_alternatives(
     site: Site, pool: str, name: str, request: ResourceRequest, may_go: Sequence[Movable], case: Case
-) -> list[Way]:
+) -> list[MoveOption]:
     """Return alternative moves off that node: a few large workspaces, or the smallest sufficient ones."""
-    crew = by_cost((each for each in may_go if each.node == name), case)
-    smallest = sorted(crew, key=lambda each: (case.lost([each]), each.milli, each.id))
-    of_one_size = len({each.milli for each in crew}) == 1
-    ways = []
+    crew = by_cost((workspace for workspace in may_go if workspace.node == name), case)
+    smallest = sorted(crew, key=lambda workspace: (case.lost([workspace]), workspace.milli, workspace.id))
+    of_one_size = len({workspace.milli for workspace in crew}) == 1
+    options = []
     for order in (crew,) if of_one_size else (crew, smallest):
         removed = sufficient_moves(site, pool, name, request, order, case)
         moves = targets_of(site, pool, request, removed, case)
         if moves:
-            ways.append((removed, moves))
-    return ways
+            options.append((removed, moves))
+    return options
 
 
 def sufficient_moves(
@@ -210,8 +220,8 @@ def sufficient_moves(
     removed = list(order[:count])
     if count > 2 * case.rules.max_moves or not site.without(removed).fits_on(pool, name, request):
         return []
-    for each in order[:count][::-1]:
-        others = [other for other in removed if other is not each]
+    for workspace in order[:count][::-1]:
+        others = [other for other in removed if other is not workspace]
         if site.without(others).fits_on(pool, name, request):
             removed = others
     return removed if len(removed) <= case.rules.max_moves else []
@@ -229,38 +239,48 @@ def targets_of(
     if place is None:
         return []
     site, moves = site.with_(pool, place, request), []
-    for each in sorted(
-        removed, key=lambda each: (-each.milli, -each.allocated.cpu_milli, each.started_s, each.id)
+    for workspace in sorted(
+        removed,
+        key=lambda workspace: (
+            -workspace.milli,
+            -workspace.allocated.cpu_milli,
+            workspace.started_s,
+            workspace.id,
+        ),
     ):
-        target = site.find(pool, each.request)
-        if target is None or target == each.placement or case.goes_back(each, target):
+        target = site.find(pool, workspace.request)
+        if target is None or target == workspace.placement or case.goes_back(workspace, target):
             return []
-        site = site.with_(pool, target, each.request)
-        moves.append(Move(each.id, pool, each.placement, target))
+        site = site.with_(pool, target, workspace.request)
+        moves.append(Move(workspace.id, pool, workspace.placement, target))
     return moves
 
 
-def find_better_place(site: Site, each: Movable, case: Case) -> Placement | None:
+def find_better_place(site: Site, workspace: Movable, case: Case) -> Placement | None:
     """Return the first of the best free places with sufficient gain.
 
     A sharing workspace gets a GPU of its own.
     """
-    accelerators = each.request.accelerators
+    accelerators = workspace.request.accelerators
     shares = bool(accelerators.count) and accelerators.share_milli < 1000
-    asked = (
-        replace(each.request, accelerators=replace(accelerators, share_milli=1000))
+    request = (
+        replace(workspace.request, accelerators=replace(accelerators, share_milli=1000))
         if shares
-        else each.request
+        else workspace.request
     )
     for _ in range(PLACES_TRIED):
-        place = site.find(each.pool, asked)
+        place = site.find(workspace.pool, request)
         if place is None:
             return None
-        target = with_share(place, each.request) if shares else place
-        gain = worth_of(each.pool, target, case) - each.score
-        if gain >= case.rules.min_gain and improves_place(each, target) and not case.goes_back(each, target):
+        target = with_share(place, workspace.request) if shares else place
+        gain = worth_of(workspace.pool, target, case) - workspace.score
+        if (
+            gain >= case.rules.min_gain
+            and improves_place(workspace, target)
+            and not case.goes_back(workspace, target)
+        ):
             return target
-        site = site.with_(each.pool, place, asked)
+        site = site.with_(workspace.pool, place, request)
     return None
 
 
@@ -271,12 +291,12 @@ def with_share(place: Placement, request: ResourceRequest) -> Placement:
     return Placement((replace(part, devices=grants),))
 
 
-def improves_place(each: Movable, target: Placement) -> bool:
+def improves_place(workspace: Movable, target: Placement) -> bool:
     """Return whether the move leaves the node, or changes devices if only devices are the problem."""
-    if target.nodes[0].node != each.node:
+    if target.nodes[0].node != workspace.node:
         return True
-    node_is_wrong = any(blames_node(reason) for reason in each.reasons)
-    return bool(each.devices) and not node_is_wrong and not each.devices & devices_of(target)
+    node_is_wrong = any(blames_node(reason) for reason in workspace.reasons)
+    return bool(workspace.devices) and not node_is_wrong and not workspace.devices & devices_of(target)
 
 
 def blames_node(reason: Reason) -> bool:
@@ -288,8 +308,8 @@ def blames_node(reason: Reason) -> bool:
 
 
 def worth_of(pool: str, place: Placement, case: Case) -> int:
-    ways: list[str | tuple[str, str]] = [*devices_of(place), (pool, place.nodes[0].node)]
-    return min(case.scores.get(way, 100) for way in ways)
+    keys: list[str | tuple[str, str]] = [*devices_of(place), (pool, place.nodes[0].node)]
+    return min(case.scores.get(key, 100) for key in keys)
 
 
 def devices_of(place: Placement) -> frozenset[str]:

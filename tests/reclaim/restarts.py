@@ -8,7 +8,7 @@ from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.broker import Broker
-from tests.rows import again
+from tests.rows import reloaded
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, run_until_ready
 
@@ -34,6 +34,6 @@ def restarted(workspace: Workspace, sent: Broker) -> Workspace:
     Device.objects.update(checking=False)
     snapshot_cache.forget()
     sweep()
-    assert again(workspace).state == State.PROVISIONING
-    run_until_ready(sent, again(workspace))
-    return again(workspace)
+    assert reloaded(workspace).state == State.PROVISIONING
+    run_until_ready(sent, reloaded(workspace))
+    return reloaded(workspace)

@@ -21,7 +21,7 @@ from portal.workspaces.codes import ExtensionCode
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests import sites
-from tests.rows import again
+from tests.rows import reloaded
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -39,7 +39,7 @@ def test_lifetime_begins_when_the_workspace_is_ready(make, alice, local_pool, se
     assert (workspace.lifetime_s, workspace.ends_at, workspace.runs_until) == (72 * HOUR, None, None)
     clock.shift(600)
     run_until_ready(sent, workspace)
-    workspace = again(workspace)
+    workspace = reloaded(workspace)
     assert workspace.runs_until == workspace.ready_at + timedelta(hours=72)
 
 
@@ -87,7 +87,7 @@ def test_shorter_limit_of_template_and_flavor_applies(
     workspace = make(alice)
     assert workspace.template.slug == "jupyterlab"
     assert workspace.lifetime_s == (None if default is None else default * HOUR)
-    workspace = again(workspace)
+    workspace = reloaded(workspace)
     assert extending.max_lifetime_s(workspace) == (None if longest is None else longest * HOUR)
     if longest is not None:
         with pytest.raises(InvalidInput) as refused:
@@ -121,7 +121,7 @@ def test_lifetime_out_of_range_is_refused_at_its_field(make, alice, local_pool, 
 def test_extension_moves_the_end_and_estimates_and_is_audited(running, alice):
     before = running.ends_at
     done = extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
-    kept = again(running)
+    kept = reloaded(running)
     assert kept.ends_at == done.workspace.ends_at == before + timedelta(hours=2)
     assert kept.expected_s == round((kept.ends_at - kept.placed_at).total_seconds())
     assert kept.ends_version == running.ends_version + 1
@@ -131,7 +131,7 @@ def test_extension_moves_the_end_and_estimates_and_is_audited(running, alice):
 
 def test_extension_is_limited_to_the_maximum_lifetime(running, alice):
     extending.extend(actor=alice, workspace_id=running.pk, seconds=264 * HOUR)
-    assert again(running).ends_at == running.ready_at + timedelta(hours=336)
+    assert reloaded(running).ends_at == running.ready_at + timedelta(hours=336)
     with pytest.raises(StateConflict) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
     assert refused.value.reason.code is ExtensionCode.AT_LONGEST_LIFETIME
@@ -144,13 +144,13 @@ def test_too_short_and_too_long_extensions_are_refused(running, alice, seconds, 
     with pytest.raises(InvalidInput) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=seconds)
     assert refused.value.reason.code == code
-    assert again(running).ends_at == running.ends_at
+    assert reloaded(running).ends_at == running.ends_at
 
 
 def test_extension_past_the_end_counts_from_now(running, alice, clock):
     clock.move_to(running.ends_at + timedelta(hours=1))
     extending.extend(actor=alice, workspace_id=running.pk, seconds=HOUR)
-    assert again(running).ends_at == timezone.now() + timedelta(hours=1)
+    assert reloaded(running).ends_at == timezone.now() + timedelta(hours=1)
 
 
 def test_repeated_key_extends_once(running, alice):
@@ -159,7 +159,7 @@ def test_repeated_key_extends_once(running, alice):
         for _ in range(2)
     )
     assert (first.replayed, second.replayed) == (False, True)
-    assert again(running).ends_at == running.ends_at + timedelta(hours=1)
+    assert reloaded(running).ends_at == running.ends_at + timedelta(hours=1)
     with pytest.raises(StateConflict) as refused:
         extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR, idempotency_key="k")
     assert refused.value.code == "idempotency_key_reused"
@@ -230,15 +230,15 @@ def test_workspace_that_is_not_preemptible_is_not_extended_into_a_reservation(ru
 
 def test_new_start_has_a_new_lifetime(running, alice, sent, clock, settings):
     services.stop(actor=alice, workspace_id=running.pk)
-    assert again(running).runs_until is None
+    assert reloaded(running).runs_until is None
     answer(sent, "stop", "absent")
     clock.shift(5000)
     settings.BERTH_MAX_LIFETIME_HOURS = 10
     services.start(actor=alice, workspace_id=running.pk)
-    started = again(running)
+    started = reloaded(running)
     assert (started.ends_at, started.lifetime_s) == (None, 10 * HOUR)
     run_until_ready(sent, started)
-    started = again(running)
+    started = reloaded(running)
     assert started.runs_until == started.ready_at + timedelta(hours=10)
 
 

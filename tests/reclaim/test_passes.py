@@ -15,7 +15,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 from tests import sites
 from tests.factories import WorkspaceFactory
-from tests.rows import again
+from tests.rows import reloaded
 
 pytestmark = pytest.mark.django_db
 WORLD = sites.one_machine
@@ -49,9 +49,9 @@ def test_workspace_is_warned_once_and_stopped_at_its_end(running, alice, clock):
     assert (notice.cause, notice.due_at) == ("lifetime", warned_at + timedelta(minutes=30))
     assert at(clock, warned_at + timedelta(minutes=1)) == NONE
     assert at(clock, notice.due_at - timedelta(seconds=1)) == NONE
-    assert again(running).state == State.RUNNING
+    assert reloaded(running).state == State.RUNNING
     assert at(clock, notice.due_at).stopped == 1
-    stopped = again(running)
+    stopped = reloaded(running)
     assert (stopped.state, stopped.desired_state) == (State.STOPPING, DesiredState.STOPPED)
     assert not ReclaimNotice.objects.exists()
     told = Notification.objects.filter(user=alice, kind__startswith="workspace.reclaim").order_by("pk")
@@ -68,7 +68,7 @@ def test_stopped_workspace_shows_the_rule_and_time(running, alice, team, clock, 
     at(clock, running.ready_at + timedelta(hours=24))
     at(clock, timezone.now() + timedelta(minutes=30))
     stopped_at = timezone.now()
-    assert again(running).state == State.STOPPING
+    assert reloaded(running).state == State.STOPPING
     browser = as_user(alice)
     answer = browser.get(f"/api/v1/workspaces/{running.pk}").json()
     assert (answer["reason"], answer["error"]) == ("reclaimed", None)
@@ -97,7 +97,7 @@ def test_extension_withdraws_the_notice(running, alice, clock):
     extending.extend(actor=alice, workspace_id=running.pk, seconds=2 * HOUR)
     assert not ReclaimNotice.objects.exists()
     assert at(clock, running.ends_at + timedelta(minutes=30)) == NONE
-    assert again(running).state == State.RUNNING
+    assert reloaded(running).state == State.RUNNING
 
 
 def test_extension_wins_against_a_decided_stop(running, alice, clock, monkeypatch):
@@ -110,7 +110,7 @@ def test_extension_wins_against_a_decided_stop(running, alice, clock, monkeypatc
 
     monkeypatch.setattr(passes, "apply_step_if_due", late)
     assert at(clock, running.ends_at + timedelta(minutes=1)).stopped == 0
-    assert again(running).state == State.RUNNING
+    assert reloaded(running).state == State.RUNNING
 
 
 def test_extension_wins_against_a_notice_being_sent(running, alice, clock, monkeypatch):
@@ -147,7 +147,7 @@ def test_pass_killed_while_stopping_is_completed_by_the_next(running, clock, mon
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(passes, "_notify_stopped", killed)
         at(clock, running.ends_at)
-    assert again(running).state == State.RUNNING
+    assert reloaded(running).state == State.RUNNING
     assert at(clock, running.ends_at + timedelta(seconds=30)).stopped == 1
 
 
@@ -157,7 +157,7 @@ def test_outage_of_the_portal_extends_notices_and_ends(running, clock):
     clock.move_to(running.ends_at + timedelta(hours=10))
     assert passes.run() == NONE
     assert ReclaimNotice.objects.get().due_at == notice.due_at + timedelta(hours=10, minutes=30)
-    assert again(running).ends_at == running.ends_at + timedelta(hours=10, minutes=30)
+    assert reloaded(running).ends_at == running.ends_at + timedelta(hours=10, minutes=30)
     assert at(clock, ReclaimNotice.objects.get().due_at).stopped == 1
 
 
@@ -167,7 +167,7 @@ def test_clock_change_keeps_the_remaining_time(running, clock, jump):
     at(clock, seen)
     clock.move_to(seen + jump)
     assert passes.run() == NONE
-    assert again(running).ends_at == running.ends_at + jump
+    assert reloaded(running).ends_at == running.ends_at + jump
 
 
 def test_new_start_ignores_the_notice_of_the_last_one(running, alice, clock):
@@ -205,7 +205,7 @@ def test_invalid_row_does_not_prevent_other_stops(make, running, alice, clock, m
 
     monkeypatch.setattr(passes.services, "stop", stop)
     assert at(clock, running.ends_at).stopped == 1
-    assert again(running).state == State.STOPPING
+    assert reloaded(running).state == State.STOPPING
 
 
 def test_queries_of_a_pass_do_not_grow_with_workspaces(running, alice, clock, django_assert_max_num_queries):

@@ -20,7 +20,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests import sites
 from tests.reclaim.test_rebalancing import devices_of, minutes, node_of
-from tests.rows import again
+from tests.rows import reloaded
 
 pytestmark = pytest.mark.django_db
 WORLD = sites.simulated_machines
@@ -34,8 +34,8 @@ def _notice(settings):
 @pytest.fixture
 def row(make, alice, pool, settle) -> Workspace:
     made = make(alice, "sim-h100-x1", name="trains")
-    settle(90, resting=lambda: again(made).state == State.RUNNING)
-    return again(made)
+    settle(90, resting=lambda: reloaded(made).state == State.RUNNING)
+    return reloaded(made)
 
 
 def tell(row: Workspace, cores: float = 2.0, **rates: float) -> None:
@@ -108,7 +108,7 @@ def test_move_with_checkpoint_is_proposed_without_asking(slow, alice, with_token
     )
     (proposal,) = RebalanceProposal.objects.all()
     assert (proposal.gain, proposal.reason["code"]) == (40, RebalanceCode.WORK_SLOWER)
-    assert again(slow).state == State.RUNNING and not hasattr(again(slow), "preemption")
+    assert reloaded(slow).state == State.RUNNING and not hasattr(reloaded(slow), "preemption")
 
 
 def test_workspace_is_not_moved_again_during_cooldown(slow, olga, settle, live):
@@ -118,10 +118,10 @@ def test_workspace_is_not_moved_again_during_cooldown(slow, olga, settle, live):
     before = devices_of(slow)
     services.apply(actor=olga, proposal_id=RebalanceProposal.objects.get().pk)
     cycle.run()
-    settle(240, resting=lambda: again(slow).state == State.RUNNING and devices_of(slow) != before)
-    moved = again(slow)
+    settle(240, resting=lambda: reloaded(slow).state == State.RUNNING and devices_of(slow) != before)
+    moved = reloaded(slow)
     live(moved, 12, tokens=60.0)
-    (found,) = pacing.progress_of(again(moved))
+    (found,) = pacing.progress_of(reloaded(moved))
     assert (found.percent, found.best_node) == (60, "node-before"), "the best of all counts, and not the last"
     assert proposing.run() == proposing.RebalancePassReport(0, 0, 0)
     throttle_slightly(moved)
@@ -155,7 +155,7 @@ def test_work_must_be_slow_for_a_while_and_still_be(slow, live, clock):
 
 def test_active_neighbours_are_a_cause(slow, make, alice, settle, live):
     other = make(alice, "sim-h100-x1", name="neighbour")
-    settle(90, resting=lambda: again(other).state == State.RUNNING)
+    settle(90, resting=lambda: reloaded(other).state == State.RUNNING)
     (device,) = devices_of(slow)
     # Together they leave some of it free, which alone would be no reason.
     minutes([device], 1980, 0)
@@ -163,7 +163,7 @@ def test_active_neighbours_are_a_cause(slow, make, alice, settle, live):
     held.filter(allocation__workspace=slow).update(milli=500)
     held.filter(allocation__workspace=other).update(device=device, milli=500)
     for _ in range(2):
-        tell(again(other), steps=1.0)
+        tell(reloaded(other), steps=1.0)
         live(slow, 2, tokens=60.0)
     proposing.run()
     found = Discontent.objects.get()
@@ -202,9 +202,9 @@ def test_no_query_without_reported_rates(row, live):
 def test_row_of_another_version_is_reset(row, live):
     live(row, 1, tokens=100.0)
     WorkPace.objects.update(paces='{"tokens": 5}')
-    assert pacing.progress_of(again(row))[0].best is None
+    assert pacing.progress_of(reloaded(row))[0].best is None
     live(row, 2, tokens=90.0)
-    assert pacing.progress_of(again(row))[0].best == 90
+    assert pacing.progress_of(reloaded(row))[0].best == 90
 
 
 def test_queries_do_not_grow_with_past_notices(slow):

@@ -28,7 +28,7 @@ from portal.workspaces.homes import places as home_places
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomePlace, Preemption, Workspace
 from tests import sites
-from tests.rows import again, preempt_at, preempt_cause, preempted_by
+from tests.rows import preempt_at, preempt_cause, preempted_by, reloaded
 from tests.suite.choice import quick_of
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
@@ -59,17 +59,17 @@ def proposals(state: str = ProposalState.OPEN) -> list[RebalanceProposal]:
 def fragmented(make, alice, pool, settle, clock):
     """One of four GPUs is used on each of two nodes; a request for four has waited for two minutes."""
     rows = [make(alice, "sim-h100-x1", name=f"one-{number}") for number in range(5)]
-    settle(90, resting=lambda: all(again(row).state == State.RUNNING for row in rows))
+    settle(90, resting=lambda: all(reloaded(row).state == State.RUNNING for row in rows))
     alone = next(row for row in rows if list(map(node_of, rows)).count(node_of(row)) == 1)
     others = [row for row in rows if row != alone]
     for row in others[1:]:
         workspaces.stop(actor=alice, workspace_id=row.pk)
-    settle(60, resting=lambda: all(again(row).state == State.STOPPED for row in others[1:]))
+    settle(60, resting=lambda: all(reloaded(row).state == State.STOPPED for row in others[1:]))
     waits = make(alice, "sim-h100-x4", name="four")
     clock.shift(120)
     cycle.run()
-    assert again(waits).queue_entry.blocker["rule"] == "placement"
-    return [again(alone), again(others[0]), again(waits)]
+    assert reloaded(waits).queue_entry.blocker["rule"] == "placement"
+    return [reloaded(alone), reloaded(others[0]), reloaded(waits)]
 
 
 # --- room for waiting requests --------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_unchanged_open_proposal_is_not_simulated_again(fragmented, monkeypatch,
 
 def test_pass_reads_no_workspaces_without_suspect_devices(make, alice, pool, settle, monkeypatch):
     row = make(alice, "sim-h100-x1", name="well")
-    settle(90, resting=lambda: again(row).state == State.RUNNING)
+    settle(90, resting=lambda: reloaded(row).state == State.RUNNING)
     minutes(devices_of(row), 1980, 0)
     read, seen = [], reading.read_snapshot
     monkeypatch.setattr(reading, "read_snapshot", lambda now: read.append(now) or seen(now))
@@ -117,7 +117,7 @@ def test_pass_reads_no_workspaces_without_suspect_devices(make, alice, pool, set
 
 def test_overcommitted_node_is_a_suspect(make, alice, pool, settle):
     row = make(alice, "sim-h100-x1", name="crowded")
-    settle(90, resting=lambda: again(row).state == State.RUNNING)
+    settle(90, resting=lambda: reloaded(row).state == State.RUNNING)
     assert proposing.run().discontent == 0
     Pool.objects.update(rebalancing="off")
     held = active(row)[0]
@@ -129,7 +129,7 @@ def test_overcommitted_node_is_a_suspect(make, alice, pool, settle):
 def test_neighbours_on_a_saturated_shared_gpu_are_scored(make, alice, pool, settle):
     row = make(alice, "sim-h100-x1", name="shares")
     other = make(alice, "sim-h100-x1", name="neighbour")
-    settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
+    settle(90, resting=lambda: all(reloaded(each).state == State.RUNNING for each in (row, other)))
     (device,) = devices_of(row)
     minutes([device], 1980, 0)
     DeviceMinute.objects.update(gpu_pct_s=60 * 99)
@@ -140,7 +140,7 @@ def test_neighbours_on_a_saturated_shared_gpu_are_scored(make, alice, pool, sett
     for each in (row, other):
         WorkspaceActivity.objects.update_or_create(
             workspace=each,
-            defaults={"generation": again(each).generation, "observed_at": now, "active": "cpu,gpu"},
+            defaults={"generation": reloaded(each).generation, "observed_at": now, "active": "cpu,gpu"},
         )
     proposing.run()
     found = Discontent.objects.get()
@@ -152,7 +152,7 @@ def test_workspace_on_a_shared_gpu_that_needs_a_scrub_is_not_moved(make, alice, 
     """It could not use the GPU before the neighbour has left, too."""
     Pool.objects.update(scrub_required=scrubbed)
     row, other = make(alice, "sim-h100-x1", name="shares"), make(alice, "sim-h100-x1", name="neighbour")
-    settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
+    settle(90, resting=lambda: all(reloaded(each).state == State.RUNNING for each in (row, other)))
     (device,) = devices_of(row)
     held = AllocatedDevice.objects.filter(active=True)
     held.filter(allocation__workspace=row).update(milli=500)
@@ -171,11 +171,11 @@ def test_move_notifies_the_owner_reaches_its_target_and_the_waiting_request_star
     (row,) = proposals()
     services.apply(actor=olga, proposal_id=row.pk)
     (planned,) = services.planned_moves(row)
-    moved = again(next(each for each in ones if each.pk == planned.workspace))
+    moved = reloaded(next(each for each in ones if each.pk == planned.workspace))
     source, target = planned.source.nodes[0].node, planned.target.nodes[0].node
     assert (node_of(moved).name, preempt_cause(moved), preempted_by(moved)) == (source, "move", str(waits.pk))
     assert preempt_at(moved) == timezone.now() + dt.timedelta(seconds=120)
-    assert again(waits).queue_entry.nominated
+    assert reloaded(waits).queue_entry.nominated
     notice = Notification.objects.get(kind="workspace.preempting")
     assert (notice.user, notice.title.split(" and ")[0]) == (alice, f"{moved.name} is moved")
     asked = Event.objects.get(kind="workspace.preempting")
@@ -184,14 +184,16 @@ def test_move_notifies_the_owner_reaches_its_target_and_the_waiting_request_star
     assert Event.objects.get(kind="rebalance.applied").data["workspaces"] == [str(moved.pk)]
     clock.shift(118)
     sweep()
-    assert again(moved).state == State.RUNNING, "it leaves before its time"
-    settle(240, resting=lambda: again(waits).state == State.RUNNING and again(moved).state == State.RUNNING)
-    assert (again(waits).state, again(moved).state) == (State.RUNNING, State.RUNNING)
+    assert reloaded(moved).state == State.RUNNING, "it leaves before its time"
+    settle(
+        240, resting=lambda: reloaded(waits).state == State.RUNNING and reloaded(moved).state == State.RUNNING
+    )
+    assert (reloaded(waits).state, reloaded(moved).state) == (State.RUNNING, State.RUNNING)
     assert (node_of(waits).name, node_of(moved).name) == (source, target)
     assert [device.uuid for device in devices_of(moved)] == [
         grant.uuid for grant in planned.target.nodes[0].devices
     ]
-    assert again(moved).queue_entry.preemption_count == 0
+    assert reloaded(moved).queue_entry.preemption_count == 0
     assert Move.objects.get().outcome == MoveOutcome.ARRIVED
     assert proposing.run().proposed == 0
     assert moves.count_in_progress() == 0
@@ -266,7 +268,7 @@ def test_move_is_cancelled_when_its_target_is_taken(fragmented, olga, clock):
     Node.objects.filter(pk=target.pk).update(cordoned=True)
     clock.shift(121)
     sweep()
-    moved = again(Workspace.objects.get(pk=planned.workspace))
+    moved = reloaded(Workspace.objects.get(pk=planned.workspace))
     assert (moved.state, preempt_at(moved)) == (State.RUNNING, None)
     assert Move.objects.get().outcome == MoveOutcome.STAYED
     assert Notification.objects.filter(kind="workspace.may_stay", user=moved.owner).count() == 1
@@ -287,7 +289,7 @@ def test_move_is_cancelled_when_the_waiting_request_is_gone(fragmented, olga, al
     (planned,) = services.planned_moves(row)
     workspaces.stop(actor=alice, workspace_id=waits.pk)
     cycle.run()
-    assert preempt_at(again(Workspace.objects.get(pk=planned.workspace))) is None
+    assert preempt_at(reloaded(Workspace.objects.get(pk=planned.workspace))) is None
     proposing.run()
     assert Move.objects.get().outcome == MoveOutcome.STAYED
 
@@ -349,8 +351,8 @@ def test_drain_replaces_a_move_from_the_same_node(fragmented, olga, clock, settl
     (planned,) = services.planned_moves(row)
     moved = Workspace.objects.get(pk=planned.workspace)
     drains.drain_node(actor=olga, node_id=node_of(moved).pk, reason="")
-    assert preempt_cause(again(moved)) == "drain"
-    settle(240, resting=lambda: again(moved).state == State.RUNNING and not again(moved).preempting)
+    assert preempt_cause(reloaded(moved)) == "drain"
+    settle(240, resting=lambda: reloaded(moved).state == State.RUNNING and not reloaded(moved).preempting)
     proposing.run()
     assert Move.objects.get().ended_at is not None
     check_invariants()
@@ -439,10 +441,10 @@ def slowed(make, alice, pool, settle):
     """A workspace on a hot GPU, beside one on a normal GPU."""
     row = make(alice, "sim-h100-x1", name="hot")
     other = make(alice, "sim-h100-x1", name="cool")
-    settle(90, resting=lambda: all(again(each).state == State.RUNNING for each in (row, other)))
+    settle(90, resting=lambda: all(reloaded(each).state == State.RUNNING for each in (row, other)))
     hot(row)
     minutes(devices_of(other), 1980, 0)
-    return again(row)
+    return reloaded(row)
 
 
 def test_workspace_on_a_throttled_gpu_moves_to_another(slowed, olga, settle, with_token):
@@ -457,8 +459,8 @@ def test_workspace_on_a_throttled_gpu_moves_to_another(slowed, olga, settle, wit
     before = devices_of(slowed)
     services.apply(actor=olga, proposal_id=row.pk)
     cycle.run()
-    assert preempt_cause(again(slowed)) == "move", "the queue takes it back"
-    settle(240, resting=lambda: again(slowed).state == State.RUNNING and devices_of(slowed) != before)
+    assert preempt_cause(reloaded(slowed)) == "move", "the queue takes it back"
+    settle(240, resting=lambda: reloaded(slowed).state == State.RUNNING and devices_of(slowed) != before)
     assert not set(before) & set(devices_of(slowed))
     assert Move.objects.get().outcome == MoveOutcome.ARRIVED
     assert proposing.run().proposed == 0

@@ -23,7 +23,7 @@ from portal.workspaces.models import Workspace
 from tests import sites
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
 from tests.reclaim.restarts import allocated_devices, restarted
-from tests.rows import again
+from tests.rows import reloaded
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
@@ -55,13 +55,13 @@ def accelerated(node, make, alice, sent) -> Workspace:
     """A workspace on the only GPU."""
     workspace = make(alice, FLAVOR)
     run_until_ready(sent, workspace)
-    return again(workspace)
+    return reloaded(workspace)
 
 
 def test_released_gpus_are_freed_while_the_workspace_keeps_running(accelerated, alice, sent):
     before = accelerated.resources
     gpus.release(actor=alice, workspace_id=accelerated.pk)
-    leaving = again(accelerated)
+    leaving = reloaded(accelerated)
     assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
     # Still allocated: no end has been observed.
     assert allocated_devices() == 1
@@ -79,7 +79,7 @@ def test_released_gpus_are_freed_while_the_workspace_keeps_running(accelerated, 
     assert (entry.actor, entry.cause) == (alice, {})
     # Idempotent.
     gpus.release(actor=alice, workspace_id=accelerated.pk)
-    assert again(accelerated).state == State.RUNNING
+    assert reloaded(accelerated).state == State.RUNNING
 
 
 def test_attached_workspace_queues_and_gets_its_gpus_again(accelerated, alice, make, sent):
@@ -92,14 +92,14 @@ def test_attached_workspace_queues_and_gets_its_gpus_again(accelerated, alice, m
     gpus.attach(actor=alice, workspace_id=runs.pk)
     assert answer(sent, "stop", "absent")
     sweep()
-    waits = again(runs)
+    waits = reloaded(runs)
     assert (waits.state, waits.gpu_released, waits.resources) == (State.PENDING, False, before)
     assert waits.queue_entry.position == 1
     assert waits.queue_entry.reason
     assert waits.requested_at > other.requested_at
     # A user who does not want to wait continues without GPUs.
     gpus.release(actor=alice, workspace_id=runs.pk)
-    assert again(runs).state == State.PROVISIONING
+    assert reloaded(runs).state == State.PROVISIONING
     assert allocated_devices() == 1
 
 
@@ -107,20 +107,20 @@ def test_next_in_the_queue_gets_the_released_gpu(catalog, tmp_path, make, alice,
     simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=1, gpus=1)
     first = make(alice, "sim-h100-x1")
     run_node()
-    assert again(first).state in (State.PROVISIONING, State.RUNNING)
+    assert reloaded(first).state in (State.PROVISIONING, State.RUNNING)
     Workspace.objects.filter(pk=first.pk, state=State.PROVISIONING).update(next_reconcile_at=timezone.now())
     sweep()
     run_node()
-    assert again(first).state == State.RUNNING
+    assert reloaded(first).state == State.RUNNING
     second = make(bob, "sim-h100-x1")
-    assert again(second).state == State.PENDING
+    assert reloaded(second).state == State.PENDING
     gpus.release(actor=alice, workspace_id=first.pk)
     for _ in range(4):
         Workspace.objects.filter(next_reconcile_at__isnull=False).update(next_reconcile_at=timezone.now())
         sweep()
         run_node()
-    assert again(first).gpu_released
-    assert (again(first).state, again(second).state) == (State.RUNNING, State.RUNNING)
+    assert reloaded(first).gpu_released
+    assert (reloaded(first).state, reloaded(second).state) == (State.RUNNING, State.RUNNING)
     check_invariants()
 
 
@@ -128,18 +128,18 @@ def test_stop_wins_over_a_release_and_next_start_has_no_gpus(accelerated, alice,
     gpus.release(actor=alice, workspace_id=accelerated.pk)
     services.stop(actor=alice, workspace_id=accelerated.pk)
     assert answer(sent, "stop", "absent")
-    assert again(accelerated).state == State.STOPPED
+    assert reloaded(accelerated).state == State.STOPPED
     services.start(actor=alice, workspace_id=accelerated.pk)
-    assert (again(accelerated).state, allocated_devices()) == (State.PROVISIONING, 0)
+    assert (reloaded(accelerated).state, allocated_devices()) == (State.PROVISIONING, 0)
 
 
 def test_release_of_a_stopped_workspace_applies_at_once(accelerated, alice, sent):
     services.stop(actor=alice, workspace_id=accelerated.pk)
     assert answer(sent, "stop", "absent")
     gpus.release(actor=alice, workspace_id=accelerated.pk)
-    assert (again(accelerated).state, again(accelerated).gpu_released) == (State.STOPPED, True)
+    assert (reloaded(accelerated).state, reloaded(accelerated).gpu_released) == (State.STOPPED, True)
     gpus.attach(actor=alice, workspace_id=accelerated.pk)
-    assert (again(accelerated).state, again(accelerated).gpu_released) == (State.STOPPED, False)
+    assert (reloaded(accelerated).state, reloaded(accelerated).gpu_released) == (State.STOPPED, False)
     assert not sent.commands
 
 
@@ -152,7 +152,7 @@ def test_release_is_refused_without_permission_or_in_a_wrong_state(accelerated, 
     with pytest.raises(StateConflict) as refused:
         gpus.release(actor=alice, workspace_id=accelerated.pk)
     assert refused.value.reason.code == "gpu_not_changeable"
-    assert not again(accelerated).gpu_released
+    assert not reloaded(accelerated).gpu_released
 
 
 def test_refused_attach_keeps_the_workspace_running(accelerated, alice, sent, monkeypatch):
@@ -166,7 +166,7 @@ def test_refused_attach_keeps_the_workspace_running(accelerated, alice, sent, mo
     monkeypatch.setattr(gpus, "admission_policy", RefusesAll)
     with pytest.raises(StateConflict):
         gpus.attach(actor=alice, workspace_id=runs.pk)
-    assert (again(runs).state, again(runs).gpu_released) == (State.RUNNING, True)
+    assert (reloaded(runs).state, reloaded(runs).gpu_released) == (State.RUNNING, True)
     assert not Event.objects.filter(kind="workspace.gpu_attached").exists()
 
 
@@ -191,7 +191,7 @@ def idle(workspace: Workspace, minutes: float, *, gpu: float | None = None) -> p
     WorkspaceActivity.objects.update_or_create(
         workspace=workspace,
         defaults={
-            "generation": again(workspace).generation,
+            "generation": reloaded(workspace).generation,
             "observed_at": timezone.now(),
             "idle_s": minutes * 60,
             "gpu_idle_s": (minutes if gpu is None else gpu) * 60,
@@ -210,7 +210,7 @@ def test_gpus_are_released_once_after_the_notice(accelerated, alice, clock, sent
     assert idle(accelerated, 31).warned == 1
     notice = ReclaimNotice.objects.get()
     assert (notice.cause, notice.reason["code"]) == ("release", "released_by_idle")
-    found = presenters.activity_of(again(accelerated))
+    found = presenters.activity_of(reloaded(accelerated))
     assert (found["step"], found["idle_limit_s"]) == ("release", 3600)
     page = as_user(alice).get(f"/workspaces/{accelerated.pk}/").content.decode()
     assert "GPUs are released in" in page
@@ -222,7 +222,7 @@ def test_gpus_are_released_once_after_the_notice(accelerated, alice, clock, sent
     assert "The app restarts without GPUs" in said["text"]
     clock.shift(1801)
     assert idle(accelerated, 61).released == 1
-    assert again(accelerated).state == State.STOPPING
+    assert reloaded(accelerated).state == State.STOPPING
     assert Event.objects.get(kind="workspace.stop").cause["code"] == "released_by_idle"
     told = Notification.objects.filter(user=alice, kind="workspace.gpu_released").get()
     assert "GPUs of" in told.title and "released" in told.title
@@ -247,7 +247,7 @@ def test_keeping_or_a_policy_change_withdraws_the_release_notice(accelerated, al
         assert idle(accelerated, 61).withdrawn == 1
         assert idle(accelerated, 61).warned == 1
         assert ReclaimNotice.objects.get().cause == "idle"
-    assert again(accelerated).state == State.RUNNING
+    assert reloaded(accelerated).state == State.RUNNING
 
 
 def test_workspace_that_cannot_run_without_gpus_is_stopped(accelerated, clock, monkeypatch):
@@ -261,7 +261,7 @@ def test_workspace_that_cannot_run_without_gpus_is_stopped(accelerated, clock, m
     monkeypatch.setattr(gpus, "release", refuse)
     done = idle(accelerated, 61)
     assert (done.released, done.stopped) == (0, 1)
-    assert again(accelerated).desired_state == DesiredState.STOPPED
+    assert reloaded(accelerated).desired_state == DesiredState.STOPPED
 
 
 def test_preview_counts_releases_and_freed_time(accelerated, alice, clock):

@@ -18,7 +18,7 @@ from portal.workspaces.models import Workspace
 from tests import sites
 from tests.factories import FlavorFactory, TeamFactory, local_pool_with, node_info, simulated_pool
 from tests.reclaim.restarts import allocated_devices, restarted
-from tests.rows import again
+from tests.rows import reloaded
 from tests.workspaces.helpers import answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -51,12 +51,12 @@ def sizes(catalog):
 def runs(sizes, make, alice, sent) -> Workspace:
     workspace = make(alice, "one")
     run_until_ready(sent, workspace)
-    return again(workspace)
+    return reloaded(workspace)
 
 
 def test_running_workspace_restarts_with_the_new_size_through_the_queue(runs, sizes, alice, sent):
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
-    leaving = again(runs)
+    leaving = reloaded(runs)
     assert (leaving.state, leaving.desired_state) == (State.STOPPING, DesiredState.RUNNING)
     # Its allocation is kept until its end is observed.
     assert (allocated_devices(), leaving.amounts["gpu"]) == (1, 1000)
@@ -72,7 +72,7 @@ def test_running_workspace_restarts_with_the_new_size_through_the_queue(runs, si
     entry = Event.objects.get(kind="workspace.resized")
     assert (entry.actor, entry.data) == (alice, {"before": "one", "flavor": "two"})
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["two"])
-    assert again(runs).state == State.RUNNING
+    assert reloaded(runs).state == State.RUNNING
     assert Event.objects.filter(kind="workspace.resized").count() == 1
 
 
@@ -80,26 +80,29 @@ def test_requested_times_are_kept_within_the_limits_of_the_new_flavor(sizes, mak
     made = make(alice, "one", lifetime_s=5 * 3600, expected_s=3 * 3600)
     run_until_ready(sent, made)
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=sizes["two"])
-    assert (again(made).lifetime_s, again(made).expected_s) == (5 * 3600, 3 * 3600)
+    assert (reloaded(made).lifetime_s, reloaded(made).expected_s) == (5 * 3600, 3 * 3600)
     short = FlavorFactory(slug="short", max_lifetime_hours=2)
     services.stop(actor=alice, workspace_id=made.pk)
     assert answer(sent, "stop", "absent")
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=short)
-    assert (again(made).lifetime_s, again(made).expected_s) == (2 * 3600, 2 * 3600)
+    assert (reloaded(made).lifetime_s, reloaded(made).expected_s) == (2 * 3600, 2 * 3600)
 
 
 def test_resize_applies_to_the_queued_request_or_the_next_start(runs, sizes, make, bob, sent):
     waits = make(bob, "two")
     assert waits.state == State.PENDING
     resizing.resize(actor=bob, workspace_id=waits.pk, flavor=sizes["one"])
-    assert (again(waits).state, again(waits).flavor.slug) == (State.PROVISIONING, "one")
+    assert (reloaded(waits).state, reloaded(waits).flavor.slug) == (State.PROVISIONING, "one")
     sent.clear()
     stopped = make(bob, "plain", name="other")
     services.stop(actor=bob, workspace_id=stopped.pk)
     Workspace.objects.filter(pk=stopped.pk).update(state=State.STOPPED)
     sent.clear()
     resizing.resize(actor=bob, workspace_id=stopped.pk, flavor=sizes["two"])
-    assert (again(stopped).state, again(stopped).resources["accelerators"]["count"]) == (State.STOPPED, 2)
+    assert (reloaded(stopped).state, reloaded(stopped).resources["accelerators"]["count"]) == (
+        State.STOPPED,
+        2,
+    )
     assert not sent.commands
 
 
@@ -109,7 +112,7 @@ def test_resize_of_a_released_workspace_applies_when_gpus_are_attached(runs, siz
     before = small.generation
     # Equal resources: no restart.
     resizing.resize(actor=alice, workspace_id=small.pk, flavor=sizes["two"])
-    same = again(small)
+    same = reloaded(small)
     assert (same.state, same.generation, same.gpu_released) == (State.RUNNING, before, True)
     assert same.flavor.slug == "two"
     assert (same.resources["accelerators"]["count"], same.resources["cpu_milli"]) == (0, 2000)
@@ -144,7 +147,7 @@ def test_refused_resize_changes_nothing(runs, sizes, alice, bob):
     reserved.teams.add(TeamFactory())
     with pytest.raises(NotAllowed):
         resizing.resize(actor=alice, workspace_id=runs.pk, flavor=reserved)
-    kept = again(runs)
+    kept = reloaded(runs)
     assert (kept.state, kept.flavor.slug, kept.resources) == (State.RUNNING, "one", runs.resources)
     assert not Event.objects.filter(kind="workspace.resized").exists()
     Workspace.objects.filter(pk=runs.pk).update(state=State.STOPPING)
@@ -159,7 +162,7 @@ def test_resize_to_another_pool_is_refused(runs, sizes, alice, tmp_path):
     with pytest.raises(StateConflict) as refused:
         resizing.resize(actor=alice, workspace_id=runs.pk, flavor=elsewhere)
     assert refused.value.reason.code == "files_in_another_pool"
-    assert again(runs).flavor.slug == "one"
+    assert reloaded(runs).flavor.slug == "one"
 
 
 def test_resize_killed_between_its_steps_is_completed_by_the_sweep(runs, sizes, alice, sent):
@@ -175,9 +178,9 @@ def test_stop_wins_over_a_resize_and_next_start_has_the_new_size(runs, sizes, al
     resizing.resize(actor=alice, workspace_id=runs.pk, flavor=sizes["plain"])
     services.stop(actor=alice, workspace_id=runs.pk)
     assert answer(sent, "stop", "absent")
-    assert again(runs).state == State.STOPPED
+    assert reloaded(runs).state == State.STOPPED
     services.start(actor=alice, workspace_id=runs.pk)
-    assert (again(runs).state, allocated_devices()) == (State.PROVISIONING, 0)
+    assert (reloaded(runs).state, allocated_devices()) == (State.PROVISIONING, 0)
 
 
 # --- expected start -------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ def test_resize_verdict_counts_own_allocation_as_free(runs, sizes, make, bob):
     """Two GPUs are free for the workspace that returns one, not for others."""
     for _ in range(2):
         two, three, plain = admission.assess_resize(
-            again(runs), [sizes["two"], sizes["three"], sizes["plain"]]
+            reloaded(runs), [sizes["two"], sizes["three"], sizes["plain"]]
         )
         assert (two.outcome, three.outcome) == (Outcome.FITS_NOW, Outcome.IMPOSSIBLE)
         assert plain.outcome is Outcome.FITS_NOW
@@ -195,7 +198,7 @@ def test_resize_verdict_counts_own_allocation_as_free(runs, sizes, make, bob):
     assert other.outcome is Outcome.QUEUED
     # The other GPU is in use, so it would wait now.
     make(bob, "one")
-    (two,) = admission.assess_resize(again(runs), [sizes["two"]])
+    (two,) = admission.assess_resize(reloaded(runs), [sizes["two"]])
     assert two.outcome is Outcome.QUEUED
     check_invariants()
 
@@ -204,7 +207,7 @@ def test_pending_request_does_not_block_its_own_resize(sizes, make, alice, bob, 
     first = make(bob, "two")
     assert first.state == State.PROVISIONING
     waits = make(alice, "two")
-    (verdict,) = admission.assess_resize(again(waits), [sizes["one"]])
+    (verdict,) = admission.assess_resize(reloaded(waits), [sizes["one"]])
     assert (verdict.outcome, verdict.position) == (Outcome.QUEUED, 1)
 
 
@@ -250,10 +253,10 @@ def test_resize_page_shows_effects_and_expected_start_and_resizes(
     assert web.post(f"{page}resize/").status_code == 400
     refused = web.post(f"{page}resize/", {"flavor": "three"})
     assert refused.status_code == 409 or refused.status_code == 422
-    assert again(runs).state == State.RUNNING
+    assert reloaded(runs).state == State.RUNNING
     done = web.post(f"{page}resize/", {"flavor": "plain"})
     assert (done.status_code, done["Location"]) == (302, page)
-    assert again(runs).state == State.STOPPING
+    assert reloaded(runs).state == State.STOPPING
     assert "No other size available" in web.get(f"{page}resize/").content.decode()
 
 

@@ -19,7 +19,7 @@ from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests import sites
-from tests.rows import again
+from tests.rows import reloaded
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -53,7 +53,7 @@ def stopped(make, alice, local_pool, sent, clock) -> Workspace:
         WorkspaceActivity.objects.update_or_create(
             workspace=workspace,
             defaults={
-                "generation": again(workspace).generation,
+                "generation": reloaded(workspace).generation,
                 "observed_at": timezone.now(),
                 "idle_s": 3600,
                 "report": json.dumps({"at_s": timezone.now().timestamp()}),
@@ -63,17 +63,17 @@ def stopped(make, alice, local_pool, sent, clock) -> Workspace:
         workspace.status.save()
         at(clock, 1, hour, minute)
     assert answer(sent, "stop", "absent")
-    assert again(workspace).state == State.STOPPED
+    assert reloaded(workspace).state == State.STOPPED
     return workspace
 
 
 def test_scheduled_start_happens_once_with_a_notice(stopped, alice, clock, sent, as_user):
-    assert presenters.activity_of(again(stopped))["starts_at"] == datetime(2027, 11, 2, 8, tzinfo=UTC)
+    assert presenters.activity_of(reloaded(stopped))["starts_at"] == datetime(2027, 11, 2, 8, tzinfo=UTC)
     page = as_user(alice).get(f"/workspaces/{stopped.pk}/").content.decode()
     assert "Stopped by a schedule" in page
     assert at(clock, 2, 7, 59).started == 0
     assert at(clock, 2, 8).started == 1
-    assert again(stopped).state == State.PROVISIONING
+    assert reloaded(stopped).state == State.PROVISIONING
     assert Notification.objects.get(user=alice, kind="workspace.scheduled_start").title.endswith(
         "starts again"
     )
@@ -84,18 +84,18 @@ def test_scheduled_start_happens_once_with_a_notice(stopped, alice, clock, sent,
 
 def test_stop_by_the_user_cancels_the_scheduled_start(stopped, alice, clock):
     services.stop(actor=alice, workspace_id=stopped.pk)
-    assert presenters.activity_of(again(stopped))["starts_at"] is None
+    assert presenters.activity_of(reloaded(stopped))["starts_at"] is None
     assert at(clock, 2, 8).started == 0
-    assert again(stopped).state == State.STOPPED
+    assert reloaded(stopped).state == State.STOPPED
 
 
 def test_later_start_and_stop_by_the_user_cancel_the_scheduled_start(stopped, alice, clock, sent):
     services.start(actor=alice, workspace_id=stopped.pk)
-    run_until_ready(sent, again(stopped))
+    run_until_ready(sent, reloaded(stopped))
     services.stop(actor=alice, workspace_id=stopped.pk)
     assert answer(sent, "stop", "absent")
     assert at(clock, 2, 8).started == 0
-    assert again(stopped).state == State.STOPPED
+    assert reloaded(stopped).state == State.STOPPED
 
 
 def test_schedule_does_not_start_a_workspace_stopped_by_its_user(make, alice, local_pool, sent, clock):
@@ -139,7 +139,7 @@ def test_crash_during_the_start_is_completed_by_the_next_pass(stopped, clock, mo
     with monkeypatch.context() as killed:
         killed.setattr(scheduled_starts, "_notify", crash)
         assert at(clock, 2, 8).started == 0
-    assert again(stopped).state == State.STOPPED
+    assert reloaded(stopped).state == State.STOPPED
     assert at(clock, 2, 8, 1).started == 1
 
 

@@ -12,7 +12,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, local_pool_with, node_info
 from tests.reclaim.restarts import allocated_devices, stop_and_free
-from tests.rows import again
+from tests.rows import reloaded
 from tests.workspaces.helpers import check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -63,15 +63,15 @@ def test_workspace_starts_without_gpus_if_busy_and_attaches_later(holder, make, 
     run_until_ready(sent, made)
     stop_and_free(holder, sent)
     gpus.attach(actor=alice, workspace_id=made.pk)
-    assert again(made).resources["accelerators"]["count"] == 1
-    assert (again(made).resources["cpu_milli"], again(made).gpu_awaited) == (3000, False)
+    assert reloaded(made).resources["accelerators"]["count"] == 1
+    assert (reloaded(made).resources["cpu_milli"], reloaded(made).gpu_awaited) == (3000, False)
 
 
 def test_start_without_gpus_preempts_no_workspace(holder, make, alice, clock, settings):
     settings.BERTH_PREEMPTION, settings.BERTH_MIN_RUN_S = True, 60
     clock.shift(3600)
     make(alice, FLAVOR, start_without_gpu=True)
-    assert again(holder).preempting is None
+    assert reloaded(holder).preempting is None
 
 
 def test_workspace_waits_for_gpus_if_it_would_wait_anyway(holder, make, alice, bob):
@@ -101,7 +101,7 @@ def test_user_is_notified_once_when_the_gpu_is_free(holder, make, alice, sent):
     assert (free_gpus.run(), notice_count(alice)) == (1, 1)
     Notification.objects.update(read_at=made.created_at)
     assert (free_gpus.run(), notice_count(alice)) == (0, 1)
-    assert (again(made).state, again(made).gpu_released) == (State.RUNNING, True)
+    assert (reloaded(made).state, reloaded(made).gpu_released) == (State.RUNNING, True)
 
 
 def test_one_free_gpu_notifies_one_user_longest_wait_first(holder, make, alice, bob, sent):
@@ -118,7 +118,7 @@ def test_no_notice_of_a_free_gpu_after_the_user_has_acted(holder, make, alice, s
     made = make(alice, FLAVOR, start_without_gpu=True)
     run_until_ready(sent, made)
     resizing.resize(actor=alice, workspace_id=made.pk, flavor=FlavorFactory(slug="no-gpu", cpu_milli=2000))
-    assert not again(made).gpu_awaited
+    assert not reloaded(made).gpu_awaited
     stop_and_free(holder, sent)
     assert (free_gpus.run(), notice_count(alice)) == (0, 0)
 

@@ -13,7 +13,7 @@ from portal.reclaim.models import WorkspaceActivity
 from portal.workspaces import results
 from portal.workspaces.lifecycle import State
 from tests import sites
-from tests.rows import again
+from tests.rows import reloaded
 
 WORLD = sites.one_machine
 
@@ -77,7 +77,7 @@ def test_owner_is_notified_once_of_seven_unused_gpus(running, alice, clock, sett
     page = browser.get(f"/workspaces/{running.pk}/").content.decode()
     assert "7 of 8 GPUs unused for 23 min" in page
     # The workspace continues: its work on one GPU is not stopped.
-    assert again(running).state == State.RUNNING
+    assert reloaded(running).state == State.RUNNING
     live(1, 90, *[50] * 7)
     assert "GPUs unused" not in browser.get(f"/workspaces/{running.pk}/").content.decode()
     live(25, 90, *[0] * 7)

@@ -1,7 +1,7 @@
-"""Walks the portal's own look, clock and ladder over a recorded history, without a database.
+"""Replay a recorded history through the portal's observation and reclaim decisions, without a database.
 
-Reports are read by `observing.report_of` and `observing.next_activity`, rows and all, once a minute; every 30
-seconds `decide` says what is due, and notices are kept as a pass keeps them.
+`observing.report_of` and `observing.next_activity` read the reports once a minute, including their rows.
+Every 30 seconds `decide` returns due actions, and notices are stored as by a pass.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Portal:
         """As in `observing.run`."""
         if self.heartbeat_at is None:
             return
-        kept = None
+        record = None
         if self.row is not None:
             row = self.row
-            kept = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
+            record = ActivityRecord(row.generation, row.idle_s, row.gpu_idle_s, row.active, row.report)
         report = report_of(True, activity, self.heartbeat_at, self.seen, self.gpu_idle_since)
-        self.row = next_activity(WORKSPACE, 1, kept, report) or self.row
+        self.row = next_activity(WORKSPACE, 1, record, report) or self.row
 
     def run_state(self, now: datetime) -> RunState:
         """As in `passes.run_state_of`, for a workspace without an end."""
@@ -88,7 +88,7 @@ def walk(
 
     `lost` selects reports that do not arrive, by time.
     """
-    found, portal, notice = Outcome(), Portal(), None
+    outcome, portal, notice = Outcome(), Portal(), None
     reports = (report for report in with_gpu(history, until_s) if not lost(report[0]))
     following = next(reports, None)
     last_pass: datetime | None = None
@@ -102,9 +102,9 @@ def walk(
         if elapsed_s % INTERVAL_S == 0:
             portal.look(history.activity)
             if portal.row is None or portal.row.idle_s == 0:
-                found.active_s = elapsed_s
+                outcome.active_s = elapsed_s
             if portal.row is not None and portal.row.active and elapsed_s > until_s / 2:
-                found.signals.update(portal.row.active.split(","))
+                outcome.signals.update(portal.row.active.split(","))
         away = now - last_pass if last_pass is not None else timedelta(0)
         if notice is not None and not 0 <= away.total_seconds() <= MIN_OUTAGE_S:
             notice = replace(notice, due_at_s=notice.due_at_s + away.total_seconds())
@@ -114,14 +114,14 @@ def walk(
             assert verdict.cause is not None
             assert verdict.due_at_s is not None
             notice = Notice(verdict.cause, now.timestamp(), verdict.due_at_s)
-            found.warned_s.append(elapsed_s)
+            outcome.warned_s.append(elapsed_s)
         elif verdict.step is Step.WITHDRAW:
             notice = None
         elif verdict.step is Step.STOP:
-            found.stopped_s = elapsed_s
-            return found
+            outcome.stopped_s = elapsed_s
+            return outcome
         elapsed_s += PASS_S
-    return found
+    return outcome
 
 
 def with_gpu(history: History, until_s: float) -> Iterator[tuple[float, Figures]]:

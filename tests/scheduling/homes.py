@@ -39,19 +39,19 @@ def orders(sent: Broker) -> list[HomeMoveOrder]:
     return [messages.load(message.kwargs["order"], HomeMoveOrder) for message in sent.take("node.move_home")]
 
 
-def answer(given: HomeMoveOrder, *, mib: int = 100, failure: Failure | None = None) -> bool:
+def answer(command: HomeMoveOrder, *, mib: int = 100, failure: Failure | None = None) -> bool:
     """Answer a command as completed at once, or as failed."""
     fetched = {"phase": MovePhase.PLACED, "bytes_done": mib << 20, "bytes_total": mib << 20}
-    said = fetched if given.do is MoveCommand.FETCH and failure is None else {}
+    details = fetched if command.do is MoveCommand.FETCH and failure is None else {}
     return home_moves.apply(
-        HomeMoved(given.move, given.lease, given.do, done=failure is None, failure=failure, **said)
+        HomeMoved(command.move, command.lease, command.do, done=failure is None, failure=failure, **details)
     )
 
 
 def finish_moves(sent: Broker) -> None:
     """Complete all moves, including removal of old copies, and start what waited for them."""
-    while given := orders(sent):
-        for order in given:
+    while commands := orders(sent):
+        for order in commands:
             answer(order)
     reconcile_waiting()
 

@@ -107,7 +107,7 @@ def test_replay_and_creation_call_the_same_functions(make, alice, team, catalog)
     site = Site(pools_of(nodes, DEFAULT_MIX, policy="fragmentation", layout=DEFAULT_LAYOUT))
     request = ResourceRequest(1000, 1024, accelerators=AcceleratorRequest(count=1))
     with recorded() as calls:
-        assert site.preview(request) == site.ask(request) != ()
+        assert site.preview(request) == site.submit(request) != ()
     assert names((*DECISION, admission.assess_on)) <= {name for name, _ in calls}
     by_itself = {name for name in of_bench(calls) if name.split(".")[0] in {kind.__name__ for kind in ENGINE}}
     assert by_itself == {"PoolPlacer.placement_of"}

@@ -26,7 +26,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace
 from tests import sites
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory, create_workspace
-from tests.rows import again, error_code, error_message, preempt_at, preempt_cause
+from tests.rows import error_code, error_message, preempt_at, preempt_cause, reloaded
 from tests.snapshots import rows_changed
 from tests.sweeps import sweep
 
@@ -69,10 +69,10 @@ def in_cohort(*shares, borrowing=None):
 def test_pool_is_the_limit_without_a_quota(make, alice, pool):
     first, second, third = (make(alice, "sim-h100-x4") for _ in range(3))
     assert states(first, second, third) == ["provisioning", "provisioning", "pending"]
-    assert again(first).amounts[H100] == 4000
-    assert again(third).queue_entry.position == 1
-    assert "13 of 128 CPU cores free, needs 115" in error_message(again(third))
-    assert "8 × Simulated H100 held by Vision" in error_message(again(third))
+    assert reloaded(first).amounts[H100] == 4000
+    assert reloaded(third).queue_entry.position == 1
+    assert "13 of 128 CPU cores free, needs 115" in error_message(reloaded(third))
+    assert "8 × Simulated H100 held by Vision" in error_message(reloaded(third))
 
 
 def test_team_waits_for_its_quota_and_sees_the_amount(make, alice, bob, team, pool):
@@ -81,10 +81,10 @@ def test_team_waits_for_its_quota_and_sees_the_amount(make, alice, bob, team, po
     second = make(bob, "sim-h100-x1")
     assert states(first, second) == ["provisioning", "pending"]
     assert (
-        error_message(again(second))
+        error_message(reloaded(second))
         == "The workspace needs 1 × Simulated H100. The limit of Vision is 2 × Simulated H100, with 0 left."
     )
-    assert again(second).queue_entry.blocker["rule"] == "team_limit"
+    assert reloaded(second).queue_entry.blocker["rule"] == "team_limit"
     services.stop(actor=alice, workspace_id=first.pk)
 
 
@@ -149,7 +149,7 @@ def test_borrowing_limit_is_enforced(make, alice, team, other, pool):
     make(alice, "sim-h100-x1")
     third = make(alice, "sim-h100-x1")
     assert states(third) == ["pending"]
-    assert again(third).queue_entry.blocker["rule"] == "team_limit"
+    assert reloaded(third).queue_entry.blocker["rule"] == "team_limit"
 
 
 def test_member_cap_overrides_the_general_cap(make, alice, bob, team, pool):
@@ -167,8 +167,8 @@ def test_site_limit_applies_to_all_teams_together(make, alice, dora, other, pool
     make(alice, "sim-h100-x2")
     late = make(dora, "sim-h100-x1", team=other)
     assert states(late) == ["pending"]
-    assert again(late).queue_entry.blocker["rule"] == "site_limit"
-    assert "held by Vision" in error_message(again(late))
+    assert reloaded(late).queue_entry.blocker["rule"] == "site_limit"
+    assert "held by Vision" in error_message(reloaded(late))
     assert verdict_of(alice, alice.teams.get(), "sim-h100-x4").outcome is Outcome.IMPOSSIBLE
 
 
@@ -182,15 +182,15 @@ def test_blocker_names_holders_and_their_idle_amount(make, alice, dora, other, p
         beat(results, row, percent)
     clock.shift(7200)
     beat(results, idle, 0)
-    message = error_message(again(make(dora, "sim-h100-x1", team=other)))
+    message = error_message(reloaded(make(dora, "sim-h100-x1", team=other)))
     assert "2 × Simulated H100 held by Vision" in message
     assert "(1 idle for 2 h)" in message
     beat(results, idle, None)
-    assert again(idle).status.gpu_idle_since is None, "what is not measured counts as used"
+    assert reloaded(idle).status.gpu_idle_since is None, "what is not measured counts as used"
 
 
 def beat(results, row, percent):
-    row = again(row)
+    row = reloaded(row)
     results.agent_heartbeat(
         workspace_id=row.pk,
         generation=row.generation,
@@ -226,12 +226,12 @@ def test_equal_requests_start_by_age_as_capacity_frees(make, alice, bob, pool, s
     for n in range(3):
         clock.shift(0.01)
         waiting.append(make(bob, "sim-h100-x4", name=f"w{n}"))
-    assert [again(row).queue_entry.position for row in waiting] == [1, 2, 3]
+    assert [reloaded(row).queue_entry.position for row in waiting] == [1, 2, 3]
     settle(30, resting=lambda: states(first, second) == ["running"] * 2)
     services.stop(actor=alice, workspace_id=first.pk)
     settle(60, resting=lambda: states(waiting[0]) == ["running"])
     assert states(*waiting) == ["running", "pending", "pending"]
-    assert [again(row).queue_entry.position for row in waiting] == [None, 1, 2]
+    assert [reloaded(row).queue_entry.position for row in waiting] == [None, 1, 2]
 
 
 def test_backfill_is_allowed_only_without_delaying_the_head(make, alice, pool):
@@ -248,7 +248,7 @@ def test_backfill_is_allowed_only_without_delaying_the_head(make, alice, pool):
     make(alice, "long3")
     head = make(alice, "sim-h100-x4")
     assert states(head) == ["pending"]
-    assert again(head).queue_entry.reservation_seq == 1
+    assert reloaded(head).queue_entry.reservation_seq == 1
     late, short = make(alice, "forever"), make(alice, "short")
     assert states(short) == ["provisioning"]
     # It fits now, but would still run when the head is due.
@@ -266,7 +266,7 @@ def test_reservation_keeps_its_capacity_free(make, alice, dora, team, other, poo
         state=ReservationState.BOOKED,
     )
     blocked = make(alice, "sim-h100-x1")
-    assert again(blocked).queue_entry.blocker["rule"] == "booking"
+    assert reloaded(blocked).queue_entry.blocker["rule"] == "booking"
     assert states(make(dora, "sim-h100-x4", team=other)) == ["provisioning"]
     clock.shift(3700)
     cycle.run()
@@ -292,15 +292,15 @@ def test_owner_reclaims_its_quota_and_the_borrower_is_requeued(
 ):
     owner = make(dora, "sim-h100-x4", team=other)
     assert states(owner) == ["pending"]
-    (victim,) = [row for row in map(again, borrowed) if preempt_at(row)]
+    (victim,) = [row for row in map(reloaded, borrowed) if preempt_at(row)]
     assert preempt_at(victim) == timezone.now() + dt.timedelta(seconds=120)
     assert preempt_cause(victim) == "reclaim"
     assert Event.objects.get(kind="workspace.preempting").workspace == victim
     assert Notification.objects.get(kind="workspace.preempting").user == alice
     cycle.run()
-    assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1, "nobody else is asked"
+    assert sum(preempt_at(row) is not None for row in map(reloaded, borrowed)) == 1, "nobody else is asked"
     settle(200, resting=lambda: states(owner) == ["running"])
-    victim = again(victim)
+    victim = reloaded(victim)
     assert (victim.state, victim.desired_state, victim.queue_entry.preemption_count) == (
         State.PENDING,
         DesiredState.RUNNING,
@@ -319,9 +319,9 @@ def test_overcommitted_nodes_can_be_freed_by_preemption(borrowed, make, dora, ot
     rows_changed()
     owner = make(dora, "sim-h100-x1", team=other)
     assert states(owner) == ["pending"]
-    assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1
+    assert sum(preempt_at(row) is not None for row in map(reloaded, borrowed)) == 1
     cycle.run()
-    assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1
+    assert sum(preempt_at(row) is not None for row in map(reloaded, borrowed)) == 1
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_preempted_workspace_stopped_by_its_user_stays_stopped(
     assert states(victim) == ["stopping"]
     services.stop(actor=alice, workspace_id=victim.pk)
     settle(60, resting=lambda: states(owner) == ["running"])
-    assert again(victim).state == State.STOPPED
+    assert reloaded(victim).state == State.STOPPED
 
 
 def test_higher_priority_preempts_within_the_team(make, alice, team, pool, settle, clock):

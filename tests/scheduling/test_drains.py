@@ -20,7 +20,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import local_pool_with, node_info
-from tests.rows import again, preempt_at, preempt_cause, preempted_by
+from tests.rows import preempt_at, preempt_cause, preempted_by, reloaded
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
 
@@ -36,8 +36,8 @@ def _grace(settings):
 def running(make, alice, pool, settle):
     """A running workspace with one GPU on a simulated node."""
     row = make(alice, "sim-h100-x1", name="one")
-    settle(60, resting=lambda: again(row).state == State.RUNNING)
-    return again(row)
+    settle(60, resting=lambda: reloaded(row).state == State.RUNNING)
+    return reloaded(row)
 
 
 def node_of(row) -> Node:
@@ -58,7 +58,7 @@ def events(kind: str) -> int:
 def test_drain_notifies_stops_and_restarts_workspaces_elsewhere(running, olga, alice, settle, clock):
     node = node_of(running)
     found = drains.drain_node(actor=olga, node_id=node.pk, reason="New memory")
-    row = again(running)
+    row = reloaded(running)
     assert (found.asked, found.left, found.until) == (1, 1, preempt_at(row))
     assert preempt_at(row) == timezone.now() + dt.timedelta(seconds=120)
     assert (preempted_by(row), preempt_cause(row), row.state) == ("", "drain", State.RUNNING)
@@ -74,9 +74,9 @@ def test_drain_notifies_stops_and_restarts_workspaces_elsewhere(running, olga, a
     assert "1 workspace is there yet" in str(found)
     clock.shift(119)
     sweep()
-    assert again(row).state == State.RUNNING, "it leaves before its time"
-    settle(200, resting=lambda: again(row).state == State.RUNNING and node_of(row) != node)
-    row = again(row)
+    assert reloaded(row).state == State.RUNNING, "it leaves before its time"
+    settle(200, resting=lambda: reloaded(row).state == State.RUNNING and node_of(row) != node)
+    row = reloaded(row)
     assert (row.state, row.desired_state, row.queue_entry.preemption_count) == (
         State.RUNNING,
         DesiredState.RUNNING,
@@ -95,14 +95,14 @@ def test_drain_advances_a_distant_next_reconcile(running, olga, clock):
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     clock.shift(121)
     sweep()
-    assert again(running).state == State.STOPPING
+    assert reloaded(running).state == State.STOPPING
 
 
 def test_queue_does_not_cancel_a_drain(running, olga, make, alice):
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     make(alice, "sim-h100-x1", name="two")
     cycle.run()
-    assert preempt_cause(again(running)) == "drain"
+    assert preempt_cause(reloaded(running)) == "drain"
     assert not events("workspace.may_stay")
 
 
@@ -125,7 +125,7 @@ def test_repeated_drain_sends_no_second_notice(running, olga):
 def test_drain_after_a_cordon_preempts_workspaces(running, olga):
     node = node_of(running)
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Fans")
-    assert preempt_at(again(running)) is None
+    assert preempt_at(reloaded(running)) is None
     assert drains.drain_node(actor=olga, node_id=node.pk, reason="Fans").asked == 1
     assert events("node.drained") == 1
 
@@ -133,7 +133,7 @@ def test_drain_after_a_cordon_preempts_workspaces(running, olga):
 def test_drain_includes_starting_and_nonpreemptible_workspaces(pool, olga, make, alice):
     row = make(alice, "sim-h100-x1")
     Workspace.objects.update(preemptible=False)
-    assert again(row).state == State.PROVISIONING
+    assert reloaded(row).state == State.PROVISIONING
     assert drains.drain_node(actor=olga, node_id=node_of(row).pk, reason="").asked == 1
 
 
@@ -148,10 +148,10 @@ def test_drain_keeps_the_time_of_an_earlier_preemption(running, olga):
     soon = timezone.now() + dt.timedelta(seconds=20)
     Preemption.objects.create(workspace=running, preempt_at=soon, preempted_by="x", cause="reclaim")
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
-    row = again(running)
+    row = reloaded(running)
     assert (preempt_at(row), preempted_by(row), preempt_cause(row)) == (soon, "", "drain")
     cycle.run()
-    assert preempt_at(again(running)) == soon
+    assert preempt_at(reloaded(running)) == soon
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -164,11 +164,11 @@ def test_draining_a_device_stops_only_its_holder(pool, olga, make, alice, settle
     found = drains.drain_device(actor=olga, device_id=device.pk, reason="Rows to remap")
     assert (found.asked, found.left) == (1, 1)
     assert found.name == f"GPU {device.index} of {device.node.name}"
-    assert (preempt_cause(again(one)), preempt_at(again(two))) == ("drain", None)
+    assert (preempt_cause(reloaded(one)), preempt_at(reloaded(two))) == ("drain", None)
     device.refresh_from_db()
     assert (device.cordoned, device.cordon_cause) == (True, CordonCause.OPERATOR)
     assert Event.objects.get(kind="device.drained").data["device"] == device.uuid
-    settle(300, resting=lambda: again(one).state == State.RUNNING and device_of(one) != device)
+    settle(300, resting=lambda: reloaded(one).state == State.RUNNING and device_of(one) != device)
     assert device_of(one) != device
     assert device_of(two) != device
 
@@ -194,12 +194,12 @@ def test_draining_a_split_gpu_drains_its_instances(catalog, olga, make, alice):
         AllocatedDevice.objects.create(allocation=active(row)[0], device=Device.objects.get(uuid=uuid))
     found = drains.drain_device(actor=olga, device_id=Device.objects.get(uuid="GPU-0").pk, reason="")
     assert found.asked == 2
-    assert [preempt_cause(again(row)) for row in rows] == ["drain", "drain", ""]
+    assert [preempt_cause(reloaded(row)) for row in rows] == ["drain", "drain", ""]
     assert pool.nodes.get().cordoned is False
     cordons.lift_cordon(actor=olga, device_id=Device.objects.get(uuid="GPU-0").pk)
-    assert [preempt_at(again(row)) for row in rows] == [None] * 3
+    assert [preempt_at(reloaded(row)) for row in rows] == [None] * 3
     found = drains.drain_device(actor=olga, device_id=Device.objects.get(uuid="MIG-1").pk, reason="")
-    assert (found.asked, preempt_at(again(rows[0]))) == (1, None)
+    assert (found.asked, preempt_at(reloaded(rows[0]))) == (1, None)
 
 
 def test_drain_turns_the_cordon_of_a_check_into_an_operators(running, olga):
@@ -220,13 +220,13 @@ def test_uncordon_cancels_notices_of_running_workspaces(running, olga, clock):
     node = node_of(running)
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
-    row = again(running)
+    row = reloaded(running)
     assert (preempt_at(row), preempt_cause(row), row.state) == (None, "", State.RUNNING)
     assert events("workspace.may_stay") == 1
     assert Notification.objects.get(kind="workspace.may_stay").user == row.owner
     clock.shift(200)
     sweep()
-    assert again(running).state == State.RUNNING
+    assert reloaded(running).state == State.RUNNING
 
 
 def test_uncordoned_node_keeps_notices_of_its_drained_devices(running, olga):
@@ -234,9 +234,9 @@ def test_uncordoned_node_keeps_notices_of_its_drained_devices(running, olga):
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     drains.drain_device(actor=olga, device_id=device.pk, reason="")
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
-    assert preempt_cause(again(running)) == "drain"
+    assert preempt_cause(reloaded(running)) == "drain"
     cordons.lift_cordon(actor=olga, device_id=device.pk)
-    assert preempt_at(again(running)) is None
+    assert preempt_at(reloaded(running)) is None
 
 
 def test_notice_missed_by_an_uncordon_is_cancelled_before_the_stop(running, olga, clock):
@@ -245,7 +245,7 @@ def test_notice_missed_by_an_uncordon_is_cancelled_before_the_stop(running, olga
     Node.objects.filter(pk=node.pk).update(cordoned=False)
     clock.shift(121)
     sweep()
-    assert (again(running).state, preempt_at(again(running))) == (State.RUNNING, None)
+    assert (reloaded(running).state, preempt_at(reloaded(running))) == (State.RUNNING, None)
 
 
 def test_uncordon_keeps_notices_for_other_requests(running, olga):
@@ -258,7 +258,7 @@ def test_uncordon_keeps_notices_for_other_requests(running, olga):
         cause="reclaim",
     )
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
-    assert preempt_cause(again(running)) == "reclaim"
+    assert preempt_cause(reloaded(running)) == "reclaim"
 
 
 # --- permissions ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_only_operators_drain_and_only_existing_devices(running, alice, olga):
         drains.drain_node(actor=olga, node_id=running.pk, reason="")
     with pytest.raises(NotFound):
         drains.drain_device(actor=olga, device_id=running.pk, reason="")
-    assert preempt_at(again(running)) is None
+    assert preempt_at(reloaded(running)) is None
 
 
 def test_unstorable_characters_of_a_drain_reason_are_removed(running, olga):
@@ -318,4 +318,4 @@ def test_concurrent_drains_starts_and_returns_do_not_deadlock(pool, make, alice,
     assert {preempt_cause(row) for row in there} == {"drain"}
     services.set_cordon(actor=olga, node_id=nodes[0].pk, cordoned=False)
     assert {preempt_cause(row) for row in there.all()} == {""}
-    assert all(again(row).state == State.RUNNING for row in rows)
+    assert all(reloaded(row).state == State.RUNNING for row in rows)

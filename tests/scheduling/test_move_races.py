@@ -18,7 +18,7 @@ from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.transitions import lock_workspace
 from tests.factories import WorkspaceFactory
 from tests.races import Meanwhile
-from tests.rows import again
+from tests.rows import reloaded
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,7 +51,7 @@ def test_a_cancellation_waits_for_the_stop_and_is_refused(row, olga, monkeypatch
     refused = meanwhile.outcome()
     assert isinstance(refused, StateConflict), refused
     assert refused.reason.code == MoveCode.MOVE_BEGUN
-    assert again(row).state == State.STOPPING
+    assert reloaded(row).state == State.STOPPING
     assert Move.objects.get().left_at is not None
 
 
@@ -59,5 +59,5 @@ def test_the_stop_waits_for_a_cancellation_and_does_nothing(row, olga, monkeypat
     meanwhile = Meanwhile(monkeypatch, moves, "cancel", lambda: evict(row))
     operator_moves.cancel(actor=olga, workspace_id=row.pk)
     assert meanwhile.outcome() is None
-    assert again(row).state == State.RUNNING
+    assert reloaded(row).state == State.RUNNING
     assert (Move.objects.get().outcome, Move.objects.get().left_at) == (MoveOutcome.STAYED, None)

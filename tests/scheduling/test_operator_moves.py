@@ -30,7 +30,7 @@ from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.transitions import lock_workspace
 from tests import sites
 from tests.factories import WorkspaceFactory
-from tests.rows import again, preempt_cause
+from tests.rows import preempt_cause, reloaded
 from tests.workspace_list.test_acts import ACT, form, ids, lines, post
 from tests.workspaces.helpers import active, check_invariants
 
@@ -51,8 +51,8 @@ def node_of(row: Workspace) -> str:
 def rows(make, alice, pool, settle) -> list[Workspace]:
     """Two workspaces with one GPU each on one of the two nodes with four."""
     made = [make(alice, "sim-h100-x1", name=f"one-{number}") for number in range(2)]
-    settle(90, resting=lambda: all(again(row).state == State.RUNNING for row in made))
-    rows = [again(row) for row in made]
+    settle(90, resting=lambda: all(reloaded(row).state == State.RUNNING for row in made))
+    rows = [reloaded(row) for row in made]
     assert node_of(rows[0]) == node_of(rows[1])
     return rows
 
@@ -77,14 +77,14 @@ def test_workspaces_move_to_another_node_and_start_there(rows, olga, alice, sett
         actor=olga, workspaces=[one.pk, other.pk, one.pk], node=target, reason="gpu-1 gets a new fan."
     )
     assert results == {one.pk: None, other.pk: None}
-    assert preempt_cause(again(one)) == "move"
+    assert preempt_cause(reloaded(one)) == "move"
     notices = Notification.objects.filter(kind="workspace.preempting")
     assert [notice.user for notice in notices] == [alice, alice]
     assert all(notice.body.startswith("gpu-1 gets a new fan.") for notice in notices)
     assert Event.objects.filter(kind="workspace.preempting", actor=olga).count() == 2
-    assert set(verdicts(olga, [again(one), again(other)]).values()) == {MoveCode.MOVES_ALREADY}
+    assert set(verdicts(olga, [reloaded(one), reloaded(other)]).values()) == {MoveCode.MOVES_ALREADY}
     settle(300, resting=lambda: Move.objects.filter(outcome=MoveOutcome.ARRIVED).count() == 2)
-    assert {node_of(again(row)) for row in rows} == {target}
+    assert {node_of(reloaded(row)) for row in rows} == {target}
     check_invariants()
 
 
@@ -177,8 +177,8 @@ def test_a_cancelled_move_leaves_the_workspace_where_it_is(rows, olga, alice, se
     assert (notice.user, notice.body) == (alice, "It is not moved after all: an operator cancelled the move.")
     assert Event.objects.get(kind="workspace.may_stay").actor == olga
     settle(300, resting=lambda: Move.objects.filter(outcome=MoveOutcome.ARRIVED).exists())
-    assert node_of(again(one)) == source != node_of(again(other))
-    assert again(one).generation == one.generation
+    assert node_of(reloaded(one)) == source != node_of(reloaded(other))
+    assert reloaded(one).generation == one.generation
     assert cancel_code(olga, other) == MoveCode.NO_MOVE
     check_invariants()
 

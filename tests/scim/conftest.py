@@ -29,8 +29,8 @@ class Idp:
     def ask(self, method: str, path: str, body: Any = None, **more: Any) -> HttpResponse:
         more.setdefault("content_type", "application/scim+json")
         data = body if isinstance(body, str | bytes) else json.dumps(body) if body is not None else ""
-        given = {"HTTP_AUTHORIZATION": f"Bearer {self.secret}", **more}
-        answer: HttpResponse = Client().generic(method, f"/scim/v2/{path}", data, **given)
+        headers = {"HTTP_AUTHORIZATION": f"Bearer {self.secret}", **more}
+        answer: HttpResponse = Client().generic(method, f"/scim/v2/{path}", data, **headers)
         return answer
 
     def get(self, path: str, status: int = 200, **more: Any) -> Any:
@@ -55,8 +55,10 @@ class Idp:
 
     def group(self, name: str, /, *members: str, **more: Any) -> Any:
         """Create a group of users by their identifiers."""
-        given = [{"value": key} for key in members]
-        return self.post("Groups", {"schemas": [GROUP], "displayName": name, "members": given, **more})
+        member_values = [{"value": key} for key in members]
+        return self.post(
+            "Groups", {"schemas": [GROUP], "displayName": name, "members": member_values, **more}
+        )
 
     def _checked(self, answer: HttpResponse, status: int) -> Any:
         assert answer.status_code == status, answer.content
@@ -64,12 +66,12 @@ class Idp:
             assert answer.content == b""
             return None
         assert answer["Content-Type"] == "application/scim+json"
-        found = json.loads(answer.content)
+        document = json.loads(answer.content)
         if status >= 400:
-            assert found["schemas"] == ["urn:ietf:params:scim:api:messages:2.0:Error"]
-            assert found["status"] == str(status)
-            assert found["detail"]
-        return found
+            assert document["schemas"] == ["urn:ietf:params:scim:api:messages:2.0:Error"]
+            assert document["status"] == str(status)
+            assert document["detail"]
+        return document
 
 
 @pytest.fixture

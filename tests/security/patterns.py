@@ -31,7 +31,7 @@ LENGTH = 8192
 SHORTER = (256, 1024)
 """Characters of the texts before that one, which show patterns of a higher degree within seconds."""
 QUICK_S = 0.005
-"""A quadratic pattern takes above 20 ms for the longest text, a linear one below 1 ms."""
+"""Processor time of the longest text: above 20 ms for a quadratic pattern, below 1 ms for a linear one."""
 MAX_CPU_S = 60
 WRITTEN_BY_ADMINISTRATORS = frozenset(
     {
@@ -62,7 +62,7 @@ def patterns() -> tuple[list[Pattern], list[str]]:
     for used in uses.values():
         for name, methods in used.items():
             everywhere.setdefault(name, set()).update(methods)
-    found, unreadable = [], []
+    found_patterns, unreadable = [], []
     for path, tree in trees.items():
         for name, function, call in _calls(tree):
             place = f"{path.relative_to(ROOT)}:{call.lineno}"
@@ -77,8 +77,8 @@ def patterns() -> tuple[list[Pattern], list[str]]:
             if "compile" in methods:
                 used = uses[path] if name.startswith("_") else everywhere
                 methods = used.get(name, set()) or set(METHODS)
-            found.append(Pattern(place, text, flags, frozenset(map(_as_slow_as, methods))))
-    return found, unreadable
+            found_patterns.append(Pattern(place, text, flags, frozenset(map(_as_slow_as, methods))))
+    return found_patterns, unreadable
 
 
 def _as_slow_as(method: str) -> str:
@@ -120,13 +120,13 @@ def _makes_a_pattern(called: ast.expr) -> bool:
 
 def _uses(tree: ast.AST) -> dict[str, set[str]]:
     """Return the methods called on each name."""
-    found: dict[str, set[str]] = {}
+    methods_by_name: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in METHODS:
             value = node.value
             name = value.id if isinstance(value, ast.Name) else getattr(value, "attr", "")
-            found.setdefault(name, set()).add(node.attr)
-    return found
+            methods_by_name.setdefault(name, set()).add(node.attr)
+    return methods_by_name
 
 
 def _evaluated(path: Path, call: ast.Call) -> tuple[str | bytes, int]:
@@ -194,21 +194,21 @@ def _bodies(op: Any, value: Any) -> list[list[Any]]:
 
 def _sample(nodes: list[Any]) -> str:
     """Return a short text that matches."""
-    found = ""
+    sample = ""
     for op, value in nodes:
         if op is code.LITERAL:
-            found += chr(value)
+            sample += chr(value)
         elif op is code.NOT_LITERAL:
-            found += "b" if value == ord("a") else "a"
+            sample += "b" if value == ord("a") else "a"
         elif op is code.ANY:
-            found += "a"
+            sample += "a"
         elif op is code.IN:
-            found += _of_set(value)
+            sample += _of_set(value)
         elif op in _REPEATS:
-            found += _sample(list(value[2])) * min(max(value[0], 1), 64)
+            sample += _sample(list(value[2])) * min(max(value[0], 1), 64)
         elif bodies := _bodies(op, value):
-            found += _sample(bodies[0])
-    return found
+            sample += _sample(bodies[0])
+    return sample
 
 
 def _of_set(items: list[Any]) -> str:
@@ -303,22 +303,22 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("pattern", nargs="?")
     parser.add_argument("--every", type=int, default=1, metavar="N")
-    given = parser.parse_args()
-    limit_s = MAX_CPU_S if given.pattern is None else 2
+    options = parser.parse_args()
+    limit_s = MAX_CPU_S if options.pattern is None else 2
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
-    if given.pattern is not None:
-        print(growth(Pattern("argument", given.pattern, 0, METHODS & {"fullmatch", "findall"})))
+    if options.pattern is not None:
+        print(growth(Pattern("argument", options.pattern, 0, METHODS & {"fullmatch", "findall"})))
         return
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
     sys.path += [str(ROOT / "provisioning/agent" / folder) for folder in ("files", "program")]
     import django
 
     django.setup()
-    found, unreadable = patterns()
+    all_patterns, unreadable = patterns()
     for place in unreadable:
         print(f"{place}: not readable", flush=True)
-    alike = {(pattern.text, pattern.flags, pattern.methods): pattern for pattern in found}
-    for pattern in itertools.islice(alike.values(), 0, None, given.every):
+    alike = {(pattern.text, pattern.flags, pattern.methods): pattern for pattern in all_patterns}
+    for pattern in itertools.islice(alike.values(), 0, None, options.every):
         sys.stderr.write(f"{pattern.place}\n")
         sys.stderr.flush()
         if attack := growth(pattern):
@@ -327,7 +327,7 @@ def main() -> None:
         sys.stderr.write(f"{name}\n")
         if _grows(call, "", text, "", False):
             print(f"{name}: {text!r} * n", flush=True)
-    print(f"{len(found)} patterns", flush=True)
+    print(f"{len(all_patterns)} patterns", flush=True)
 
 
 if __name__ == "__main__":

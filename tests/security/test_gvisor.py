@@ -68,7 +68,7 @@ def shell_output(seen: Any, command: str) -> str:
 def test_workspace_sees_the_gvisor_kernel_only(pool: Pool) -> None:
     spec = pool.spec()
     seen = pool.run(spec)
-    assert gvisor.SEEN in shell_output(seen, "dmesg")
+    assert gvisor.BOOT_MESSAGE in shell_output(seen, "dmesg")
     for place in ("os.uname().release", "open('/proc/version').read()"):
         assert os.uname().release not in ask(seen, place)
     assert ask(seen, "os.getuid()") == 1000

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from provisioning.drivers.local import disk, home_usage
-from provisioning.drivers.local.home_quota import LEAST_FILES
+from provisioning.drivers.local.home_quota import MIN_FILES
 from provisioning.node.measuring import HomeMeasurer
 from provisioning.types import HomeUsage
 from tests.provisioning.local.local_support import Pool, ask
@@ -233,7 +233,7 @@ def test_too_many_empty_files_are_reported_with_the_limit(make_pool):
     HomeMeasurer(pool.driver, told.extend).round(time.monotonic() + 1000)
     [usage] = told
     assert usage.used_mib < 10
-    assert usage.files > 11_000 > usage.most_files == LEAST_FILES
+    assert usage.files > 11_000 > usage.most_files == MIN_FILES
 
 
 def test_dynamic_inodes_report_any_number(make_pool, monkeypatch):

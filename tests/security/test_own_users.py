@@ -315,7 +315,7 @@ def test_other_file_systems_in_a_home_are_unchanged(home: Path) -> None:
 def test_interrupted_ownership_change_resumes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(40):
         (home / "deep" / f"file-{number}").write_text("x")
-    monkeypatch.setattr(handover, "LEAST", 5)
+    monkeypatch.setattr(handover, "MIN_ENTRIES", 5)
     calls = 1
     while not handover.hand_over(home, 200_001, limit_s=0):
         assert home.stat().st_uid == 0  # complete only if all of it is

@@ -74,7 +74,7 @@ def mounts(pool: Pool) -> int:
 
 def prepare_host(pool: Pool) -> None:
     pool.driver.prepare_host()
-    if not home_mount.is_closed(pool.driver.homes):
+    if not home_mount.is_secured(pool.driver.homes):
         pytest.skip("nothing can be mounted here")
 
 

@@ -17,9 +17,9 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 
 class TestIssuer:
-    """`sign(claims)` makes a token.
+    """An issuer; `sign(claims)` returns a token.
 
-    Its responses can be changed (`pages`, `hold`); `asked` has the requests.
+    Its responses can be changed (`pages`, `hold`); `asked` lists the requests.
     """
 
     __test__ = False

@@ -1,12 +1,11 @@
 """Run the phases of the tests: `python -m tests.suite quick|full [PYTEST_ARGUMENT ...]`.
 
-Every 30 s a line says for each running phase how many tests are done, of how many, and how many have
-failed; a failed test is named at once. What a phase printed stands in test-results/PHASE.log, and is shown
-where the phase failed. The last lines are the sum over all phases (`tests.suite.tally`), whose exit code
-this has.
+Every 30 s a line per running phase shows how many of its tests are done and have failed; a failed test is
+named at once. The output of a phase is in test-results/PHASE.log, and is shown if the phase failed. The last
+lines are the sum over all phases (`tests.suite.tally`), whose exit code the program returns.
 
-`full` goes on where it ended: a phase that has passed at this commit, in a clean working tree, is not
-repeated, however the run ended. One that was skipped as a whole is: what it needs may be there now.
+`full` continues an interrupted run: a phase that has passed at this commit, in a clean working tree, is not
+repeated. A phase that was skipped completely runs again, since its requirements may be met now.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Run:
     def __init__(self, folder: Path, more: tuple[str, ...], *, at: str = "") -> None:
         self.folder, self.more = folder, more
         self.at = at
-        """The commit for which passed phases are noted; empty: they are not."""
+        """The commit for which passed phases are recorded; empty: they are not recorded."""
         self.began = time.monotonic()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.named: set[str] = set()
@@ -163,12 +162,12 @@ def main(which: str, *more: str) -> int:
     RESULTS.mkdir(exist_ok=True)
     lanes = phases.quick() if which == "quick" else phases.full()
     every = [phase for lane in lanes for phase in lane]
-    here = commit() if which == "full" and not more else ""
-    kept = {phase.name for phase in every if here and passed_at(RESULTS, phase) == here}
-    run = Run(RESULTS, more, at=here)
-    for name in sorted(kept):
+    at_commit = commit() if which == "full" and not more else ""
+    passed = {phase.name for phase in every if at_commit and passed_at(RESULTS, phase) == at_commit}
+    run = Run(RESULTS, more, at=at_commit)
+    for name in sorted(passed):
         run.say(f"{name}: has passed at this commit, not repeated")
-    todo = [tuple(phase for phase in lane if phase.name not in kept) for lane in lanes]
+    todo = [tuple(phase for phase in lane if phase.name not in passed) for lane in lanes]
     files = bytecode.stale()
     if any(todo) and len(files) > bytecode.FEW:
         run.say(f"compiling {len(files)} test files")

@@ -21,7 +21,7 @@ from tests.suite.phases import ROOT
 
 PROCESSES = 2
 FEW = 50
-"""So many files are compiled on the way, without a step of its own."""
+"""Up to this many files are compiled by the phases, without a step of their own."""
 PRODUCT = (ROOT / "portal", ROOT / "provisioning")
 
 

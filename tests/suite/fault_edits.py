@@ -21,7 +21,7 @@ OPERATORS |= {after: before for before, after in OPERATORS.items()}
 OPERATOR = re.compile(rb"not\s+in|is\s+not|and|or|in|is|<=|>=|==|!=|//|[-+*<>]")
 LOGS = {"log", "logger", "logging", "_log", "structlog"}
 ORDER_IS_NO_MATTER = {"min", "max", "isinstance", "issubclass", "cast", "getattr", "hasattr"}
-"""A swap of their arguments changes nothing, or any use fails."""
+"""Functions for which swapping arguments changes nothing, or makes any use fail."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class Finder(ast.NodeVisitor):
         starred = any(isinstance(argument, ast.Starred) for argument in node.args)
         if len(node.args) >= 2 and not starred and names[-1] not in ORDER_IS_NO_MATTER:
             (start, one_end), (two_start, end) = map(self.span, node.args[:2])
-            one, two = map(self.text, node.args[:2])
-            self.add("arguments", start, end, two + self.source[one_end:two_start].decode() + one)
+            first, second = map(self.text, node.args[:2])
+            self.add("arguments", start, end, second + self.source[one_end:two_start].decode() + first)
         self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> None:

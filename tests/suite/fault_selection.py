@@ -1,7 +1,7 @@
-"""A pytest plugin of `tests.suite.faults`, copied to a folder of its own: it knows neither checkout.
+"""A pytest plugin of `tests.suite.faults`, copied to a separate folder: it imports neither checkout.
 
 The environment names two JSON files. FAULT_TESTS lists the node ids to run, in order. FAULT_RESULT receives
-the number of tests selected, the first failed test and the first error of the collection.
+the number of selected tests, the first failed test and the first collection error.
 """
 
 from __future__ import annotations

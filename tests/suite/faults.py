@@ -75,14 +75,14 @@ def room_of(file: str) -> str:
 
 def shares(sizes: dict[str, int], count: int) -> dict[str, int]:
     """Divide `count` faults among the rooms by the square root of their candidates, at least one each."""
-    given = dict.fromkeys(sizes, 0)
+    counts = dict.fromkeys(sizes, 0)
     for _ in range(min(count, sum(sizes.values()))):
-        open_rooms = [room for room in sorted(sizes) if given[room] < sizes[room]]
+        open_rooms = [room for room in sorted(sizes) if counts[room] < sizes[room]]
         due = max(
-            open_rooms, key=lambda room: (not given[room], math.sqrt(sizes[room]) / (2 * given[room] + 1))
+            open_rooms, key=lambda room: (not counts[room], math.sqrt(sizes[room]) / (2 * counts[room] + 1))
         )
-        given[due] += 1
-    return given
+        counts[due] += 1
+    return counts
 
 
 def chosen(
@@ -91,9 +91,9 @@ def chosen(
     """Choose from one room: a kind, then a candidate, in another function if possible."""
     used: set[tuple[str, str]] = set()
     while pool and count:
-        fresh = [(file, edit) for file, edit in pool if (file, edit.function) not in used] or pool
-        kind = dice.choice(sorted({edit.kind for _, edit in fresh}))
-        file, edit = dice.choice([one for one in fresh if one[1].kind == kind])
+        unused = [(file, edit) for file, edit in pool if (file, edit.function) not in used] or pool
+        kind = dice.choice(sorted({edit.kind for _, edit in unused}))
+        file, edit = dice.choice([candidate for candidate in unused if candidate[1].kind == kind])
         pool.remove((file, edit))
         if changes_the_program(sources[file], edit):
             used.add((file, edit.function))
@@ -118,11 +118,11 @@ def plan(options: argparse.Namespace) -> None:
         for edit in edits(sources[file]):
             if any(by_line.get(line) for line in range(edit.line, edit.end_line + 1)):
                 pools[room_of(file)].append((file, edit))
-    given = shares({room: len(pool) for room, pool in pools.items()}, options.count)
+    counts = shares({room: len(pool) for room, pool in pools.items()}, options.count)
     faults = [
         fault_record(file, edit, sources[file])
         for room in sorted(pools)
-        for file, edit in chosen(pools[room], given[room], sources, dice)
+        for file, edit in chosen(pools[room], counts[room], sources, dice)
     ]
     dice.shuffle(faults)
     for place, fault in enumerate(faults, 1):
@@ -154,8 +154,10 @@ def place_of(fault: Fault, source: bytes) -> int | None:
     planned = fault["start"] - fault["column"]
     starts = [planned] if source[planned : planned + len(own)] == own else []
     for block, skipped in ((above + own + below, len(above)), (own, 0)):
-        found = [match.start() for match in re.finditer(rb"^" + re.escape(block), source, re.MULTILINE)]
-        starts += [found[0] + skipped] if len(found) == 1 else []
+        starts_found = [
+            match.start() for match in re.finditer(rb"^" + re.escape(block), source, re.MULTILINE)
+        ]
+        starts += [starts_found[0] + skipped] if len(starts_found) == 1 else []
     start = starts[0] + fault["column"] if starts else 0
     return start if starts and source[start : start + len(before)] == before else None
 
@@ -242,8 +244,8 @@ class Suite:
         if contexts:
             line = source.count(b"\n", 0, start) + 1
             place = {test: place for place, test in enumerate(tests)}
-            found = contexts.tests(fault["file"], line, line + fault["end_line"] - fault["line"])
-            tests = sorted(found, key=lambda test: (place.get(test, len(place)), test))
+            covering_tests = contexts.tests(fault["file"], line, line + fault["end_line"] - fault["line"])
+            tests = sorted(covering_tests, key=lambda test: (place.get(test, len(place)), test))
         while True:
             tests = [test for test in tests if test not in self.failing]
             with seeded(self.root, fault["file"], source[:start] + fault["after"].encode() + source[end:]):
@@ -302,11 +304,18 @@ def caught(results: dict[str, Fault]) -> set[str]:
 def infer(options: argparse.Namespace) -> None:
     """The old suite catches what a test caught whose file is equal in both checkouts."""
     new, old = read_results(options.new), read_results(options.out)
-    known = {fault["id"] for fault in json.loads(Path(options.plan).read_text())["faults"]}
-    for name in sorted(caught(new) & known - old.keys()):
+    planned_ids = {fault["id"] for fault in json.loads(Path(options.plan).read_text())["faults"]}
+    for name in sorted(caught(new) & planned_ids - old.keys()):
         test = new[name].get("test") or ""
-        there, here = (Path(root) / test.split("::")[0] for root in (options.old_root, options.new_root))
-        if test and there.is_file() and here.is_file() and there.read_bytes() == here.read_bytes():
+        old_file, new_file = (
+            Path(root) / test.split("::")[0] for root in (options.old_root, options.new_root)
+        )
+        if (
+            test
+            and old_file.is_file()
+            and new_file.is_file()
+            and old_file.read_bytes() == new_file.read_bytes()
+        ):
             append(options.out, {"id": name, "outcome": "caught", "test": test, "inferred": True})
             print(name, "caught", test)
 

@@ -24,14 +24,14 @@ SERVERS = "engine and not browser"
 class Phase:
     name: str
     arguments: tuple[str, ...]
-    """Of the module."""
+    """Arguments of the module."""
     budget_s: int
     """Processor time in seconds; more than that is a warning."""
     files_marked: tuple[str, ...] = ()
     """Only files with one of these marks are collected; empty: all files."""
     module: str = "pytest"
     reports: bool = False
-    """Whether a module other than pytest takes `--junitxml=PATH`, too."""
+    """Whether a module other than pytest also accepts `--junitxml=PATH`."""
     limit_s: int = 3600
     """Wall time in seconds after which the phase is ended and counts as failed."""
 
@@ -113,4 +113,4 @@ ORDINARY = (
     *("-q", "-n", "2", "-m", COMPUTES, "tests/security"),
     *("tests/provisioning/local/test_local_sandbox.py", "tests/provisioning/local/test_scratch.py"),
 )
-"""What differs where the node's user is not root: sandboxes, networks, filters, folders of probes."""
+"""Tests of what differs if the node's user is not root: sandboxes, networks, filters, probe folders."""

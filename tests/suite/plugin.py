@@ -29,7 +29,7 @@ from tests.suite.redundancy import LIST, function_of, listed
 WRITE_EVERY_S = 1.0
 MARKS_WITH_REASON = ("slow", "thorough")
 SHARED = "shared "
-"""Begins the name of a property with the processor time of a fixture that tests share."""
+"""Prefix of the property with the processor time of a shared fixture."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,16 +59,16 @@ def remember_closures(manager: Any) -> None:
     Otherwise pytest calculates them for each test, which takes a fifth of the collection time.
     """
     calculate = manager.getfixtureclosure
-    known: dict[object, tuple[list[str], dict[str, Any]]] = {}
+    closures: dict[object, tuple[list[str], dict[str, Any]]] = {}
 
     def getfixtureclosure(
         parentnode: pytest.Item, initialnames: tuple[str, ...], ignore_args: Collection[str]
     ) -> tuple[list[str], dict[str, Any]]:
         key = parentnode.parent, initialnames, frozenset(ignore_args)
-        if key not in known:
-            known[key] = calculate(parentnode, initialnames, ignore_args)
-        names, definitions = known[key]
-        # pytest changes both where a test has parameters.
+        if key not in closures:
+            closures[key] = calculate(parentnode, initialnames, ignore_args)
+        names, definitions = closures[key]
+        # pytest modifies both if a test has parameters.
         return list(names), dict(definitions)
 
     manager.getfixtureclosure = getfixtureclosure
@@ -163,8 +163,8 @@ def processor_time_s() -> float:
 class Costs:
     """Processor time of the running test, without that of shared fixtures."""
 
-    LEAST_S = 0.05
-    """Of a shared fixture, to be named in the report."""
+    MIN_REPORTED_S = 0.05
+    """Minimum processor time for which a shared fixture is named in the report."""
 
     def __init__(self) -> None:
         self.shared: Counter[str] = Counter()
@@ -186,7 +186,7 @@ class Costs:
 
     def properties(self) -> list[tuple[str, object]]:
         own_s = processor_time_s() - self._began_s - self.shared.total()
-        shared = {name: used_s for name, used_s in self.shared.items() if used_s >= self.LEAST_S}
+        shared = {name: used_s for name, used_s in self.shared.items() if used_s >= self.MIN_REPORTED_S}
         return [
             ("cpu_s", f"{own_s:.3f}"),
             *((f"{SHARED}{name}", f"{used_s:.3f}") for name, used_s in shared.items()),
@@ -232,7 +232,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 SERVERS_OF_GROUPS = {"e2e": "shared_berth"}
-"""Fixtures of a session that end with the last test of their group: idle servers take processor time."""
+"""Session fixtures that end with the last test of their group, since idle servers take processor time."""
 
 
 def _group(item: pytest.Item) -> str:

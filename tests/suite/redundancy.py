@@ -87,7 +87,7 @@ def costs_of(report: Path) -> dict[str, float]:
     """Return processor time in seconds by test function, from a JUnit report of this suite."""
     costs: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).getroot().iter("testcase"):
-        spent = {each.get("name"): each.get("value") for each in case.iter("property")}.get("cpu_s")
+        spent = {item.get("name"): item.get("value") for item in case.iter("property")}.get("cpu_s")
         parts = (case.get("classname") or "").split(".")
         file = next(place for place, part in enumerate(parts) if part.startswith("test_"))
         path = "/".join(parts[: file + 1]) + ".py"

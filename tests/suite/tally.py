@@ -20,7 +20,7 @@ from tests.suite.plugin import SHARED
 ENDED = (0, 1, 5)
 """Exit codes of a run to the end: all passed; some failed, which the report shows; nothing was collected."""
 SLOW_S = 3.0
-"""Processor time from which a test has to say, by the mark `slow`, why it needs it."""
+"""Processor time above which a test must give a reason, by the mark `slow`."""
 SLOWEST = 10
 
 
@@ -37,12 +37,12 @@ class Case:
     name: str
     failed: bool
     skipped: str | None
-    """The reason, or None when it was run."""
+    """The reason, or None if the test ran."""
     cpu_s: float = 0.0
     explained: bool = False
     """Whether the test carries the mark `slow`."""
     shared: Mapping[str, float] = field(default_factory=dict)
-    """Processor time of shared fixtures that were made or ended with this test, by name, in seconds."""
+    """Processor time of shared fixtures that were set up or torn down with this test, by name, in seconds."""
 
     @property
     def all_s(self) -> float:
@@ -62,7 +62,7 @@ def cases(report: Path) -> Iterator[Case]:
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         outcomes = {child.tag: child for child in case}
         skipped = outcomes.get("skipped")
-        properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+        properties = {item.get("name"): item.get("value") for item in case.iter("property")}
         yield Case(
             name="::".join(filter(None, (case.get("classname"), case.get("name")))),
             failed="failure" in outcomes or "error" in outcomes,

@@ -26,13 +26,13 @@ class Forms(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag == "form":
-            self.found.append({"attrs": given, "names": set(), "submits": False})
+            self.found.append({"attrs": attributes, "names": set(), "submits": False})
         elif self.found:
             form = self.found[-1]
-            form["names"].add(given.get("name"))
-            form["submits"] |= tag == "button" and given.get("type", "submit") == "submit"
+            form["names"].add(attributes.get("name"))
+            form["submits"] |= tag == "button" and attributes.get("type", "submit") == "submit"
 
 
 @pytest.mark.django_db

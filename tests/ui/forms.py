@@ -16,22 +16,22 @@ class _Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
+        attributes = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self.forms.append((given.get("action", ""), []))
+            self.forms.append((attributes.get("action", ""), []))
         if not self.forms:
             return
         fields = self.forms[-1][1]
-        kind, name = given.get("type", "text"), given.get("name", "")
+        kind, name = attributes.get("type", "text"), attributes.get("name", "")
         if tag == "input" and name and kind not in ("submit", "button", "file"):
-            if kind not in ("checkbox", "radio") or "checked" in given:
-                fields.append((name, given.get("value", "on" if kind == "checkbox" else "")))
+            if kind not in ("checkbox", "radio") or "checked" in attributes:
+                fields.append((name, attributes.get("value", "on" if kind == "checkbox" else "")))
         elif tag == "select":
             self._select, self._first = name, None
         elif tag == "option" and self._select:
-            self._first = given.get("value", "") if self._first is None else self._first
-            if "selected" in given:
-                fields.append((self._select, given.get("value", "")))
+            self._first = attributes.get("value", "") if self._first is None else self._first
+            if "selected" in attributes:
+                fields.append((self._select, attributes.get("value", "")))
                 self._select = ""
         elif tag == "textarea":
             self._area = name

@@ -23,8 +23,8 @@ def _loopback_is_allowed(settings: Any) -> None:
 
 @pytest.fixture
 def receiving() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
+    with receiver() as new_receiver:
+        yield new_receiver
 
 
 @pytest.fixture
@@ -33,8 +33,10 @@ def hook(team: Any, alice: Any) -> Callable[..., Endpoint]:
 
     def made(url: str, *types: str, **fields: Any) -> Endpoint:
         fan_out.run()
-        given = {"actor": alice, "team": team, "name": "Bot", "url": url, **fields}
-        return services.create(types=types or ("workspace.failed", "team.members_changed"), **given).endpoint
+        arguments = {"actor": alice, "team": team, "name": "Bot", "url": url, **fields}
+        return services.create(
+            types=types or ("workspace.failed", "team.members_changed"), **arguments
+        ).endpoint
 
     return made
 
@@ -44,8 +46,8 @@ def tell(team: Any) -> Callable[..., None]:
     """Write an audit entry that has an event type."""
 
     def written(kind: AuditKind = AuditKind.TEAM_MEMBER_SET, **fields: Any) -> None:
-        given = {"actor": SYSTEM, "message": "did it", "team": team, **fields}
-        events.record(kind=kind, **given)
+        values = {"actor": SYSTEM, "message": "did it", "team": team, **fields}
+        events.record(kind=kind, **values)
 
     return written
 

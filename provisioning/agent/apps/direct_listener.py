@@ -1,4 +1,4 @@
-"""Lets a Jupyter server accept connections on the workspace's own socket, without a relay.
+"""Let a Jupyter server accept connections on the workspace's own socket, without a relay.
 
 `app_host.py` calls `use` before the server starts. The server listens on its port as usual and also accepts
 connections of the Unix socket created by the driver. Once it does, it sends the agent one line, `listening`.

@@ -97,7 +97,7 @@ class Archives:
         with self._lock:
             return self._job is not None and self._job.working
 
-    # -- an archive is made ------------------------------------------------------------------------
+    # -- creating an archive ------------------------------------------------------------------------
 
     def _archive_result(self, job: str, archive: str) -> dict[str, int] | None:
         try:
@@ -139,7 +139,7 @@ class Archives:
                 os.unlink(part, dir_fd=self.store)
         return header
 
-    # -- a home is made ----------------------------------------------------------------------------
+    # -- restoring a home ----------------------------------------------------------------------------
 
     def _restore_result(self, job: str, archive: str) -> dict[str, int] | None:
         """Return the job's result from before this server started; None if it had not finished."""

@@ -73,7 +73,7 @@ class Receiver:
                 os.unlink(name, dir_fd=self.root)
         self._begin_copying()
 
-    # -- what is needed next -----------------------------------------------------------------------
+    # -- the next requirement -----------------------------------------------------------------------
 
     def next(self) -> dict[str, Any]:
         """Return the next requirement: `{"need": "manifest" | "files" | "check" | "time" | "nothing", …}`.
@@ -193,7 +193,7 @@ class Receiver:
     def _is_first(self, entry: dict[str, Any]) -> bool:
         return bool(self.writer.first.get(entry.get("i", ""), entry["p"]) == entry["p"])
 
-    # -- what comes --------------------------------------------------------------------------------
+    # -- receiving streams --------------------------------------------------------------------------------
 
     def receive(self, part: str, read: Callable[[int], bytes]) -> None:
         """Process one stream as far as it arrives. Raises `DiskFull`, `BadStream` and `OSError`."""
@@ -305,7 +305,7 @@ class Receiver:
         self.checked_to = end
         return True
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- completion -----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         places = array.array("Q")

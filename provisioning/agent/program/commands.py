@@ -1,4 +1,4 @@
-"""What command lines say about programs: which are no work by themselves."""
+"""Classification of command lines: programs that are not work by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a person has last saved something in an editor, read from the times of files.
+"""Time of the last save in an editor, from the times of files.
 
 - JupyterLab saves changed documents every 2 minutes: the files of notebooks and consoles with a session.
 - VS Code keeps a local history of saved files, and by default saves 1 s after a change.

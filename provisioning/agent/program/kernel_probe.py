@@ -35,7 +35,7 @@ READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
 
 def connection_file_of(command: bytes) -> str | None:
-    """Return the connection file in a kernel's command line, or None if it is no kernel."""
+    """Return the connection file in a kernel's command line, or None if it is not a kernel."""
     if not any(mark in command for mark in MARKS):
         return None
     arguments = command.rstrip(b"\0").split(b"\0")

@@ -11,8 +11,8 @@ from pathlib import Path
 def make(root: Path) -> None:
     """Compile bytecode for this Python version in the folders below `root`.
 
-    Skips what is up to date. If the folders are not writable, the installer has compiled it, or each start
-    compiles it, as a Python of another version does.
+    Skips files that are up to date, and folders that are not writable: there the installer has compiled the
+    files, or each start compiles them, as with a Python of another version.
     """
     if sys.dont_write_bytecode:
         return

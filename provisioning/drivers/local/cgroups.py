@@ -31,7 +31,7 @@ LIMIT_FILES = {
 }
 """Files that exist in one of a workspace's groups if the resource is limited."""
 RETRY_AFTER_S = 60.0
-PARTLY = "control groups of this user do not have that controller"
+CONTROLLER_MISSING = "control groups of this user do not have that controller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ def _try(instance: str, root: Path) -> CgroupHost:
                 continue
         holds = _enforced_limits(host)
         if len(holds) > len(best.holds) and LimitedResource.MEMORY in holds:
-            best = replace(host, holds=holds, reason="" if len(holds) == len(LIMIT_FILES) else PARTLY)
+            best = replace(
+                host, holds=holds, reason="" if len(holds) == len(LIMIT_FILES) else CONTROLLER_MISSING
+            )
         if len(holds) == len(LIMIT_FILES):
             break
     return best
@@ -246,7 +248,7 @@ def kept_within_memory(groups: Sequence[Path]) -> bool:
     return counted
 
 
-def memory_around_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
+def enclosing_memory_limit_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
     """Return the smallest memory limit around all workspaces (container or unit) in MiB, or None."""
     own = delegation.own_paths()
     groups = host.parents or (
@@ -257,7 +259,7 @@ def memory_around_mib(host: CgroupHost, root: Path = ROOT) -> int | None:
     for group in groups:
         for above in (group, *group.parents):
             for name in LIMIT_FILES[LimitedResource.MEMORY]:
-                with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                with contextlib.suppress(OSError, ValueError):  # "max" is not a number
                     limits_mib.append(int((above / name).read_text()) >> 20)
             if above == root:
                 break
@@ -276,7 +278,7 @@ def memory_free_bytes(groups: Sequence[Path], root: Path = ROOT) -> int | None:
                 ("memory.max", "memory.current"),
                 ("memory.limit_in_bytes", "memory.usage_in_bytes"),
             ):
-                with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                with contextlib.suppress(OSError, ValueError):  # "max" is not a number
                     room = int((above / limit).read_text()) - int((above / usage).read_text())
                     free_bytes.append(max(0, room + _inactive_file_bytes(above)))
             if above == root:

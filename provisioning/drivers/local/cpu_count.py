@@ -30,7 +30,7 @@ VARIABLES = (
 )
 """Set to the number of cores; OpenMP, BLAS, Python 3.13, joblib, Polars, Rust, Julia, Go and R read them."""
 FILE = "cpu-online"
-"""Name of the workspace's own file, beside those of /etc."""
+"""Name of the file with the workspace's list of cores, in the folder of its /etc files."""
 ONLINE = "/sys/devices/system/cpu/online"
 CGROUPS = "/sys/fs/cgroup"
 

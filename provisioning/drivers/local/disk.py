@@ -15,7 +15,7 @@ HOME_LIMIT_VARIABLE = "BERTH_HOME_LIMIT_MIB"
 
 
 def reserve_mib() -> int:
-    """Return `BERTH_DISK_RESERVE_MIB`. Raises `InvalidSpec` if it is no number."""
+    """Return `BERTH_DISK_RESERVE_MIB`. Raises `InvalidSpec` if it is not a number."""
     text = os.environ.get("BERTH_DISK_RESERVE_MIB") or str(DEFAULT_RESERVE_MIB)
     if not (text.isascii() and text.isdecimal()):
         raise InvalidSpec(
@@ -27,7 +27,8 @@ def reserve_mib() -> int:
 def home_limit_mib(config: Mapping[str, JsonScalar]) -> int:
     """Return the limit per home, which the portal sends with every command; 0 means no limit.
 
-    Without a command, it is this process's `BERTH_HOME_LIMIT_MIB`. Raises `InvalidSpec` if it is no number.
+    Without a command, it is this process's `BERTH_HOME_LIMIT_MIB`. Raises `InvalidSpec` if that is not a
+    number.
     """
     configured = config.get(HOME_LIMIT)
     text = str(os.environ.get(HOME_LIMIT_VARIABLE) or 0 if configured is None else configured)

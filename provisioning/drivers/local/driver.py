@@ -214,7 +214,9 @@ class LocalDriver(LocalHomes):
             uid = ownership.owner_of(self.base, self.instance, spec, sandbox)
             policy = self._egress_policy(spec)
             if observation is not None:
-                if observation.state in generations.GOING and not network.complete(folder.path, policy):
+                if observation.state in generations.STARTED_STATES and not network.complete(
+                    folder.path, policy
+                ):
                     # its worker was killed before it set up the network
                     settings = self._settings(sandbox, self._own_environment())
                     start_network(folder, replace(settings, uid=uid, egress=policy))

@@ -178,8 +178,8 @@ class FileServers:
         self, home: Home, folder: WorkspaceDir, path: Path, reserve: str, store: Path | None
     ) -> SandboxPlan:
         write_etc(folder, home.owner, HOST, self.sandbox)
-        nothing = folder.path / "nothing"
-        nothing.mkdir(mode=0o755, exist_ok=True)
+        empty_folder = folder.path / "nothing"
+        empty_folder.mkdir(mode=0o755, exist_ok=True)
         inside = f"/home/{home.owner}"
         server = f"{INSIDE}/server.py"
         return SandboxPlan(
@@ -189,7 +189,7 @@ class FileServers:
             python=self.environment.python,
             agent="",
             run=str(folder.run),
-            gateway=str(nothing),
+            gateway=str(empty_folder),
             etc=str(folder.etc),
             home=str(path),
             user=home.owner,

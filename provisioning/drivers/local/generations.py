@@ -22,7 +22,7 @@ from provisioning.types import Observation, ObservedState, WorkspaceRef, Workspa
 STOP_GRACE_S = 8
 # A failed launch may be retried within its generation; an app that ran may not.
 REPEATABLE = frozenset({"port_taken", "launch_failed"})
-GOING = (ObservedState.STARTING, ObservedState.RUNNING)
+STARTED_STATES = (ObservedState.STARTING, ObservedState.RUNNING)
 
 
 def check_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance: str) -> Observation | None:
@@ -48,11 +48,11 @@ def check_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance
         if observation.state is ObservedState.ABSENT or observation.code in REPEATABLE:
             return None
         return observation
-    if observation.state in GOING and not record.closed:
+    if observation.state in STARTED_STATES and not record.closed:
         raise Conflict(
             "An earlier start of this workspace is still running. Stop the workspace, then start it again."
         )
-    if observation.state in (*GOING, ObservedState.STOPPING, ObservedState.UNKNOWN):
+    if observation.state in (*STARTED_STATES, ObservedState.STOPPING, ObservedState.UNKNOWN):
         raise StillStopping("The workspace is still stopping. The portal starts it automatically afterwards.")
     return None
 

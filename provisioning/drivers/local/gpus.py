@@ -12,7 +12,7 @@ from provisioning.gpu.facts import GpuFacts, MachineState, MigInstance
 from provisioning.types import DeviceGrant, DeviceInfo, DeviceKind
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-PATIENCE_S = 10.0
+RESET_WAIT_S = 10.0
 """How long to wait for a reset: a node task has less than a minute in total."""
 CAPABILITIES = "proc/driver/nvidia/capabilities"
 
@@ -41,7 +41,7 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
     Raises `GpuBeingReset` if a reset prevents the scan.
     """
     try:
-        facts = inventory.scan(root=root, patience_s=PATIENCE_S)
+        facts = inventory.scan(root=root, patience_s=RESET_WAIT_S)
     except release.ResetNotOver as error:
         raise GpuBeingReset("A GPU of this node is being reset. Wait up to 2 minutes.") from error
     devices: list[DeviceInfo] = []

@@ -43,10 +43,12 @@ CONFIG = "config.json"
 TRAFFIC = "traffic"
 """File in the workspace's runtime folder with bytes to and from its app."""
 NOFILE = 20_000
-NEEDED = "Install gVisor from July 2024 or newer: the package “runsc” from Debian 13 or gVisor's repository."
+INSTALL_HINT = (
+    "Install gVisor from July 2024 or newer: the package “runsc” from Debian 13 or gVisor's repository."
+)
 # The probe reads the kernel log and runs `ls`, which fails in older versions.
 PROBE = "ls -ld /usr > /dev/null && dmesg"
-SEEN = "Starting gVisor"
+BOOT_MESSAGE = "Starting gVisor"
 
 
 def argv(plan: SandboxPlan) -> tuple[str, ...]:
@@ -106,7 +108,7 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
     """Return runsc's path if it works in bubblewrap's sandbox, else an empty string and the reason."""
     path = shutil.which(PROGRAM)
     if not path:
-        return "", f"gVisor is not installed on this machine. {NEEDED}"
+        return "", f"gVisor is not installed on this machine. {INSTALL_HINT}"
     try:
         with scratch.folder(base, "gvisor") as folder:
             config = _config(("/bin/sh", "-c", PROBE), [_tmpfs("/tmp")], env={"PATH": "/usr/bin:/bin"})  # noqa: S108 - its own
@@ -123,10 +125,10 @@ def probe(bwrap: str, system: tuple[tuple[str, str], ...], base: Path) -> tuple[
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
     else:
-        if process.returncode == 0 and SEEN in process.stdout:
+        if process.returncode == 0 and BOOT_MESSAGE in process.stdout:
             return path, ""
         reason = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[0]
-    return "", f"gVisor does not work on this machine ({reason[:300]}). {NEEDED}"
+    return "", f"gVisor does not work on this machine ({reason[:300]}). {INSTALL_HINT}"
 
 
 def write(folder: Path, config: Mapping[str, Any]) -> None:

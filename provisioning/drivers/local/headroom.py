@@ -21,8 +21,8 @@ import msgspec
 
 WINDOW_S = 330.0
 """Covers at least 5 readings, at one per minute."""
-LEAST_S = 60.0
-LEAST_READINGS = 4
+MIN_WATCHED_S = 60.0
+MIN_READINGS = 4
 FILE = "headroom.json"
 MAX_KEPT = 64
 MAX_BYTES = 16_384
@@ -82,7 +82,7 @@ def summarize(rows: Sequence[LoadReading], proc: Path, cores: int) -> dict[str, 
     """Return the figures of these readings, as stored in a node's `facts`."""
     first, last = rows[0], rows[-1]
     seconds, ticks = last.at_s - first.at_s, last.ticks - first.ticks
-    if seconds < LEAST_S or len(rows) < LEAST_READINGS or ticks <= 0:
+    if seconds < MIN_WATCHED_S or len(rows) < MIN_READINGS or ticks <= 0:
         return {"watched_s": 0}
     return {
         "watched_s": int(seconds),
@@ -109,8 +109,8 @@ def _load(file: Path, now: LoadReading) -> list[LoadReading]:
         rows = _decode(file.read_bytes()[:MAX_BYTES])
     except (OSError, msgspec.MsgspecError):
         return []
-    good = [row for row in rows if 0 < now.at_s - row.at_s <= WINDOW_S]
-    rows = [*good[-MAX_KEPT:], now]
+    recent = [row for row in rows if 0 < now.at_s - row.at_s <= WINDOW_S]
+    rows = [*recent[-MAX_KEPT:], now]
     in_order = all(
         earlier.at_s < later.at_s and earlier.ticks <= later.ticks and earlier.idle <= later.idle
         for earlier, later in itertools.pairwise(rows)
@@ -119,7 +119,7 @@ def _load(file: Path, now: LoadReading) -> list[LoadReading]:
 
 
 def _save(file: Path, rows: Sequence[LoadReading]) -> None:
-    """Write atomically; if that fails, the next look starts over."""
+    """Write atomically; if that fails, the next reading starts over."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps([msgspec.to_builtins(row) for row in rows]))

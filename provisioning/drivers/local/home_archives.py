@@ -36,7 +36,7 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class HomeChanged(Exception):
-    """Something in the home is newer than its archive; `name` says what."""
+    """The entry `name` of the home is newer than its archive."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -50,13 +50,13 @@ class HomeArchives:
     servers: FileServers
 
     def make(self, home: Home, *, job: str, archive: str, most_bytes: int) -> dict[str, Any]:
-        """Create an archive; returns the server's answer. See `FileServers.ask`."""
+        """Create an archive; returns the server's answer. See `FileServers.query`."""
         self._prepare(home)
-        ask = {"do": "archive", "job": job, "archive": archive, "most_bytes": most_bytes}
-        return self.servers.query(_store(home), ask)
+        question = {"do": "archive", "job": job, "archive": archive, "most_bytes": most_bytes}
+        return self.servers.query(_store(home), question)
 
     def restore(self, home: Home, *, job: str, archive: str) -> dict[str, Any]:
-        """Restore a home beside the current one; returns the server's answer. See `FileServers.ask`."""
+        """Restore a home beside the current one; returns the server's answer. See `FileServers.query`."""
         self._prepare(home)
         return self.servers.query(_store(home), {"do": "restore", "job": job, "archive": archive})
 
@@ -104,7 +104,7 @@ class HomeArchives:
             sync(since.parent)
 
     def empty(self, home: Home, *, job: str, archive: str) -> None:
-        """Replace the home by an empty one, if it did not change since the archive started with `hold`.
+        """Replace the home by an empty one, if it did not change since `begin` was called for the archive.
 
         Raises `FileNotFoundError` without the archive, `HomeChanged` or `OSError`.
         """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from provisioning.drivers.local import attach, mount_table
 
-CLOSED = os.ST_NOSUID | os.ST_NODEV
+SECURE_FLAGS = os.ST_NOSUID | os.ST_NODEV
 
 LOCK = ".homes.lock"
 
@@ -31,14 +31,14 @@ def homes_dir(config: Mapping[str, object], home: Path) -> Path:
     return Path(os.path.realpath(str(configured))) if configured else home / "homes"
 
 
-def is_closed(homes: Path) -> bool:
+def is_secured(homes: Path) -> bool:
     """Return whether the folder is mounted with nosuid and nodev. Raises `OSError`."""
-    return os.statvfs(homes).f_flag & CLOSED == CLOSED
+    return os.statvfs(homes).f_flag & SECURE_FLAGS == SECURE_FLAGS
 
 
 def mount_problem(homes: Path) -> str:
     """Return a problem for an operator with its fix; empty if there is none. Raises `OSError`."""
-    if os.geteuid() != 0 or is_closed(homes):
+    if os.geteuid() != 0 or is_secured(homes):
         return ""
     return (
         f"{homes} could not be mounted with nosuid and nodev, so workspaces can leave set-user-ID programs "
@@ -51,7 +51,7 @@ def secure(homes: Path, lock: Path) -> None:
     if os.geteuid() != 0:
         return
     with _exclusive_lock(lock):
-        if is_closed(homes):
+        if is_secured(homes):
             return
         tree = attach.copy_of({"source": str(homes), "folder": True, "readonly": False, "devices": False})
         try:

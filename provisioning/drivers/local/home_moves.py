@@ -31,7 +31,7 @@ RECORDS = ".moves"
 
 
 class HomeExists(ProvisioningError):
-    """A home of the user exists already at the destination."""
+    """A home of the user already exists at the destination."""
 
     code = "home_there"
     retryable = False
@@ -47,7 +47,7 @@ class HomeMoves:
     def offer(self, home: Home, *, digest: str, lifetime_s: float) -> dict[str, Any]:
         """Grant the holder of the ticket with this digest read access to the home.
 
-        See `FileServers.ask`.
+        See `FileServers.query`.
         """
         grant = {"do": "grant", "what": "home", "path": "", "digest": digest, "lifetime_s": lifetime_s}
         return self.servers.query(home, grant)
@@ -90,7 +90,7 @@ class HomeMoves:
     def query(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
-        """Send a question to the server that builds the home. See `FileServers.ask`."""
+        """Send a question to the server that builds the home. See `FileServers.query`."""
         return self.servers.query(Home(home.team, home.owner, incoming=True), question, stream)
 
     def install(self, home: Home, move: str) -> None:

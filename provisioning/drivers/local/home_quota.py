@@ -22,14 +22,14 @@ from provisioning.drivers.local import project_quota
 from provisioning.drivers.local.home_usage import MAX_DEPTH, STEP
 from provisioning.drivers.local.state import write_atomically
 
-NUMBERS = range(0x42000000, 0x42100000)
+PROJECT_IDS = range(0x42000000, 0x42100000)
 """Project ids used by Berth. Ids in the administrator's files or already in use are skipped."""
 ADMINISTRATORS = (Path("/etc/projid"), Path("/etc/projects"))
 RECORDS = ".projects"
 LIMIT = ".limit"
-ABOVE = 110
+KERNEL_LIMIT_PCT = 110
 """The kernel's limits, in percent of the measured limits."""
-LEAST_FILES = 10_000
+MIN_FILES = 10_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -39,7 +39,7 @@ class QuotaRecord:
     """Project id of a home, and the inode of the folder whose files all belong to it (0: none yet)."""
 
     project: int
-    given: int = 0
+    folder_inode: int = 0
 
 
 class HomeQuotas:
@@ -90,9 +90,9 @@ class HomeQuotas:
             if record is None:
                 record = self._assign_project(home, folder)
             self._limit(folder, record.project, limit_mib)
-            if record.given and project_quota.project_of(folder) != record.project:
+            if record.folder_inode and project_quota.project_of(folder) != record.project:
                 # Another folder took its place, for example after a restore.
-                record = replace(record, given=0)
+                record = replace(record, folder_inode=0)
                 self._write(home, record)
             project_quota.assign(folder, record.project, folder=True)
         return record
@@ -108,17 +108,17 @@ class HomeQuotas:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 record = self.limit_home(home)
                 inode = (self.homes / home).lstat().st_ino
-                if record is not None and record.given != inode:
+                if record is not None and record.folder_inode != inode:
                     yield from _assign_all(self.homes / home, record.project)
-                    self._write(home, replace(record, given=inode))
+                    self._write(home, replace(record, folder_inode=inode))
             yield
         self._forget(homes)
 
     def _limit(self, folder: int, project: int, limit_mib: int) -> None:
         # Use the parent of all homes: inside a home, statvfs reports the project's limit as the disk.
         disk = os.statvfs(self.homes)
-        units = (limit_mib << 20) * ABOVE // 100 // project_quota.UNIT
-        files = min(self.most_files() * ABOVE // 100, disk.f_files)
+        units = (limit_mib << 20) * KERNEL_LIMIT_PCT // 100 // project_quota.UNIT
+        files = min(self.most_files() * KERNEL_LIMIT_PCT // 100, disk.f_files)
         use = project_quota.use_of(folder, project)
         if (use.limit_bytes, use.limit_files) != (units * project_quota.UNIT, files):
             project_quota.limit(folder, project, limit_bytes=units * project_quota.UNIT, limit_files=files)
@@ -130,7 +130,7 @@ class HomeQuotas:
                 return record
             used = {*self._projects().values(), *_administrator_ids()}
             unused = project_quota.ProjectUse(0, 0, 0, 0)
-            free = (number for number in NUMBERS if number not in used)
+            free = (number for number in PROJECT_IDS if number not in used)
             project = next(
                 (number for number in free if project_quota.use_of(folder, number) == unused), None
             )
@@ -171,12 +171,12 @@ class HomeQuotas:
     def _read(self, home: str) -> QuotaRecord | None:
         try:
             fields = json.loads(self._path(home).read_text())
-            return QuotaRecord(int(fields["project"]), int(fields["given"]))
+            return QuotaRecord(int(fields["project"]), int(fields["folder_inode"]))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None  # a damaged record is created again, and the files move to another project
 
     def _write(self, home: str, record: QuotaRecord) -> None:
-        text = json.dumps({"project": record.project, "given": record.given})
+        text = json.dumps({"project": record.project, "folder_inode": record.folder_inode})
         write_atomically(self._path(home), text.encode())
 
     @contextlib.contextmanager
@@ -188,9 +188,9 @@ class HomeQuotas:
 
 
 def files_of(limit_mib: int, total_bytes: int, total_files: int) -> int:
-    """Return the maximum number of files per home: its share of the disk's, at least `LEAST_FILES`."""
+    """Return the maximum number of files per home: its share of the disk's, at least `MIN_FILES`."""
     share = (limit_mib << 20) * total_files // max(1, total_bytes)
-    return max(LEAST_FILES, min(share, total_files))
+    return max(MIN_FILES, min(share, total_files))
 
 
 def _administrator_ids() -> set[int]:

@@ -111,6 +111,6 @@ def memory_mib(cgroup_host: cgroups.CgroupHost) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):
             machine = int(line.split()[1]) >> 10
-            around = cgroups.memory_around_mib(cgroup_host)
+            around = cgroups.enclosing_memory_limit_mib(cgroup_host)
             return max(0, (machine if around is None else min(machine, around)) - RESERVE_MIB)
     raise OSError("/proc/meminfo has no MemTotal")

@@ -97,7 +97,7 @@ def probe(base: Path | None = None) -> SandboxProbe:
     """Return the available isolation. Success is cached by this process; a failure is retried after a minute.
 
     `base` is the local driver's folder. Probes create folders there and remove those of killed probes. Raises
-    `InvalidSpec` if this node's user ids are no range.
+    `InvalidSpec` if this node's user ids are not a range.
     """
     path = shutil.which("bwrap") or _bundled_bwrap()
     uid_range = workspace_uids.configured_range(os.environ) if os.geteuid() == 0 else None
@@ -243,7 +243,7 @@ def _try_user(sandbox: SandboxProbe, uid: int, base: Path) -> str:
 
 
 def _run_as(sandbox: SandboxProbe, uid: int, folder: Path) -> None:
-    """Raises `OSError` or `StartFailed` if it does not work."""
+    """Run a sandbox and its egress as `uid`. Raises `OSError` or `StartFailed` if that fails."""
     program, mounts = staged_program(sandbox.bwrap)
     home = folder / "home"
     home.mkdir(mode=0o700)

@@ -1,7 +1,7 @@
 """Apply network rules to a sandbox and start its egress. Standard library only.
 
 Run as `python -I -S join_network.py` with a plan as JSON on standard input: `pid` and `start_ticks` of a
-process of the sandbox, `nft` (a program), `rules` (its input), `way_out` (the argument vector of pasta) and
+process of the sandbox, `nft` (a program), `rules` (its input), `pasta_argv` (pasta's argument vector) and
 `program` (its executable). Rules are loaded before egress starts. Exit code 0 once egress works, otherwise
 nonzero with the reason on standard error. With `uid` in the plan, root switches to that user, the owner of
 the sandbox, once it has found the sandbox.
@@ -71,13 +71,13 @@ def main() -> None:
         os.setresgid(plan["uid"], plan["uid"], plan["uid"])
         os.setresuid(plan["uid"], plan["uid"], plan["uid"])
     load_rules(network, owner, plan["nft"], plan["rules"])
-    if not plan["way_out"]:
+    if not plan["pasta_argv"]:
         return
     setns(owner, CLONE_NEWUSER, "user")
     os.set_inheritable(network, True)
     # Python ignores SIGPIPE, which is inherited on exec; pasta does not start that way.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    argv = [*plan["way_out"], "--netns-only", "--netns", f"/proc/self/fd/{network}"]
+    argv = [*plan["pasta_argv"], "--netns-only", "--netns", f"/proc/self/fd/{network}"]
     os.execv(plan["program"], argv)
 
 

@@ -42,8 +42,10 @@ def warning(host: CgroupHost) -> str:
     if not missing:
         return ""
     names = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
-    also = " Memory is limited only per process." if not host.version else ""
-    return f"One workspace can use this whole machine: {names} cannot be limited ({host.reason}).{also} {FIX}"
+    suffix = " Memory is limited only per process." if not host.version else ""
+    return (
+        f"One workspace can use this whole machine: {names} cannot be limited ({host.reason}).{suffix} {FIX}"
+    )
 
 
 def homes_warning(home_limit_mib: int) -> str:

@@ -123,7 +123,7 @@ def join(tools: NetworkTools, init: int, folder: Path, policy: EgressPolicy) -> 
         "nft": tools.nft,
         # One transaction, so rules apply at every moment.
         "rules": "table inet berth\ndelete table inet berth\n" + rules(policy, addresses_here()),
-        "way_out": _pasta(tools.pasta, folder, other_uid) if policy.routed and not pasta_runs else [],
+        "pasta_argv": _pasta(tools.pasta, folder, other_uid) if policy.routed and not pasta_runs else [],
     }
     _run([str(JOIN)], plan)
     if policy.proxied and not proxy_runs:
@@ -218,7 +218,7 @@ def complete(folder: Path, policy: EgressPolicy) -> bool:
 
 
 def _kinds(folder: Path) -> tuple[bool, bool]:
-    """Return whether the workspace of this folder has pasta, and whether it has the proxy."""
+    """Return whether pasta runs for the workspace with this folder, and whether its proxy runs."""
     pasta, proxy = (
         {os.fsencode(_pid_path(folder)), os.fsencode(_pasta_path(folder))},
         os.fsencode(_proxy_path(folder)),

@@ -43,7 +43,7 @@ def overlay(spec: WorkspaceSpec, environment: Environment, *, home: str) -> dict
 
 
 def site_of(environment: Environment) -> Path | None:
-    """Return the environment's `site-packages`; None if it is no virtual environment."""
+    """Return the environment's `site-packages`; None if it is not a virtual environment."""
     root = Path(environment.python).parent.parent
     if not environment.exists:
         return None

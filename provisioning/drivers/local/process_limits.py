@@ -27,17 +27,17 @@ def workspace_limit(cpu_milli: int) -> int:
 
 def total_limit(parent: Path, kernel: Path = KERNEL) -> int | None:
     """Return the limit of all groups in `parent`; None if nothing on this machine limits processes."""
-    available = min(_limits_around(parent, kernel), default=None)
+    available = min(_enclosing_limits(parent, kernel), default=None)
     return None if available is None else max(1, available - available // SERVICES_PART)
 
 
-def _limits_around(parent: Path, kernel: Path) -> Iterator[int]:
+def _enclosing_limits(parent: Path, kernel: Path) -> Iterator[int]:
     """Yield the limits of the kernel, and of the groups around `parent` such as a container or a unit."""
     for path in (
         *(kernel / name for name in _KERNEL_LIMITS),
         *(ancestor / LIMIT for ancestor in parent.parents),
     ):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a number
             yield int(path.read_text())
 
 

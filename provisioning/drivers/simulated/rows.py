@@ -190,7 +190,7 @@ class PoolRows:
         exit_code: int | None,
     ) -> None:
         """Insert a new run in place of the ended one of the same name."""
-        name, want = spec.ref.external_name, spec.resources
+        name, resources = spec.ref.external_name, spec.resources
         execute, executemany = self.connection.execute, self.connection.executemany
         self._remove(name)
         execute(
@@ -213,7 +213,10 @@ class PoolRows:
         )
         executemany(
             "INSERT INTO parts VALUES (?, ?, ?, ?, ?)",
-            [(name, part.node, want.cpu_milli, want.memory_mib, want.disk_mib) for part in placement.nodes],
+            [
+                (name, part.node, resources.cpu_milli, resources.memory_mib, resources.disk_mib)
+                for part in placement.nodes
+            ],
         )
         executemany(
             "INSERT INTO grants VALUES (?, ?, ?, ?)",

@@ -208,12 +208,12 @@ def _turn(turns: dict[str, Any] | None, probe: str) -> Iterator[bool]:
 def _beats(out: LineWriter, name: str) -> Callable[[int, int], None]:
     last = 0.0
 
-    def beat(done: int, of: int) -> None:
+    def beat(done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= 0.25:
             last = now
-            out.send("beat", test=name, done=done, of=of)
+            out.send("beat", test=name, done=done, of=total)
 
     return beat
 

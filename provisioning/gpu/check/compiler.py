@@ -139,7 +139,7 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
     if shipped is not None and native:
         yield shipped
     refused: list[str] = []
-    found = native
+    yielded = native
     for compiler in compilers():
         if compiler.major * 1000 > driver_version:
             refused.append(
@@ -153,13 +153,13 @@ def cubins(unit: str, capability: tuple[int, int], driver_version: int = CUDA_13
             refused.append(str(error))
             continue
         if loads(code, capability, driver_version):
-            found = True
+            yielded = True
             yield Cubin(unit, arch_name(capability, unit), code, f"nvrtc {compiler.version}")
         else:
             refused.append(f"The driver is too old for {arch_name(capability)}. Install a newer driver.")
     if shipped is not None and not native:
         yield shipped
-    elif not found:
+    elif not yielded:
         if not compilers():
             refused = ["NVRTC is not installed. Install the `gpu` extra: pip install 'berth[gpu]'."]
         arch = arch_name(capability)

@@ -89,7 +89,7 @@ def _errors(snapshot: Mapping[str, Any]) -> list[Finding]:
 
 
 def _board(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """Check the inforom and driver settings. Missing values are no findings."""
+    """Check the inforom and driver settings. A missing value is not a finding."""
     findings = []
     if snapshot.get("inforom_valid") is False:
         version = snapshot.get("inforom_version")

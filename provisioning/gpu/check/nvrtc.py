@@ -37,11 +37,11 @@ class Nvrtc:
             words = self._library.nvrtcGetErrorString(status)
             raise CompileError(f"{function}: {words.decode(errors='replace') if words else status}")
 
-    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+    def _text(self, program: ctypes.c_void_p, field: str) -> bytes:
         size = ctypes.c_size_t()
-        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        self._call(f"nvrtcGet{field}Size", program, ctypes.byref(size))
         text = ctypes.create_string_buffer(size.value)
-        self._call(f"nvrtcGet{what}", program, text)
+        self._call(f"nvrtcGet{field}", program, text)
         return text.raw
 
     def compile(self, source: bytes, name: str, options: Sequence[str]) -> bytes:
@@ -53,8 +53,8 @@ class Nvrtc:
             try:
                 self._call("nvrtcCompileProgram", program, len(options), words)
             except CompileError as error:
-                said = self._text(program, "ProgramLog").rstrip(b"\0 ").decode(errors="replace").strip()
-                raise CompileError(said or str(error)) from error
+                log = self._text(program, "ProgramLog").rstrip(b"\0 ").decode(errors="replace").strip()
+                raise CompileError(log or str(error)) from error
             return self._text(program, "CUBIN")
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))

@@ -1,4 +1,4 @@
-"""A child process that may hang, lie or flood, in its own session; every wait has a limit."""
+"""A child process in its own session that may hang or send false or endless output; waits are limited."""
 
 from __future__ import annotations
 

@@ -138,8 +138,8 @@ def summary_of(
             return f"All {len(tests)} tests passed."
         return f"{prefix}{len(tests)} tests ran without findings." if tests else f"{prefix}No tests were run."
     worst = max(weighty, key=lambda f: weight[f.severity])
-    more = f" ({len(weighty) - 1} more)" if len(weighty) > 1 else ""
-    return f"{prefix}{worst.text.rstrip('.')}.{more}"
+    suffix = f" ({len(weighty) - 1} more)" if len(weighty) > 1 else ""
+    return f"{prefix}{worst.text.rstrip('.')}.{suffix}"
 
 
 def render(report: Report) -> str:

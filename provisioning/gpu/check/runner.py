@@ -76,8 +76,8 @@ def run_check(
     )
     until = time.monotonic() + (deadline_s or whole_s)
 
-    def look(
-        of: Sequence[Test] | None, *, alone: bool
+    def run_tests(
+        tests_to_run: Sequence[Test] | None, *, alone: bool
     ) -> tuple[Check, tuple[TestResult, ...], list[Finding]]:
         check = Check(
             uuid, requested_level,
@@ -85,19 +85,24 @@ def run_check(
             deadline_s=max(0.0, until - time.monotonic()), on_progress=on_progress, simulation=simulation,
             child=child or python("provisioning.gpu.check.child"),
             watcher=watcher or python("provisioning.gpu.check.watch"),
-            timing=timing or Timing(), plan=of, last=baseline,
+            timing=timing or Timing(), plan=tests_to_run, last=baseline,
             turns=turns, alone=alone,
         )  # fmt: skip
         return check, *_run(check, baseline, node_median, baseline_of)
 
-    check, tests, findings = look(plan, alone=False)
+    check, tests, findings = run_tests(plan, alone=False)
     state = check.state
     if turns is not None and (names := second_look.repeatable_tests(tests, findings)):
-        again, tests_alone, found_alone = look([t for t in state.plan if t.name in names], alone=True)
+        second_check, tests_alone, found_alone = run_tests(
+            [t for t in state.plan if t.name in names], alone=True
+        )
         tests = second_look.merge_results(tests, tests_alone, names)
         findings = list(second_look.findings_of_both(findings, found_alone, verdict.of_tests(tests)))
-        state.after, state.abandoned = again.state.after, state.abandoned or again.state.abandoned
-        state.xids += again.state.xids
+        state.after, state.abandoned = (
+            second_check.state.after,
+            state.abandoned or second_check.state.abandoned,
+        )
+        state.xids += second_check.state.xids
     simulated = simulation is not None
     if state.unavailable is not None:
         decided, action = Verdict.INCONCLUSIVE, Action.INSPECT

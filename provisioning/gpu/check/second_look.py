@@ -12,8 +12,8 @@ def repeatable_tests(tests: Sequence[TestResult], findings: Sequence[Finding]) -
     """Return tests that fail the device only by a measurement; empty if something else fails it already."""
     low = [test.name for test in tests if _is_low(test)]
     codes = {f"test_{name}" for name in low}
-    others = [finding for finding in findings if finding.code not in codes]
-    if any(finding.severity in (Severity.FAIL, Severity.HUNG) for finding in others):
+    other_findings = [finding for finding in findings if finding.code not in codes]
+    if any(finding.severity in (Severity.FAIL, Severity.HUNG) for finding in other_findings):
         return ()
     return tuple(low)
 
@@ -26,27 +26,30 @@ def _is_low(test: TestResult) -> bool:
 def merge_results(
     first: Sequence[TestResult], second: Sequence[TestResult], repeated: Sequence[str]
 ) -> tuple[TestResult, ...]:
-    """Return the tests with the results of the second look; a test that it did not reach is open."""
-    again = {test.name: test for test in second}
+    """Return the tests with the repeated results; one without a new result counts as not run."""
+    repeated_tests = {test.name: test for test in second}
     return tuple(
-        _merged_result(test, again.get(test.name)) if test.name in repeated else test for test in first
+        _merged_result(test, repeated_tests.get(test.name)) if test.name in repeated else test
+        for test in first
     )
 
 
-def _merged_result(test: TestResult, again: TestResult | None) -> TestResult:
-    if again is None or again.status == Status.SKIPPED:
-        why = again.text if again is not None else "Not reached"
+def _merged_result(test: TestResult, repetition: TestResult | None) -> TestResult:
+    if repetition is None or repetition.status == Status.SKIPPED:
+        why = repetition.text if repetition is not None else "Not reached"
         text = f"{test.text}; a second measurement, alone, gave no result. {why}"
         # A low value that was not measured again is unknown, even if the test was optional.
         return replace(test, status=Status.SKIPPED, required=True, text=text)
-    if again.status == Status.FAILED:
-        return replace(again, text=f"{again.text}; confirmed by a second measurement, alone")
-    return replace(again, text=f"{again.text}; second measurement, alone. First measurement: {test.text}")
+    if repetition.status == Status.FAILED:
+        return replace(repetition, text=f"{repetition.text}; confirmed by a second measurement, alone")
+    return replace(
+        repetition, text=f"{repetition.text}; second measurement, alone. First measurement: {test.text}"
+    )
 
 
 def findings_of_both(
     first: Sequence[Finding], second: Sequence[Finding], tests: Sequence[Finding]
 ) -> tuple[Finding, ...]:
-    """Return findings of both looks and `tests`, those of the merged tests, without duplicates."""
+    """Return the findings of both runs and of the merged `tests`, without duplicates."""
     measured = [finding for finding in (*first, *second) if not finding.code.startswith("test_")]
     return tuple(dict.fromkeys((*measured, *tests)))

@@ -220,17 +220,17 @@ class Check:
         """Return the next deadline and the function to call when it passes."""
         state, timing = self.state, self.timing
         if state.running is not None:
-            mine = (state.since + state.running.deadline_s, self._stop_hung_test)
+            own_deadline = (state.since + state.running.deadline_s, self._stop_hung_test)
         elif state.hello:
             wait_s = WAIT_S if self._turns is not None else 0.0
-            mine = (
+            own_deadline = (
                 state.since + timing.between_s + wait_s,
                 lambda: self._stop_silent_child("The check process stopped responding between two tests."),
             )
         else:
             text = f"CUDA did not create a context within {timing.child_start_s:.0f} s."
-            mine = (state.since + timing.child_start_s, lambda: self._stop_silent_child(text))
-        return min(mine, (self._deadline, self._stop_at_deadline), key=lambda pair: pair[0])
+            own_deadline = (state.since + timing.child_start_s, lambda: self._stop_silent_child(text))
+        return min(own_deadline, (self._deadline, self._stop_at_deadline), key=lambda pair: pair[0])
 
     def _stop_hung_test(self) -> None:
         test = self.state.running

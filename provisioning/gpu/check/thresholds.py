@@ -255,7 +255,7 @@ def lacks_datasheet(metric: str, name: str) -> bool:
 def comparable(baseline_of: str, software: str) -> bool:
     """Return whether a baseline measured with `baseline_of` applies to results of `software`.
 
-    Another driver or library has another speed, which is no fault of the device. A baseline without a
+    The speed depends on driver and libraries; a difference is not a fault of the device. A baseline without a
     software version always applies.
     """
     return not baseline_of or baseline_of == software

@@ -17,7 +17,7 @@ def text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def ask(name: str, *args: Any) -> Any:
+def query_optional(name: str, *args: Any) -> Any:
     """Make one call; None if the value is unavailable. Raises `NvmlProblem`."""
     function = getattr(pynvml, name, None)
     if function is None:
@@ -32,7 +32,7 @@ def ask(name: str, *args: Any) -> Any:
         return None
 
 
-def must(name: str, *args: Any) -> Any:
+def query_required(name: str, *args: Any) -> Any:
     """Make a call whose value every working device has. Raises `NvmlProblem`."""
     try:
         return getattr(pynvml, name)(*args)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from provisioning.gpu.nvml.calls import ask, bus_id, field, must, number, text
+from provisioning.gpu.nvml.calls import bus_id, field, number, query_optional, query_required, text
 from provisioning.gpu.nvml.mig import GpuInstance, profile_name
 from provisioning.gpu.problems import UNAVAILABLE, NvmlProblem, problem_of
 
@@ -26,45 +26,45 @@ class Device:
     # -- identity ---------------------------------------------------------------------------
 
     def uuid(self) -> str:
-        return text(must("nvmlDeviceGetUUID", self.handle))
+        return text(query_required("nvmlDeviceGetUUID", self.handle))
 
     def name(self) -> str:
-        return text(must("nvmlDeviceGetName", self.handle))
+        return text(query_required("nvmlDeviceGetName", self.handle))
 
     def minor(self) -> int | None:
         """Return the N of /dev/nvidiaN."""
-        return number(ask("nvmlDeviceGetMinorNumber", self.handle))
+        return number(query_optional("nvmlDeviceGetMinorNumber", self.handle))
 
     def pci_bus_id(self) -> str | None:
         """Return the PCI bus id as sysfs writes it, such as `0000:1b:00.0`."""
-        info = ask("nvmlDeviceGetPciInfo", self.handle)
+        info = query_optional("nvmlDeviceGetPciInfo", self.handle)
         return None if info is None else bus_id(info.busId)
 
     def memory(self) -> tuple[int, int]:
         """Return (total, used) in bytes; `used` excludes driver-reserved memory if reported separately."""
-        info = ask("nvmlDeviceGetMemoryInfo", self.handle, pynvml.nvmlMemory_v2)
+        info = query_optional("nvmlDeviceGetMemoryInfo", self.handle, pynvml.nvmlMemory_v2)
         if info is None:
-            info = must("nvmlDeviceGetMemoryInfo", self.handle)
+            info = query_required("nvmlDeviceGetMemoryInfo", self.handle)
         return int(info.total), int(info.used)
 
     def compute_capability(self) -> tuple[int, int] | None:
-        value = ask("nvmlDeviceGetCudaComputeCapability", self.handle)
+        value = query_optional("nvmlDeviceGetCudaComputeCapability", self.handle)
         return None if value is None else (int(value[0]), int(value[1]))
 
     def is_virtual(self) -> bool | None:
         """Return whether this is a vGPU inside a virtual machine."""
-        value = ask("nvmlDeviceGetVirtualizationMode", self.handle)
+        value = query_optional("nvmlDeviceGetVirtualizationMode", self.handle)
         return None if value is None else value == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
 
     def inforom_version(self) -> str | None:
         """Return the version of the board's inforom image."""
-        value = ask("nvmlDeviceGetInforomImageVersion", self.handle)
+        value = query_optional("nvmlDeviceGetInforomImageVersion", self.handle)
         return None if value is None else text(value)
 
     def inforom_valid(self) -> bool | None:
         """Return whether the checksums of the InfoROM are valid, as computed by the driver."""
         try:
-            must("nvmlDeviceValidateInforom", self.handle)
+            query_required("nvmlDeviceValidateInforom", self.handle)
         except NvmlProblem as problem:
             if problem.code == pynvml.NVML_ERROR_CORRUPTED_INFOROM:
                 return False
@@ -77,59 +77,59 @@ class Device:
 
     def is_mig(self) -> bool:
         """Return whether this is a MIG instance."""
-        return bool(must("nvmlDeviceIsMigDeviceHandle", self.handle))
+        return bool(query_required("nvmlDeviceIsMigDeviceHandle", self.handle))
 
     def whole_gpu(self) -> Device:
         """Return the GPU of this MIG instance."""
-        return Device(must("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self.handle))
+        return Device(query_required("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", self.handle))
 
     def mig_mode(self) -> tuple[bool, bool] | None:
         """Return (current, pending) MIG mode; None if the model does not support MIG."""
-        value = ask("nvmlDeviceGetMigMode", self.handle)
+        value = query_optional("nvmlDeviceGetMigMode", self.handle)
         return None if value is None else (bool(value[0]), bool(value[1]))
 
     def mig_devices(self) -> list[Device]:
         devices = []
-        for slot in range(ask("nvmlDeviceGetMaxMigDeviceCount", self.handle) or 0):
-            handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", self.handle, slot)
+        for slot in range(query_optional("nvmlDeviceGetMaxMigDeviceCount", self.handle) or 0):
+            handle = query_optional("nvmlDeviceGetMigDeviceHandleByIndex", self.handle, slot)
             if handle is not None:
                 devices.append(Device(handle))
         return devices
 
     def gpu_instance_id(self) -> int | None:
-        return number(ask("nvmlDeviceGetGpuInstanceId", self.handle))
+        return number(query_optional("nvmlDeviceGetGpuInstanceId", self.handle))
 
     def compute_instance_id(self) -> int | None:
-        return number(ask("nvmlDeviceGetComputeInstanceId", self.handle))
+        return number(query_optional("nvmlDeviceGetComputeInstanceId", self.handle))
 
     def attributes(self) -> Any:
         """Return `c_nvmlDeviceAttributes` of a MIG instance: SMs, slices, memory."""
-        return ask("nvmlDeviceGetAttributes", self.handle)
+        return query_optional("nvmlDeviceGetAttributes", self.handle)
 
     def gpu_instance_placement(self, instance_id: int) -> tuple[int, int, int] | None:
         """Return (profile id, start, size) of a GPU instance of this GPU."""
-        handle = ask("nvmlDeviceGetGpuInstanceById", self.handle, instance_id)
-        info = None if handle is None else ask("nvmlGpuInstanceGetInfo", handle)
+        handle = query_optional("nvmlDeviceGetGpuInstanceById", self.handle, instance_id)
+        info = None if handle is None else query_optional("nvmlGpuInstanceGetInfo", handle)
         if info is None:
             return None
         return int(info.profileId), int(info.placement.start), int(info.placement.size)
 
     def mig_profile(self, place: int) -> tuple[Any, str] | None:
         """Return information and name of the profile at index `place` of NVML's list, or None."""
-        info = ask("nvmlDeviceGetGpuInstanceProfileInfo", self.handle, place)
+        info = query_optional("nvmlDeviceGetGpuInstanceProfileInfo", self.handle, place)
         if info is not None:
             return info, text(info.name).removeprefix("MIG ")
-        info = ask("nvmlDeviceGetGpuInstanceProfileInfo", self.handle, place, 1)
+        info = query_optional("nvmlDeviceGetGpuInstanceProfileInfo", self.handle, place, 1)
         return None if info is None else (info, "")
 
     def mig_placements(self, profile_id: int) -> tuple[tuple[int, int], ...]:
         """Return (start, size) of all possible placements of the profile; empty if unknown."""
         count = c_uint(0)
         name = "nvmlDeviceGetGpuInstancePossiblePlacements"
-        if ask(name, self.handle, profile_id, None, byref(count)) is None or not count.value:
+        if query_optional(name, self.handle, profile_id, None, byref(count)) is None or not count.value:
             return ()
         places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-        if ask(name, self.handle, profile_id, places, byref(count)) is None:
+        if query_optional(name, self.handle, profile_id, places, byref(count)) is None:
             return ()
         return tuple((int(place.start), int(place.size)) for place in places[: count.value])
 
@@ -159,7 +159,7 @@ class Device:
             info = profile[0]
             count = c_uint(0)
             handles = (pynvml.c_nvmlGpuInstance_t * int(info.instanceCount))()
-            must("nvmlDeviceGetGpuInstances", self.handle, int(info.id), handles, byref(count))
+            query_required("nvmlDeviceGetGpuInstances", self.handle, int(info.id), handles, byref(count))
             instances += [GpuInstance(handle) for handle in handles[: count.value]]
         return sorted(instances, key=lambda instance: instance.start)
 
@@ -171,7 +171,7 @@ class Device:
             raise NvmlProblem(f"MIG profile {profile} does not fit at slice {start} of this GPU.")
         place = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
         name = "nvmlDeviceCreateGpuInstanceWithPlacement"
-        return GpuInstance(must(name, self.handle, int(info.id), byref(place)))
+        return GpuInstance(query_required(name, self.handle, int(info.id), byref(place)))
 
     # -- topology ---------------------------------------------------------------------------
 
@@ -180,21 +180,23 @@ class Device:
         return self.pcie_gen(), self.pcie_width(), self.pcie_max_gen(), self.pcie_max_width()
 
     def pcie_gen(self) -> int | None:
-        return number(ask("nvmlDeviceGetCurrPcieLinkGeneration", self.handle))
+        return number(query_optional("nvmlDeviceGetCurrPcieLinkGeneration", self.handle))
 
     def pcie_width(self) -> int | None:
-        return number(ask("nvmlDeviceGetCurrPcieLinkWidth", self.handle))
+        return number(query_optional("nvmlDeviceGetCurrPcieLinkWidth", self.handle))
 
     def pcie_max_gen(self) -> int | None:
-        return number(ask("nvmlDeviceGetMaxPcieLinkGeneration", self.handle))
+        return number(query_optional("nvmlDeviceGetMaxPcieLinkGeneration", self.handle))
 
     def pcie_max_width(self) -> int | None:
-        return number(ask("nvmlDeviceGetMaxPcieLinkWidth", self.handle))
+        return number(query_optional("nvmlDeviceGetMaxPcieLinkWidth", self.handle))
 
     def memory_affinity(self) -> int | None:
         """Return the lowest NUMA node close to this device."""
         size = 4
-        sets = ask("nvmlDeviceGetMemoryAffinity", self.handle, size, pynvml.NVML_AFFINITY_SCOPE_NODE)
+        sets = query_optional(
+            "nvmlDeviceGetMemoryAffinity", self.handle, size, pynvml.NVML_AFFINITY_SCOPE_NODE
+        )
         if sets is None:
             return None
         bits = sum(int(mask) << (64 * place) for place, mask in enumerate(sets))
@@ -202,13 +204,13 @@ class Device:
 
     def link_active(self, link: int) -> bool | None:
         """Return whether the NVLink is active; None if it does not exist."""
-        value = ask("nvmlDeviceGetNvLinkState", self.handle, link)
+        value = query_optional("nvmlDeviceGetNvLinkState", self.handle, link)
         return None if value is None else value == pynvml.NVML_FEATURE_ENABLED
 
     def link_peer(self, link: int) -> tuple[bool, str | None]:
         """Return whether the remote end is a switch, and its PCI bus id."""
-        kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", self.handle, link)
-        info = ask("nvmlDeviceGetNvLinkRemotePciInfo", self.handle, link)
+        kind = query_optional("nvmlDeviceGetNvLinkRemoteDeviceType", self.handle, link)
+        info = query_optional("nvmlDeviceGetNvLinkRemotePciInfo", self.handle, link)
         switch = kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
         return switch, None if info is None or not info.busId else bus_id(info.busId)
 
@@ -217,13 +219,13 @@ class Device:
 
         `counter`: `pynvml.NVML_NVLINK_ERROR_DL_REPLAY` …
         """
-        return number(ask("nvmlDeviceGetNvLinkErrorCounter", self.handle, link, counter))
+        return number(query_optional("nvmlDeviceGetNvLinkErrorCounter", self.handle, link, counter))
 
     def fabric_state(self) -> int | None:
         """Return the fabric registration state, a value of `nvmlGpuFabricState_t`."""
         info = pynvml.c_nvmlGpuFabricInfo_v2_t()
         info.version = pynvml.nvmlGpuFabricInfo_v2
-        if ask("nvmlDeviceGetGpuFabricInfoV", self.handle, byref(info)) is None:
+        if query_optional("nvmlDeviceGetGpuFabricInfoV", self.handle, byref(info)) is None:
             return None
         return int(info.state)
 
@@ -231,107 +233,111 @@ class Device:
 
     def ecc_mode(self) -> tuple[bool, bool] | None:
         """Return (current, pending) ECC mode."""
-        value = ask("nvmlDeviceGetEccMode", self.handle)
+        value = query_optional("nvmlDeviceGetEccMode", self.handle)
         return None if value is None else (bool(value[0]), bool(value[1]))
 
     def ecc_default(self) -> bool | None:
         """Return whether ECC is on by default; None without ECC."""
         # pynvml returns a list here.
-        value = ask("nvmlDeviceGetDefaultEccMode", self.handle)
+        value = query_optional("nvmlDeviceGetDefaultEccMode", self.handle)
         return None if value is None else bool(value[0])
 
     def ecc_errors(self, *, uncorrected: bool, aggregate: bool) -> int | None:
-        return number(ask("nvmlDeviceGetTotalEccErrors", self.handle, int(uncorrected), int(aggregate)))
+        return number(
+            query_optional("nvmlDeviceGetTotalEccErrors", self.handle, int(uncorrected), int(aggregate))
+        )
 
     def sram_threshold_exceeded(self) -> bool | None:
         """Return whether SRAM exceeded its uncorrected-error threshold, so the device should be replaced."""
         status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-        if ask("nvmlDeviceGetSramEccErrorStatus", self.handle, byref(status)) is None:
+        if query_optional("nvmlDeviceGetSramEccErrorStatus", self.handle, byref(status)) is None:
             return None
         return bool(status.bThresholdExceeded)
 
     def remapped_rows(self) -> tuple[int, int, bool, bool] | None:
         """Return (corrected, uncorrected, pending, failed)."""
-        value = ask("nvmlDeviceGetRemappedRows", self.handle)
+        value = query_optional("nvmlDeviceGetRemappedRows", self.handle)
         return None if value is None else (int(value[0]), int(value[1]), bool(value[2]), bool(value[3]))
 
     def retired_pages(self) -> int | None:
         """Return the number of retired pages, for single-bit and double-bit errors together."""
-        counts = [ask("nvmlDeviceGetRetiredPages", self.handle, cause) for cause in (0, 1)]
+        counts = [query_optional("nvmlDeviceGetRetiredPages", self.handle, cause) for cause in (0, 1)]
         lengths = [len(pages) for pages in counts if pages is not None]
         return sum(lengths) if lengths else None
 
     def retired_pending(self) -> bool | None:
-        value = ask("nvmlDeviceGetRetiredPagesPendingStatus", self.handle)
+        value = query_optional("nvmlDeviceGetRetiredPagesPendingStatus", self.handle)
         return None if value is None else bool(value)
 
     def persistence_mode(self) -> bool | None:
-        value = ask("nvmlDeviceGetPersistenceMode", self.handle)
+        value = query_optional("nvmlDeviceGetPersistenceMode", self.handle)
         return None if value is None else bool(value)
 
     def compute_mode(self) -> int | None:
         """Return the compute mode, a value of `nvmlComputeMode_t`."""
-        return number(ask("nvmlDeviceGetComputeMode", self.handle))
+        return number(query_optional("nvmlDeviceGetComputeMode", self.handle))
 
     def clock_mhz(self, kind: int) -> int | None:
         """Return a current clock. `kind`: `pynvml.NVML_CLOCK_SM`, `NVML_CLOCK_MEM` …"""
-        return number(ask("nvmlDeviceGetClockInfo", self.handle, kind))
+        return number(query_optional("nvmlDeviceGetClockInfo", self.handle, kind))
 
     def max_clock_mhz(self, kind: int) -> int | None:
-        return number(ask("nvmlDeviceGetMaxClockInfo", self.handle, kind))
+        return number(query_optional("nvmlDeviceGetMaxClockInfo", self.handle, kind))
 
     def app_clock_mhz(self, kind: int) -> int | None:
         """Return the application clock set by an administrator."""
-        return number(ask("nvmlDeviceGetApplicationsClock", self.handle, kind))
+        return number(query_optional("nvmlDeviceGetApplicationsClock", self.handle, kind))
 
     def default_app_clock_mhz(self, kind: int) -> int | None:
-        return number(ask("nvmlDeviceGetDefaultApplicationsClock", self.handle, kind))
+        return number(query_optional("nvmlDeviceGetDefaultApplicationsClock", self.handle, kind))
 
     def power_mw(self) -> int | None:
-        return number(ask("nvmlDeviceGetPowerUsage", self.handle))
+        return number(query_optional("nvmlDeviceGetPowerUsage", self.handle))
 
     def power_limit_mw(self) -> int | None:
         """Return the enforced limit."""
-        return number(ask("nvmlDeviceGetEnforcedPowerLimit", self.handle))
+        return number(query_optional("nvmlDeviceGetEnforcedPowerLimit", self.handle))
 
     def power_limit_set_mw(self) -> int | None:
         """Return the limit set by an administrator."""
-        return number(ask("nvmlDeviceGetPowerManagementLimit", self.handle))
+        return number(query_optional("nvmlDeviceGetPowerManagementLimit", self.handle))
 
     def power_limit_default_mw(self) -> int | None:
-        return number(ask("nvmlDeviceGetPowerManagementDefaultLimit", self.handle))
+        return number(query_optional("nvmlDeviceGetPowerManagementDefaultLimit", self.handle))
 
     def power_range_mw(self) -> tuple[int, int] | None:
-        value = ask("nvmlDeviceGetPowerManagementLimitConstraints", self.handle)
+        value = query_optional("nvmlDeviceGetPowerManagementLimitConstraints", self.handle)
         return None if value is None else (int(value[0]), int(value[1]))
 
     def temperature_c(self) -> int | None:
-        return number(ask("nvmlDeviceGetTemperature", self.handle, pynvml.NVML_TEMPERATURE_GPU))
+        return number(query_optional("nvmlDeviceGetTemperature", self.handle, pynvml.NVML_TEMPERATURE_GPU))
 
     def temperature_limit_c(self, threshold: int) -> int | None:
         """Return a temperature limit. `threshold`: `pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN` …"""
-        return number(ask("nvmlDeviceGetTemperatureThreshold", self.handle, threshold))
+        return number(query_optional("nvmlDeviceGetTemperatureThreshold", self.handle, threshold))
 
     def throttle_reasons(self) -> int | None:
         """Return a bit mask of `pynvml.nvmlClocksEventReason…`."""
-        value = ask("nvmlDeviceGetCurrentClocksEventReasons", self.handle)
+        value = query_optional("nvmlDeviceGetCurrentClocksEventReasons", self.handle)
         if value is None:
-            value = ask("nvmlDeviceGetCurrentClocksThrottleReasons", self.handle)
+            value = query_optional("nvmlDeviceGetCurrentClocksThrottleReasons", self.handle)
         return None if value is None else int(value)
 
     def pcie_replays(self) -> int | None:
         """Return the 32-bit counter of PCIe replays."""
-        return number(ask("nvmlDeviceGetPcieReplayCounter", self.handle))
+        return number(query_optional("nvmlDeviceGetPcieReplayCounter", self.handle))
 
     def utilisation_pct(self) -> tuple[int, int] | None:
         """Return (GPU, memory controller) utilisation."""
-        value = ask("nvmlDeviceGetUtilizationRates", self.handle)
+        value = query_optional("nvmlDeviceGetUtilizationRates", self.handle)
         return None if value is None else (int(value.gpu), int(value.memory))
 
     def pcie_kib_s(self) -> tuple[int | None, int | None]:
         """Return (sent, received) PCIe throughput. Each measurement takes the driver 20 ms."""
         kinds = (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES)
-        sent, received = (number(ask("nvmlDeviceGetPcieThroughput", self.handle, kind)) for kind in kinds)
+        sent, received = (
+            number(query_optional("nvmlDeviceGetPcieThroughput", self.handle, kind)) for kind in kinds
+        )
         return sent, received
 
     def processes(self) -> tuple[tuple[int, int | None], ...] | None:
@@ -350,9 +356,9 @@ class Device:
 
     def _running(self, name: str) -> tuple[tuple[int, int | None], ...] | None:
         # The unversioned name raises an error that is no NVMLError on older drivers.
-        processes = ask(f"{name}_v3", self.handle)
+        processes = query_optional(f"{name}_v3", self.handle)
         if processes is None:
-            processes = ask(f"{name}_v2", self.handle)
+            processes = query_optional(f"{name}_v2", self.handle)
         if processes is None:
             return None
         return tuple(
@@ -362,7 +368,7 @@ class Device:
 
     def display_active(self) -> bool | None:
         """Return whether a display or console is initialised on the device, which uses its memory."""
-        value = ask("nvmlDeviceGetDisplayActive", self.handle)
+        value = query_optional("nvmlDeviceGetDisplayActive", self.handle)
         return None if value is None else bool(value)
 
     def process_utilisation(self, since_us: int) -> list[Any] | None:
@@ -378,7 +384,7 @@ class Device:
 
     def fields(self, field_ids: Sequence[int | tuple[int, int]]) -> list[int | None]:
         """Return the values of NVML fields in the requested order, with one call."""
-        values = ask("nvmlDeviceGetFieldValues", self.handle, list(field_ids))
+        values = query_optional("nvmlDeviceGetFieldValues", self.handle, list(field_ids))
         if values is None:
             return [None] * len(field_ids)
         return [field(value) for value in values]

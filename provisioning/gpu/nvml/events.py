@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from provisioning.gpu.nvml.calls import must
+from provisioning.gpu.nvml.calls import query_required
 from provisioning.gpu.nvml.device import Device
 from provisioning.gpu.problems import TimedOut
 
@@ -21,11 +21,11 @@ class XidEvents:
     __slots__ = ("_events",)
 
     def __init__(self) -> None:
-        self._events = must("nvmlEventSetCreate")
+        self._events = query_required("nvmlEventSetCreate")
 
     def register(self, device: Device) -> None:
         """Collect XIDs of the device too. Raises `NvmlProblem` if it offers none."""
-        must("nvmlDeviceRegisterEvents", device.handle, XID, self._events)
+        query_required("nvmlDeviceRegisterEvents", device.handle, XID, self._events)
 
     def wait(self, timeout_ms: int) -> tuple[int | None, int] | None:
         """Return (`identity` of the device, XID) of the next event; None on timeout.
@@ -33,7 +33,7 @@ class XidEvents:
         Raises `NvmlProblem`.
         """
         try:
-            event = must("nvmlEventSetWait_v2", self._events, timeout_ms)
+            event = query_required("nvmlEventSetWait_v2", self._events, timeout_ms)
         except TimedOut:
             return None
         return (identity(event.device), int(event.eventData)) if event.eventType == XID else None

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import pynvml
 
 from provisioning.gpu import forks
-from provisioning.gpu.nvml.calls import ask, must, text
+from provisioning.gpu.nvml.calls import query_optional, query_required, text
 from provisioning.gpu.nvml.device import Device
 
 
@@ -34,7 +34,7 @@ def open_library() -> Nvml:
     For processes that never fork and may be killed while a lost device blocks every call, since closing would
     block too.
     """
-    must("nvmlInit")
+    query_required("nvmlInit")
     return Nvml()
 
 
@@ -44,30 +44,30 @@ class Nvml:
     __slots__ = ()
 
     def driver_version(self) -> str | None:
-        value = ask("nvmlSystemGetDriverVersion")
+        value = query_optional("nvmlSystemGetDriverVersion")
         return None if value is None else text(value)
 
     def cuda_version(self) -> str | None:
         """Return the newest CUDA version that the driver supports, such as `12.8`."""
-        value = ask("nvmlSystemGetCudaDriverVersion_v2")
+        value = query_optional("nvmlSystemGetCudaDriverVersion_v2")
         return None if value is None else f"{value // 1000}.{value % 1000 // 10}"
 
     def confidential(self) -> bool | None:
         """Return whether confidential computing is on."""
-        state = ask("nvmlSystemGetConfComputeState")
+        state = query_optional("nvmlSystemGetConfComputeState")
         return None if state is None else bool(state.ccFeature)
 
     def count(self) -> int:
-        return int(must("nvmlDeviceGetCount"))
+        return int(query_required("nvmlDeviceGetCount"))
 
     def device(self, index: int) -> Device:
-        return Device(must("nvmlDeviceGetHandleByIndex", index))
+        return Device(query_required("nvmlDeviceGetHandleByIndex", index))
 
     def by_uuid(self, uuid: str) -> Device:
         """Return a GPU or MIG instance. Raises `DeviceGone` if there is none with this UUID."""
         # pynvml passes the value to C unchanged, which expects bytes.
-        return Device(must("nvmlDeviceGetHandleByUUID", uuid.encode()))
+        return Device(query_required("nvmlDeviceGetHandleByUUID", uuid.encode()))
 
     def process_name(self, pid: int) -> str | None:
-        value = ask("nvmlSystemGetProcessName", pid)
+        value = query_optional("nvmlSystemGetProcessName", pid)
         return None if value is None else text(value)

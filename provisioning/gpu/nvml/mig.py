@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from provisioning.gpu.nvml.calls import ask, must
+from provisioning.gpu.nvml.calls import query_optional, query_required
 
 
 class GpuInstance:
@@ -17,12 +17,12 @@ class GpuInstance:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
-        info = must("nvmlGpuInstanceGetInfo", handle)
+        info = query_required("nvmlGpuInstanceGetInfo", handle)
         self.profile_id, self.start = int(info.profileId), int(info.placement.start)
 
     def destroy(self) -> None:
         """Destroy it. Raises `NvmlProblem` while it has compute instances."""
-        must("nvmlGpuInstanceDestroy", self.handle)
+        query_required("nvmlGpuInstanceDestroy", self.handle)
 
     def compute_instances(self) -> list[Any]:
         """Return the handles of its compute instances."""
@@ -30,20 +30,22 @@ class GpuInstance:
         for info in self._compute_profiles():
             count = c_uint(0)
             handles = (pynvml.c_nvmlComputeInstance_t * int(info.instanceCount))()
-            must("nvmlGpuInstanceGetComputeInstances", self.handle, int(info.id), handles, byref(count))
+            query_required(
+                "nvmlGpuInstanceGetComputeInstances", self.handle, int(info.id), handles, byref(count)
+            )
             instances += [handles[place] for place in range(count.value)]
         return instances
 
     def create_compute_instance(self) -> None:
         """Create one compute instance that spans all of it."""
         largest = max(self._compute_profiles(), key=lambda info: int(info.sliceCount))
-        must("nvmlGpuInstanceCreateComputeInstance", self.handle, int(largest.id))
+        query_required("nvmlGpuInstanceCreateComputeInstance", self.handle, int(largest.id))
 
     def _compute_profiles(self) -> list[Any]:
         shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         name = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
         profiles = (
-            ask(name, self.handle, number, shared)
+            query_optional(name, self.handle, number, shared)
             for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
         )
         return [info for info in profiles if info is not None]
@@ -51,7 +53,7 @@ class GpuInstance:
 
 def destroy_compute_instance(handle: Any) -> None:
     """Destroy a compute instance. Raises `NvmlProblem` while it is in use."""
-    must("nvmlComputeInstanceDestroy", handle)
+    query_required("nvmlComputeInstanceDestroy", handle)
 
 
 def profile_name(info: Any, name: str) -> str:

@@ -13,7 +13,7 @@ CHECK_INTERVAL_S = 0.05
 BROKEN_OFF = "broken_off"
 NO_CHANGE = "no_change"
 BAD_STATE = "bad_state"
-ODD = (ProcessState.FAILED, ProcessState.UNKNOWN)
+STUCK_STATES = (ProcessState.FAILED, ProcessState.UNKNOWN)
 
 
 class SuspendCallFailed(Exception):
@@ -102,10 +102,10 @@ class _Drive:
         attempted: set[tuple[Call, int]] = set()
         while True:
             states = self.states()
-            odd = next((pid for pid, state in states.items() if state in ODD), None)
-            if odd is not None:
+            stuck_pid = next((pid for pid, state in states.items() if state in STUCK_STATES), None)
+            if stuck_pid is not None:
                 # A process in an unknown state may be sending work to the others.
-                first = first or CallFailure("state", odd, BAD_STATE)
+                first = first or CallFailure("state", stuck_pid, BAD_STATE)
                 if give_up_at_once:
                     return first
             todo = next_calls(goal, states, left_out=given_up)
@@ -128,7 +128,7 @@ class _Drive:
                     return first
 
     def _make(self, call: Call, pid: int, *, is_retry: bool) -> str | None:
-        """Return the driver's error name, or None. A process that ended meanwhile is no failure."""
+        """Return the driver's error name, or None. A process that ended meanwhile is not a failure."""
         for attempt in range(2 if is_retry else 1):
             if attempt:
                 time.sleep(CHECK_INTERVAL_S)

@@ -56,7 +56,7 @@ class KernelLog:
         # Earlier records are known to checks and inventory, and may be resolved since.
         os.lseek(self._file, 0, os.SEEK_END)
         self.is_empty = False
-        """Set if this is no log (`/dev/null` in some containers): always readable, without content."""
+        """Set if this is not a log (`/dev/null` in some containers): always readable, without content."""
 
     def fileno(self) -> int:
         return self._file

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 WAIT_MS = 1000
 
 
-def follow(on_report: Callable[[XidReport], None], going: Callable[[], bool]) -> None:
+def follow(on_report: Callable[[XidReport], None], is_running: Callable[[], bool]) -> None:
     """Call `on_report` for every XID of every GPU while `going()` is true. Raises `NvmlProblem`.
 
     A device without events does not affect the others.
@@ -25,7 +25,7 @@ def follow(on_report: Callable[[XidReport], None], going: Callable[[], bool]) ->
             slots: dict[int | None, str] = {}
             for index in range(driver.count()):
                 _register(driver, index, events, slots)
-            while going():
+            while is_running():
                 report = _next(events, slots)
                 if report is not None:
                     on_report(report)

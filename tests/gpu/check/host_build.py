@@ -17,10 +17,10 @@ SOURCE = Path(__file__).with_name("fake_cuda.cpp")
 
 
 def compiler() -> str:
-    found = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
-    if found is None:
+    program = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    if program is None:
         pytest.skip("no C++ compiler: the kernels cannot be built for the host")
-    return found
+    return program
 
 
 def host_build() -> Path:

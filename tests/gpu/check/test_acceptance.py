@@ -47,7 +47,7 @@ def test_acceptance_script_runs_over_a_simulated_device(
     seen = {line["what"]: line for line in value["lines"]}
     assert value["simulated"]
     assert seen["device copy"]["seen"] == "4300 GB/s = 0.896 of 4800"
-    assert seen["BF16 product, at first"]["seen"].endswith("of 989")
+    assert seen["BF16 product, initial burst"]["seen"].endswith("of 989")
     assert seen["canary"]["seen"].endswith("8 of 8 checkers")
     assert seen["kill at the deadline"]["seen"].startswith("hung after")
     assert "simulated: these figures say nothing" in (tmp_path / "out" / "gpu-check.md").read_text()
@@ -102,7 +102,7 @@ def test_durations_of_tests_are_a_table(check: Callable[..., Any]) -> None:
     extended = calls[-1][1]
     assert (extended["peers"], extended["deadline_s"]) == (["GPU-2"], bench.EXTENDED_S)
     assert "joint_burn" in [test.name for test in extended["plan"]]
-    assert [line.what for line in lines][:4] == [
+    assert [line.name for line in lines][:4] == [
         "quick level", "quick level, first run", "standard level", "extended level",
     ]  # fmt: skip
     table = bench.times(reports).splitlines()

@@ -70,9 +70,9 @@ def libraries() -> dict[int, Path]:
 def host(libraries: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """An H100 under R570, without CUDA."""
     folder = tmp_path_factory.mktemp("host") / "driver"
-    made = Machine.at(folder, libraries[570], 570, [f"gpu H100 {GPU}"])
-    (made.folder / "libcuda.so.1").unlink()
-    return made
+    machine = Machine.at(folder, libraries[570], 570, [f"gpu H100 {GPU}"])
+    (machine.folder / "libcuda.so.1").unlink()
+    return machine
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def machine(
 
     def make(release: int, *lines: str) -> Machine:
         folder = tmp_path / f"machine-{len(made)}"
-        one = Machine.at(folder, libraries[release], release, lines)
+        new_machine = Machine.at(folder, libraries[release], release, lines)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-        made.append(one)
-        return one
+        made.append(new_machine)
+        return new_machine
 
     yield make
     for one in made:

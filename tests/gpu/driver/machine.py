@@ -51,9 +51,9 @@ class Machine:
         for library in libraries.iterdir():
             shutil.copy(library, folder / library.name)
         (folder / "machine").write_text("\n".join((f"driver {RELEASES[release]}", *lines, "")))
-        made = cls(folder, release)
-        made._on_pci(sum(line.startswith("gpu ") for line in lines))
-        return made
+        machine = cls(folder, release)
+        machine._on_pci(sum(line.startswith("gpu ") for line in lines))
+        return machine
 
     @property
     def root(self) -> Path:
@@ -73,9 +73,9 @@ class Machine:
             device.mkdir(parents=True)
             for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
                 (device / name).write_text(f"{text}\n")
-            told = self.root / "proc/driver/nvidia/gpus" / device.name
-            told.mkdir(parents=True)
-            (told / "information").write_text(
+            driver_file = self.root / "proc/driver/nvidia/gpus" / device.name
+            driver_file.mkdir(parents=True)
+            (driver_file / "information").write_text(
                 f"Model: \t\t NVIDIA\nGPU UUID: \t {uuid_of(number + 1)}\nDevice Minor: \t {number}\n"
             )
             (self.root / f"dev/nvidia{number}").touch()
@@ -140,5 +140,5 @@ class Machine:
 def line_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     """The next message of a process; empty if it has ended."""
     assert process.stdout is not None
-    found: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
-    return found
+    message: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+    return message

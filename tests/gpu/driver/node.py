@@ -41,22 +41,22 @@ def sample() -> None:
     sampler.flush()
     say(
         "samples",
-        latest={uuid: asdict(each) for uuid, each in sampler.latest().items()},
+        latest={uuid: asdict(latest_sample) for uuid, latest_sample in sampler.latest().items()},
         rollups=[asdict(rollup) for rollup in rollups],
     )
 
 
 def watch(kernel_log: Path) -> None:
-    told = threading.Event()
+    reported = threading.Event()
 
-    def sink(seen: list[XidReport]) -> None:
-        say("xids", seen=[[each.slot, each.xid] for each in seen])
-        told.set()
+    def sink(reports: list[XidReport]) -> None:
+        say("xids", seen=[[report.slot, report.xid] for report in reports])
+        reported.set()
 
     watcher = Watcher(sink, kmsg=kernel_log)
     watcher.start()
-    threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
-    told.wait()
+    threading.Thread(target=lambda: (sys.stdin.read(), reported.set()), daemon=True).start()
+    reported.wait()
     watcher.stop()
 
 

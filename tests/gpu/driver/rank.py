@@ -13,17 +13,17 @@ WORDS = 5000
 
 
 def main(rank: int, of: int, unique_id: str = "") -> None:
-    nccl.of_wheel = lambda: None  # the machine's own, beside its driver
+    nccl.of_wheel = lambda: None  # the fake machine's library, beside its driver
     device, library = Device(open_driver()), nccl.Nccl(nccl.find())
     if not unique_id:
         unique_id = library.unique_id().hex()
         print(json.dumps({"id": unique_id}), flush=True)
     comm = library.rank(of, rank, bytes.fromhex(unique_id))
-    with device.buffers(WORDS * 8, WORDS * 8) as (mine, total):
+    with device.buffers(WORDS * 8, WORDS * 8) as (own, total):
         device.write(
-            mine, (ctypes.c_uint64 * WORDS)(*((rank + 1) * 1000003**2 + word for word in range(WORDS)))
+            own, (ctypes.c_uint64 * WORDS)(*((rank + 1) * 1000003**2 + word for word in range(WORDS)))
         )
-        library.all_reduce(comm, mine, total, WORDS, "uint64", int(device.stream))
+        library.all_reduce(comm, own, total, WORDS, "uint64", int(device.stream))
         got = (ctypes.c_uint64 * WORDS)()
         device.read(got, total)
     library.check(comm)

@@ -23,7 +23,7 @@ def sizes_for(device: Device, level: str) -> Sizes:
 
 if __name__ == "__main__":
     child.sizes_for = sizes_for
-    nccl.of_wheel = lambda: None  # the machine's own, beside its driver
+    nccl.of_wheel = lambda: None  # the fake machine's library, beside its driver
     if Path(os.environ["LD_LIBRARY_PATH"], "nvrtc").exists():
         compiler.packaged = lambda unit, capability: None
     else:

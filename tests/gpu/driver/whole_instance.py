@@ -34,9 +34,9 @@ for device in Device.objects.filter(cordoned=True):
 @contextmanager
 def running(host: Machine, folder: Path, catalog: str) -> Iterator[Berth]:
     """All of its processes use the fake machine. `catalog` is Python that creates flavors and templates."""
-    with instance.running(folder, environment=None, LD_LIBRARY_PATH=str(host.folder)) as found:
+    with instance.running(folder, environment=None, LD_LIBRARY_PATH=str(host.folder)) as berth:
         eventually(
-            lambda: found.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"
+            lambda: berth.rows("SELECT 1 FROM inventory_device") or None, limit_s=LIMIT_S, what="the GPU"
         )
-        found.run("-c", UNCHECKED + catalog, DJANGO_SETTINGS_MODULE="portal.settings")
-        yield found
+        berth.run("-c", UNCHECKED + catalog, DJANGO_SETTINGS_MODULE="portal.settings")
+        yield berth

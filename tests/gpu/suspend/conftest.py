@@ -148,10 +148,10 @@ def driver(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         # No symlinks: the state is in the library's folder.
         shutil.copy(fake_library / name, folder / name)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-    made = FakeDriver(folder)
-    made.configure("")
-    yield made
-    for app in made.apps:
+    fake_driver = FakeDriver(folder)
+    fake_driver.configure("")
+    yield fake_driver
+    for app in fake_driver.apps:
         app.end()
 
 

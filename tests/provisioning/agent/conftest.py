@@ -18,9 +18,9 @@ PYTHON = os.environ.get("BERTH_TEST_AGENT_PYTHON", sys.executable)
 
 @pytest.fixture
 def portal() -> Iterator[Any]:
-    made = Portal()
-    yield made
-    made.close()
+    test_portal = Portal()
+    yield test_portal
+    test_portal.close()
 
 
 @pytest.fixture
@@ -81,14 +81,14 @@ def app_pids(tmp_path: Path) -> Callable[[], list[int]]:
     """Return the processes whose last argument is the folder name of this test."""
 
     def find() -> list[int]:
-        found = []
+        pids = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = path.read_bytes().rstrip(b"\0").split(b"\0")
             except OSError:
                 continue
             if words[-1] == tmp_path.name.encode():
-                found.append(int(path.parent.name))
-        return found
+                pids.append(int(path.parent.name))
+        return pids
 
     return find

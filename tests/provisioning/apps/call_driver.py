@@ -1,14 +1,13 @@
-"""Calls a driver once in a process of its own, for tests of races and of sudden death.
+"""Call a driver once in a separate process, for tests of races and sudden death.
 
-`python call_driver.py SOCKET` forks such a process for each message that comes on the inherited UNIX socket,
-since each would take 0.2 s to import the drivers. A message is the environment as JSON, with four file
-descriptors: standard input, output and error, and one to which the exit status is written at the end,
-negative for a signal.
+`python call_driver.py SOCKET` forks such a process for each message on the inherited UNIX socket, since
+importing the drivers takes 0.2 s. A message is the environment as JSON, with four file descriptors: standard
+input, output and error, and one to which the exit status is written at the end, negative for a signal.
 
 The process reads one line of JSON: `pool`, `op`, `spec`, `placement`, and `kill_at`. It prints `ready`, waits
 for a line, makes the call, and prints one line of JSON: `state` or `error`, and the number of `steps` (calls
-of Python and C functions) that it took. With `kill_at` the process kills itself (SIGKILL) at that step, so
-that every point inside a driver's call can be tried, whichever driver it is.
+of Python and C functions). With `kill_at` the process kills itself (SIGKILL) at that step, so that a test can
+try every point inside a driver's call, for any driver.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def run(environment: dict[str, str]) -> None:
 
 
 def fork(environment: dict[str, str], streams: list[int]) -> None:
-    """Run one call in a child of a child, which waits for it."""
+    """Run one call in a grandchild process, and wait for it in the child."""
     if os.fork():
         return
     *standard, status = streams

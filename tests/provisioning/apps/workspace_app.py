@@ -1,7 +1,7 @@
-"""The app of the contract suite: a tiny HTTP server, and its badly behaved relatives.
+"""The app of the contract suite: a tiny HTTP server with several kinds of misbehavior.
 
-Run as `python3 -c SOURCE KIND PORT HOME TAG`. Each time it starts, it adds a line to `HOME/starts-TAG`, so
-that a test can count real starts, and writes two lines to its standard output. KIND is one of
+Run as `python3 -c SOURCE KIND PORT HOME TAG`. Each start adds a line to `HOME/starts-TAG`, so that a test can
+count real starts, and writes two lines to standard output. KIND is one of
 
 - good: answers at once
 - slow: answers after a second

@@ -23,10 +23,10 @@ def main() -> None:
     def renamed(path: Path, target: Path) -> Path:
         if moment == "stamped" and (path / STAMP).exists():
             die()
-        made = rename(path, target)
+        result = rename(path, target)
         if moment == "named" and (target / STAMP).exists():
             die()
-        return made
+        return result
 
     Path.rename = renamed  # type: ignore[method-assign]
 

@@ -15,14 +15,14 @@ from tests.suite.choice import quick_of
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageFolder:
     """The package index of this node, with the package `pip` only."""
-    found = PackageFolder(tmp_path / "index")
-    found.wheel("pip")
+    index = PackageFolder(tmp_path / "index")
+    index.wheel("pip")
     for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS", "BERTH_NODE_PACKAGE_HOSTS", "BERTH_MULTIUSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("BERTH_NODE_PACKAGE_INDEX", found.url)
+    monkeypatch.setenv("BERTH_NODE_PACKAGE_INDEX", index.url)
     monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "0")
-    return found
+    return index
 
 
 @pytest.fixture
@@ -37,6 +37,6 @@ def bench(tmp_path: Path, packages: PackageFolder) -> Bench:
 def any_bench(request: pytest.FixtureRequest, tmp_path: Path, packages: PackageFolder) -> Bench:
     """Builds with and without a sandbox."""
     if request.param == "sandbox":
-        found: Bench = request.getfixturevalue("bench")
-        return found
+        bench: Bench = request.getfixturevalue("bench")
+        return bench
     return Bench(Store(tmp_path / "berth" / "environments"), machine(tmp_path / "berth", sandbox=False))

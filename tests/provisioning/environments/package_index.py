@@ -74,8 +74,8 @@ class PackageFolder:
         content[f"{info}/RECORD"] = record + f"{info}/RECORD,,\n"
         path = self._page(name) / f"{name}-{version}-py3-none-any.whl"
         with zipfile.ZipFile(path, "w") as archive:
-            for each, text in content.items():
-                entry = zipfile.ZipInfo(each)
+            for member, text in content.items():
+                entry = zipfile.ZipInfo(member)
                 runs = text.startswith("#!") if isinstance(text, str) else False
                 entry.external_attr = (0o100755 if runs else 0o100644) << 16
                 archive.writestr(entry, text)
@@ -92,8 +92,8 @@ class PackageFolder:
         }
         path = self._page(name) / f"{name}-{version}.tar.gz"
         with tarfile.open(path, "w:gz") as archive:
-            for each, text in files.items():
-                entry = tarfile.TarInfo(f"{name}-{version}/{each}")
+            for member, text in files.items():
+                entry = tarfile.TarInfo(f"{name}-{version}/{member}")
                 entry.size = len(text.encode())
                 archive.addfile(entry, io.BytesIO(text.encode()))
         return self._listed(name, path)
@@ -105,7 +105,7 @@ class PackageFolder:
 
     def _listed(self, name: str, path: Path) -> Path:
         page = self._page(name)
-        files = [each for each in sorted(page.iterdir()) if each.name != "index.html"]
+        files = [distribution for distribution in sorted(page.iterdir()) if distribution.name != "index.html"]
         links = "".join(
             f'<a href="{file.name}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}">{file.name}</a>\n'
             for file in files
@@ -153,5 +153,5 @@ def command(source: str, **changes: Any) -> EnvironmentBuild:
 
 
 def machine(folder: Path, *, sandbox: bool = True) -> BuildMachine:
-    found = isolation.probe() if sandbox else SandboxProbe("", reason="None here.")
-    return BuildMachine(found, cgroups.detect(f"test{os.getpid()}"), folder)
+    probe = isolation.probe() if sandbox else SandboxProbe("", reason="None here.")
+    return BuildMachine(probe, cgroups.detect(f"test{os.getpid()}"), folder)

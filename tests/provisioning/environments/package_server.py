@@ -1,9 +1,9 @@
-"""Serves a package index over HTTP from a folder, and fails as it is told. Standard library only.
+"""Serve a package index over HTTP from a folder, and fail on request. Standard library only.
 
-Run as `python -I -S package_server.py FOLDER ADDRESS PORT`. The word in `FOLDER/does` says what becomes of
-wheels: `serve`, `refuse` with status 500, `cut` or `hang` in the middle. Pages, what wheels say of
-themselves and pip, which each environment has, are always there. Each wheel that is not served is a line in
-`FOLDER/asked`.
+Run as `python -I -S package_server.py FOLDER ADDRESS PORT`. The word in `FOLDER/does` selects the response to
+requests for wheels: `serve`, `refuse` with status 500, `cut` or `hang` in the middle. Pages, the metadata of
+wheels, and pip, which every environment needs, are always served. Each wheel that is not served adds a line
+to `FOLDER/asked`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Handler(SimpleHTTPRequestHandler):
             self._send(page.read_bytes().replace(b"<a ", b'<a data-core-metadata="true" '), "text/html")
         elif path.suffix == ".metadata":
             with zipfile.ZipFile(path.with_suffix("")) as wheel:
-                name = next(each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
+                name = next(entry for entry in wheel.namelist() if entry.endswith(".dist-info/METADATA"))
                 self._send(wheel.read(name), "text/plain")
         else:
             self._file(path.read_bytes())
@@ -45,8 +45,8 @@ class Handler(SimpleHTTPRequestHandler):
         if does == "serve" or "/pip/" in self.path:
             self._send(whole, "application/octet-stream")
             return
-        with (self.folder / "asked").open("a") as asked:
-            asked.write(f"{self.path}\n")
+        with (self.folder / "asked").open("a") as request_log:
+            request_log.write(f"{self.path}\n")
         if does == "refuse":
             self.send_error(500)
             return

@@ -36,7 +36,7 @@ class Jupyter:
             pool.driver.spare_count = 1
             pool.driver.warm_up(owner=os.getpid())
             until(lambda: unclaimed(pool), what="no spare became ready")
-        (template,) = [one for one in TEMPLATES if one["slug"] == "jupyterlab"]
+        (template,) = [candidate for candidate in TEMPLATES if candidate["slug"] == "jupyterlab"]
         app = AppSpec(
             argv=tuple(template["argv"]), env=template["env"], ready_path="/api", activity="jupyter"
         )

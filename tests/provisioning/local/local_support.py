@@ -111,9 +111,9 @@ class Pool:
                     yield int(path.parent.name), environ
 
     def agent_pid(self, ref: WorkspaceRef) -> int:
-        found = {pid for pid, environ in self._marked(ref) if b"BERTH_ROLE=agent" in environ}
+        pids = {pid for pid, environ in self._marked(ref) if b"BERTH_ROLE=agent" in environ}
         # A forked child, its relay, has the same environment.
-        (pid,) = [pid for pid in found if parent_of(pid) not in {None, *found}]
+        (pid,) = [pid for pid in pids if parent_of(pid) not in {None, *pids}]
         return pid
 
     def close(self) -> None:
@@ -131,22 +131,22 @@ def filters_of(pool: Pool, spec: WorkspaceSpec) -> dict[int, str]:
     folder = pool.driver._dir(spec.ref)
     launched = folder.launched()
     assert launched is not None
-    found = {}
-    for one in processes.scan(pool.driver.instance, folder.name, spares=folder.claimed()):
-        if one.pid == launched.pid:
+    modes = {}
+    for process in processes.scan(pool.driver.instance, folder.name, spares=folder.claimed()):
+        if process.pid == launched.pid:
             continue  # the outer bubblewrap process
         try:
-            lines = Path(f"/proc/{one.pid}/status").read_text().splitlines()
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended meanwhile
-        (found[one.pid],) = [line.split()[1] for line in lines if line.startswith("Seccomp:")]
-    return found
+        (modes[process.pid],) = [line.split()[1] for line in lines if line.startswith("Seccomp:")]
+    return modes
 
 
 def socket_of(observation: Observation) -> Path:
     """Return the socket of a running workspace of any pool."""
-    found = [socket_path(home, observation.endpoint) for home in HOMES]
-    return next(path for path in found if path.exists())
+    paths = [socket_path(home, observation.endpoint) for home in HOMES]
+    return next(path for path in paths if path.exists())
 
 
 def ask(observation: Observation, expression: str, *, timeout_s: float = 20.0) -> Any:

@@ -21,11 +21,11 @@ def command(pid: int) -> bytes:
 
 def open_descriptors(pid: int) -> set[str]:
     """Return all open descriptors of a process, by kernel names."""
-    found = set()
+    names = set()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found.add(str(path.readlink()))
-    return found
+            names.add(str(path.readlink()))
+    return names
 
 
 def open_ends(pid: int) -> set[str]:
@@ -35,7 +35,7 @@ def open_ends(pid: int) -> set[str]:
 
 def contents(pid: int, *words: str) -> list[str]:
     """Return which of `words` are in the writable memory of a process."""
-    found = set()
+    matches = set()
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for line in maps:
             span, rights = line.split()[:2]
@@ -47,5 +47,5 @@ def contents(pid: int, *words: str) -> list[str]:
                 data = memory.read(last - first)
             except OSError:
                 continue
-            found |= {word for word in words if word.encode() in data}
-    return sorted(found)
+            matches |= {word for word in words if word.encode() in data}
+    return sorted(matches)

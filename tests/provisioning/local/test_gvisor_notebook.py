@@ -8,7 +8,7 @@ import pytest
 from jupyter_support import ENVIRONMENT, Jupyter, counts_a_file, heartbeats
 from local_support import Pool
 
-from provisioning.drivers.local.gvisor import SEEN
+from provisioning.drivers.local.gvisor import BOOT_MESSAGE
 from provisioning.drivers.local.isolation import probe
 
 pytestmark = pytest.mark.engine
@@ -29,7 +29,7 @@ def test_cell_runs_in_gvisor_and_writes_to_the_home(gvisor_pool: Pool) -> None:
     kernel = lab.kernel()
     cell = "import subprocess; print(6 * 7); open('result', 'w').write(subprocess.getoutput('dmesg'))"
     assert lab.run(kernel, cell).startswith("42\n")
-    assert SEEN in (lab.home / "result").read_text()
+    assert BOOT_MESSAGE in (lab.home / "result").read_text()
     lab.call("PUT", "/api/contents/notes.txt", {"type": "file", "format": "text", "content": "kept"})
     assert (lab.home / "notes.txt").read_text() == "kept"
 

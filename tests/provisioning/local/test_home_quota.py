@@ -82,16 +82,16 @@ def quota_record(quotas: HomeQuotas, home: str) -> QuotaRecord:
 
 def test_each_home_has_its_own_lasting_project_id(quotas, homes, kernel):
     one, two = quota_record(quotas, "a/one").project, quota_record(quotas, "a/two").project
-    assert one != two and {one, two} <= set(home_quota.NUMBERS)
+    assert one != two and {one, two} <= set(home_quota.PROJECT_IDS)
     again = HomeQuotas(quotas.folder.parent, homes)
     assert (quota_record(again, "a/one").project, quota_record(again, "a/two").project) == (one, two)
     assert kernel.projects[(homes / "a/one").stat().st_ino] == one
     assert kernel.uses[one].limit_bytes == 1100 << 20, "a tenth more than the measured limit"
-    assert kernel.uses[one].limit_files == quotas.most_files() * 110 // 100 >= home_quota.LEAST_FILES
+    assert kernel.uses[one].limit_files == quotas.most_files() * 110 // 100 >= home_quota.MIN_FILES
 
 
 def test_project_ids_of_others_are_not_used(quotas, kernel, tmp_path, monkeypatch):
-    first, second, third, *_ = home_quota.NUMBERS
+    first, second, third, *_ = home_quota.PROJECT_IDS
     (tmp_path / "projid").write_text(f"# mine\nbackups:{first}\n")
     monkeypatch.setattr(home_quota, "ADMINISTRATORS", (tmp_path / "projid", tmp_path / "none"))
     kernel.uses[second] = ProjectUse(0, 4096, 0, 1)
@@ -134,7 +134,7 @@ def test_only_existing_content_of_the_home_gets_the_project_id(quotas, homes, ke
     }
     before = len(kernel.given)
     enforce(quotas, "a/one")
-    assert len(kernel.given) == before and quotas.limit_home("a/one").given == home.stat().st_ino
+    assert len(kernel.given) == before and quotas.limit_home("a/one").folder_inode == home.stat().st_ino
 
 
 def test_killed_operation_resumes(quotas, homes, kernel):
@@ -145,7 +145,7 @@ def test_killed_operation_resumes(quotas, homes, kernel):
     steps = quotas.enforce(["a/one"])
     next(steps)
     steps.close()
-    assert 1 < len(kernel.given) < len(files) and quota_record(quotas, "a/one").given == 0
+    assert 1 < len(kernel.given) < len(files) and quota_record(quotas, "a/one").folder_inode == 0
     enforce(HomeQuotas(quotas.folder.parent, homes), "a/one")
     assert {path.stat().st_ino for path in files} <= set(kernel.given)
     assert len(kernel.given) == len(set(kernel.given)), "nothing was given twice"
@@ -178,9 +178,9 @@ def test_project_id_is_released_when_the_home_is_fully_deleted(quotas, homes, ke
     ("limit_mib", "total_mib", "total_files", "expected"),
     [
         (1024, 102400, 6_400_000, 64_000),
-        (10, 102400, 6_400_000, home_quota.LEAST_FILES),
+        (10, 102400, 6_400_000, home_quota.MIN_FILES),
         (204800, 102400, 6_400_000, 6_400_000),
-        (1024, 0, 0, home_quota.LEAST_FILES),
+        (1024, 0, 0, home_quota.MIN_FILES),
     ],
 )
 def test_file_limit_is_proportional_to_the_disk_share(limit_mib, total_mib, total_files, expected):
@@ -203,7 +203,7 @@ def test_measuring_a_home_sets_its_limit(make_pool: Callable[..., Pool], kernel:
     home.mkdir(parents=True)
     pool.driver.inventory()
     HomeMeasurer(pool.driver, lambda _: None).round(0.0)
-    assert pool.driver.quotas.limit_home("a/one").given == home.stat().st_ino
+    assert pool.driver.quotas.limit_home("a/one").folder_inode == home.stat().st_ino
 
 
 def test_file_system_without_project_quotas_changes_nothing(
@@ -236,7 +236,7 @@ def test_failed_quota_call_is_retried(
     assert told == ["a/one"], "they are measured all the same"
     assert "could not set quotas of homes" in caplog.text
     measuring.round(10.0)
-    assert pool.driver.quotas.limit_home("a/one").given
+    assert pool.driver.quotas.limit_home("a/one").folder_inode
 
 
 def test_quota_structure_of_the_kernel_is_parsed(tmp_path: Path) -> None:

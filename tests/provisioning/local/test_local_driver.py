@@ -97,7 +97,7 @@ def test_out_of_memory_on_the_machine_is_not_blamed_on_the_workspace(make_pool):
         if (parent / name).exists()
     )
     around.write_text(str(64 << 20))
-    assert cgroups.memory_around_mib(replace(host, parents=(around.parent,))) == 64
+    assert cgroups.enclosing_memory_limit_mib(replace(host, parents=(around.parent,))) == 64
     with pytest.raises((OSError, ValueError)):  # missing or empty answer
         ask(seen, "len(bytearray(b'x' * (100 << 20)))")
     seen = pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)

@@ -31,7 +31,7 @@ READY = {"jupyterlab": "/api", "marimo": "/health", "vscode": "/healthz"}
 FLAVORS = {"recorded": (25, 300), "recorded-code": (60, 900), "recorded-busy": (100, 300)}
 OPEN_LIMIT_MS = 180_000
 QUIET_S = 110.0
-"""For how long each is recorded at least after the last thing that is done in it."""
+"""Minimum time for which a session is recorded after its last action."""
 
 
 def parse() -> argparse.Namespace:
@@ -68,20 +68,20 @@ class Recorder:
         answer = self.http.post("workspaces", json=body)
         if answer.is_error:
             raise RuntimeError(answer.text)
-        found = answer.json()
+        workspace = answer.json()
         deadline = time.monotonic() + 400
-        while found["state"] != "running":
-            if time.monotonic() > deadline or found["state"] == "failed":
-                raise RuntimeError(f"{session.name}: {found['state']} {found['reason']}")
-            lift(found["id"])
+        while workspace["state"] != "running":
+            if time.monotonic() > deadline or workspace["state"] == "failed":
+                raise RuntimeError(f"{session.name}: {workspace['state']} {workspace['reason']}")
+            lift(workspace["id"])
             time.sleep(1)
-            found = self.http.get(f"workspaces/{found['id']}").json()
+            workspace = self.http.get(f"workspaces/{workspace['id']}").json()
         from portal.workspaces.tokens import agent_token
 
-        token = agent_token(UUID(found["id"]), 1)
+        token = agent_token(UUID(workspace["id"]), 1)
         # Call the agent API directly, as the agent does.
         portal = f"http://127.0.0.1:{os.environ['BERTH_WEB_PORT']}"
-        place = Place(found["id"], found["url"], self.token, portal, token)
+        place = Place(workspace["id"], workspace["url"], self.token, portal, token)
         place.wait(READY[session.template])
         return place
 
@@ -127,11 +127,11 @@ class Recorder:
 
     def run(self, sessions: list[Session]) -> None:
         with ThreadPoolExecutor(len(sessions) + 1) as pool:
-            alone = [pool.submit(self.follow, each) for each in sessions if not each.browser]
-            if browsed := [each for each in sessions if each.browser]:
+            alone = [pool.submit(self.follow, session) for session in sessions if not session.browser]
+            if browsed := [session for session in sessions if session.browser]:
                 self.follow_in_browser(browsed)
-            for each in alone:
-                each.result()
+            for session in alone:
+                session.result()
         for place in self.places:
             for channel in place.open:
                 channel.close()
@@ -177,7 +177,7 @@ class Recorder:
         if len(reports) < 10:
             print(f"{session.name}: only {len(reports)} reports", flush=True)
             return
-        versions = dict(each.split("=") for each in self.arguments.software.split(",") if each)
+        versions = dict(item.split("=") for item in self.arguments.software.split(",") if item)
         history = histories.History(
             name=session.name,
             done=session.done,
@@ -190,9 +190,9 @@ class Recorder:
             reports=[(round(at - reports[0][0], 1), figures) for at, figures in reports],
         )
         history.write(self.arguments.out)
-        for each in VARIANTS:
-            if each.base == session.name:
-                history.with_jump(each.name, each.done, each.jump_s).write(self.arguments.out)
+        for item in VARIANTS:
+            if item.base == session.name:
+                history.with_jump(item.name, item.done, item.jump_s).write(self.arguments.out)
 
 
 def lift(workspace: str) -> None:
@@ -230,8 +230,8 @@ def prepare() -> str:
 
 def main() -> None:
     arguments = parse()
-    prefixes = tuple(each for each in arguments.only.split(",") if each)
-    sessions = [each for each in SESSIONS if not prefixes or each.name.startswith(prefixes)]
+    prefixes = tuple(session for session in arguments.only.split(",") if session)
+    sessions = [session for session in SESSIONS if not prefixes or session.name.startswith(prefixes)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     Recorder(arguments).run(sessions)
 

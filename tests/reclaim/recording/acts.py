@@ -42,8 +42,8 @@ def closed_terminal(*lines: str) -> Callable[[Place], None]:
         Terminal(place).type(*lines)
         time.sleep(3)
         with place.http as connection:
-            for each in connection.http.get("/api/terminals").json():
-                connection.http.delete(f"/api/terminals/{each['name']}").raise_for_status()
+            for info in connection.http.get("/api/terminals").json():
+                connection.http.delete(f"/api/terminals/{info['name']}").raise_for_status()
 
     return act
 

@@ -68,7 +68,7 @@ class Place:
     def agent_pids(self) -> list[int]:
         """Return the processes of the agent, by control group."""
         name = "ws-" + self.id.replace("-", "")
-        found = []
+        pids = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 inside = name in (folder / "cgroup").read_text()
@@ -76,10 +76,10 @@ class Place:
             except OSError:
                 continue
             if inside and any(part.endswith(b"/agent.py") for part in command[:5]):
-                found.append(int(folder.name))
-        if not found:
+                pids.append(int(folder.name))
+        if not pids:
             raise LookupError(f"the agent of {name} is not to be found")
-        return found
+        return pids
 
     def signal_agent(self, number: signal.Signals) -> None:
         for pid in self.agent_pids():

@@ -13,10 +13,10 @@ from tests.reclaim.recording.places import Kernel, Place
 from tests.reclaim.recording.session import KEPT, STOPPED, Session
 
 GOES_ON_S = 240.0
-"""For how long something goes on that ends by itself."""
+"""Duration of an activity that ends by itself."""
 CHUNK = 1_000_000
 BYTES_S = 250_000
-"""How fast a file goes up or comes down here: a slow line, and nothing for the CPU to do."""
+"""Transfer rate of a file here: a slow line, which needs almost no CPU."""
 
 
 def upload(place: Place) -> None:

@@ -34,7 +34,7 @@ def classical(model: Model, incoming: Info) -> Targets:
     ]
     candidates = []
     for group, always in ((hierarchy, True), (by_priority, False), (same, True)):
-        ordered = sorted(group, key=lambda each: model.ordering(each[0], queue))
+        ordered = sorted(group, key=lambda target: model.ordering(target[0], queue))
         candidates += [(info, lca, always) for info, lca in ordered]
     under_nominal = all(queue.quotas.get(name, Quota()).nominal > queue.used(name) for name in short)
     if not (hierarchy or by_priority) or not under_nominal:
@@ -53,7 +53,7 @@ def classical(model: Model, incoming: Info) -> Targets:
             if model.fits(incoming, allow_borrowing=borrow):
                 targets = model.fill_back(incoming, targets, allow_borrowing=borrow)
                 model.restore(targets)
-                return frozenset((each.uid, reason) for each, reason in targets)
+                return frozenset((target.uid, reason) for target, reason in targets)
         model.restore(targets)
     return frozenset()
 

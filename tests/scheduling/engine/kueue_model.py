@@ -222,10 +222,10 @@ class Model:
     def needs_preemption(self, incoming: Info) -> set[str] | None:
         """Return the short resources, or None if quota could never fit the request."""
         queue = self.queue(incoming.queue)
-        asked = {name: amount for name, amount in incoming.requests.items() if amount > 0}
-        if any(amount > queue.potential_available(name) for name, amount in asked.items()):
+        requested = {name: amount for name, amount in incoming.requests.items() if amount > 0}
+        if any(amount > queue.potential_available(name) for name, amount in requested.items()):
             return None
-        return {name for name, amount in asked.items() if amount > max(0, queue.available(name))}
+        return {name for name, amount in requested.items() if amount > max(0, queue.available(name))}
 
     def may_preempt(self, incoming: Info, short: set[str], *, fair_sharing: bool) -> bool:
         """Return whether victims are searched at all (`fitsResourceQuota`)."""
@@ -349,12 +349,12 @@ class Model:
                 if self.fits_without_simulation(incoming):
                     return True
                 continue
-            mine, theirs = ordering.almost_lcas(target)
-            mine_new = mine.share().rank()
+            own_lca, other_lca = ordering.almost_lcas(target)
+            mine_new = own_lca.share().rank()
             while ordering.heads.get(target.name):
                 info = ordering.pop(target)
                 self.remove(info)
-                passed = mine_new <= theirs.share().rank()
+                passed = mine_new <= other_lca.share().rank()
                 self.add(info)
                 if not passed:
                     retry.append(info)
@@ -371,8 +371,8 @@ class Model:
     ) -> bool:
         ordering = Ordering(self, queue, retry, ties)
         for target in ordering:
-            mine, theirs = ordering.almost_lcas(target)
-            passed = mine.share().rank() < theirs.share().rank()
+            own_lca, other_lca = ordering.almost_lcas(target)
+            passed = own_lca.share().rank() < other_lca.share().rank()
             info = ordering.pop(target)
             if passed:
                 self.remove(info)
@@ -421,7 +421,9 @@ class Ordering:
                 if self.model.ordering(head, self.queue) < self.model.ordering(other, self.queue):
                     best = queue
         cohorts: list[Node] = []
-        for child in (each for each in cohort.children if not each.is_queue and each not in self.pruned):
+        for child in (
+            subtree for subtree in cohort.children if not subtree.is_queue and subtree not in self.pruned
+        ):
             share = child.share()
             if not share.borrowing and child not in self.path:
                 self.pruned.add(child)

@@ -49,9 +49,9 @@ class NodePlacer:
                 return False
             self.cluster.commit(placement, request)
             with self.without([name for name in excluded if name not in left]):
-                found = self.cluster.find(self.request(reserved)) is not None
+                fits = self.cluster.find(self.request(reserved)) is not None
             self.cluster.release(placement, request)
-        return found
+        return fits
 
     def release(self, name: str) -> None:
         self.cluster.release(*self.held.pop(name))
@@ -59,11 +59,11 @@ class NodePlacer:
     @contextmanager
     def without(self, excluded: Iterable[str]) -> Iterator[None]:
         left = [self.held[name] for name in dict.fromkeys(excluded) if name in self.held]
-        for each in left:
-            self.cluster.release(*each)
+        for grants in left:
+            self.cluster.release(*grants)
         yield
-        for each in reversed(left):
-            self.cluster.commit(*each)
+        for grants in reversed(left):
+            self.cluster.commit(*grants)
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Diary:
 def live(scheduler: Scheduler, arrivals: Sequence[Workload], *, cycles: int = 2000) -> Diary:
     """Run the site until all work is done. Durations are kept; preempted work restarts from its beginning."""
     diary = Diary()
-    coming = sorted(arrivals, key=lambda each: (each.created_s, each.id))
+    coming = sorted(arrivals, key=lambda victim: (victim.created_s, victim.id))
     placer = scheduler.placer if isinstance(scheduler.placer, NodePlacer) else None
     for _ in range(cycles):
         following = coming[0].created_s if coming else FOREVER_S
@@ -103,5 +103,5 @@ def live(scheduler: Scheduler, arrivals: Sequence[Workload], *, cycles: int = 20
         assert scheduler.usage.violation() == ""
         diary.began_s.update(dict.fromkeys(cycle.starts, now_s))
         diary.lapsed.extend(cycle.lapsed_nominations)
-        diary.taken.extend((each.beneficiary, each.workload, each.reason) for each in cycle.victims)
+        diary.taken.extend((victim.beneficiary, victim.workload, victim.reason) for victim in cycle.victims)
     raise AssertionError("it never ends")

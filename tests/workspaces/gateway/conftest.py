@@ -11,5 +11,5 @@ __all__ = ["gateway", "http", "portal", "redis", "redis_async", "redis_url", "st
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long timeouts, so that a busy machine does not fail a reachable store."""
-    for each in (access, entries):
-        monkeypatch.setattr(each, "STORE_TIMEOUT_S", 20.0)
+    for module in (access, entries):
+        monkeypatch.setattr(module, "STORE_TIMEOUT_S", 20.0)

@@ -257,9 +257,13 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     if scope["query_string"]:
         target += "?" + scope["query_string"].decode()
     body = json.dumps({"path": target, "method": scope["method"], "headers": headers}).encode()
-    said = [(b"x-upstream", b"echo"), (b"strict-transport-security", b"max-age=1"), (b"server", b"app")]
-    said.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": 200, "headers": said})
+    answer_headers = [
+        (b"x-upstream", b"echo"),
+        (b"strict-transport-security", b"max-age=1"),
+        (b"server", b"app"),
+    ]
+    answer_headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": 200, "headers": answer_headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -288,10 +292,10 @@ async def portal_page(scope: Any, receive: Any, send: Any) -> None:
 
 def caddy_binary() -> str:
     beside = Path(sys.executable).with_name("caddy")
-    found = str(beside) if beside.exists() else shutil.which("caddy")
-    if not found:
+    path = str(beside) if beside.exists() else shutil.which("caddy")
+    if not path:
         pytest.skip("Caddy is not installed")
-    return found
+    return path
 
 
 def run_caddy(
@@ -371,8 +375,10 @@ class LateGateway:
             self._app = self._build(self._redis)
         app = self._app
         if scope.get("path") == front_door.LARGE_BODY_PATH:
-            known = any(name == b"authorization" for name, _value in scope["headers"])
-            await send({"type": "http.response.start", "status": 204 if known else 401, "headers": []})
+            has_authorization = any(name == b"authorization" for name, _value in scope["headers"])
+            await send(
+                {"type": "http.response.start", "status": 204 if has_authorization else 401, "headers": []}
+            )
             await send({"type": "http.response.body", "body": b""})
             return
         if app.handles(scope):
@@ -389,8 +395,8 @@ class LateGateway:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with started(tmp_path_factory.mktemp("stack")) as found:
-        yield found
+    with started(tmp_path_factory.mktemp("stack")) as new_stack:
+        yield new_stack
 
 
 @contextlib.contextmanager
@@ -432,7 +438,7 @@ def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[S
         )
         door = up.enter_context(run_caddy(folder))
         redis = up.enter_context(Redis.from_url(url))
-        found = Stack(proxy_port, web_port, upstream_port, redis_port, redis, portal, folder, store, door)
+        new_stack = Stack(proxy_port, web_port, upstream_port, redis_port, redis, portal, folder, store, door)
 
         def answers() -> bool | None:
             with contextlib.suppress(httpx.HTTPError):
@@ -440,4 +446,4 @@ def started(folder: Path, *, scheme: str = "http", **changes: Any) -> Iterator[S
             return None
 
         eventually(answers)
-        yield found
+        yield new_stack

@@ -19,12 +19,12 @@ from tornado import web  # type: ignore[import-not-found,import-untyped,unused-i
 ATTEMPTS = 5
 
 
-def list_patiently(manager: Any) -> None:
+def retry_folder_listing(manager: Any) -> None:
     """Make `manager` retry a 404 for a folder that exists."""
     get = manager.get
 
     @functools.wraps(get)
-    async def patient_get(path: str, *args: Any, **kwargs: Any) -> Any:
+    async def get_with_retries(path: str, *args: Any, **kwargs: Any) -> Any:
         for _ in range(ATTEMPTS - 1):
             try:
                 return await ensure_async(get(path, *args, **kwargs))
@@ -33,7 +33,7 @@ def list_patiently(manager: Any) -> None:
                     raise
         return await ensure_async(get(path, *args, **kwargs))
 
-    manager.get = patient_get
+    manager.get = get_with_retries
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
@@ -43,4 +43,4 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(serverapp: Any) -> None:
     # Callers of a synchronous manager may not await its result.
     if isinstance(serverapp.contents_manager, AsyncContentsManager):
-        list_patiently(serverapp.contents_manager)
+        retry_folder_listing(serverapp.contents_manager)

@@ -17,7 +17,7 @@ FOLDER = ".seccomp"
 
 
 class FilterUnavailable(Exception):
-    """There is no filter for this machine; the text is the reason, as the end of a sentence."""
+    """No filter is available for this machine; the text is the reason, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,9 @@ def version(release: str) -> tuple[int, int]:
 def _applies(entry: Mapping[str, Any], machine: Architecture, kernel: tuple[int, int]) -> bool:
     """Return whether an entry applies to this machine and a process without capabilities."""
     includes, excludes = entry.get("includes") or {}, entry.get("excludes") or {}
-    odd = (set(includes) | set(excludes)) - {"arches", "caps", "minKernel"}
-    if odd:
-        raise ValueError(f"the profile has unsupported conditions: {sorted(odd)}")
+    unknown_keys = (set(includes) | set(excludes)) - {"arches", "caps", "minKernel"}
+    if unknown_keys:
+        raise ValueError(f"the profile has unsupported conditions: {sorted(unknown_keys)}")
     if includes.get("caps") or ("arches" in includes and machine.name not in includes["arches"]):
         return False
     if "minKernel" in includes and kernel < version(includes["minKernel"]):

@@ -36,11 +36,11 @@ def _fill(bench: Bench, address: int, words: int) -> None:
     bench.device.launch("memory", "fill_mix", p(address), u64(words), u64(0), u64(bench.seed), u64(0))
 
 
-def _check(bench: Bench, address: int, words: int, tally: Tally, what: str) -> None:
+def _check(bench: Bench, address: int, words: int, tally: Tally, label: str) -> None:
     """Check that the data of `_fill` arrived here."""
     device, log = bench.device, bench.device.fresh_log()
     device.launch("memory", "check_mix", p(address), u64(words), u64(0), u64(bench.seed), u64(0), log)
-    tally.add_log(device.log(), what)
+    tally.add_log(device.log(), label)
 
 
 def copy(bench: Bench) -> Outcome:
@@ -125,12 +125,12 @@ def pcie(bench: Bench) -> Outcome:
         to_host()
         to_device()
         device.sync()
-        going = until(bench.seconds(0.5))
+        time_left = until(bench.seconds(0.5))
         while True:
             up.append(size / device.timed(to_host) / 1e6)
             down.append(size / device.timed(to_device) / 1e6)
             bench.beat(len(up), 0)
-            if len(up) >= 3 and not going():
+            if len(up) >= 3 and not time_left():
                 break
         _check(bench, target, words, tally, "host and back")
         measures = {

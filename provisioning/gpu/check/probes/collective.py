@@ -37,10 +37,10 @@ class PeerFailed(Exception):
 
 @dataclass(slots=True)
 class Rank:
-    """One device with its input (`mine`) and its result (`sum`), `size` bytes each."""
+    """One device with its input (`operand`) and its result (`sum`), `size` bytes each."""
 
     device: Device
-    mine: int = 0
+    operand: int = 0
     sum: int = 0
     comm: int = 0
 
@@ -124,7 +124,7 @@ def _measured(bench: Bench, nccl: Nccl, ranks: Sequence[Rank], size: int) -> Out
 
 def _fill(bench: Bench, rank: Rank, size: int, place: int, kind: Kind) -> None:
     device, words = rank.device, u64(size // 8)
-    device.launch("memory", "fill_part", p(rank.mine), words, u64(bench.seed), u64(place), u64(kind.pair))
+    device.launch("memory", "fill_part", p(rank.operand), words, u64(bench.seed), u64(place), u64(kind.pair))
 
 
 def _compare(bench: Bench, rank: Rank, size: int, n: int, kind: Kind, tally: Tally) -> None:
@@ -140,7 +140,7 @@ def _queue(nccl: Nccl, ranks: Sequence[Rank], size: int, kind: Kind, times: int)
         with nccl.group():
             for rank in ranks:
                 count, stream = size // kind.size, int(rank.device.stream)
-                nccl.all_reduce(rank.comm, rank.mine, rank.sum, count, kind.dtype, stream)
+                nccl.all_reduce(rank.comm, rank.operand, rank.sum, count, kind.dtype, stream)
     _back(ranks[0])
 
 
@@ -234,7 +234,7 @@ def _peer(bench: Bench, ordinal: int) -> Iterator[Rank]:
 def _buffers(first: Rank, rank: Rank, size: int) -> Iterator[None]:
     with ExitStack() as stack:
         with _on(first, rank):
-            rank.mine, rank.sum = stack.enter_context(rank.device.buffers(size, size))
+            rank.operand, rank.sum = stack.enter_context(rank.device.buffers(size, size))
         yield
 
 

@@ -164,20 +164,20 @@ class ExactProduct:
         self.compare(log)
 
     def run_once(
-        self, multiply: Callable[[], None], tally: Tally, what: str, *, signed: bool = False
+        self, multiply: Callable[[], None], tally: Tally, label: str, *, signed: bool = False
     ) -> None:
         """Compute and compare one product. `signed`: its kernel records the SM of each tile."""
         device = self.bench.device
         self.queue(multiply, device.fresh_log())
-        self._report_errors(tally, what, signed)
+        self._report_errors(tally, label, signed)
 
-    def run_for(self, multiply: Callable[[], None], seconds: float, tally: Tally, what: str) -> int:
+    def run_for(self, multiply: Callable[[], None], seconds: float, tally: Tally, label: str) -> int:
         """Compute products without pause for `seconds`; returns their number.
 
         They are queued ahead so that the device never waits for the host, and the log is read once per
         second. Full power needs both.
         """
-        bench, done, going = self.bench, 0, until(seconds)
+        bench, done, time_left = self.bench, 0, until(seconds)
         while True:
             log, second, first = bench.device.fresh_log(), until(1.0), done
             while True:
@@ -185,10 +185,10 @@ class ExactProduct:
                 done += 1
                 if done % 16 == 0:
                     bench.beat(done, 0)
-                if done - first >= bench.sizes.queued or not second() or not going():
+                if done - first >= bench.sizes.queued or not second() or not time_left():
                     break
-            self._report_errors(tally, what, False)
-            if not going():
+            self._report_errors(tally, label, False)
+            if not time_left():
                 return done
 
     def finds_planted_bit(self) -> bool:
@@ -199,13 +199,13 @@ class ExactProduct:
         device.launch("memory", "flip_bit", p(self.c), u64(index), u64(bit), grid=(1, 1), threads=1)
         self.compare(device.fresh_log())
         errors = device.log()
-        one = index if self.d.name == "fp64" else index * 2 + bit // 32
-        return (errors.count, errors.first) == (1, one)
+        word_index = index if self.d.name == "fp64" else index * 2 + bit // 32
+        return (errors.count, errors.first) == (1, word_index)
 
-    def _report_errors(self, tally: Tally, what: str, signed: bool) -> None:
+    def _report_errors(self, tally: Tally, label: str, signed: bool) -> None:
         log = self.bench.device.log()
         sm_of = self._sm_of() if signed and log.count else None
-        tally.add_log(log, f"{what}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
+        tally.add_log(log, f"{label}, {self.round.a_bits} by {self.round.b_bits} bits", sm_of)
 
     def _sm_of(self) -> Callable[[int], int]:
         """Return a function from an element's index to its SM, in the last product of an own kernel."""
@@ -335,14 +335,14 @@ def burn(bench: Bench) -> Outcome:
         once_ms = max(device.timed(multiply(1)), 0.001)
         times = max(1, min(sizes.launches, int(200 / once_ms)))
         words = side * side * (2 if narrow else d.c_size) // 4
-        going = until(seconds / 2)
+        time_left = until(seconds / 2)
         while True:
             took_ms = device.timed(multiply(times))
             rates.append(2.0 * side**3 * times / took_ms / 1e9)
             device.launch("memory", "compare_words", p(c), p(first), u64(words), device.fresh_log())
             tally.add_log(device.log(), "run to run")
             bench.beat(done + len(rates), 0)
-            if len(rates) >= 3 and not going():
+            if len(rates) >= 3 and not time_left():
                 break
     quarter = max(1, len(rates) // 4)
     measures = {

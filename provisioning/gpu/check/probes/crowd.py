@@ -14,8 +14,8 @@ from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate
 from provisioning.gpu.check.probes.several import end_on, free_on, on_device, open_peer
 
 WARM, TIMES = 3, 10
-LEAST = 3
-ALREADY = "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
+MIN_DEVICES = 3
+ALREADY_ENABLED = "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ def all_pairs(bench: Bench) -> Outcome:
     between two peers are counted separately, not as errors of the checked device.
     """
     device = bench.device
-    if device.count < LEAST:
+    if device.count < MIN_DEVICES:
         raise Skip("The test needs at least 2 peer GPUs.")
     # Without peer access, copies would go through host memory.
     if (ends := unreachable(device)) is not None:
@@ -137,7 +137,7 @@ def _give_access(bench: Bench, source: Device, target: Device) -> None:
         try:
             source.call("cuCtxEnablePeerAccess", target.context, 0)
         except CudaError as error:
-            if error.name != ALREADY:
+            if error.name != ALREADY_ENABLED:
                 raise
 
 

@@ -16,7 +16,7 @@ from provisioning.gpu.check.probes.operands import rounds_of
 from provisioning.gpu.check.probes.several import end_on, free_on, on_device, open_peer
 
 ALONE_S = 5.0
-COMPARED = 4
+COMPARE_EVERY = 4
 """One product in so many is compared: the host has to keep all devices busy."""
 BUSY = 0.05
 """Minimum share of the time in which the host waits for the devices; with less they wait for it."""
@@ -163,7 +163,7 @@ def _queue(load: Load, events: tuple[Any, Any], log: Any) -> None:
         multiply = work.multiply_blas  # type: ignore[assignment]
     device.call("cuEventRecord", events[0], device.stream)
     for number in range(work.bench.sizes.joint_products):
-        if number % COMPARED:
+        if number % COMPARE_EVERY:
             multiply()
         else:
             work.queue(multiply, log)

@@ -49,11 +49,11 @@ def close_peer(bench: Bench, peer: Device) -> None:
     bench.device.make_current()
 
 
-def end_on(bench: Bench, device: Device, function: str, what: Any) -> None:
+def end_on(bench: Bench, device: Device, function: str, resource: Any) -> None:
     """Release something; errors are ignored, since the original failure is reported."""
     with suppress(CudaError):
         device.make_current()
-        device.call(function, what)
+        device.call(function, resource)
     bench.device.make_current()
 
 

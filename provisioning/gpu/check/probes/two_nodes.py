@@ -57,10 +57,11 @@ class _CallThread:
             except BaseException as error:  # passed to the caller
                 self._done.put((False, error))
 
-    def call(self, work: Callable[[], T], seconds: float, look: Callable[[], None] | None = None) -> T:
-        """Return or raise the result of `work`. Raises `_CallTimedOut` after `seconds`, and errors of `look`.
+    def call(self, work: Callable[[], T], seconds: float, check: Callable[[], None] | None = None) -> T:
+        """Return or raise the result of `work`. Raises `_CallTimedOut` after `seconds`.
 
-        `look` is called while waiting. After an exception no further calls are possible.
+        `check` is called while waiting; its errors are raised too. After an exception no further calls are
+        possible.
         """
         self._work.put(work)
         until = time.monotonic() + seconds
@@ -68,14 +69,14 @@ class _CallThread:
             try:
                 fine, value = self._done.get(timeout=min(left, POLL_INTERVAL_S))
             except queue.Empty:
-                if look is not None:
-                    look()
+                if check is not None:
+                    check()
                 continue
             if not fine:
                 raise value
-            if look is not None:
+            if check is not None:
                 # A broken connection may have left an invalid sum.
-                look()
+                check()
             result: T = value
             return result
         raise _CallTimedOut
@@ -83,15 +84,15 @@ class _CallThread:
 
 @dataclass(frozen=True, slots=True)
 class _WatchedCalls:
-    """Calls that wait for the other end; `look` raises errors of the connection."""
+    """Calls that wait for the other end; `check` raises errors of the connection."""
 
     watched: _CallThread
-    look: Callable[[], None]
+    check: Callable[[], None]
     seconds: float
 
     def call(self, work: Callable[[], T]) -> T:
-        """Like `_CallThread.call`, including errors of `look`."""
-        return self.watched.call(work, self.seconds, self.look)
+        """Like `_CallThread.call`, including errors of `check`."""
+        return self.watched.call(work, self.seconds, self.check)
 
     def leave(self, work: Callable[[], None]) -> None:
         """Let the library finish communication that the other end waits for; the last call.
@@ -164,29 +165,33 @@ def _run_sums(bench: Bench, group: nccl.Nccl, comm: int, watched: _WatchedCalls)
     def total() -> None:
         group.all_reduce(comm, source, target, words, "uint64", int(device.stream))
 
-    def give(of: int | None) -> None:
+    def fill(contributor: int | None) -> None:
         """Fill the buffers: only rank `of` contributes words; None: both do, and they add up."""
-        if of is None:
+        if contributor is None:
             flip = 0 if rank == 0 else ONES
             device.launch("memory", "fill_mix", p(source), u64(words), u64(0), u64(SEED), u64(flip))
-        elif rank == of:
-            device.launch("memory", "fill_mix", p(source), u64(words), u64(0), u64(SEED + of), u64(0))
+        elif rank == contributor:
+            device.launch(
+                "memory", "fill_mix", p(source), u64(words), u64(0), u64(SEED + contributor), u64(0)
+            )
         else:
             device.clear(source, size)
 
-    def compare(of: int | None, label: str) -> None:
+    def compare(contributor: int | None, label: str) -> None:
         log = device.fresh_log()
-        if of is None:
+        if contributor is None:
             device.launch("memory", "check_word", p(target), u64(words), u64(0), u64(ONES), log)
         else:
-            device.launch("memory", "check_mix", p(target), u64(words), u64(0), u64(SEED + of), u64(0), log)
+            device.launch(
+                "memory", "check_mix", p(target), u64(words), u64(0), u64(SEED + contributor), u64(0), log
+            )
         tally.add_log(device.log(), label)
 
-    def one_sum(of: int | None, label: str) -> None:
-        give(of)
+    def one_sum(contributor: int | None, label: str) -> None:
+        fill(contributor)
         device.clear(target, size)
         total()
-        compare(of, label)
+        compare(contributor, label)
 
     def batch() -> float:
         begun = time.perf_counter()

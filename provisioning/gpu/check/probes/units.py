@@ -46,9 +46,9 @@ class _Blocks:
         self.bench.device.read(counts, self.where)
         return lambda index: int(counts[min(index // per_block, self.blocks - 1)])
 
-    def take(self, tally: Tally, what: str, per_block: int) -> ErrorLog:
+    def take(self, tally: Tally, label: str, per_block: int) -> ErrorLog:
         log = self.bench.device.log()
-        tally.add_log(log, what, self.sm_of(per_block) if log.count else None)
+        tally.add_log(log, label, self.sm_of(per_block) if log.count else None)
         return log
 
 
@@ -157,11 +157,11 @@ def atomics(bench: Bench) -> Outcome:
             )  # fmt: skip
             return device.log()
 
-        def noted(log: ErrorLog, what: str) -> None:
+        def noted(log: ErrorLog, label: str) -> None:
             stored = u64(0)
             device.read(stored, seen)
             if stored.value and not log.count:
-                tally.add(1, 0, f"{what}: missing from the error log", "", "")
+                tally.add(1, 0, f"{label}: missing from the error log", "", "")
 
         for op, name in enumerate(OPERATIONS):
             for group in GROUPS:

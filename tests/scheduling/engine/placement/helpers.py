@@ -25,7 +25,7 @@ def gpu(uuid: str, free: int = 1000, model: str = H100, **fields) -> DeviceCapac
 
 def gpus(name: str, *free: int, **fields) -> tuple[DeviceCapacity, ...]:
     """Create one device per number, with that much free."""
-    return tuple(gpu(f"{name}{index}", each, **fields) for index, each in enumerate(free))
+    return tuple(gpu(f"{name}{index}", free_milli, **fields) for index, free_milli in enumerate(free))
 
 
 def node(

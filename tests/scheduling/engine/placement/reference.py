@@ -33,8 +33,8 @@ def fragmentation(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> i
     for shape, weight in mix.fragmentation_weights()[0]:
         enough = cpu >= shape.cpu_milli and memory >= shape.memory_mib
         for model in {model for model, _ in devices}:
-            free = [each for kind, each in devices if kind == model]
-            room = [each for each in free if each >= shape.share_milli]
+            free = [free_milli for kind, free_milli in devices if kind == model]
+            room = [free_milli for free_milli in free if free_milli >= shape.share_milli]
             several = shape.count > 1 and shape.share_milli == 1000
             runs = (
                 shape.count
@@ -64,8 +64,8 @@ def level(mix: RequestMix, node: NodeCapacity, request: ResourceRequest, after: 
     left_cpu, left_memory = cpu - request.cpu_milli, memory - request.memory_mib
     before = plain(node)
     lost = fragmentation(mix, cpu, memory, before) - fragmentation(mix, left_cpu, left_memory, after)
-    kept = room(mix, left_cpu, left_memory, after) - room(mix, cpu, memory, before)
+    room_gain = room(mix, left_cpu, left_memory, after) - room(mix, cpu, memory, before)
     weight = mix.fragmentation_weights()[1] or 1
     accelerated = mix.room_weights()[1] or 1
-    gain = lost / (weight * 1000) + kept / (accelerated * 1000) * 2 / 25
+    gain = lost / (weight * 1000) + room_gain / (accelerated * 1000) * 2 / 25
     return math.floor(LEVELS / (1 + math.exp(-gain)))

@@ -34,10 +34,10 @@ def test_first_fit_uses_legal_layouts_only():
     layout = geometry("NVIDIA H100 80GB HBM3", 81_559)
     assert layout is not None
     side = bench.FirstFit(layout, gpus=1)
-    given = [side.give("1g.20gb") for _ in range(5)]
+    given = [side.grant_instance("1g.20gb") for _ in range(5)]
     assert [each and each[1] for each in given] == [0b11, 0b1100, 0b11_0000, 0b1100_0000, None]
-    side.take_back(given[1])
-    assert side.give("2g.20gb") == (0, 0b1100, "2g.20gb")
+    side.release(given[1])
+    assert side.grant_instance("2g.20gb") == (0, 0b1100, "2g.20gb")
 
 
 def test_mix_covers_all_profiles_of_the_model():

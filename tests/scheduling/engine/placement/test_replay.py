@@ -12,7 +12,7 @@ import pytest
 
 from bench.placement import __main__ as bench
 from bench.placement import speed
-from bench.placement.replay import MIXES, Learner, offered, replay
+from bench.placement.replay import MIXES, Learner, catalog_flavors, replay
 from bench.placement.traces import read_nodes, read_workloads, renamed
 from portal.scheduling.engine.placement.engine import RequestMix
 
@@ -48,7 +48,7 @@ def test_mix_is_learned_as_requests_arrive():
 
 def test_replay_starts_with_the_mix_of_the_default_flavors():
     nodes, workload = sample()
-    sizes = {(each.accelerators.model, each.accelerators.count) for each in offered(nodes)}
+    sizes = {(each.accelerators.model, each.accelerators.count) for each in catalog_flavors(nodes)}
     assert {count for model, count in sizes if model == ""} == {0}
     largest = {}
     for node in nodes:
@@ -56,7 +56,7 @@ def test_replay_starts_with_the_mix_of_the_default_flavors():
             largest[device.model] = max(largest.get(device.model, 0), len(node.devices))
     assert {count for _, count in sizes} == {0} | {n for n in (1, 2, 4, 8) if n <= max(largest.values())}
     assert {model for model, _ in sizes} == {"", *largest}
-    assert Learner(nodes, workload).mix == RequestMix.learnt((), offered(nodes))
+    assert Learner(nodes, workload).mix == RequestMix.learnt((), catalog_flavors(nodes))
 
 
 def test_fragmentation_beats_best_fit_and_best_fit_beats_spread():
