@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from portal.catalog import entries, selectors
 from portal.catalog.models import Flavor, Template
-from portal.catalog.policies import require_keep
+from portal.catalog.policies import require_manage
 from portal.catalog.serializers import (
     FlavorChangeSerializer,
     FlavorCreateSerializer,
@@ -49,7 +49,7 @@ VERSIONS_SHOWN = 50
 
 class TemplateFilter(filters.FilterSet):
     q = filters.CharFilter(
-        method="words", label="Words to search for in name, slug, description and program."
+        method="filter_words", label="Words to search for in name, slug, description and program."
     )
     team = filters.CharFilter(
         field_name="team__slug", label="Only templates that belong to this team, by slug."
@@ -57,17 +57,19 @@ class TemplateFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="`false` lists disabled ones, for users who can edit them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
-    def words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
+    def filter_words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
         return selectors.search(queryset, value)
 
 
 class FlavorFilter(filters.FilterSet):
-    q = filters.CharFilter(method="words", label="Words to search for in name, slug, description and model.")
+    q = filters.CharFilter(
+        method="filter_words", label="Words to search for in name, slug, description and model."
+    )
     pool = filters.CharFilter(field_name="pool__slug", label="Only flavors that are limited to this pool.")
     enabled = filters.BooleanFilter(label="`false` lists disabled ones, for users who can edit them.")
     deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
 
-    def words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
+    def filter_words(self, queryset: QuerySet[Any], _: str, value: str) -> QuerySet[Any]:
         return selectors.search(queryset, value)
 
 
@@ -102,7 +104,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
     def _change(self, request: UserRequest) -> Response:
         """Handle PATCH."""
         entry = self.get_object()
-        require_keep(request.user, entry)
+        require_manage(request.user, entry)
         body = body_of(request, self.change_serializer, partial=True)
         entry = entries.change(
             actor=request.user, entry=entry, values=body, expected=etags.expected_versions(request)
@@ -118,7 +120,7 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
         """Return the newest versions, for users who manage the entry or see all."""
         entry = self.get_object()
         if not request.user.sees_all:
-            require_keep(request.user, entry)
+            require_manage(request.user, entry)
         rows = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
         shown = history.revisions_with_changes(rows)[:VERSIONS_SHOWN]
         for row, changes in shown:

@@ -12,7 +12,7 @@ class EntryDeletionPolicy(Protocol):
     """Prevents the deletion of templates and flavors in use."""
 
     def require_deletable(self, entry: Template | Flavor) -> None:
-        """Raises `StateConflict` while the locked entry is in use."""
+        """Raise `StateConflict` while the locked entry is in use."""
 
 
 deletion_policy = Port[EntryDeletionPolicy]("EntryDeletionPolicy")

@@ -57,8 +57,8 @@ def document_of(entry: Template | Flavor) -> Document:
 def document_of_new(entry: Template | Flavor) -> Document:
     """Return the document of an unsaved entry with defaults."""
     document: Document = {name: getattr(entry, name) for name in fields_of(type(entry))}
-    more = {"environment": None} if isinstance(entry, Template) else {"pool": None}
-    return {"slug": entry.slug, **document, **more, "teams": None, "successor": None}
+    relations = {"environment": None} if isinstance(entry, Template) else {"pool": None}
+    return {"slug": entry.slug, **document, **relations, "teams": None, "successor": None}
 
 
 def fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:

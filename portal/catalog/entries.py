@@ -78,7 +78,7 @@ def create(
 def draft(
     *, actor: User | SystemActor, model: type[E], values: Mapping[str, Any], team: Team | None = None
 ) -> E:
-    """Return the validated entry that `create` would write, unsaved. Raises as `create`."""
+    """Return the validated entry that `create` would write, unsaved. Raises like `create`."""
     if team is not None:
         require_manage_team(actor, team)
     else:
@@ -104,7 +104,7 @@ def change(
     Writes nothing if they are equal. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """
     row = _locked(entry)
-    policies.require_keep(actor, row)
+    policies.require_manage(actor, row)
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
     before, before_at = documents.document_of(row), row.updated_at
     for name in documents.FIXED:
@@ -138,9 +138,9 @@ def change(
 def restore(*, actor: User | SystemActor, entry: E, number: int, expected: frozenset[str] = etags.ANY) -> E:
     """Restore a stored version, as a new change.
 
-    Raises as `change`, and `NotFound` if the version is not stored.
+    Raises like `change`, and `NotFound` if the version is not stored.
     """
-    policies.require_keep(actor, entry)
+    policies.require_manage(actor, entry)
     revision = history.revision(kind_of(type(entry)), entry.pk, number)
     return change(actor=actor, entry=entry, values=revision.data, expected=expected, restored_from=number)
 
@@ -153,7 +153,7 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
     `PreconditionFailed`, and `StateConflict` while workspaces use it.
     """
     row = _locked(entry)
-    policies.require_keep(actor, row)
+    policies.require_manage(actor, row)
     etags.require_expected(expected, row, name=row.name, by=changed_by(row))
     deletion_policy().require_deletable(row)
     before, before_at = documents.document_of(row), row.updated_at
@@ -169,7 +169,7 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
 
 
 class KeepPoolsOfFlavorsInUse(PoolDeletionPolicy):
-    """Keeps a pool while one of its own flavors is in use."""
+    """Prevents the deletion of a pool while one of its own flavors is in use."""
 
     def require_deletable(self, pool: Pool) -> None:
         for flavor in _flavors_of(pool):
@@ -183,7 +183,7 @@ def pool_deleted(event: PoolDeleted) -> None:
 
 
 def team_deleted(event: TeamDeletion) -> None:
-    """Take a deleted team out of the templates and flavors that name it. They stay restricted."""
+    """Remove a deleted team from the templates and flavors that name it. They stay restricted."""
     event.team.offered_templates.clear()
     event.team.offered_flavors.clear()
 

@@ -75,14 +75,14 @@ def restart_lifetime(template: Template, flavor: Flavor, lifetime_s: int | None)
     return min(lifetime_s, terms.max_s)
 
 
-def expected_run_time(template: Template, flavor: Flavor, said_s: int | None = None) -> int:
-    """Return the run time for estimates, in seconds: `said_s`, else the flavor's usual one.
+def expected_run_time(template: Template, flavor: Flavor, requested_s: int | None = None) -> int:
+    """Return the run time for estimates, in seconds: `requested_s`, else the flavor's usual one.
 
     Never longer than the maximum lifetime.
     """
     terms = terms_of(template, flavor)
-    expected_s = said_s or round(flavor.expected_hours * 3600)
-    most_s = terms.max_s if said_s else terms.default_s
+    expected_s = requested_s or round(flavor.expected_hours * 3600)
+    most_s = terms.max_s if requested_s else terms.default_s
     return expected_s if most_s is None else min(expected_s, most_s)
 
 

@@ -52,7 +52,7 @@ def visible_to(actor: User, rows: QuerySet[E]) -> QuerySet[E]:
     return rows.filter(seen)
 
 
-def may_keep(actor: User | SystemActor, entry: Template | Flavor) -> bool:
+def may_manage(actor: User | SystemActor, entry: Template | Flavor) -> bool:
     """Return whether the actor may change and delete it: operators, or owners of a template's team."""
     if isinstance(actor, SystemActor) or actor.operates:
         return True
@@ -63,7 +63,7 @@ def may_keep(actor: User | SystemActor, entry: Template | Flavor) -> bool:
     )
 
 
-def require_keep(actor: User | SystemActor, entry: Template | Flavor) -> None:
+def require_manage(actor: User | SystemActor, entry: Template | Flavor) -> None:
     """Raise `NotAllowed` unless the actor may change the entry."""
     if isinstance(entry, Template) and entry.team is not None:
         require_manage_team(actor, entry.team)
@@ -73,7 +73,7 @@ def require_keep(actor: User | SystemActor, entry: Template | Flavor) -> None:
 
 def may_see_command(actor: User, entry: Template) -> bool:
     """Return whether the actor may read command, environment and startup script."""
-    return actor.sees_all or may_keep(actor, entry)
+    return actor.sees_all or may_manage(actor, entry)
 
 
 def templates_with_visible_command(actor: User, rows: QuerySet[Template]) -> QuerySet[Template]:

@@ -59,7 +59,7 @@ _URL_PASSWORD = re.compile(r"(?<=[a-z0-9+.-])://[^/\s:@{}]+:[^/\s@{}]+@")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A warning about a field: valid, but worth a check."""
+    """A warning about a field: its value is valid, but should be checked."""
 
     field: str
     reason: Reason

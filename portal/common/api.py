@@ -49,21 +49,21 @@ V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 # Any endpoint may answer: unauthenticated, forbidden or rate-limited.
 ALWAYS = (401, 403, 429)
 RATE_LIMIT_POLICY = "RateLimit-Policy"
-MADE = (201, 202)
+CREATED_STATUSES = (201, 202)
 LOCATION = OpenApiParameter(
     "Location",
     {"type": "string", "format": "uri-reference"},
     OpenApiParameter.HEADER,
     required=True,
     description="Path of the new resource, or of its progress.",
-    response=list(MADE),
+    response=list(CREATED_STATUSES),
 )
 RETRY_AFTER = OpenApiParameter(
     "Retry-After",
     {"type": "integer", "minimum": 1},
     OpenApiParameter.HEADER,
     description="Seconds until the next request to `Location`.",
-    response=list(MADE),
+    response=list(CREATED_STATUSES),
 )
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ def operation(
     - `retry_after_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
     """
     accepted = [*parameters, idempotency.PARAMETER] if idempotent else list(parameters)
-    creates = any((key[0] if isinstance(key, tuple) else key) in MADE for key in responses)
+    creates = any((key[0] if isinstance(key, tuple) else key) in CREATED_STATUSES for key in responses)
     headers = [*([LOCATION] if creates and located else []), *([RETRY_AFTER] if retry_after_s else [])]
     problems = {*ALWAYS, *errors, *((400, 409) if idempotent else ())}
 
@@ -401,7 +401,7 @@ def _with_retry_after(method: Callable[..., Response], retry_after_s: int) -> Ca
     @wraps(method)
     def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         response = method(view, request, *args, **kwargs)
-        if response.status_code in MADE:
+        if response.status_code in CREATED_STATUSES:
             response["Retry-After"] = str(retry_after_s)
         return response
 

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from portal.common.front_door import PERMISSIONS_POLICY
 
-# django-csp attributes by which a response or view gets a policy of its own.
+# django-csp attributes that give a response or view its own policy.
 _OF_ITS_OWN = ("_csp_config", "_csp_update", "_csp_replace", "_csp_exempt")
 
 

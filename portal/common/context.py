@@ -14,7 +14,7 @@ BARE = "bare.html"
 
 
 def error_frame(request: HttpRequest) -> str:
-    """Return the template around an error page: the portal with its menu for who is signed in, else bare."""
+    """Return the base template of an error page: with the menu for signed-in users, else bare."""
     try:
         return "errors/framed.html" if request.user.is_authenticated else BARE
     except (AttributeError, DatabaseError):

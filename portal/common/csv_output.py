@@ -1,4 +1,4 @@
-"""Lines of CSV files. Spreadsheets read no cell as a formula."""
+"""Lines of CSV files, written so that spreadsheets read no cell as a formula."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 def cell(value: Any) -> str | int | float:
     """Return the value of a cell: numbers as they are, "" for None, JSON for a mapping, other values as text.
 
-    A text that begins as a formula gets a leading apostrophe.
+    A text that begins like a formula gets a leading apostrophe.
     """
     if value is None:
         return ""

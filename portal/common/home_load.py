@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def relative_load(gpu_milli: int, cpu_milli: int, *, devices: int, node_cpu_milli: int) -> int:
-    """Return the part of a node that a use needs, in 1/1000: of its devices or cores, the larger part.
+    """Return the larger share of a node's devices or cores that these amounts take, in 1/1000.
 
     `devices` counts what workspaces can hold: GPUs, and instead of a partitioned one its instances.
     """

@@ -4,8 +4,8 @@ A key belongs to a user and an endpoint: a REST URL (`answer_once`) or a service
 first response is recorded for a day, in the transaction of the work, so a killed process leaves both or
 neither. Refusals are not recorded; the key can be reused once the cause is fixed.
 
-No key is refused. A key that is long or has spaces is taken by its digest. An empty key, such as an unset
-variable of a script, is ignored, because it would make different requests one; `IGNORED` says so.
+Every key is accepted. A key that is long or has spaces is replaced by its digest. An empty key, such as an
+unset variable of a script, is ignored, because it would match unrelated requests; `IGNORED` says so.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _constant(name: str) -> None:
 
 
 def _parse_integer(digits: str) -> int:
-    # Checked before parsing: parsing is slow, and Python raises an error of its own for very long numbers.
+    # Checked before parsing: parsing is slow, and Python raises a different error for very long numbers.
     if len(digits) > 20 or abs(number := int(digits)) > LARGEST_WHOLE:
         raise InvalidJson("a number has more than 64 bits")
     return number

@@ -83,7 +83,7 @@ def read(queryset: QuerySet[Any, Any], order: Sequence[str], cursor: Cursor, siz
         rows.reverse()
     first = Cursor(_values(rows[0], order) if rows else None, backwards=True)
     last = Cursor(_values(rows[-1], order) if rows else None)
-    # There are rows behind the place where the page begins, unless that is an end of the list.
+    # Rows exist before the start of the page, unless it starts at an end of the list.
     before = cursor.values is not None
     if cursor.backwards:
         return KeysetPage(rows, last if before else None, first if has_more else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 
 THRESHOLDS = (5_000, 5, 200)
-_usual = gc.get_threshold()
+_default_thresholds = gc.get_threshold()
 
 
 def begin() -> None:
@@ -21,4 +21,4 @@ def end() -> None:
     """Restore the default collection and exclude all loaded objects from it."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_usual)
+    gc.set_threshold(*_default_thresholds)

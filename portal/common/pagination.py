@@ -20,8 +20,8 @@ from portal.common.reasons.wording import next_action_of
 class Pages(CursorPagination):
     """Cursor pagination in the view's order. Rejects invalid parameters.
 
-    DRF's cursor has the first field of the order and counts rows of the same value, up to 1,000. This one
-    has all fields.
+    DRF's cursor holds the first field of the order and an offset among rows with the same value, at most
+    1,000. This one holds all fields.
     """
 
     page_size = 50

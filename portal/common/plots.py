@@ -169,8 +169,8 @@ def rows(
 ) -> tuple[TableRow, ...]:
     """Return table rows with the means of all lines in each `every_s` seconds (UTC), the newest first.
 
-    With `summaries`, there is one for each line, instead of the mean. A row's time is the start of its hour
-    or, for days, noon UTC, so that nearly all zones show its date.
+    `summaries` has one function for each line, to use instead of the mean. A row's time is the start of its
+    hour or, for days, noon UTC, so that nearly all zones show its date.
     """
     segments = []
     by_line = list(zip(lines, summaries or (mean,) * len(lines), strict=True))
@@ -182,7 +182,7 @@ def rows(
 
 
 def _periods(count: int, start_s: float, step_s: int, every_s: int) -> Iterator[tuple[int, slice]]:
-    """Yield the start of each period and the places of its values."""
+    """Yield the start of each period and the positions of its values."""
     first = 0
     while first < count:
         begun_s = int(start_s + step_s * first) // every_s * every_s

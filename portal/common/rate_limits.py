@@ -24,7 +24,7 @@ import redis
 from django.conf import settings
 
 TIMEOUT_S = 0.25
-AWAY_S = 5.0
+OUTAGE_PAUSE_S = 5.0
 PREFIX = "berth:rate:"
 MINUTE_S = 60
 HOUR_S = 3600
@@ -68,7 +68,7 @@ MAX_SHARE = 50
 _MAX_KEPT = 10_000
 
 log = logging.getLogger(__name__)
-_away_until = 0.0
+_unavailable_until = 0.0
 _lock = threading.Lock()
 
 
@@ -112,7 +112,7 @@ def count(subject: str, *limits: Limit) -> int:
     Returns 0 if all limits hold, else the number of seconds to wait.
     """
     enforced = [limit for limit in limits if limit.count > 0]
-    if not enforced or time.monotonic() < _away_until:
+    if not enforced or time.monotonic() < _unavailable_until:
         return 0
     keys = [f"{PREFIX}{subject}:{limit.window_s}" for limit in enforced]
     values = [value for limit in enforced for value in (limit.count, limit.window_s)]
@@ -189,7 +189,7 @@ def _keep_share(key: tuple[str, int], left: int, now: float, until: float, *, re
 
 def _take(subject: str, limit: int, at_most: int) -> tuple[int, float] | None:
     """Reserve a share. Returns its size and the seconds left in the window; None if Redis is unavailable."""
-    if time.monotonic() < _away_until:
+    if time.monotonic() < _unavailable_until:
         return None
     key = f"{PREFIX}{subject}:{MINUTE_S}"
     try:
@@ -205,6 +205,6 @@ def _whole_seconds(rest_s: float) -> int:
 
 
 def _pause_limits(error: Exception) -> None:
-    global _away_until
-    _away_until = time.monotonic() + AWAY_S
+    global _unavailable_until
+    _unavailable_until = time.monotonic() + OUTAGE_PAUSE_S
     log.warning("Redis unavailable; rate limits are off: %s", error)

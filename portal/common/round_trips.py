@@ -49,7 +49,7 @@ def drop_read_only_fields(request: Request, serializer: serializers.Serializer[A
 
 
 def _is_outdated(request: Request, current: Response) -> bool:
-    """Return whether `If-Match` has none of the current version, so that the service refuses the write."""
+    """Return whether no tag in `If-Match` is the current version, so that the service refuses the write."""
     expected = etags.expected_versions(request)
     return bool(expected) and current.has_header("ETag") and current["ETag"][3:-1] not in expected
 

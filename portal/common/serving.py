@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
 
 THROUGH_FRONT_DOOR = "berth.through_front_door"
-INSIDE = "/agent/"
+INTERNAL_PREFIX = "/agent/"
 """Prefix of agent endpoints, which are not reachable through the front door."""
 BUFFERED_BYTES = 4 << 20
 """The front door buffers bodies up to this size before it forwards them (`portal.embedded.proxy`)."""
@@ -52,7 +52,7 @@ class SyncHandler(WSGIHandler):
         return response
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
-        if request.META.get(THROUGH_FRONT_DOOR) and request.path_info.startswith(INSIDE):
+        if request.META.get(THROUGH_FRONT_DOOR) and request.path_info.startswith(INTERNAL_PREFIX):
             # Checked on the decoded path, whatever encoding the client used.
             return plain_response(404, "not_found", _("Page not found."), request)
         response: HttpResponseBase = super().get_response(request)

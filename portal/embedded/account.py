@@ -111,8 +111,7 @@ class Account:
         return [self._readable_path(file) for file in named_files(self.environ) if file.exists()]
 
     def _readable_path(self, file: Path) -> Path:
-        """Return the file's folder, as renewal may replace the file; the file itself if Berth's are there
-        too."""
+        """Return the file's folder, as renewal may replace the file; beside Berth's files, the file."""
         folder, home = file.parent, self.instance.home
         above = any(path.is_relative_to(folder) for path in (home, *python_places()))
         return file if above or folder.is_relative_to(home) else folder
@@ -127,7 +126,7 @@ class Account:
         self.doors.grant_ownership()
 
     def share(self) -> None:
-        """Let the account write the database and read static files. Both stay root's. Raises `OSError`."""
+        """Let the account write the database and read static files, which root owns. Raises `OSError`."""
         if not self.environ.get("DATABASE_URL"):
             share_database(self.instance.home / database_place.FOLDER, self.uid)
         static = self.instance.home / "static"
@@ -201,15 +200,15 @@ def _try(account: Account) -> None:
         "writes": [str(account.folder)],
         "uid": account.uid,
     }
-    why = trial.failure_of(
+    problem = trial.failure_of(
         (sys.executable, "-B", "-m", "portal.embedded.account_trial", json.dumps(question)),
         confinement=plan(account.uid, needs),
         environ={**bare_environ(account.environ), "HOME": str(account.folder)},
         folder=ROOT,
         launcher=LAUNCHER,
     )
-    if why:
-        raise AccountUnusable(why)
+    if problem:
+        raise AccountUnusable(problem)
 
 
 def return_ownership(instance: Instance, doors: Doors) -> None:

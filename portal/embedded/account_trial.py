@@ -1,4 +1,4 @@
-"""Tests, running as the account of the services, whether they could run as it.
+"""Tests, running under the services' account, whether the services could run under it.
 
 `python -m portal.embedded.account_trial JSON` does not load Django, to start fast. The last output line is
 the problem.

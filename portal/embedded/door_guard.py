@@ -46,14 +46,14 @@ class HandshakeRefused(Exception):
 class ClientConnection:
     """One connection of a client; `active_at` is when bytes were last transferred, on the loop's clock.
 
-    `shaking` until its handshake is over.
+    `in_handshake` until its TLS handshake is over.
     """
 
     network: str
     writer: asyncio.StreamWriter
     active_at: float
     began: int
-    shaking: bool = True
+    in_handshake: bool = True
     inner: asyncio.StreamWriter | None = field(default=None, repr=False)
 
     def end(self) -> None:
@@ -68,10 +68,10 @@ class Guard:
 
     def __init__(self, to: Path) -> None:
         self._to = to
-        self._visits: dict[str, dict[ClientConnection, None]] = {}
+        self._connections: dict[str, dict[ClientConnection, None]] = {}
         self._open = 0
         self._begun = 0
-        self._shaking: Counter[str] = Counter()
+        self._handshakes: Counter[str] = Counter()
 
     async def serve(self, host: str, port: int) -> asyncio.Server:
         """Start listening. Raises `OSError`."""
@@ -84,73 +84,73 @@ class Guard:
             writer.transport.abort()
             return
         self._begun += 1
-        visit = ClientConnection(network, writer, asyncio.get_running_loop().time(), self._begun)
-        self._visits.setdefault(network, {})[visit] = None
+        connection = ClientConnection(network, writer, asyncio.get_running_loop().time(), self._begun)
+        self._connections.setdefault(network, {})[connection] = None
         self._open += 1
-        self._shaking[network] += 1
+        self._handshakes[network] += 1
         try:
             hello = await _hello(reader)
-            await self._relay(visit, reader, proxy_header(peer, own) + hello)
+            await self._relay(connection, reader, proxy_header(peer, own) + hello)
         except (OSError, HandshakeRefused, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
             log.debug("connection from %s ended: %s", network, error)
         finally:
-            self._leave(visit)
+            self._leave(connection)
 
     def _has_room(self, network: str) -> bool:
         """Return whether this network may open another connection; may abort another network's oldest."""
-        own = len(self._visits.get(network, ()))
-        if own >= MAX_OF_AN_ADDRESS or self._shaking[network] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
+        own = len(self._connections.get(network, ()))
+        if own >= MAX_OF_AN_ADDRESS or self._handshakes[network] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
             return False
         if self._open < MAX_CONNECTIONS:
             return True
-        longest = max(len(visits) for visits in self._visits.values())
+        longest = max(len(group) for group in self._connections.values())
         if own and own >= longest:
             return False
         oldest = min(
-            (next(iter(visits)) for visits in self._visits.values() if len(visits) == longest),
-            key=lambda visit: visit.began,
+            (next(iter(group)) for group in self._connections.values() if len(group) == longest),
+            key=lambda connection: connection.began,
         )
         oldest.end()
         self._leave(oldest)
         return True
 
-    def _leave(self, visit: ClientConnection) -> None:
+    def _leave(self, connection: ClientConnection) -> None:
         """Remove the connection from the counts. Idempotent."""
-        self._end_handshake(visit)
-        of_network = self._visits.get(visit.network, {})
-        if visit in of_network:
-            del of_network[visit]
+        self._end_handshake(connection)
+        of_network = self._connections.get(connection.network, {})
+        if connection in of_network:
+            del of_network[connection]
             self._open -= 1
             if not of_network:
-                del self._visits[visit.network]
-        visit.end()
+                del self._connections[connection.network]
+        connection.end()
 
-    def _end_handshake(self, visit: ClientConnection) -> None:
+    def _end_handshake(self, connection: ClientConnection) -> None:
         """Count the handshake as over, completed or not."""
-        if visit.shaking:
-            visit.shaking = False
-            self._shaking[visit.network] -= 1
-            if not self._shaking[visit.network]:
-                del self._shaking[visit.network]
+        if connection.in_handshake:
+            connection.in_handshake = False
+            self._handshakes[connection.network] -= 1
+            if not self._handshakes[connection.network]:
+                del self._handshakes[connection.network]
 
-    async def _relay(self, visit: ClientConnection, reader: asyncio.StreamReader, first: bytes) -> None:
+    async def _relay(self, connection: ClientConnection, reader: asyncio.StreamReader, first: bytes) -> None:
         async with asyncio.timeout(CONNECT_S):
             inner_reader, inner = await asyncio.open_unix_connection(str(self._to), limit=CHUNK)
-        visit.inner = inner
+        connection.inner = inner
         inner.write(first)
-        out = asyncio.create_task(self._copy(visit, inner_reader, visit.writer, None))
+        out = asyncio.create_task(self._copy(connection, inner_reader, connection.writer, None))
         every = [
             out,
-            asyncio.create_task(self._copy(visit, reader, inner, HandshakeRecords())),
-            asyncio.create_task(_watch(visit)),
+            asyncio.create_task(self._copy(connection, reader, inner, HandshakeRecords())),
+            asyncio.create_task(_watch(connection)),
         ]
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
             if out.done() and out.exception() is None:
                 # The endpoint has answered and closed: flush the rest to the client.
                 async with asyncio.timeout(FLUSH_S):
-                    visit.writer.close()
-                    await visit.writer.wait_closed()
+                    connection.writer.close()
+                    await connection.writer.wait_closed()
         finally:
             for task in every:
                 task.cancel()
@@ -158,7 +158,7 @@ class Guard:
 
     async def _copy(
         self,
-        visit: ClientConnection,
+        connection: ClientConnection,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         records: HandshakeRecords | None,
@@ -166,11 +166,11 @@ class Guard:
         """Forward data until its end, with back pressure."""
         loop = asyncio.get_running_loop()
         while data := await reader.read(CHUNK):
-            visit.active_at = loop.time()
+            connection.active_at = loop.time()
             if records is not None and not records.over:
                 records.feed(data)
                 if records.over:
-                    self._end_handshake(visit)
+                    self._end_handshake(connection)
             writer.write(data)
             await writer.drain()
 
@@ -219,13 +219,13 @@ class HandshakeRecords:
             raise HandshakeRefused("too many bytes before the end of the handshake")
 
 
-async def _watch(visit: ClientConnection) -> None:
+async def _watch(connection: ClientConnection) -> None:
     """Return when the handshake takes too long, or the connection is idle for too long."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
         now = loop.time()
-        until = began + HANDSHAKE_S if visit.shaking else visit.active_at + IDLE_S
+        until = began + HANDSHAKE_S if connection.in_handshake else connection.active_at + IDLE_S
         if now >= until:
             return
         await asyncio.sleep(until - now)

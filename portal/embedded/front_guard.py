@@ -3,8 +3,8 @@
 Run as `python -m portal.embedded.front_guard --listen HOST:PORT --to SOCKET -- CADDY ARGUMENTS`. It forwards
 bytes unread to Caddy at the Unix socket, and passes client addresses by the PROXY protocol. If all
 connections are taken, the address with the most loses its oldest one, so a few addresses cannot lock out the
-others. This machine and trusted proxies speak for many clients: they have no limit by address, and a sum of
-their own. Uses only the standard library.
+others. This machine and trusted proxies speak for many clients: they have no limit by address, and are
+counted separately. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PER_ADDRESS, PROXIES = "BERTH_CONNECTIONS_PER_ADDRESS", "BERTH_TRUSTED_PROXIES"
 VARIABLES = (PER_ADDRESS, PROXIES)
 MAX_OF_AN_ADDRESS = 512
 MAX_CONNECTIONS = 8192
-"""Of strangers, and again of this machine and trusted proxies; fewer if the process may open fewer files."""
+"""Of unknown clients, and as many of this machine and trusted proxies; fewer if files are limited."""
 OWN_FILES = 256
 CHUNK = 256 * 1024
 FIRST_CHUNK = 16 * 1024
@@ -43,7 +43,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Connections of one address, of all strangers, and the networks that speak for many clients."""
+    """Limits of connections by address and in total, and the networks that speak for many clients."""
 
     of_address: int = MAX_OF_AN_ADDRESS
     connections: int = MAX_CONNECTIONS
@@ -55,7 +55,7 @@ class Limits:
         ranges = [network.strip() for network in environ.get(PROXIES, "").split(",") if network.strip()]
         return cls(
             of_address=int(environ.get(PER_ADDRESS) or MAX_OF_AN_ADDRESS),
-            # Each connection takes two, in each of two sums.
+            # Each connection takes two files, and two groups may have this many connections each.
             connections=max(16, min(MAX_CONNECTIONS, (files - OWN_FILES) // 4)),
             proxies=tuple(ipaddress.ip_network(network, strict=False) for network in ranges),
         )
@@ -110,7 +110,7 @@ class ConnectionSide(asyncio.Protocol):
             # A client that has reset the connection is noticed here first.
             with contextlib.suppress(OSError):
                 self.transport.write_eof()
-        # What the client still sends is read until then: otherwise it would lose the answer.
+        # Read until then whatever the client still sends: otherwise it would lose the answer.
         loop = asyncio.get_running_loop()
         loop.call_later(LINGER_S, self._close_when_sent, loop.time() + FLUSH_S)
 
@@ -124,7 +124,7 @@ class ConnectionSide(asyncio.Protocol):
 
 
 class UpstreamSide(ConnectionSide):
-    """The end of Caddy. When Caddy has closed it, nothing more is to come for the client."""
+    """Caddy's end of a connection. Once Caddy has closed it, the client receives nothing more."""
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self.peer is not None:
@@ -133,9 +133,9 @@ class UpstreamSide(ConnectionSide):
 
 
 class Client(ConnectionSide):
-    """The end of a client. At most `FIRST_CHUNK` is read from it before Caddy has accepted its other end.
+    """The client's end. Up to `FIRST_CHUNK` is read from it before Caddy accepts its own end.
 
-    Pausing in `connection_made` does not help: Python 3.11.2, which Debian 12 has, reads all the same.
+    Pausing in `connection_made` does not help: Python 3.11.2, which Debian 12 has, reads anyway.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -218,7 +218,7 @@ class Guard:
         return await loop.create_server(lambda: Client(self), sock=listener, backlog=BACKLOG)
 
     def admit(self, client: Client, address: str) -> bool:
-        """Count the client, and return whether it may stay; may abort another address's oldest connection."""
+        """Count the client, and return whether to admit it; may abort another address's oldest connection."""
         group = self._limits.group_of(address)
         if not self._has_room(group):
             return False
@@ -241,7 +241,8 @@ class Guard:
         if own + 1 >= largest:
             return False
         oldest = min(
-            (next(iter(each)) for each in others if len(each) == largest), key=lambda one: one.number
+            (next(iter(connections)) for connections in others if len(connections) == largest),
+            key=lambda connection: connection.number,
         )
         self.leave(oldest)
         oldest.abort()

@@ -1,5 +1,7 @@
-"""Responses while web, the gateway process or a workspace does not answer: pages in the front door's
-configuration, and problem documents for programs."""
+"""Responses while web, the gateway process or a workspace does not answer.
+
+Pages are part of the front door's configuration; programs get problem documents.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: list[dict[st
         "match": [
             {
                 "method": METHODS,
-                "header": dict.fromkeys(_ASKED),
+                "header": dict.fromkeys(_EXCLUDED_HEADERS),
                 "not": [
                     # Long-lived streams go through the gateway process.
                     {"vars_regexp": {_HEADER % "Accept": {"pattern": "(?i)text/event-stream"}}},
@@ -86,7 +86,7 @@ def route(passes: Passes, *, https: bool, own_headers: str, to_app: list[dict[st
 
 
 # Forward-auth handles service workers and authorizes every handshake.
-_ASKED = ("Service-Worker", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version")
+_EXCLUDED_HEADERS = ("Service-Worker", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version")
 
 
 def _without_values(placeholder: str, *values: str) -> dict[str, Any]:

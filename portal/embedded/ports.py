@@ -44,7 +44,7 @@ def hold_ports(instance: Instance) -> Iterator[None]:
         for _, address, port in _required_ports(instance):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             holder = holders.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            # The services set it too: closing connections of an earlier run are no conflict.
+            # The services set it too: connections of an earlier run that are still closing do not conflict.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 holder.bind((address, port))

@@ -45,9 +45,9 @@ SMALL_BODY_BYTES = 64 * 1024
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Larger than any request body that the portal accepts. Bodies of workspace requests are not limited."""
 MAX_LARGE_BODIES = 24
-"""Larger bodies in memory at once. Each takes up to 8 MiB."""
+"""Maximum number of larger bodies in memory at once. Each takes up to 8 MiB."""
 SAML, MAX_SAML_BYTES, MAX_SAML_BODIES = "^/sign-in/saml/[^/]+/acs/$", 512 * 1024, 16
-"""Responses of SAML providers, which come from strangers and may name hundreds of groups."""
+"""Responses of SAML providers, which arrive without authentication and may name hundreds of groups."""
 MAX_HEADER_BYTES = 64 * 1024
 IDLE_NS = 180 * SECOND_NS
 # web and the gateway keep a connection for 120 s. The front door must close it first.
@@ -69,8 +69,8 @@ with `portal.stream_urls`."""
 # Agents connect over loopback, as do the front door's own requests, never through the front door. No portal
 # path contains an encoded slash, backslash, dot segment or parameter, so the path matched here is the one
 # that the portal reads. It is matched in the form in which it is forwarded.
-INSIDE = r"(?i)^/+(gateway|agent|nodes)(/|$)"
-STRANGE = r"(?i)^[^?]*(%2f|%5c|%25|%2e|%3b|%00|;|\\|//|/\.\.?(/|\?|$))"
+INTERNAL_PATHS = r"(?i)^/+(gateway|agent|nodes)(/|$)"
+SUSPICIOUS_PATHS = r"(?i)^[^?]*(%2f|%5c|%25|%2e|%3b|%00|;|\\|//|/\.\.?(/|\?|$))"
 COMPRESSED = (
     "text/html*", "text/css*", "text/plain*", "text/csv*", "text/javascript*", "application/json*",
     "application/problem+json*", "application/scim+json*", "application/javascript*", "application/x-ndjson*",
@@ -154,8 +154,8 @@ def config(
             },
             {
                 "match": [
-                    {"path_regexp": {"pattern": INSIDE}},
-                    {"vars_regexp": {"{http.request.uri}": {"pattern": STRANGE}}},
+                    {"path_regexp": {"pattern": INTERNAL_PATHS}},
+                    {"vars_regexp": {"{http.request.uri}": {"pattern": SUSPICIOUS_PATHS}}},
                 ],
                 "handle": [outage.NOT_FOUND],
                 "terminal": True,
@@ -212,7 +212,7 @@ def _response_handlers(*, https: bool) -> list[dict[str, Any]]:
 
 
 # Set by the front door; removed from upstream responses to avoid duplicates.
-_ONCE = ["Strict-Transport-Security"]
+_SINGLE_HEADERS = ["Strict-Transport-Security"]
 
 
 def _drop_forged_headers(trusted_proxies: Sequence[str]) -> dict[str, Any]:
@@ -257,14 +257,14 @@ def _to_portal(address: str, secret: str) -> dict[str, Any]:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
-        # Pages are small, and strangers can open many requests at once.
+        # Requests of pages are small, and anonymous clients can open many at once.
         "transport": node_gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64, read_buffer_size=4096),
         "headers": {
             "request": {
                 "set": {front_door.TOKEN_HEADER: [front_door.token_of(secret)]},
                 "delete": [SOCKET_HEADER],
             },
-            "response": {"delete": _ONCE},
+            "response": {"delete": _SINGLE_HEADERS},
         },
     }
 
@@ -286,7 +286,7 @@ def _buffered(address: str, secret: str, size: int) -> list[dict[str, Any]]:
 
 
 def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
-    """Return the routes of bodies that are not small, the last for those whose client is known."""
+    """Return the routes of large bodies. The last one is for authenticated clients."""
     large = [{"header_regexp": {"Content-Length": {"pattern": more_than(SMALL_BODY_BYTES)}}}, CHUNKED]
     # Caddy counts requests by the text of the address, so each has one of its own.
     saml = _counted(
@@ -315,7 +315,7 @@ def _large_bodies(address: str, secret: str) -> list[dict[str, Any]]:
 def _live(places: Upstreams, secret: str) -> dict[str, Any]:
     """Return the route by which load balancers probe this host: the gateway process and web have to answer.
 
-    Web answers, once the gateway process has. If that is gone, notebooks and streams of this host are, too.
+    Web is asked after the gateway process has answered: without it, this host serves no notebooks or streams.
     """
     ask = {
         "handler": "reverse_proxy",
@@ -355,7 +355,7 @@ def _counted(
         "rewrite": {"method": "GET", "uri": uri},
         "headers": {
             "request": {"set": dict(proof or {}), "delete": ["Connection", "Upgrade", SOCKET_HEADER]},
-            "response": {"delete": _ONCE},
+            "response": {"delete": _SINGLE_HEADERS},
         },
         "handle_response": [
             {
@@ -376,7 +376,7 @@ def _workspace(
     upload: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Return the routes of a workspace's host: file transfers, the gateway's own paths, the app."""
-    to_app = {**node_gateway.to_socket("pass"), "headers": {"response": {"delete": _ONCE}}}
+    to_app = {**node_gateway.to_socket("pass"), "headers": {"response": {"delete": _SINGLE_HEADERS}}}
     routes = (
         [fast.route(passes, https=https, own_headers=OWN_HEADERS, to_app=[upload, to_app])] if passes else []
     )
@@ -415,7 +415,7 @@ def _guard(auth: str, secret: str, certificates: Certificates, upload: dict[str,
                 # front door.
                 "delete": ["Connection", "Upgrade", front_door.TOKEN_HEADER, SOCKET_HEADER],
             },
-            "response": {"delete": _ONCE},
+            "response": {"delete": _SINGLE_HEADERS},
         },
         "handle_response": [
             {
@@ -484,7 +484,7 @@ def _to_stream() -> dict[str, Any]:
         "transport": {**node_gateway.transport(idle_ns=SECOND_NS, idle=1), "keep_alive": {"enabled": False}},
         "headers": {
             "request": {"set": {STREAM_HEADER: [_auth_header(STREAM_HEADER)]}},
-            "response": {"delete": _ONCE},
+            "response": {"delete": _SINGLE_HEADERS},
         },
         **node_gateway.TO_APP,
     }
@@ -538,7 +538,7 @@ def _credentials() -> list[dict[str, Any]]:
 def _to_socket(read: Read, *, add: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return a handler to a workspace of this machine; an invalid socket name gives 502."""
     handler = node_gateway.to_socket()
-    handler["headers"] = {"request": {"set": dict(add)}, "response": {"delete": _ONCE}}
+    handler["headers"] = {"request": {"set": dict(add)}, "response": {"delete": _SINGLE_HEADERS}}
     pattern = {"name": "socket", "pattern": f"^{SOCKET_NAME.pattern}$"}
     return {
         "handler": "subroute",
@@ -563,6 +563,6 @@ def _to_app(
         "handler": "reverse_proxy",
         "upstreams": [{"dial": address}],
         "transport": node_gateway.transport(idle_ns=node_gateway.APP_IDLE_NS, idle=64, **more),
-        "headers": {"request": {"set": headers}, "response": {"delete": _ONCE}},
+        "headers": {"request": {"set": headers}, "response": {"delete": _SINGLE_HEADERS}},
         **node_gateway.TO_APP,
     }

@@ -56,7 +56,7 @@ class Door:
         self._context = context
         self._port = port
         self._open = 0
-        self._shaking: Counter[str] = Counter()
+        self._handshakes: Counter[str] = Counter()
         self._of_node: Counter[str] = Counter()
         self._allowances: dict[str, Allowance] = {}
 
@@ -67,18 +67,18 @@ class Door:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         address = str((writer.get_extra_info("peername") or ("",))[0])
-        if self._open >= MAX_CONNECTIONS or self._shaking[address] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
+        if self._open >= MAX_CONNECTIONS or self._handshakes[address] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
             writer.transport.abort()
             return
         self._open += 1
-        self._shaking[address] += 1
+        self._handshakes[address] += 1
         try:
             try:
                 node = await self._shake_hands(writer)
             finally:
-                self._shaking[address] -= 1
-                if not self._shaking[address]:
-                    del self._shaking[address]
+                self._handshakes[address] -= 1
+                if not self._handshakes[address]:
+                    del self._handshakes[address]
             if node and self._of_node[node] < MAX_OF_A_NODE:
                 await self._relay(node, reader, writer)
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""Health checks for people, load balancers and the supervisor; who may send large bodies."""
+"""Health checks for people, load balancers and the supervisor, and authorization of large bodies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from portal.common import rate_limits
 from portal.embedded import health
 
 LARGE_BODIES = rate_limits.Limit(8, 30)
-"""Large bodies of a user. In two windows fewer than the front door holds at once."""
+"""Rate limit of a user's large bodies: two windows allow fewer than the front door holds at once."""
 
 
 @login_not_required
@@ -45,7 +45,7 @@ def live(_request: HttpRequest) -> HttpResponse:
 
 
 class LargeBody(APIView):
-    """Asked by the front door before it reads a large body. Returns 204, or the refusal for the client."""
+    """Authorizes a large body before the front door reads it. Returns 204, or the refusal for the client."""
 
     schema = None
     permission_classes = (IsAuthenticated,)

@@ -25,7 +25,7 @@ from portal.people.accounts.policies import require_operator
 from provisioning.traits import DeviceChecks
 from provisioning.types import DeviceKind
 
-LEAST = 2
+MIN_GPUS = 2
 
 
 @transaction.atomic
@@ -49,7 +49,7 @@ def request_joint_check(*, actor: User | SystemActor, node_id: UUID) -> GpuCheck
         raise StateConflict(refused, code=ProblemCode.NODE_NOT_CHECKABLE)
     # All writers of several devices lock them in this order.
     locked = list(participants(node).select_for_update(of=("self",)).order_by("pk"))
-    if len(locked) < LEAST:
+    if len(locked) < MIN_GPUS:
         raise StateConflict(_too_few(node), code=ProblemCode.NODE_NOT_CHECKABLE)
     first, *others = sorted(locked, key=lambda device: device.index)
     return runs.make_run(
@@ -68,7 +68,7 @@ def refusal(node: Node) -> Reason | None:
         return Reason(CheckCode.JOINT_NODE_IN_USE, {"node": node.name})
     if GpuCheckRun.objects.filter(device__node=node, state__in=OPEN).exists():
         return Reason(CheckCode.JOINT_NODE_BUSY, {"node": node.name})
-    if participants(node).count() < LEAST:
+    if participants(node).count() < MIN_GPUS:
         return _too_few(node)
     return None
 

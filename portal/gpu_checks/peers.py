@@ -18,7 +18,7 @@ from portal.gpu_checks.models import OPEN, GpuCheckRun
 from provisioning.traits import DeviceChecks
 from provisioning.types import DeviceKind
 
-WANTED = 2
+PEER_COUNT = 2
 """With two peers, a link that is slow only to one of them points to that peer."""
 
 
@@ -38,11 +38,11 @@ def choose_peers(device: Device) -> list[Device]:
     linked = free.filter(node=device.node_id, island=device.island, passed_at__isnull=False)
     # Skip locked devices, because their holders may be waiting for this one.
     idle = list(linked.select_for_update(of=("self",), skip_locked=True))
-    if len(idle) < WANTED or free.count() <= WANTED or selectors.workspaces_wait():
+    if len(idle) < PEER_COUNT or free.count() <= PEER_COUNT or selectors.workspaces_wait():
         return []
     last = _last_measured(device)
     idle.sort(key=lambda peer: (peer.pk in last, last.get(peer.pk), peer.index))
-    return idle[:WANTED]
+    return idle[:PEER_COUNT]
 
 
 def _free(device: Device) -> QuerySet[Device]:

@@ -28,12 +28,12 @@ from provisioning.types import DeviceKind
 
 log = logging.getLogger(__name__)
 
-ON_A_NODE = 2
+MAX_ON_NODE = 2
 """Maximum number of concurrent automatic checks on a node."""
 SHARE_OF_FREE = 4
 """At most one in this many free devices of a pool is checked at a time, and never the last one."""
-AGAIN_AFTER = timedelta(minutes=5)
-MAX_AGAIN_AFTER = timedelta(hours=12)
+RECHECK_AFTER = timedelta(minutes=5)
+MAX_RECHECK_AFTER = timedelta(hours=12)
 REMEMBER_RETURNED = timedelta(days=2)
 RETRY_UNDECIDED_AFTER = timedelta(hours=1)
 
@@ -76,13 +76,13 @@ def _of_pool(pool: Pool, now: datetime) -> int:
         return 0
     busy = runs.busy_on_nodes({device.node_id for device in devices})
     free = sum(1 for device in devices if not _is_out(device) and device.healthy)
-    left = _may_check(pool, free)
+    left = _check_allowance(pool, free)
     queued = 0
     for due_check in due_checks:
         out = _is_out(due_check.device)
-        if busy[due_check.device.node_id] >= ON_A_NODE or (not out and left < 1):
+        if busy[due_check.device.node_id] >= MAX_ON_NODE or (not out and left < 1):
             continue
-        if not _ask(due_check):
+        if not _request_check(due_check):
             continue
         busy[due_check.device.node_id] += 1
         left -= 0 if out else 1
@@ -95,7 +95,7 @@ def _is_out(device: Device) -> bool:
     return device.cordoned or device.unscrubbed
 
 
-def _may_check(pool: Pool, free: int) -> int:
+def _check_allowance(pool: Pool, free: int) -> int:
     """Return how many more of the free devices may be checked now."""
     under_way = (
         GpuCheckRun.objects.filter(
@@ -111,7 +111,7 @@ def _may_check(pool: Pool, free: int) -> int:
     return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
 
 
-def _ask(due_check: DueCheck) -> bool:
+def _request_check(due_check: DueCheck) -> bool:
     try:
         proof_of(due_check.kind).request(
             actor=SYSTEM, device_id=due_check.device.pk, level=due_check.level, cause=due_check.cause
@@ -145,7 +145,7 @@ def _allocated_devices(pool: Pool) -> QuerySet[AllocatedDevice, Any]:
 
 def _due_checks(pool: Pool, devices: list[Device], now: datetime) -> Iterator[DueCheck]:
     out = [device for device in devices if device.cordoned]
-    yield from _second_looks(out, now)
+    yield from _due_rechecks(out, now)
     kept_back = [device for device in devices if device.unscrubbed and not device.cordoned]
     for device in kept_back:
         # It was released without a scrub, for example because the holder never used it.
@@ -175,17 +175,18 @@ def _last_checks(pool: Pool) -> dict[UUID, CheckTimes]:
     """Return when each device was last checked, by device id. Lost runs are retried sooner.
 
     The interval counts from the last check of at least the pool's level, or from the first check. Quick
-    preflight checks see less, and would postpone scheduled checks forever on a device that is allocated every
-    day.
+    preflight checks test less, and would postpone scheduled checks forever on a device that is allocated
+    every day.
     """
     runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
-    as_thorough = Q(level__in=CheckLevel.values[CheckLevel.values.index(pool.check_level) :])
+    sufficient = Q(level__in=CheckLevel.values[CheckLevel.values.index(pool.check_level) :])
     decided = runs.filter(state=RunState.DONE).order_by().values_list("device_id")
     rows = decided.annotate(
-        last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=as_thorough)
+        last=Max("created_at"), first=Min("created_at"), thorough=Max("created_at", filter=sufficient)
     )
     checked_by_device = {
-        device_id: CheckTimes(last, thorough or first) for device_id, last, first, thorough in rows
+        device_id: CheckTimes(last, last_sufficient or first)
+        for device_id, last, first, last_sufficient in rows
     }
     lost = runs.filter(state=RunState.LOST, created_at__gte=timezone.now() - RETRY_UNDECIDED_AFTER)
     for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
@@ -205,7 +206,7 @@ def _return_times(pool: Pool, now: datetime) -> dict[str, datetime]:
     return dict(targets.order_by("event_id").values_list("key", "event__at"))
 
 
-def _second_looks(devices: list[Device], now: datetime) -> Iterator[DueCheck]:
+def _due_rechecks(devices: list[Device], now: datetime) -> Iterator[DueCheck]:
     """Return rechecks of devices that a check or scrub cordoned and that may recover without help."""
     for device in devices:
         proof = proof_for_cordon(device.cordon_cause)
@@ -227,4 +228,4 @@ def _recheck_at(device: Device, kind: CheckKind) -> datetime:
         failures += 1
     if last is None:
         return timezone.now()
-    return last + min(AGAIN_AFTER * 2 ** max(failures - 1, 0), MAX_AGAIN_AFTER)
+    return last + min(RECHECK_AFTER * 2 ** max(failures - 1, 0), MAX_RECHECK_AFTER)

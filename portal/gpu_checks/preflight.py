@@ -36,7 +36,7 @@ DEADLINE_S = 150
 """Seconds for all checks of one start together; a quick check takes a few seconds."""
 CHANGE_DEADLINE_S = 900
 """Seconds that a workspace waits for changes of MIG layouts before its checks begin."""
-CANNOT_FOR = timedelta(hours=1)
+UNAVAILABLE_FOR = timedelta(hours=1)
 """Time until a check that could not run at all is tried again before a start."""
 FIRST_RESERVATION = 1
 GOOD = frozenset({CheckVerdict.PASS, CheckVerdict.DEGRADED})
@@ -127,8 +127,10 @@ def _is_stale(device: Device, now: datetime) -> bool:
         return True
     if last.verdict == CheckVerdict.DEGRADED and last.finished_at > since:
         return False
-    cannot = isinstance(last.report.get("unavailable"), dict) and last.finished_at > now - CANNOT_FOR
-    return not cannot or pool.check_required
+    unavailable = (
+        isinstance(last.report.get("unavailable"), dict) and last.finished_at > now - UNAVAILABLE_FOR
+    )
+    return not unavailable or pool.check_required
 
 
 def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:

@@ -79,24 +79,24 @@ def read_check(answer: CheckAnswer, run: GpuCheckRun) -> RunResult:
         return _invalid_reading(run, problem)
     tests = tuple(messages.load(entry, TestResult) for entry in report["tests"])
     findings = tuple(messages.load(entry, Finding) for entry in report["findings"])
-    pretended = bool(report["simulated"]) and run.device.node.pool.simulated
+    simulated = bool(report["simulated"]) and run.device.node.pool.simulated
     decided, action = judging.decide(findings, tests, simulated=False)
-    worked_out = CheckVerdict(decided.value)
+    computed = CheckVerdict(decided.value)
     reported = CheckVerdict(report["verdict"])
-    if pretended:
+    if simulated:
         # A simulated report is never a pass, except within its own pool.
-        counts = CheckVerdict.INCONCLUSIVE if report["unavailable"] is not None else worked_out
+        counts = CheckVerdict.INCONCLUSIVE if report["unavailable"] is not None else computed
     else:
-        counts = max(reported, worked_out, key=_WEIGHT.index)
+        counts = max(reported, computed, key=_WEIGHT.index)
     return RunResult(
         verdict=counts,
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,
-        summary=_summary(report, counts, tests) if pretended else report["summary"],
+        summary=_summary(report, counts, tests) if simulated else report["summary"],
         report=report,
         measures=_measures(tests, run, _software(report), _memory_metric(report)) | _own(report),
         between_peers=tuple(pair for test in tests for pair in wrong_pairs.pairs_of(test.detail, own=False)),
         parts=tuple(part for test in tests for part in joint_load.results_of(test.detail)),
-        unjudged=counts == CheckVerdict.DEGRADED and not pretended and _is_unjudged(tests, findings),
+        unjudged=counts == CheckVerdict.DEGRADED and not simulated and _is_unjudged(tests, findings),
         of_the_parent=any(
             finding.code.startswith(HEALTH_OF_THE_GPU) and finding.severity in (Severity.FAIL, Severity.HUNG)
             for finding in findings

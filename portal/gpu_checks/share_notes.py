@@ -130,7 +130,7 @@ def _apply_to_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Dev
     counted = 0
     for note, device in notes:
         if note.generation == workspace.generation:
-            _take_in(workspace, shares, note, device)
+            _apply_note(workspace, shares, note, device)
             counted += 1
     if counted:
         status.gpu_shares = shares
@@ -139,26 +139,26 @@ def _apply_to_workspace(workspace_id: UUID, notes: Iterable[tuple[ShareNote, Dev
     return counted
 
 
-def _take_in(workspace: Workspace, shares: dict[str, Any], note: ShareNote, device: Device) -> None:
+def _apply_note(workspace: Workspace, shares: dict[str, Any], note: ShareNote, device: Device) -> None:
     now = timezone.now()
     code = CODES[ShareStep(note.step)]
     before: Mapping[str, Any] = shares["devices"].get(device.uuid, {})
     previous = ShareCode(before["code"]) if before else ShareCode.BACK
-    goes_on = previous in OVER and code in OVER
+    continues = previous in OVER and code in OVER
     reason = Reason(code, _params(note, device, code))
     notified = bool(before.get("notified"))
-    if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not previous and not goes_on):
+    if code in (ShareCode.ASKED, ShareCode.KILLED) or (code is not previous and not continues):
         # The end is only reported if the overuse was.
         may = notified if code is ShareCode.BACK else _has_room(shares["notified_at"], KINDS[code], now)
         if may:
             _record(workspace, device, reason)
         if code in OVER:
-            notified = may or (notified and goes_on)
+            notified = may or (notified and continues)
     ends = code is ShareCode.OVER and note.ends_in_s
     shares["devices"][device.uuid] = {
         "code": code.value,
         "params": dict(reason.params),
-        "since": before["since"] if goes_on or (code is previous and before) else now.isoformat(),
+        "since": before["since"] if continues or (code is previous and before) else now.isoformat(),
         "at": now.isoformat(),
         "ends_at": (now + timedelta(seconds=min(note.ends_in_s, MAX_ENDS_IN_S))).isoformat() if ends else "",
         "notified": notified and code in OVER,
@@ -189,9 +189,9 @@ def display_process_name(process: str) -> str:
 def _has_room(sent_at: dict[str, list[float]], kind: AuditKind, now: datetime) -> bool:
     """Count an entry of this kind, and return whether the hourly limit allows it."""
     at = now.timestamp()
-    lately = [sent for sent in sent_at.get(kind, []) if at - WITHIN.total_seconds() < sent <= at]
-    room = len(lately) < MAX_NOTES[kind]
-    sent_at[kind.value] = [*lately, at] if room else lately
+    recent = [sent for sent in sent_at.get(kind, []) if at - WITHIN.total_seconds() < sent <= at]
+    room = len(recent) < MAX_NOTES[kind]
+    sent_at[kind.value] = [*recent, at] if room else recent
     return room
 
 

@@ -46,8 +46,8 @@ def run() -> int:
 @transaction.atomic
 def _notify(workspace: Workspace) -> bool:
     """Notify the user and clear the flag in one transaction. False if it was changed meanwhile."""
-    still = Workspace.objects.filter(pk=workspace.pk, gpu_awaited=True, state=State.RUNNING)
-    if not still.update(gpu_awaited=False):
+    awaiting = Workspace.objects.filter(pk=workspace.pk, gpu_awaited=True, state=State.RUNNING)
+    if not awaiting.update(gpu_awaited=False):
         return False
     events.notify(
         [workspace.owner],

@@ -93,10 +93,10 @@ def _line(
     if archive is None and limit_s is None:
         return None
     current = stay is not None and stay.archive == place.away
-    standing = homes.idle_state_of(stay) if stay is not None and current else homes.HomeIdleState(away)
-    verdict = homes.verdict_of(place, standing, rules)
+    idle_state = homes.idle_state_of(stay) if stay is not None and current else homes.HomeIdleState(away)
+    verdict = homes.verdict_of(place, idle_state, rules)
     left_s = verdict.left_s
-    seconds = {"used": standing.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}
+    seconds = {"used": idle_state.unused_s, "left": left_s or 0.0, "limit": limit_s or 0}
     amounts = {name: format_days(duration_s) for name, duration_s in seconds.items()}
     deletable = away and homes.may_be_deleted(place, stay, rules)
     may = may_move(actor, place.owner_id)
@@ -116,7 +116,7 @@ def _line(
     else:
         text = _("Unused for %(used)s of %(limit)s. Archived in %(left)s.") % amounts if limit_s else ""
         after = _("It is restored when needed again. Choose “Keep home folder” to reset the time.")
-        if standing.unused_s < homes.DAY_S:
+        if idle_state.unused_s < homes.DAY_S:
             text = _("Archived after %(limit)s without use.") % amounts if limit_s else ""
     progress, percent = _progress(archive)
     return HomeLine(
@@ -124,16 +124,16 @@ def _line(
         archive=archive,
         text=text,
         after=after,
-        warned=standing.warned_s is not None,
+        warned=idle_state.warned_s is not None,
         goes_on=str(archive.get_state_display()) if archive is not None and archive.active else "",
         progress=progress,
         percent=percent,
         trouble=_failure_text(archive) if away else "",
-        used_s=standing.unused_s,
+        used_s=idle_state.unused_s,
         limit_s=limit_s,
         due_at=timezone.now() + timedelta(seconds=left_s) if left_s is not None else None,
         deletable=deletable,
-        may_keep=may and (standing.unused_s >= homes.DAY_S or standing.warned_s is not None or not quiet)
+        may_keep=may and (idle_state.unused_s >= homes.DAY_S or idle_state.warned_s is not None or not quiet)
         and not (away and not quiet) and (limit_s is not None or not quiet),
         may_restore=may and away and quiet,
     )  # fmt: skip

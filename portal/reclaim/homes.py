@@ -256,7 +256,7 @@ def keep_home(*, actor: User, place_id: int) -> SeenHome:
 
 
 def restore(*, actor: User, place_id: int) -> SeenHome:
-    """Restore an archived home. Raises as `away.restore`."""
+    """Restore an archived home. Raises like `away.restore`."""
     away.restore(actor=actor, place_id=place_id)
     return home(actor, place_id)
 

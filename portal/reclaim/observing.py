@@ -347,11 +347,11 @@ def ended_idle_periods(
 
 def delete_stale() -> None:
     """Delete rows of other starts or stopped workspaces. Records their last idle periods."""
-    for strays in (
+    for stale in (
         WorkspaceActivity.objects.exclude(workspace__state=State.RUNNING),
         WorkspaceActivity.objects.exclude(generation=F("workspace__generation")),
     ):
-        rows = list(strays.values_list("workspace_id", *ActivityRecord.__dataclass_fields__))
+        rows = list(stale.values_list("workspace_id", *ActivityRecord.__dataclass_fields__))
         if rows:
             periods = [
                 period
@@ -361,7 +361,7 @@ def delete_stale() -> None:
             IdlePeriod.objects.bulk_create(periods, batch_size=WRITTEN_AT_ONCE)
             for first in range(0, len(rows), WRITTEN_AT_ONCE):
                 deletable = [pk for pk, *_kept in rows[first : first + WRITTEN_AT_ONCE]]
-                strays.filter(pk__in=deletable).delete()
+                stale.filter(pk__in=deletable).delete()
 
 
 def prune() -> int:

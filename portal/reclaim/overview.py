@@ -60,5 +60,5 @@ def stops_at() -> Case:
 
 
 def stops_at_or(latest: datetime) -> Any:
-    """Return the same, with `latest` for workspaces that do not stop."""
+    """Return `stops_at`, or `latest` for workspaces that do not stop."""
     return Coalesce(stops_at(), Value(latest, output_field=DateTimeField()))

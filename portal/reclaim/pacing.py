@@ -84,11 +84,11 @@ def _record_rates(reports: Sequence[ReportedRates]) -> int:
                 )
             )
     # A workspace may have been deleted since it was read.
-    there = set(
+    existing = set(
         Workspace.objects.filter(pk__in=[row.workspace_id for row in changed]).values_list("pk", flat=True)
     )
     WorkPace.objects.bulk_create(
-        [row for row in changed if row.workspace_id in there],
+        [row for row in changed if row.workspace_id in existing],
         update_conflicts=True,
         unique_fields=["workspace"],
         update_fields=list(UPDATED),

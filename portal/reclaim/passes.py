@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 30.0
 MIN_OUTAGE_S = 90.0
-"""Gap between passes from which the portal counts as away: notices are extended by the gap."""
+"""Gap between passes from which the portal counts as unavailable: notices are extended by the gap."""
 AT_ONCE = 500
 MAX_WARNED = 500
 """Maximum number of warnings per pass: each writes three rows, and a pass should take about a second."""
@@ -349,11 +349,13 @@ def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
     ReclaimNotice.objects.filter(workspace__in=workspaces).exclude(
         generation=F("workspace__generation"), ends_version=F("workspace__ends_version")
     ).delete()
-    there = set(ReclaimNotice.objects.filter(workspace__in=workspaces).values_list("workspace_id", flat=True))
+    existing = set(
+        ReclaimNotice.objects.filter(workspace__in=workspaces).values_list("workspace_id", flat=True)
+    )
     rows = []
     for candidate, verdict in due:
         workspace = workspaces.get(candidate.pk)
-        if workspace is None or workspace.pk in there:
+        if workspace is None or workspace.pk in existing:
             continue
         version = (workspace.generation, workspace.ends_version)
         if version != (candidate.generation, candidate.ends_version):

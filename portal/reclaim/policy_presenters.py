@@ -153,14 +153,16 @@ def versions(actor: User, row: ReclaimPolicy) -> list[Version]:
 
 def targets(actor: User) -> list[tuple[str, Any]]:
     """Return the targets without a policy that the actor can choose, as grouped choices of a form."""
-    taken = set(ReclaimPolicy.objects.values_list("scope", "pool_id", "template_id", "flavor_id", "team_id"))
-    had: set[tuple[str, UUID | None]] = {
-        (scope, next((key for key in keys if key is not None), None)) for scope, *keys in taken
+    policies = set(
+        ReclaimPolicy.objects.values_list("scope", "pool_id", "template_id", "flavor_id", "team_id")
+    )
+    taken: set[tuple[str, UUID | None]] = {
+        (scope, next((key for key in keys if key is not None), None)) for scope, *keys in policies
     }
     options: list[tuple[str, Any]] = []
     groups: list[tuple[PolicyScope, Any]] = []
     if actor.operates:
-        if (PolicyScope.SITE, None) not in had:
+        if (PolicyScope.SITE, None) not in taken:
             options.append((PolicyScope.SITE.value, str(PolicyScope.SITE.label)))
         groups = [
             (PolicyScope.POOL, Pool.objects.filter(deleted_at=None)),
@@ -176,7 +178,7 @@ def targets(actor: User) -> list[tuple[str, Any]]:
         choices = [
             (f"{scope.value}:{slug}", name)
             for key, slug, name in subjects.order_by("slug").values_list("pk", "slug", "name")[:MAX_TARGETS]
-            if (scope, key) not in had
+            if (scope, key) not in taken
         ]
         if choices:
             options.append((str(scope.label), choices))
@@ -204,9 +206,9 @@ def preview_text(preview: Preview) -> str:
         ) % {"starts": preview.starts}
     workspaces = ngettext("%(count)s workspace", "%(count)s workspaces", preview.workspaces)
     if preview.interrupted:
-        whom = ngettext("interrupted %(count)s", "interrupted %(count)s", preview.interrupted)
+        interrupted_text = ngettext("interrupted %(count)s", "interrupted %(count)s", preview.interrupted)
     else:
-        whom = _("interrupted no work")
+        interrupted_text = _("interrupted no work")
     if preview.releases == preview.stops:
         text = _("Would have released the GPUs of %(workspaces)s, freed %(hours)s GPU-hours and %(whom)s.")
     elif preview.releases:
@@ -219,5 +221,5 @@ def preview_text(preview: Preview) -> str:
     return text % {
         "workspaces": workspaces % {"count": preview.workspaces},
         "hours": format_number(preview.gpu_hours, 1 if preview.gpu_hours < 10 else 0),
-        "whom": whom % {"count": preview.interrupted},
+        "whom": interrupted_text % {"count": preview.interrupted},
     }

@@ -32,7 +32,7 @@ TARGET_UNIQUE = ("reclaim_policy_one_site", "pool", "template", "flavor", "team"
 
 
 def draft(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
-    """Return the validated policy that `create` or `change` would write, unsaved. Raises as they do."""
+    """Return the validated policy that `create` or `change` would write, unsaved. Raises the same errors."""
     fixed = _target_columns(actor, target)
     row = ReclaimPolicy.objects.filter(**fixed).first() or ReclaimPolicy(**fixed)
     documents.fill(row, values)
@@ -61,7 +61,7 @@ def create(*, actor: User | SystemActor, target: str, values: Mapping[str, Any])
 
 
 def put_policy(*, actor: User | SystemActor, target: str, values: Mapping[str, Any]) -> ReclaimPolicy:
-    """Create the policy for `target`, or change the given fields of the existing one. Raises as both do."""
+    """Create the policy for `target`, or change the given fields of the existing one. Raises like both."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is None:
         return create(actor=actor, target=target, values=values)
@@ -69,7 +69,7 @@ def put_policy(*, actor: User | SystemActor, target: str, values: Mapping[str, A
 
 
 def delete_for(*, actor: User | SystemActor, target: str) -> None:
-    """Delete the policy for `target` if it exists. Raises as `delete` does."""
+    """Delete the policy for `target` if it exists. Raises like `delete`."""
     row = ReclaimPolicy.objects.filter(**documents.target_of(target)).first()
     if row is not None:
         delete(actor=actor, policy_id=row.pk)
@@ -111,7 +111,7 @@ def change(
 def restore(
     *, actor: User | SystemActor, policy_id: UUID, number: int, expected: frozenset[str] = etags.ANY
 ) -> ReclaimPolicy:
-    """Restore a stored version. Raises as `change`, and `NotFound` for the version."""
+    """Restore a stored version. Raises like `change`, and `NotFound` for the version."""
     revision = history.revision(SubjectKind.RECLAIM, policy_id, number)
     return change(
         actor=actor, policy_id=policy_id, values=revision.data, expected=expected, restored_from=number

@@ -58,9 +58,9 @@ def listing(request: SignedInRequest) -> HttpResponse:
     """List all visible policies and the site's settings. With `for`, redirect to that policy if it exists."""
     target = strip_nul(request.GET.get("for", ""))[:MAX_TARGET]
     policies = list(_visible_policies(request))
-    there = next((row for row in policies if row.target == target), None)
-    if there is not None:
-        return redirect(presenters.url_of(there))
+    existing = next((row for row in policies if row.target == target), None)
+    if existing is not None:
+        return redirect(presenters.url_of(existing))
     targets = presenters.targets(request.user)
     context = {
         "target": target if target in presenters.flatten_choices(targets) else "",
@@ -128,9 +128,9 @@ def new(request: SignedInRequest) -> HttpResponse:
         require_operator(request.user)
     data = request.POST if request.method == "POST" else None
     target = strip_nul((data or request.GET).get("for", ""))[:MAX_TARGET]
-    there = next((row for row in _visible_policies(request) if target and row.target == target), None)
-    if there is not None and data is None:
-        return redirect(presenters.url_of(there))
+    existing = next((row for row in _visible_policies(request) if target and row.target == target), None)
+    if existing is not None and data is None:
+        return redirect(presenters.url_of(existing))
     initial = {**initial_values(documents.document_of(ReclaimPolicy())), "for": target}
     # Owners can choose only teams, so fields that teams cannot set are omitted from the start.
     of_team = is_team(target) or not request.user.operates

@@ -43,7 +43,7 @@ def cancel_scheduled_start(event: StopRequested) -> None:
 
 
 def start_due(policies: PolicySet, now: datetime) -> int:
-    """Start the workspaces that are due. Returns how many. Two queries if none is."""
+    """Start the workspaces that are due. Returns how many. Two queries if none is due."""
     # Rows are obsolete after a start, deletion or failure.
     ScheduledStop.objects.exclude(
         workspace__state__in=STOPPED_STATES,
@@ -71,8 +71,8 @@ def _start(workspace_id: UUID, policies: PolicySet, now: datetime) -> bool:
             row = ScheduledStop.objects.filter(
                 Q(generation=workspace.generation), workspace=workspace_id
             ).first()
-            rests = (workspace.state, workspace.desired_state) == (State.STOPPED, DesiredState.STOPPED)
-            if row is None or not rests or not _is_due(row, policies, now):
+            is_stopped = (workspace.state, workspace.desired_state) == (State.STOPPED, DesiredState.STOPPED)
+            if row is None or not is_stopped or not _is_due(row, policies, now):
                 return False
             row.delete()
             try:

@@ -63,8 +63,8 @@ def _notify(row: WorkspaceActivity, limit_s: int) -> bool:
     if not count:
         return False
     with transaction.atomic():
-        still = WorkspaceActivity.objects.filter(pk=row.pk, generation=row.generation)
-        if not still.exclude(unused_notified=row.generation).update(unused_notified=row.generation):
+        current = WorkspaceActivity.objects.filter(pk=row.pk, generation=row.generation)
+        if not current.exclude(unused_notified=row.generation).update(unused_notified=row.generation):
             return False
         name, gpus = row.workspace.name, len(clock.last.gpus_unused_since)
         events.notify(

@@ -71,7 +71,7 @@ class Amounts:
 
     @property
     def unmeasured(self) -> float | None:
-        """The share without measurements, 0 to 1, of the time that `dark` covers."""
+        """The share without measurements, 0 to 1, of the time that `idle_share` covers."""
         total, measured = (self.capacity, self.measured) if self.capacity else (self.held, self.held_measured)
         return max(0.0, 1 - measured / total) if total else None
 

@@ -142,7 +142,7 @@ def report(
         if freed.device in parts and slug in ("", freed.team):
             amount = parts[freed.device].milli * freed.milli / MILLI * freed.seconds
             sums.add(freed.team, "given_back", freed.code, amount)
-    lines = [IdleLine(name, _amounts(found)) for name, found in sums.found.items()]
+    lines = [IdleLine(name, _amounts(amounts)) for name, amounts in sums.found.items()]
     lines.sort(key=lambda line: (-line.amounts.idle, -line.amounts.returned, line.team))
     return IdleReport(
         since, until, recorded, of_team, _amounts(sums.total), tuple(lines[:MAX_ROWS]), len(lines) > MAX_ROWS

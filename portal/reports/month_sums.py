@@ -63,11 +63,11 @@ def run(now: datetime | None = None) -> list[date]:
     digests = dict(markers.values_list("month", "made_of"))
     due = [month for month in sorted(current, reverse=True) if digests.get(month) != current[month]][:AT_ONCE]
     for month in due:
-        _make(month, current[month])
+        _replace_rows(month, current[month])
     return due
 
 
-def _make(month: date, of_days: int) -> None:
+def _replace_rows(month: date, of_days: int) -> None:
     """Replace the rows of a month. If a day is rewritten meanwhile, the rows are invalid."""
     days = GpuDay.objects.filter(day__range=(month, month_end(month))).order_by()
     sums = days.values_list("team", "dimension", "key").annotate(*(Sum(name) for name in FIGURES))

@@ -42,7 +42,7 @@ class StateHistory:
 
 @dataclass(frozen=True, slots=True)
 class StartFigures:
-    """Starts and failures since a time: that of the oldest sample within the period asked for."""
+    """Starts and failures since a time: that of the oldest sample within the requested period."""
 
     since: datetime
     starts: int

@@ -19,7 +19,7 @@ from portal.workspaces.secrets.models import Secret
 
 
 class ContentsOfTeam(TeamContentsSource):
-    """Counts what a team has in all rooms."""
+    """Counts what a team has in all packages."""
 
     def contents_of(self, team: Team) -> TeamContents:
         workspaces = Workspace.objects.live().filter(team=team)

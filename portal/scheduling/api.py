@@ -88,11 +88,11 @@ class QueueFilter(filters.FilterSet):
         field_name="queue_entry__blocker__resource", label="Only workspaces that wait for this resource."
     )
     reason = filters.CharFilter(
-        method="by_reason",
+        method="filter_reason",
         label="Only workspaces with this reason code, or `needs_approval` for those above a limit.",
     )
 
-    def by_reason(self, queryset: QuerySet[Workspace], _name: str, value: str) -> QuerySet[Workspace]:
+    def filter_reason(self, queryset: QuerySet[Workspace], _name: str, value: str) -> QuerySet[Workspace]:
         return selectors.filtered(queryset, reason=value)
 
 
@@ -165,8 +165,8 @@ class AdmissionPreview(ApiView):
         template = catalog.template_by_slug(request.user, body["template"])
         flavors = [catalog.flavor_by_slug(request.user, slug) for slug in body["flavors"]]
         flavor, start_within_s = flavors[0], body["start_within_min"] * 60
-        for each in flavors:
-            require_use(team, template, each)
+        for listed in flavors:
+            require_use(team, template, listed)
         require_choices(flavors, start_within_s)
         software = choose_software(
             template, team, find_environment(request.user, body.get("environment", ""))
@@ -192,9 +192,9 @@ class AdmissionPreview(ApiView):
             verdict = admission.assess_choices(
                 **common, flavors=flavors, start_within_s=start_within_s, move_home=body["move_home"]
             )
-        spared = None
+        without_gpus = None
         if body["start_without_gpu"]:
-            spared = admission.verdict_without_gpus(
+            without_gpus = admission.verdict_without_gpus(
                 verdict, **common, flavor=flavor, move_home=body["move_home"]
             )
         with_home = home_offers.verdict_with_home_move(verdict, **common, flavor=flavor)
@@ -203,9 +203,9 @@ class AdmissionPreview(ApiView):
         if software.environment is not None and (warned := deprecation_of(software.environment)) is not None:
             warnings.append(Finding("environment", warned))
         data = {
-            **verdict_data(spared or verdict, alternatives=nearest),
+            **verdict_data(without_gpus or verdict, alternatives=nearest),
             "warnings": warnings,
-            "without_gpu": spared is not None,
+            "without_gpu": without_gpus is not None,
             "home_move_offer": with_home.home_move if with_home is not None else None,
         }
         if data["ask"]:

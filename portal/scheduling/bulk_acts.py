@@ -160,14 +160,16 @@ def _stop_text(workspace: Workspace) -> str:
     return _("Leaves the queue") if workspace.state == State.PENDING else _("Stops. Files are kept.")
 
 
-def perform(actor: User, act: Act, seen: Mapping[UUID, str], terms: Terms, *, once: str) -> list[ResultLine]:
+def perform(
+    actor: User, act: Act, seen: Mapping[UUID, str], terms: Terms, *, form_id: str
+) -> list[ResultLine]:
     """Act on each workspace that is still as `seen`, and return a line for each.
 
-    `once` identifies the form, so that sending it twice acts once. Raises `InvalidInput` and `TooMany` for a
-    message that is not sent at all, and `NotAllowed` for `OPERATOR_ACTS` by other users.
+    `form_id` identifies the form, so that sending it twice acts once. Raises `InvalidInput` and `TooMany`
+    for a message that is not sent at all, and `NotAllowed` for `OPERATOR_ACTS` by other users.
     """
     require_act(actor, act)
-    key, done = _key(once), ""
+    key, done = _key(form_id), ""
     match act:
         case Act.MESSAGE:
             sent = owner_messages.send(actor=actor, workspaces=seen, text=terms.text, idempotency_key=key)
@@ -196,9 +198,9 @@ def perform(actor: User, act: Act, seen: Mapping[UUID, str], terms: Terms, *, on
     return _lines(actor, results, done)
 
 
-def _key(once: str) -> str:
+def _key(form_id: str) -> str:
     """Return the idempotency key of a form, which differs from keys of API clients."""
-    return f"form:{once}"
+    return f"form:{form_id}"
 
 
 def _lines(actor: User, results: Mapping[UUID, PortalError | None], done: str) -> list[ResultLine]:

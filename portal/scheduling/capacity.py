@@ -113,13 +113,15 @@ def pool_of_node(pool: Pool, name: str) -> PoolNodes:
 
 
 def _read(
-    pools: Mapping[UUID, Pool], which: Q, closed: Collection[UUID] = ()
+    pools: Mapping[UUID, Pool], selection: Q, closed: Collection[UUID] = ()
 ) -> Iterator[tuple[UUID, NodeCapacity]]:
-    """Yield the nodes selected by `which` in order of name, each with its pool's key.
+    """Yield the nodes selected by `selection` in order of name, each with its pool's key.
 
     Pools in `closed` are in maintenance.
     """
-    nodes = list(Node.objects.filter(which).order_by("name").defer("warnings", "accelerator_note", "facts"))
+    nodes = list(
+        Node.objects.filter(selection).order_by("name").defer("warnings", "accelerator_note", "facts")
+    )
     # Filter by key only for few nodes: a list of thousands is slower than reading all.
     named = {node.pk for node in nodes} if len(nodes) <= MAX_FILTERED_BY_KEY else None
     of_nodes = Q(node__in=named) if named is not None else Q(node__pool__in=list(pools))
@@ -143,10 +145,10 @@ def _read(
     device_rows = list(rows.values_list(*DEVICE_COLUMNS))
     if any(row[MIG_MODE] for row in device_rows):
         # Facts are long, and only those of GPUs in MIG mode matter to placement.
-        told_by = rows.filter(mig_mode=True, facts__has_key="profiles")
+        reporting = rows.filter(mig_mode=True, facts__has_key="profiles")
         layouts = {
             uuid: reported_geometry(profiles)
-            for uuid, profiles in told_by.values_list("uuid", "facts__profiles")
+            for uuid, profiles in reporting.values_list("uuid", "facts__profiles")
         }
     for row in device_rows:
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], ()), layouts.get(row[2])))

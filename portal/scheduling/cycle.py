@@ -306,20 +306,20 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
         snapshot_feed.workloads([row.pk])
         if victim.reason is not PreemptionCode.RESERVATION_BEGUN:
             nominate(victim.beneficiary)
-        why = message_of(Reason(victim.reason))
+        reason = message_of(Reason(victim.reason))
         events.record(
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_PREEMPTING,
             workspace=row,
             message=f"announced the preemption of the workspace within {snapshot.scheduler.policy.grace_s} s",
-            reason=why,
+            reason=reason,
             data={"reason": CAUSES[victim.reason].value, "for": victim.beneficiary},
         )
         events.notify(
             [row.owner],
             kind="workspace.preempting",
             title=f"{row.name} has to make room and stops at {format_clock(preempt_at, snapshot.now)}",
-            body=f"{why.capitalize()}. Its files stay, and it is queued again by itself.",
+            body=f"{reason.capitalize()}. Its files stay, and it is queued again by itself.",
             url=f"/workspaces/{row.pk}/",
         )
         preempted.append(row.pk)

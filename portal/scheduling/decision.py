@@ -26,8 +26,9 @@ def start_all(cycle: model.Cycle) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision. `unchanged_cycle` is the same cycle if it changed nothing, not even the order: the next one
-    would be equal.
+    """A decision.
+
+    `unchanged_cycle` is its cycle if that changed nothing, not even the order: the next one would be equal.
     """
 
     cycle: model.Cycle

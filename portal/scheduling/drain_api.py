@@ -27,7 +27,7 @@ class DrainSerializer(serializers.Serializer[Any]):
     done = serializers.BooleanField(help_text="Whether the drain is complete.")
 
 
-DRAIN_SAYS = (
+DRAIN_DESCRIPTION = (
     "For operators. Cordons it and moves workspaces away: after the site's grace period "
     "they stop, keep their files, are queued again at their old position and start "
     "elsewhere. Repeated requests notify users once and return the number left."
@@ -44,7 +44,7 @@ class NodeDrainViewSet(ApiViewSet):
 
     @operation(
         "Drain a node",
-        description=DRAIN_SAYS,
+        description=DRAIN_DESCRIPTION,
         request=CordonSerializer,
         responses={200: DrainSerializer},
         errors=[400, 404, 415],
@@ -65,7 +65,7 @@ class DeviceDrainViewSet(ApiViewSet):
 
     @operation(
         "Drain a device",
-        description=DRAIN_SAYS + " A partitioned GPU is drained with all its instances.",
+        description=DRAIN_DESCRIPTION + " A partitioned GPU is drained with all its instances.",
         request=CordonSerializer,
         responses={200: DrainSerializer},
         errors=[400, 404, 415],

@@ -68,11 +68,11 @@ class Drain:
         """Return the result as a sentence for the operator."""
         if self.done:
             return f"{self.name} is cordoned, and nothing runs there."
-        some = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"
+        count_text = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"
         if self.until is None:
-            return f"{self.name} is cordoned; {some} just ending there."
+            return f"{self.name} is cordoned; {count_text} just ending there."
         until = format_clock(self.until, timezone.now())
-        return f"{self.name} is cordoned; {some} there yet, until {until} at most."
+        return f"{self.name} is cordoned; {count_text} there yet, until {until} at most."
 
 
 def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drain:
@@ -103,11 +103,11 @@ def drain_leaving_machine(event: MachineLeaving) -> None:
     if node is None:
         return
     actor = SystemActor(f"node {event.name}")
-    why = "it is leaving"
+    reason = "it is leaving"
     if not event.stop:
-        drain_node(actor=actor, node_id=node.pk, reason=why)
+        drain_node(actor=actor, node_id=node.pk, reason=reason)
         return
-    services.set_cordon(actor=actor, node_id=node.pk, cordoned=True, reason=why)
+    services.set_cordon(actor=actor, node_id=node.pk, cordoned=True, reason=reason)
     allocations = Allocation.objects.filter(node=node, released_at=None).values_list("workspace", flat=True)
     for workspace_id in list(allocations.distinct()):
         with suppress(StateConflict):
@@ -174,7 +174,7 @@ def _preempt_all(
     rows = list(locked.select_related("owner", "team", "preemption"))
     preempted = [row for row in rows if _preempt(row, preempt_at)]
     if preempted:
-        why = f"{name} is drained" + (f": {reason}" if reason else "")
+        message = f"{name} is drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
             kind=AuditKind.WORKSPACE_PREEMPTING,
@@ -182,7 +182,7 @@ def _preempt_all(
                 (row, f"asks it to leave within {max(0, int((_preempt_at(row) - now).total_seconds()))} s")
                 for row in preempted
             ],
-            reason=why,
+            reason=message,
             data={"reason": PreemptionCause.DRAIN.value, "for": "", **data},
         )
         for row in preempted:
@@ -190,7 +190,7 @@ def _preempt_all(
                 [row.owner],
                 kind="workspace.preempting",
                 title=f"{row.name} has to move and stops at {format_clock(_preempt_at(row), now)}",
-                body=f"{why}. Save what is open: its files stay, it is queued again by itself, and it "
+                body=f"{message}. Save what is open: its files stay, it is queued again by itself, and it "
                 "starts elsewhere.",
                 url=f"/workspaces/{row.pk}/",
             )
@@ -230,7 +230,7 @@ def _preempt(row: Workspace, preempt_at: datetime) -> bool:
     return True
 
 
-# --- staying ---------------------------------------------------------------------------------------
+# --- cancelling ------------------------------------------------------------------------------------
 
 
 def node_uncordoned(event: NodeUncordoned) -> None:

@@ -27,13 +27,13 @@ def evict(event: PreemptionDue) -> None:
     if moved and not moves.still_possible(workspace):
         moves.cancel(workspace, actor=SYSTEM, reason="the place for it has been taken meanwhile")
         return
-    why = "where it runs is drained" if drained else "it is moved" if moved else "another needs its place"
+    cause = "where it runs is drained" if drained else "it is moved" if moved else "another needs its place"
     now = timezone.now()
     advance(
         workspace,
         Trigger.STOP,
         actor=SYSTEM,
-        message=f"stopped the workspace, since {why}, and queued it again",
+        message=f"stopped the workspace, since {cause}, and queued it again",
         data={"reason": notice.cause, "for": notice.preempted_by},
         # A drain or move is not a preemption for another workspace.
         queue={"preemption_count": workspace.queue_entry.preemption_count + (0 if drained or moved else 1)},

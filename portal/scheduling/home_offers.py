@@ -22,8 +22,8 @@ def verdict_with_home_move(
 ) -> Verdict | None:
     """Return the verdict on a request with `move_home`, if that starts at once and the other one waits.
 
-    `verdict` is the one on the request without it. None if the user has no home that is too large to move
-    without being asked for.
+    `verdict` is the one on the request without it. None if the user has no home so large that it only moves
+    on request.
     """
     if verdict.outcome is not Outcome.QUEUED:
         return None

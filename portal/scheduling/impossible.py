@@ -51,8 +51,8 @@ def _no_node_has_program(placement_request: PlacementRequest) -> bool:
     if not program:
         return False
     nodes = [node for pool in placement_request.pools for node in pool.nodes]
-    anything = any(pool.runs_any_software for pool in placement_request.pools)
-    return bool(nodes) and not anything and all(program not in node.software.programs for node in nodes)
+    runs_any = any(pool.runs_any_software for pool in placement_request.pools)
+    return bool(nodes) and not runs_any and all(program not in node.software.programs for node in nodes)
 
 
 def _fits_without_needs(placement_request: PlacementRequest) -> bool:

@@ -121,7 +121,7 @@ def start_workspaces(starts: Sequence[Start], now: datetime) -> None:
 
 
 def _take_flavors(starts: Sequence[Start]) -> None:
-    """Give those that start on another flavor of their list what they asked for on it."""
+    """Apply the flavor, and its options, to workspaces that start on another one of their list."""
     moved = []
     for start in starts:
         row, flavor = start.workspace, start.flavor
@@ -142,7 +142,7 @@ def _message_of(start: Start) -> str:
 
 
 def _secret_holders(starts: Sequence[Start]) -> effective.Holders:
-    """Return who of them has secrets, which few do."""
+    """Return the owners, teams and templates of these starts that have secrets; few do."""
     rows = [start.workspace for start in starts]
     return effective.holders_among(
         {row.owner_id for row in rows}, {row.team_id for row in rows}, {row.template_id for row in rows}

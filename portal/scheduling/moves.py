@@ -143,12 +143,12 @@ def end_obsolete(now: datetime) -> int:
     Also deletes old ones. Returns how many ended.
     """
     preemptions = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
-    goes = Q(workspace__state__in=STATES_IN_TRANSIT, workspace__desired_state=DesiredState.RUNNING)
+    in_transit = Q(workspace__state__in=STATES_IN_TRANSIT, workspace__desired_state=DesiredState.RUNNING)
     over = (
         Move.objects.filter(ended_at=None)
         .annotate(asked=Exists(preemptions))
         .exclude(asked=True)
-        .exclude(goes, left_at__gt=now - TARGET_VALID_FOR)
+        .exclude(in_transit, left_at__gt=now - TARGET_VALID_FOR)
     )
     left = over.filter(left_at__isnull=False).values_list("pk", flat=True)
     ended = Move.objects.filter(pk__in=list(left), ended_at=None).update(

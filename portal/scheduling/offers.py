@@ -34,12 +34,16 @@ def shortlist(flavors: Sequence[Flavor], chosen: str) -> list[Flavor]:
     """Return at most `MAX_ASSESSED` in order: those nearest to the chosen one, else the first."""
     if len(flavors) <= MAX_ASSESSED:
         return list(flavors)
-    like = next((flavor for flavor in flavors if flavor.slug == chosen), None)
-    if like is None:
+    reference = next((flavor for flavor in flavors if flavor.slug == chosen), None)
+    if reference is None:
         return list(flavors[:MAX_ASSESSED])
     nearest = sorted(
         flavors,
-        key=lambda flavor: (flavor != like, flavor.simulated != like.simulated, *_distance(like, flavor)),
+        key=lambda flavor: (
+            flavor != reference,
+            flavor.simulated != reference.simulated,
+            *_distance(reference, flavor),
+        ),
     )
     keys = {flavor.pk for flavor in nearest[:MAX_ASSESSED]}
     return [flavor for flavor in flavors if flavor.pk in keys]

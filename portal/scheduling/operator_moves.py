@@ -38,7 +38,7 @@ from provisioning.types import Placement, ResourceRequest
 
 MAX_REASON = 1000
 MAX_NODE = 253
-"""Characters of the name of a node."""
+"""Maximum length of a node's name."""
 MAX_ROUNDS = 3
 """Simulations of the queue: each leaves out the moves that fail in the one before."""
 Verdict = PlannedMove | StateConflict
@@ -106,8 +106,8 @@ def request(
     results.update({key: verdict for key, verdict in verdicts.items() if isinstance(verdict, PortalError)})
     planned = [verdict for verdict in verdicts.values() if isinstance(verdict, PlannedMove)]
     if planned:
-        why = strip_nul(reason).strip()[:MAX_REASON] or _("An operator moves it to another node.")
-        moving.announce(actor=actor, planned=planned, rows=locked, reason=why)
+        reason_text = strip_nul(reason).strip()[:MAX_REASON] or _("An operator moves it to another node.")
+        moving.announce(actor=actor, planned=planned, rows=locked, reason=reason_text)
         for move in planned if idempotency_key else ():
             candidates[move.workspace].claim()
             candidates[move.workspace].record()
@@ -187,7 +187,7 @@ def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> 
             except StateConflict as refusal:
                 verdicts[row.pk] = refusal
                 continue
-            # Two of the workspaces cannot have one place.
+            # Two workspaces cannot take the same place.
             pool.cluster.commit(target, resources)
             pool.invalidate_reasons()
             taken.append((pool, target, resources))

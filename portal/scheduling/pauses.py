@@ -16,11 +16,11 @@ THRESHOLDS = (5_000, 5, 200)
 The last one is for a process that never rests: about 5 million objects.
 """
 COLLECT_AFTER = 4
-"""Number of collections of the middle generation after which a rest is due."""
+"""Number of collections of the middle generation after which `collect_if_due` collects."""
 MIN_FULL_INTERVAL_S = 60.0
-"""Minimum seconds between collections that include frozen objects,"""
+"""Minimum seconds between collections that include frozen objects."""
 FULL_PAUSE_FACTOR = 100
-"""and minimum as a multiple of the duration of the last one."""
+"""Minimum pause between them, as a multiple of the duration of the last one."""
 
 
 class _Process:
@@ -46,12 +46,12 @@ def collect_if_due() -> bool:
     if not _Process.frozen or _young_collections() - _Process.young_collections < COLLECT_AFTER:
         return False
     began = time.monotonic()
-    thorough = began >= _Process.next_full_at
-    if thorough:
+    full = began >= _Process.next_full_at
+    if full:
         gc.unfreeze()
     gc.collect()
     gc.freeze()
-    if thorough:
+    if full:
         ended = time.monotonic()
         _Process.next_full_at = ended + max(MIN_FULL_INTERVAL_S, FULL_PAUSE_FACTOR * (ended - began))
     _Process.young_collections = _young_collections()

@@ -332,7 +332,7 @@ class PoolPlacer:
                     self._pools[pool_pk].invalidate_reasons()
 
     def undo(self, keep_first: int = 0) -> None:
-        """Give back what was taken, latest first, except for the first `but`."""
+        """Give back what was taken, latest first, except for the first `keep_first`."""
         while len(self._tentative) > keep_first:
             taken = self._tentative.pop()
             pool, placement, request = taken.allocation

@@ -31,10 +31,10 @@ def _admission_error(verdict: Verdict) -> PortalError:
     """Return the error for a verdict that denies the request, with all details."""
     if verdict.outcome is Outcome.NEEDS_APPROVAL:
         quota_request = verdict.quota_request
-        more: dict[str, Any] = {"blocker": dict(verdict.blocker)} if verdict.blocker else {}
+        extra: dict[str, Any] = {"blocker": dict(verdict.blocker)} if verdict.blocker else {}
         return NeedsApproval(
             verdict.reason,
-            **more,
+            **extra,
             ask=asdict(quota_request) if quota_request else None,
         )
     return NotPossible(
@@ -79,12 +79,12 @@ def _with_choices(start_request: StartRequest, workspace: Workspace) -> StartReq
     """Return the request on each flavor that the workspace lists."""
     stored = workspace.flavor_choices
     flavors = flavors_by_slug(choice["flavor"] for choice in stored)
-    each = [
+    requests = [
         replace(start_request, flavor=flavors[choice["flavor"]], resources=choice["resources"])
         for choice in stored
         if choice["flavor"] in flavors
     ]
-    return replace(each[0], fallbacks=tuple(each[1:])) if each else start_request
+    return replace(requests[0], fallbacks=tuple(requests[1:])) if requests else start_request
 
 
 def _starts_only_without_gpus(workspace: Workspace) -> bool:

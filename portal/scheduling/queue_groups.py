@@ -1,4 +1,4 @@
-"""The queue by reason: requests that wait for the same are one group with one heading and one next step."""
+"""Groups the queue by reason: requests with one reason share a heading and a next step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOMES = frozenset(
 
 
 class GroupKey(NamedTuple):
-    """What the requests of a group wait for: the code of the reason, and what else tells reasons apart."""
+    """Identifies a group: the code of its reason, and what else distinguishes reasons with this code."""
 
     code: str
     resource: str
@@ -69,7 +69,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests that wait for the same. `count` of them in all; `rows` are the first, and the reader's own."""
+    """Requests with one reason. `count` is their number; `rows` are the first ones and the reader's own."""
 
     key: GroupKey
     count: int
@@ -89,7 +89,7 @@ class Group:
 
     @property
     def explanation(self) -> str:
-        """The whole reason, of the first request. Others differ in their size."""
+        """The full reason of the first request. The others differ in size."""
         return self.rows[0].blocker_text if self.key.code in WAITING_LABELS else ""
 
 
@@ -115,18 +115,18 @@ def members(actor: User, waiting: QuerySet[Workspace]) -> dict[GroupKey, Members
     """
     columns = waiting.select_related(None).annotate(reason_text=Cast("queue_entry__reason", TextField()))
     keys: dict[tuple[str, str], GroupKey] = {}
-    found: dict[GroupKey, Members] = {}
+    groups_by_key: dict[GroupKey, Members] = {}
     for pk, owner, outcome, text in columns.values_list(
         "pk", "owner_id", "queue_entry__outcome", "reason_text"
     ).iterator(chunk_size=2000):
         key = keys.get((outcome, text))
         if key is None:
             key = keys[outcome, text] = _key(outcome, text)
-        group = found.setdefault(key, Members([], set()))
+        group = groups_by_key.setdefault(key, Members([], set()))
         group.ids.append(pk)
         if owner == actor.pk:
             group.own.add(pk)
-    return found
+    return groups_by_key
 
 
 def _key(outcome: str, text: str) -> GroupKey:
@@ -147,7 +147,11 @@ def groups(
     rows = selectors.waiting().filter(pk__in=[pk for ids in shown.values() for pk in ids])
     entries = {entry.workspace.pk: entry for entry in selectors.entries(actor, list(rows))}
     present = ((key, [entries[pk] for pk in ids if pk in entries]) for key, ids in shown.items())
-    return [Group(key, counts[key], found, next_step(actor, key, found)) for key, found in present if found]
+    return [
+        Group(key, counts[key], group_entries, next_step(actor, key, group_entries))
+        for key, group_entries in present
+        if group_entries
+    ]
 
 
 def next_step(actor: User, key: GroupKey, rows: list[QueueRow]) -> NextStep | None:

@@ -80,8 +80,8 @@ def last_request_at(pool: Pool) -> datetime | None:
 
 def _past_requests(pool: Pool) -> Any:
     """Return the workspaces that might have gone to the pool."""
-    which = Q(flavor__pool=pool) if pool.simulated else Q(flavor__pool=pool) | Q(flavor__pool=None)
-    return Workspace.objects.filter(which)
+    condition = Q(flavor__pool=pool) if pool.simulated else Q(flavor__pool=pool) | Q(flavor__pool=None)
+    return Workspace.objects.filter(condition)
 
 
 def _has_enough_new(pool: Pool, row: LearntMix) -> bool:

@@ -368,10 +368,10 @@ def pending_workloads(
     targets = moves.move_targets(now) if rows else {}
     for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
         preemptible, nominated, reservation_seq, preempted, loses_work, move_home, stored, within_s = rest
-        home, like = homes.get((owner, team_id), {}), templates[template]
+        home, template_row = homes.get((owner, team_id), {}), templates[template]
         # A flavor that has been deleted meanwhile is no choice any more.
         stored = [choice for choice in stored if choice["flavor"] in listed]
-        request_of = partial(placement_requests.build, like, homes=home, move_home=move_home)
+        request_of = partial(placement_requests.build, template_row, homes=home, move_home=move_home)
         try:
             placement_request = request_of(flavors[flavor], data)
             others = [request_of(listed[choice["flavor"]], choice["resources"]) for choice in stored]

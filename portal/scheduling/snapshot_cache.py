@@ -242,11 +242,11 @@ def _update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
     nodes = Allocation.objects.filter(workspace__in=keys).values_list("node_id", flat=True).distinct()
     if capacity.refresh(snapshot.pools, nodes):
         _update_totals(snapshot)
-    which = Q(pk__in=keys)
+    condition = Q(pk__in=keys)
     scheduler = snapshot.scheduler
-    for run in running_workloads(snapshot.placer, snapshot.now_s, which):
+    for run in running_workloads(snapshot.placer, snapshot.now_s, condition):
         scheduler.add_running(run)
-    for pending in pending_workloads(snapshot.placement_requests, snapshot.now, snapshot.retry_at, which):
+    for pending in pending_workloads(snapshot.placement_requests, snapshot.now, snapshot.retry_at, condition):
         if pending.id in scheduler.running:
             # Running workloads were read first: this one was stopped and requested again meanwhile.
             continue

@@ -71,9 +71,9 @@ def requirements_of(
     """
     program, min_cuda = template.program, template.min_cuda
     for digest in digests_in(needs):
-        brought = content_of(digest)
-        program = "" if program in brought.programs else program
-        needed = driver_for(brought.cuda)
+        content = content_of(digest)
+        program = "" if program in content.programs else program
+        needed = driver_for(content.cuda)
         min_cuda = max(min_cuda, needed, key=lambda version: parse_version(version) or (0, 0))
     if not accelerators.count:
         return _requirements(program, "", "", "")

@@ -35,21 +35,21 @@ def queue(request: SignedInRequest) -> HttpResponse:
     team = strip_nul(request.GET.get("team", ""))[:40]
     reason = strip_nul(request.GET.get("reason", ""))[:MAX_KEY]
     # A group of this page, or a code, as the overview links to.
-    one = GroupKey.parse(reason)
-    rows = selectors.filtered(selectors.waiting(), team=team, reason="" if one else reason)
+    group_key = GroupKey.parse(reason)
+    rows = selectors.filtered(selectors.waiting(), team=team, reason="" if group_key else reason)
     groups = queue_groups.members(request.user, rows)
     counts = {key: len(group.ids) for key, group in groups.items()}
     number = request.GET.get("page")
-    if one is not None:
-        ids = groups[one].ids if one in groups else []
+    if group_key is not None:
+        ids = groups[group_key].ids if group_key in groups else []
         page: Any = Paginator(ids, ROWS_PER_PAGE).get_page(number)
-        shown = {one: page.object_list} if ids else {}
+        shown = {group_key: page.object_list} if ids else {}
     else:
         page = Paginator(list(groups), GROUPS_PER_PAGE).get_page(number)
         shown = {key: groups[key].shown for key in page.object_list}
     context: dict[str, Any] = {
-        "one": one is not None,
-        "group_key": str(one or ""),
+        "one": group_key is not None,
+        "group_key": str(group_key or ""),
         "page": page,
         "groups": queue_groups.groups(request.user, shown, counts),
         "total": sum(counts.values()),

@@ -17,9 +17,9 @@ BERTH_BUILD_WHEN_ASKED = env.bool("BERTH_BUILD_WHEN_ASKED", default=True)
 # Limit of a home folder (0: no limit), and how long a home over its limit can still be used.
 BERTH_HOME_LIMIT_MIB = env.int("BERTH_HOME_LIMIT_MIB", default=0)
 BERTH_HOME_GRACE_S = env.int("BERTH_HOME_GRACE_S", default=600)
-# The size up to which a home moves along with a start on another machine without being asked for; 0: never.
+# The size up to which a home moves along with a start on another machine automatically; 0: never.
 BERTH_MOVE_HOME_LIMIT_MIB = env.int("BERTH_MOVE_HOME_LIMIT_MIB", default=10_240)
-# Hours of the day, in UTC, in which homes move from nodes whose homes need much to others; none: never.
+# Hours of the day, in UTC, in which homes move away from nodes with a high load of homes; none: never.
 BERTH_BALANCE_HOMES_HOURS = hours("BERTH_BALANCE_HOMES_HOURS")
 check_minimum(
     0,

@@ -60,7 +60,7 @@ def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
         for step in _order_steps(steps):
             _carry_out(actor, step, lines, first=True)
         for step in steps:
-            if step.section in SUCCEEDED and step.act is not Action.DELETE:
+            if step.section in WITH_SUCCESSORS and step.act is not Action.DELETE:
                 _carry_out(actor, step, lines, first=False)
     return steps
 
@@ -118,10 +118,10 @@ def _order_steps(steps: list[Step]) -> list[Step]:
 
 def _carry_out(actor: User, step: Step, lines: Lines, *, first: bool) -> None:
     with _refusals(step.section, step.name, lines):
-        if step.section in SUCCEEDED:
-            _SUCCEEDED[step.section](actor, step, first=first)
+        if step.section in WITH_SUCCESSORS:
+            _APPLY_SUCCESSORS[step.section](actor, step, first=first)
         else:
-            _HOW[step.section](actor, step)
+            _APPLY_BY_SECTION[step.section](actor, step)
 
 
 @contextmanager
@@ -335,7 +335,9 @@ def _environment(actor: User, step: Step, *, first: bool) -> None:
     if environment is not None and step.act is Action.CHANGE:
         environments.change(actor=actor, slug=step.name, values=fields)
         return
-    environments.make(actor=actor, slug=step.name, team=_named_team(fields.pop("team", None)), values=fields)
+    environments.create(
+        actor=actor, slug=step.name, team=_named_team(fields.pop("team", None)), values=fields
+    )
 
 
 def _named_team(slug: str | None) -> Team | None:
@@ -368,10 +370,10 @@ def _rule(actor: User, step: Step) -> None:
         rules.change_rule(actor=actor, rule_id=created.pk, enabled=False)
 
 
-_SUCCEEDED: dict[str, Any] = {"flavors": _entry, "templates": _entry, "environments": _environment}
-SUCCEEDED = frozenset(_SUCCEEDED)
+_APPLY_SUCCESSORS: dict[str, Any] = {"flavors": _entry, "templates": _entry, "environments": _environment}
+WITH_SUCCESSORS = frozenset(_APPLY_SUCCESSORS)
 """Sections whose entries have successors, which are set in a second pass."""
-_HOW = {
+_APPLY_BY_SECTION = {
     "pools": _pool,
     "nodes": _node,
     "cohorts": _cohort,

@@ -57,7 +57,7 @@ def plan(
     prune: bool = False,
     protected: Mapping[str, Collection[str]] = NOTHING_KEPT,
 ) -> list[Step]:
-    """Return the steps from the present site to the wanted one.
+    """Return the steps from the present site to the desired one.
 
     Sections, entries and fields missing in the file stay unchanged. With `prune`, entries missing in a listed
     section are deleted, except for those in `protected` (by section).

@@ -66,9 +66,9 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
             [
                 Reason(
                     SiteCode.FILE_LINE,
-                    {"line": lines.line_of(path), "where": _format_path(path), "reason": why[:300]},
+                    {"line": lines.line_of(path), "where": _format_path(path), "reason": message[:300]},
                 )
-                for path, why in mistakes[:MAX_MISTAKES]
+                for path, message in mistakes[:MAX_MISTAKES]
             ]
         )
     return value, lines

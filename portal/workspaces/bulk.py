@@ -18,7 +18,7 @@ from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import lock_workspace
 
 MAX_AT_ONCE = 100
-"""Workspaces of one request. Stopping as many takes a few seconds."""
+"""Maximum number of workspaces in one request. Stopping as many takes a few seconds."""
 
 
 def fingerprint(workspace: Workspace) -> str:
@@ -37,7 +37,8 @@ def act_on_each(
     """Call `act` for each workspace in its own transaction. Returns why it was refused, or None, by id.
 
     Locks are held for one workspace at a time. `seen` has the fingerprints that the actor decided by: a
-    workspace that has changed since is left alone. Workspaces that the actor may not see are not found.
+    workspace that has changed since is left alone. Workspaces that the actor may not see are refused as not
+    found.
     """
     results: dict[UUID, PortalError | None] = {}
     for workspace_id in dict.fromkeys(workspaces):

@@ -47,14 +47,14 @@ def change(
     """
     workspace = lock_workspace(workspace_id)
     policies.require_operate(actor, workspace)
-    wished = {
+    requested = {
         "name": None if name is None else name.strip().lower(),
         "expected_s": _within_life(workspace, expected_s),
         "priority": priority,
     }
     changes: dict[str, Any] = {
         field: value
-        for field, value in wished.items()
+        for field, value in requested.items()
         if value is not None and value != getattr(workspace, field)
     }
     if not changes:

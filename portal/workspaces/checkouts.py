@@ -118,7 +118,7 @@ def repositories_to_clone(workspace: Workspace) -> list[RequestedCheckout]:
 
 
 def specs_of(workspace: Workspace) -> tuple[CheckoutSpec, ...]:
-    """Return the same as specifications for the node."""
+    """Return `repositories_to_clone` as specifications for the node."""
     return tuple(
         CheckoutSpec(
             kind=checkout.kind,

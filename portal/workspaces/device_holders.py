@@ -1,4 +1,4 @@
-"""Who holds a device: the implementation of the port of the inventory."""
+"""Implements the port of the inventory that reads the holders of devices."""
 
 from __future__ import annotations
 

@@ -190,7 +190,10 @@ def send_leased(
 
 
 def _grace_s(workspace: Workspace) -> float | None:
-    """Limits how long an app that resists its end can keep connections of a deactivated user open."""
+    """Return the grace period of a stop in seconds; None for the driver's default.
+
+    It is short for a deactivated user, whose connections an app could otherwise keep open.
+    """
     return None if workspace.owner.is_active else DEACTIVATED_GRACE_S
 
 

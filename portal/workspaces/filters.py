@@ -25,7 +25,7 @@ class WorkspaceFilter(filters.FilterSet):
     owner = filters.CharFilter(field_name="owner__username", label="Username of the owner.")
     name = filters.CharFilter(label="Only the one with this name.")
     q = filters.CharFilter(
-        method="words",
+        method="filter_words",
         max_length=MAX_TEXT,
         label="Words to search for in the names of workspace, template, flavor, team and owner.",
     )
@@ -40,5 +40,5 @@ class WorkspaceFilter(filters.FilterSet):
         label="Only workspaces created before this time (ISO 8601).",
     )
 
-    def words(self, queryset: WorkspaceQuerySet, _name: str, value: str) -> WorkspaceQuerySet:
+    def filter_words(self, queryset: WorkspaceQuerySet, _name: str, value: str) -> WorkspaceQuerySet:
         return selectors.with_words(queryset, value)

@@ -103,8 +103,8 @@ def _end(workspace: Workspace, node: Node, *, actor: User | SystemActor, reason:
     if workspace.state == State.TERMINATING:
         _advance(workspace, Trigger.GONE, cause, actor, reason, next_reconcile_at=None)
     elif workspace.state == State.STOPPING:
-        goes_on = workspace.desired_state != DesiredState.STOPPED
-        due = timezone.now() if goes_on else None
+        continues = workspace.desired_state != DesiredState.STOPPED
+        due = timezone.now() if continues else None
         _advance(workspace, Trigger.STOPPED, cause, actor, reason, next_reconcile_at=due)
 
 

@@ -105,15 +105,15 @@ def remove(*, actor: User, machine_id: UUID, confirm: str, reason: str = "") -> 
             WorkspaceCode.MACHINE_NOT_NAMED, {"given": strip_nul(confirm)[:63], "node": machine.name}
         )
         raise InvalidInput(wrong, errors={"confirm": [wrong]})
-    why = strip_nul(reason).strip()[: services.MAX_REASON]
+    reason_text = strip_nul(reason).strip()[: services.MAX_REASON]
 
     def give_up(node: Node) -> dict[str, Any]:
         homes = HomePlace.objects.filter(node=node).select_related("owner", "team").order_by("pk")
         keys = [home_key(home.team.slug, home.owner.username) for home in homes]
-        ended = machine_losses.end_all(actor=actor, node=node, reason=why)
+        ended = machine_losses.end_all(actor=actor, node=node, reason=reason_text)
         return {"workspaces": sorted(_name(row) for row in ended), "homes": sorted(keys)}
 
-    services.remove(actor=actor, machine_id=machine_id, reason=why, give_up=give_up)
+    services.remove(actor=actor, machine_id=machine_id, reason=reason_text, give_up=give_up)
 
 
 def _name(workspace: Workspace) -> str:

@@ -103,7 +103,7 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
     now = timezone.now()
     at = now.timestamp()
     recent = [sent for sent in before.get("notified_at", ()) if at - WITHIN.total_seconds() < sent <= at]
-    tells = len(recent) < MAX_PER_HOUR
+    notifies = len(recent) < MAX_PER_HOUR
     reason = _reason_of(workspace, kill)
     flavor = larger_sizes.next_larger(workspace)
     larger = larger_sizes.title_of(flavor) if flavor is not None else ""
@@ -113,10 +113,10 @@ def _of_workspace(workspace_id: UUID, kill: MemoryKill) -> bool:
         "at": now.isoformat(),
         "larger": larger,
         "count": before.get("count", 0) + kill.count,
-        "notified_at": [*recent, at] if tells else recent,
+        "notified_at": [*recent, at] if notifies else recent,
     }
     status.save(update_fields=["memory_kill"])
-    if tells:
+    if notifies:
         _record(workspace, reason, larger)
     if kill.machine:
         for allocation in workspace.allocations.filter(released_at=None).select_related("node__pool"):

@@ -124,8 +124,8 @@ def require_choices(flavors: Sequence[Flavor], start_within_s: int = 0) -> None:
     """Raise `InvalidInput` if the flavors cannot be listed together, or the wait is out of range."""
     slugs = [flavor.slug for flavor in flavors]
     reason: Reason | None = None
-    if twice := next((flavor for flavor in flavors if slugs.count(flavor.slug) > 1), None):
-        reason = Reason(WorkspaceCode.FLAVOR_TWICE, {"flavor": twice.name})
+    if duplicate := next((flavor for flavor in flavors if slugs.count(flavor.slug) > 1), None):
+        reason = Reason(WorkspaceCode.FLAVOR_TWICE, {"flavor": duplicate.name})
     elif len(slugs) > MAX_FLAVORS:
         reason = Reason(WorkspaceCode.FLAVORS_TOO_MANY, {"max": MAX_FLAVORS})
     elif len({flavor.simulated for flavor in flavors}) > 1:

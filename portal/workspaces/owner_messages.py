@@ -1,4 +1,4 @@
-"""Messages from people who operate workspaces to the owners of these."""
+"""Messages to the owners of workspaces, from people who operate them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def require_reachable(actor: User, workspace: Workspace) -> None:
 
 
 def send(*, actor: User, workspaces: Iterable[UUID], text: str, idempotency_key: str = "") -> Sent:
-    """Send a notice to the owners of these workspaces: one for each owner, who learns which are meant.
+    """Send the owners of these workspaces a notice each, which names the owner's workspaces.
 
     Each workspace gets an entry in the audit log. Raises `InvalidInput` for an empty or long text, `TooMany`,
     and `StateConflict` if the idempotency key was used with another request.

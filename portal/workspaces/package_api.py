@@ -91,7 +91,7 @@ class PackagesView(ApiView):
             "python": own.python,
             "packages": own.packages,
             "requirements": own_packages.requirements(workspace, own) if own.packages else "",
-            "shared_with": [sharer.name for sharer in own_packages.sharing(workspace)],
+            "shared_with": [other.name for other in own_packages.sharing(workspace)],
             "reset_at_next_start": own_packages.reset_waits(workspace),
         }
         return Response(OwnPackagesSerializer(answer).data)

@@ -84,7 +84,7 @@ def packages(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         "environment": version.environment if version is not None else None,
         "own": own,
         "problem": problem,
-        "sharing": [sharer.name for sharer in own_packages.sharing(workspace)[:NAMED]],
+        "sharing": [other.name for other in own_packages.sharing(workspace)[:NAMED]],
         "reset_waits": own_packages.reset_waits(workspace),
         "resetting": dispatch.resets_packages(workspace),
         "over": workspace.state in {State.TERMINATED, State.TERMINATING},
@@ -121,7 +121,7 @@ def _reset_question(request: SignedInRequest, workspace: Workspace) -> dict[str,
         loses = [f"{package.name} {package.version}" for package in installed] or [
             _("nothing; you have no extra packages")
         ]
-    others = [sharer.name for sharer in own_packages.sharing(workspace)[:NAMED]]
+    others = [other.name for other in own_packages.sharing(workspace)[:NAMED]]
     if others:
         loses.append(_("the same packages in %(names)s") % {"names": ", ".join(others)})
     return {

@@ -1,4 +1,4 @@
-"""What a service checks before it acts on a workspace. Previews of an act ask the same."""
+"""Preconditions of acts on a workspace, shared by services and previews."""
 
 from __future__ import annotations
 

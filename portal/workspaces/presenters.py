@@ -95,7 +95,7 @@ def stage_text(workspace: Workspace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedStart:
-    """When a queued workspace is expected to start: a time to come `at`, else why there is none as `text`."""
+    """When a queued workspace is expected to start: `at`, a future time, or `text`, why there is none."""
 
     at: datetime | None
     text: str
@@ -304,7 +304,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
     ready = workspace.ready_at
     stages = [] if workspace.state == State.TERMINATED else selectors.stages(workspace)
     lost = memory_kills.last_report(workspace)
-    ran_out = workspace.state == State.FAILED and memory_kills.is_out_of_memory(workspace)
+    out_of_memory = workspace.state == State.FAILED and memory_kills.is_out_of_memory(workspace)
     return WorkspaceDetail(
         stage=stage_text(workspace),
         size=format_size(workspace.resources),
@@ -319,7 +319,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> WorkspaceDeta
         checkouts=checkout_reports.note_of(workspace),
         gpu_shares=share_overuse.overuse_rows(workspace, timezone.now()),
         lost_program=lost,
-        larger_size=_larger_size(workspace) if operable and (lost or ran_out) else "",
+        larger_size=_larger_size(workspace) if operable and (lost or out_of_memory) else "",
         egress=reach,
         next_egress=next_reach,
         folders=[

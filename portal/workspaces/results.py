@@ -256,7 +256,7 @@ def _requeue(workspace: Workspace) -> None:
 
 def _apply_stop(workspace: Workspace) -> None:
     # It may have been deleted meanwhile, or was preempted and is queued again.
-    goes_on = workspace.desired_state != DesiredState.STOPPED
+    continues = workspace.desired_state != DesiredState.STOPPED
     advance(
         workspace,
         Trigger.STOPPED,
@@ -265,10 +265,10 @@ def _apply_stop(workspace: Workspace) -> None:
         endpoint="",
         attempts=0,
         status=NO_TROUBLE,
-        next_reconcile_at=timezone.now() if goes_on else None,
+        next_reconcile_at=timezone.now() if continues else None,
     )
     reconcile.release(workspace)
-    if goes_on:
+    if continues:
         reconcile.take_next_step(workspace)
 
 

@@ -50,7 +50,7 @@ def deliver_secrets(*, workspace_id: UUID, generation: int, node: str) -> dict[s
     opening = [secret for _wanted, secret in checkouts.secrets_for(workspace) if secret is not None]
     fetched = effective.fetch([*secrets_for_start(workspace), *opening])
     try:
-        return _hand_over(workspace_id, generation, node, fetched)
+        return _deliver(workspace_id, generation, node, fetched)
     except (StateConflict, Unavailable) as error:
         _note_problem(workspace_id, generation, error)
         raise
@@ -89,7 +89,7 @@ def _note_problem(workspace_id: UUID, generation: int, error: PortalError) -> No
 
 
 @transaction.atomic
-def _hand_over(
+def _deliver(
     workspace_id: UUID, generation: int, node: str, fetched: effective.Fetched
 ) -> dict[str, list[dict[str, str]]]:
     try:
@@ -108,9 +108,9 @@ def _hand_over(
     git = checkouts.credentials(opening, owner=workspace.owner, now=now, fetched=fetched)
     all_facts = [*(_facts(secret) for secret, _value in values), *_facts_of_git(opening)]
     for facts in all_facts:
-        got = fetched.get(UUID(facts["id"]))
-        if isinstance(got, effective.VaultValue):
-            facts[VAULT_VERSION] = got.version
+        vault_value = fetched.get(UUID(facts["id"]))
+        if isinstance(vault_value, effective.VaultValue):
+            facts[VAULT_VERSION] = vault_value.version
     StartSecrets.objects.update_or_create(
         workspace=workspace,
         defaults={
@@ -159,7 +159,7 @@ def _facts(secret: Secret) -> dict[str, Any]:
 
 
 def _facts_of_git(opening: list[tuple[checkouts.RequestedCheckout, Secret | None]]) -> list[dict[str, Any]]:
-    """Return the same for secrets of repositories, which only Git gets."""
+    """Return `_facts` of a repository's secret, which only Git gets."""
     rows = {secret.pk: secret for _wanted, secret in opening if secret is not None}
     return [{**_facts(secret), "kind": GIT} for secret in rows.values()]
 

@@ -30,7 +30,7 @@ from portal.workspaces.policies import visible_to
 CREATION = "workspaces.create"
 """Endpoint name in the idempotency keys of new workspaces."""
 MAX_WORDS = 8
-"""Words of a search that count."""
+"""Maximum number of words in a search."""
 
 
 def rows_for(actor: User) -> WorkspaceQuerySet:
@@ -225,15 +225,15 @@ def stages(workspace: Workspace, labels: Mapping[str, str] | None = None) -> lis
     labels = labels or stage_labels()
     moving = workspace.state in _MOVING
     # Whether the next unfinished stage is the current one.
-    stands_here = moving or (ready is None and workspace.state in _BROKEN)
+    is_next = moving or (ready is None and workspace.state in _BROKEN)
     rows: list[StartStage] = []
     for key, began, ended in spans:
         if began is not None and ended is not None:
             by = workspace.approved_by if key == "approved" else ""
             rows.append(StartStage(key, labels[key], "done", began, ended, by))
-        elif stands_here:
+        elif is_next:
             rows.append(StartStage(key, labels[key], "current" if moving else "failed", began))
-            stands_here = False
+            is_next = False
         else:
             rows.append(_pending_stage(key, labels[key]))
     return rows

@@ -1,4 +1,4 @@
-"""Ends of teams: once their workspaces and homes are gone, templates and environments follow, then the team.
+"""Completes deletions of teams: once workspaces and homes are gone, deletes templates, environments and team.
 
 Each step is one transaction and is repeated until it succeeds, so a crash leaves no team half deleted.
 """

@@ -25,7 +25,7 @@ SPREAD_MS = 10_000
 @require_safe
 @never_cache
 def use(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Show what was measured of a workspace. `?span=hour|day|week|all`."""
+    """Show the measured use of a workspace. `?span=hour|day|week|all`."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     span = usage_history.span_of(request.GET.get("span", ""))
     usage = usage_history.usage_of(workspace, span, timezone.now())

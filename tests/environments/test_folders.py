@@ -86,7 +86,7 @@ def test_only_operators_use_folders_and_only_offered_ones(folder_pool, alice, te
 
 
 def test_site_file_may_name_a_folder_that_no_node_offers_yet(local_pool, sent):
-    documents.make(
+    documents.create(
         actor=SYSTEM, slug="ml", team=None, values={"name": "ML", "source_kind": "folder", "source": PATH}
     )
     upkeep.sweep()

@@ -50,7 +50,7 @@ def test_new_devices_are_checked_a_few_at_a_time(site, sent, clock):
             break
         most = max(most, len(under_way))
         per_node = [run_of(each).device.node.name for each in under_way]
-        assert max(map(per_node.count, per_node)) <= policy.ON_A_NODE
+        assert max(map(per_node.count, per_node)) <= policy.MAX_ON_NODE
         for each in under_way:
             assert run_of(each).cause == CheckCause.NEW
             assert answer(each)

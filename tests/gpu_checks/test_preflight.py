@@ -384,7 +384,7 @@ def test_leak_cordons_the_device_and_it_is_scrubbed_again_later(running, alice, 
     assert fresh(device).cordon_cause == CordonCause.SCRUB
     policy.run()
     assert not [command for command in commands(sent) if command.uuid == device.uuid]
-    clock.shift(policy.AGAIN_AFTER.total_seconds() + 1)
+    clock.shift(policy.RECHECK_AFTER.total_seconds() + 1)
     policy.run()
     (again,) = [command for command in commands(sent) if command.uuid == device.uuid]
     assert (again.kind, run_of(again).cause) == ("scrub", CheckCause.RECHECK)

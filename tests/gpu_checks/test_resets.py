@@ -113,7 +113,7 @@ def test_check_lost_by_a_killed_process_is_requested_by_the_policy(
     ask(gpu)
     assert report_reset(command_of(sent), "done")
     assert fresh(gpu).recovery == "retry" and fresh(gpu).cordoned
-    clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
+    clock.shift(policy.RECHECK_AFTER + timedelta(seconds=1))
     policy.run()
     assert any(run.device == gpu for run in GpuCheckRun.objects.filter(kind=CheckKind.CHECK))
 

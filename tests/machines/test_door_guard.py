@@ -119,10 +119,10 @@ async def test_data_is_forwarded_with_the_client_address(tls):
         assert await answers(reader, writer)
         own = writer.get_extra_info("sockname")
         assert heads == [proxy_header(own, ("127.0.0.1", port))]
-        assert not guard._shaking
+        assert not guard._handshakes
         writer.write(b"bye\n")
         assert len(await asyncio.wait_for(reader.read(-1), 20)) == 300_000, "what was on its way comes whole"
-        await until(lambda: not guard._visits and not guard._open)
+        await until(lambda: not guard._connections and not guard._open)
 
 
 async def test_connections_without_tls_never_reach_the_door(tls):
@@ -144,7 +144,7 @@ async def test_slow_handshakes_at_once_are_limited_and_time_out(tls, monkeypatch
     monkeypatch.setattr(door_guard, "MAX_HANDSHAKES_OF_AN_ADDRESS", 3)
     async with guarded(tls) as (port, guard, _heads), AsyncExitStack() as stack:
         silent = [await client(port, None, stack) for _ in range(3)]
-        await until(lambda: guard._shaking["127.0.0.1"] == 3)
+        await until(lambda: guard._handshakes["127.0.0.1"] == 3)
         reader, _writer = await client(port, None, stack)
         assert await is_closed(reader), "one more of this address is cut off at once"
         for reader, _writer in silent:

@@ -91,7 +91,7 @@ async def test_endless_handshakes_at_once_are_limited_and_time_out(tls, monkeypa
             assert await asyncio.wait_for(_ended(reader), 20), "its time is over"
         monkeypatch.setattr(redis_door, "HANDSHAKE_S", ample_s)
         assert await answers(*await connected(port, node_context(tls, "gpu-a"), stack))
-        assert not made._shaking, "what has ended is forgotten"
+        assert not made._handshakes, "what has ended is forgotten"
 
 
 async def test_one_node_cannot_use_connections_of_others(tls, monkeypatch) -> None:

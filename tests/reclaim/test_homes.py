@@ -142,7 +142,7 @@ def test_unused_home_is_announced_archived_and_restored_by_a_start(workspace, pl
     assert code_of(caught) == ArchiveCode.AWAY
     for act in (
         lambda: home_archives.delete(actor=bob, workspace=workspace, archive_id=archive.pk),
-        lambda: home_archives.make(actor=bob, workspace=workspace),
+        lambda: home_archives.create(actor=bob, workspace=workspace),
         lambda: home_moves.begin(place_id=place.pk, node="gpu-b" if place.node.name == "gpu-a" else "gpu-a",
                                  actor=SYSTEM),
     ):  # fmt: skip

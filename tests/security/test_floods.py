@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 def counting(redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis_py.Redis]:
     """Count limits in a separate Redis."""
     monkeypatch.setattr(rate_limits, "connection", lambda: redis)
-    monkeypatch.setattr(rate_limits, "_away_until", 0.0)
+    monkeypatch.setattr(rate_limits, "_unavailable_until", 0.0)
     monkeypatch.setattr(rate_limits, "_shares", {})
     monkeypatch.setattr(rate_limits, "_taking", set())
     yield redis
@@ -191,7 +191,7 @@ def test_requests_pass_without_redis_and_it_is_not_retried_each_time(settings, a
             raise redis_py.ConnectionError("refused")
 
     monkeypatch.setattr(rate_limits, "connection", Away)
-    monkeypatch.setattr(rate_limits, "_away_until", 0.0)
+    monkeypatch.setattr(rate_limits, "_unavailable_until", 0.0)
     monkeypatch.setattr(rate_limits, "_shares", {})
     client = program(alice)
     assert [client.get("/api/v1/me").status_code for _ in range(10)] == [200] * 10

@@ -41,11 +41,11 @@ def issuer(one_issuer: TestIssuer, settings: Any) -> Iterator[TestIssuer]:
     one_issuer.publish()
     one_issuer.asked.clear()
     issuers.forget()
-    limits._here.clear()
+    limits._local_counts.clear()
     yield one_issuer
     one_issuer.released.set()
     issuers.forget()
-    limits._here.clear()
+    limits._local_counts.clear()
 
 
 @pytest.fixture

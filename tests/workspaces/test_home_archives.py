@@ -52,7 +52,7 @@ def workspace(make, bob, pool, sent):
 
 
 def make_one(workspace, name="before") -> HomeArchive:
-    return home_archives.make(actor=workspace.owner, workspace=workspace, name=name)
+    return home_archives.create(actor=workspace.owner, workspace=workspace, name=name)
 
 
 def restore(workspace, archive) -> HomeArchive:
@@ -139,7 +139,7 @@ def test_only_the_home_owner_manages_archives(workspace, alice, olga, charlie, s
             with pytest.raises(NotAllowed):
                 act(actor=other, workspace=workspace, archive_id=archive.pk)
         with pytest.raises(NotAllowed):
-            home_archives.make(actor=other, workspace=workspace)
+            home_archives.create(actor=other, workspace=workspace)
         with pytest.raises(NotAllowed):
             home_archives.archives_of_home(other, workspace)
     archive.refresh_from_db()

@@ -58,13 +58,15 @@ SCOPES = {"GET": Scope.ENVIRONMENTS_READ, "*": Scope.ENVIRONMENTS_WRITE}
 
 
 class EnvironmentFilter(filters.FilterSet):
-    search = filters.CharFilter(method="by_words", label="Words to search for in name, slug and description.")
+    search = filters.CharFilter(
+        method="filter_words", label="Words to search for in name, slug and description."
+    )
     team = filters.CharFilter(field_name="team__slug", label="Slug of the team that owns the environment.")
     kind = filters.ChoiceFilter(choices=Kind.choices, label="Source of the environment.")
     enabled = filters.BooleanFilter(label="Whether the environment can be selected.")
     deprecated = filters.BooleanFilter(label="Whether the environment is deprecated.")
 
-    def by_words(self, queryset: QuerySet[Environment], _name: str, value: str) -> QuerySet[Environment]:
+    def filter_words(self, queryset: QuerySet[Environment], _name: str, value: str) -> QuerySet[Environment]:
         return selectors.search(queryset, value)
 
 

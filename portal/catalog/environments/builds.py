@@ -65,8 +65,8 @@ def request_build(actor: User | SystemActor, version: EnvironmentVersion) -> Non
     if version.state == VersionState.READY:
         return
     if line := cuda_lines.fit_to_oldest_driver(version):
-        fitted = f"has {_label(version)} built with {line}, for the drivers of the pools"
-        _record(SYSTEM, AuditKind.ENVIRONMENT_CHANGED, version, fitted, changed=["source"])
+        message = f"has {_label(version)} built with {line}, for the drivers of the pools"
+        _record(SYSTEM, AuditKind.ENVIRONMENT_CHANGED, version, message, changed=["source"])
     if version.state != VersionState.BUILDING and not waits_for_node(version):
         version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None
         version.builds_failed = 0
@@ -84,7 +84,7 @@ def request_build(actor: User | SystemActor, version: EnvironmentVersion) -> Non
 
 
 def waits_for_node(version: EnvironmentVersion) -> bool:
-    """Return whether its build was requested and no node could start it."""
+    """Return whether the build of `version` was requested and no node could start it."""
     return (
         version.state == VersionState.FAILED
         and version.failure.get("code") == EnvironmentCode.NO_BUILDING_NODE.value
@@ -130,10 +130,10 @@ def queue_first(
         node = nodes.first()
     if node is None:
         return None
-    return make(version, node, priority=priority, requester=requester)
+    return create_build(version, node, priority=priority, requester=requester)
 
 
-def make(
+def create_build(
     version: EnvironmentVersion, node: Node, *, priority: int = BY_ITSELF, requester: Any = None
 ) -> EnvironmentBuild:
     build, created = EnvironmentBuild.objects.get_or_create(

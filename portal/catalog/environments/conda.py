@@ -85,7 +85,7 @@ class CondaFile:
 
 
 def is_environment_file(text: str) -> bool:
-    """Return whether the text is an `environment.yml`: no list of pip begins a line with `dependencies:`."""
+    """Return whether the text is an `environment.yml`: in pip's lists no line begins with `dependencies:`."""
     return _IS_ONE.search(text) is not None
 
 
@@ -113,10 +113,10 @@ def translate_conda_file(text: str) -> CondaFile:
 
 
 def _failed(line: int, problem: str) -> CondaFile:
-    return CondaFile(problems=(_not_read(line, problem),))
+    return CondaFile(problems=(_unreadable(line, problem),))
 
 
-def _not_read(line: int, problem: str) -> Reason:
+def _unreadable(line: int, problem: str) -> Reason:
     return Reason(EnvironmentCode.CONDA_FILE_NOT_READ, {"line": line, "text": problem[:MAX_SHOWN]})
 
 
@@ -128,7 +128,7 @@ class _Reader:
     problems: list[Reason] = field(default_factory=list)
 
     def add_problem(self, node: yaml.Node, text: str) -> None:
-        self.problems.append(_not_read(node.start_mark.line + 1, text))
+        self.problems.append(_unreadable(node.start_mark.line + 1, text))
 
     def add_dependency(self, node: yaml.Node) -> None:
         if isinstance(node, yaml.ScalarNode):
@@ -155,7 +155,7 @@ class _Reader:
             self._add_line(node, str(requirement))
 
     def _add_line(self, node: yaml.Node, text: str) -> None:
-        """Add a requirement at the number that it has in the file, so that its problems name that line."""
+        """Add a requirement at its line number in the file, so that problems name that line."""
         self.lines += [""] * (node.start_mark.line - len(self.lines))
         self.lines.append(text)
 
@@ -196,7 +196,7 @@ def _lacks_wheel(name: str) -> bool:
 
 
 def pip_form(text: str) -> str:
-    """Return a conda spec such as `numpy=1.26.4=py311_0` in pip's form; empty if it is none."""
+    """Return a conda spec such as `numpy=1.26.4=py311_0` in pip's form; empty if it has none."""
     spec = _SPEC.fullmatch(text.strip())
     requirement = _requirement(spec) if spec is not None else None
     return str(requirement) if requirement is not None else ""
@@ -213,12 +213,12 @@ def _requirement(spec: re.Match[str]) -> Requirement | None:
         return None
     if rest.startswith("=") and not rest.startswith("=="):
         rest, _, build = rest[1:].strip().partition("=")
-        rest = _exactly(rest, exact=bool(build), python=python)
+        rest = _exact_requirement(rest, exact=bool(build), python=python)
     elif rest.startswith("=="):
-        rest = _exactly(rest[2:].strip().partition("=")[0], exact=True, python=python)
+        rest = _exact_requirement(rest[2:].strip().partition("=")[0], exact=True, python=python)
     elif rest[:1].isdigit():
         version, _, build = rest.partition(" ")
-        rest = _exactly(version, exact=True, python=python)
+        rest = _exact_requirement(version, exact=True, python=python)
     try:
         requirement = Requirement(f"{RENAMED.get(name.lower(), name)}{rest}")
     except (InvalidRequirement, RecursionError):
@@ -226,7 +226,7 @@ def _requirement(spec: re.Match[str]) -> Requirement | None:
     return requirement if requirement.url is None and requirement.marker is None else None
 
 
-def _exactly(version: str, *, exact: bool, python: bool) -> str:
+def _exact_requirement(version: str, *, exact: bool, python: bool) -> str:
     version = version.strip()
     numbers = version.removesuffix(".*").split(".")
     if python:

@@ -38,13 +38,13 @@ def documents() -> dict[str, dict[str, Any]]:
             current[version.environment_id] = version
     return {
         environment.slug: _document(
-            environment, _asked_for(newest.get(environment.pk), current.get(environment.pk))
+            environment, _exported_version(newest.get(environment.pk), current.get(environment.pk))
         )
         for environment in environments
     }
 
 
-def _asked_for(
+def _exported_version(
     newest: EnvironmentVersion | None, current: EnvironmentVersion | None
 ) -> EnvironmentVersion | None:
     if newest is not None and newest.state != VersionState.READY:
@@ -95,10 +95,10 @@ def validate_document(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @transaction.atomic
-def make(
+def create(
     *, actor: User | SystemActor, slug: str, team: Team | None, values: Mapping[str, Any]
 ) -> Environment:
-    """Create the environment of a document; `change` sets its successor. Raises as `services.create`."""
+    """Create the environment of a document; `change` sets its successor. Raises like `services.create`."""
     if "source" not in values:
         raise _needs_source()
     environment = services.create(
@@ -122,7 +122,7 @@ def make(
 def change(*, actor: User | SystemActor, slug: str, values: Mapping[str, Any]) -> Environment:
     """Apply a document to an environment. A different source or Python creates and builds a version.
 
-    Raises as `services.change` and `services.change_source`, and `NotFound`.
+    Raises like `services.change` and `services.change_source`, and `NotFound`.
     """
     environment = Environment.objects.filter(slug=slug).select_related("team", "successor").first()
     if environment is None:

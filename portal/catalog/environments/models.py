@@ -223,10 +223,10 @@ class EnvironmentBuild(models.Model):
 
 
 class StoredContent(models.Model):
-    """A content that nodes may have because the portal built it, by digest. It outlives its environment.
+    """Content that nodes may have because the portal built it, by digest. It outlives its environment.
 
-    `unused_since` is set while nothing uses it: nodes are asked to remove it after a while. Other contents of
-    nodes are never removed.
+    `unused_since` is set while nothing uses it: nodes are asked to remove it after a while. Nodes never
+    remove content that the portal did not build.
     """
 
     digest = models.CharField(max_length=32, primary_key=True)

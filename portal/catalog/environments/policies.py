@@ -18,7 +18,7 @@ def may_manage(actor: User | SystemActor, team: Team | None) -> bool:
 
 
 def require_manage(actor: User | SystemActor, team: Team | None) -> None:
-    """Raises `NotAllowed` unless the actor may manage the team's environments."""
+    """Raise `NotAllowed` unless the actor may manage the team's environments."""
     if team is not None:
         accounts.require_manage_team(actor, team)
     else:

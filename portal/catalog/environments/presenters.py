@@ -200,7 +200,7 @@ class FailedBuildHelp:
     retry_at: datetime | None = None
     build_id: UUID | None = None
     log_line: str = ""
-    """The line of the log that says why, unless it is a part of the message."""
+    """The line of the log with the cause, unless the message includes it."""
 
 
 def failed_build_help(
@@ -316,7 +316,7 @@ def _folder_line(folder: selectors.NodeFolder) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentNodeRow:
-    """A node, with its state for the current version as text. `age` says since when it is silent."""
+    """A node, with its state for the current version as text. `age` is the time since its last contact."""
 
     holding: selectors.NodeHolding
     word: str

@@ -63,7 +63,7 @@ def preview(
     source: str,
     python: str = "",
 ) -> Preview:
-    """Return the effect of `change_source` with these arguments. Raises as it does."""
+    """Return the effect of `change_source` with these arguments. Raises the same errors."""
     policies.require_manage(actor, environment.team)
     require_built(environment)
     kind, text = sources.validate_source(source_kind, source, python)
@@ -114,7 +114,7 @@ def folder_warnings(folder: selectors.NodeFolder) -> list[str]:
 
 
 def reach_of(environment: Environment) -> EnvironmentUsage:
-    """Return the current users."""
+    """Return the workspaces and templates that use the environment."""
     rows = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
         .exclude(workspaces__state__in=selectors.HIDDEN_STATES)

@@ -57,7 +57,7 @@ CODES = {
     BuildFailure.UNFORESEEN: EnvironmentCode.BUILD_UNFORESEEN,
 }
 WITH_SEPARATE_LOG_LINE = frozenset({EnvironmentCode.BUILD_NO_SUCH_PACKAGE})
-"""Failures whose text does not have the line of the log."""
+"""Failures whose text does not include the line of the log."""
 LIST_AT_FAULT = frozenset(
     {
         EnvironmentCode.BUILD_NO_SUCH_PACKAGE,
@@ -126,7 +126,7 @@ def _leased_build(build: str, lease: str) -> EnvironmentBuild | None:
 
 
 def _exceeds_limit(build: EnvironmentBuild, now: datetime) -> bool:
-    """Return whether a build exceeds the limit; then it is given up even if it reports progress."""
+    """Return whether a build exceeds the limit; then it fails even if it still reports progress."""
     limit = timedelta(seconds=settings.BERTH_ENVIRONMENT_BUILD_S * 1.5 + 120)
     return build.started_at is not None and now - build.started_at > limit
 
@@ -269,10 +269,10 @@ def _apply_failure(build: EnvironmentBuild, version: EnvironmentVersion, reason:
 
 
 def _notify_creator(version: EnvironmentVersion, reason: Reason) -> None:
-    maker = version.created_by
-    if maker is not None and reason.code != EnvironmentCode.BUILD_CANCELLED:
+    creator = version.created_by
+    if creator is not None and reason.code != EnvironmentCode.BUILD_CANCELLED:
         notify(
-            [maker],
+            [creator],
             "environment.build_failed",
             f"{version.environment.name}: version {version.number} could not be built",
             sentence_of(reason),

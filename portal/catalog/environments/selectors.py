@@ -168,7 +168,7 @@ class NodeHolding:
 
 @dataclass(frozen=True, slots=True)
 class NodeFolder:
-    """A folder on nodes that can serve as an environment. `alike`: it is the same on all of them."""
+    """A folder on nodes that can serve as an environment. `alike`: whether all nodes have the same."""
 
     path: str
     python: str

@@ -123,7 +123,7 @@ def change(
     """
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
-    _require(expected, environment)
+    _require_current(expected, environment)
     new_values: dict[str, Any] = {}
     if name is not None:
         new_values["name"] = normalize_text_field("name", name)
@@ -168,7 +168,7 @@ def change_source(
     """
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
-    _require(expected, environment)
+    _require_current(expected, environment)
     require_built(environment)
     kind, text = sources.validate_source(source_kind, source, python)
     python = python or sources.required_python(source_kind, source)
@@ -179,7 +179,7 @@ def change_source(
     if newest is not None and (
         newest.state in (VersionState.NEW, VersionState.BUILDING) or builds.waits_for_node(newest)
     ):
-        same = newest.source_digest == _words_of(environment, kind, python, text)
+        same = newest.source_digest == _source_digest(environment, kind, python, text)
     else:
         same = False
     if newest is not None and same:
@@ -237,7 +237,7 @@ def restore(
     """Make a ready version the current one. Idempotent."""
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
-    _require(expected, environment)
+    _require_current(expected, environment)
     version = selectors.version_by_number(environment, number)
     if version.state != VersionState.READY:
         raise StateConflict(
@@ -265,7 +265,7 @@ def delete(*, actor: User | SystemActor, environment: Environment, expected: Col
     """
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
-    _require(expected, environment)
+    _require_current(expected, environment)
     if environment.curated:
         reason = Reason(EnvironmentCode.CURATED_KEPT, {"name": environment.name})
         raise StateConflict(reason, code=ProblemCode.CURATED_ENVIRONMENT_KEPT)
@@ -294,7 +294,7 @@ def make_version(
         number=newest.number + 1 if newest is not None else 1,
         source_kind=kind,
         source=text,
-        source_digest=_words_of(environment, kind, environment.python, text),
+        source_digest=_source_digest(environment, kind, environment.python, text),
         python=environment.python,
         lock=lock,
         digest=digest_of_folder(text)
@@ -352,16 +352,16 @@ def usable_folder(actor: User | SystemActor, path: str) -> selectors.NodeFolder:
     return folder
 
 
-def _words_of(environment: Environment, kind: SourceKind, python: str, text: str) -> str:
+def _source_digest(environment: Environment, kind: SourceKind, python: str, text: str) -> str:
     return source_digest_of(kind, python, sources.source_to_build(kind, text, notebook=environment.notebook))
 
 
-def _require(expected: Collection[str], environment: Environment) -> None:
+def _require_current(expected: Collection[str], environment: Environment) -> None:
     require_expected(expected, environment, name=environment.name, by=environment.updated_by)
 
 
 def require_built(environment: Environment) -> None:
-    """Raises `StateConflict` for software installed on nodes."""
+    """Raise `StateConflict` for software installed on nodes."""
     if environment.kind != Kind.BUILT:
         reason = Reason(EnvironmentCode.INSTALLED_ON_NODES, {"name": environment.name})
         raise StateConflict(reason, code=ProblemCode.INSTALLED_ON_NODES)

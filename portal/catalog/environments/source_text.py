@@ -17,7 +17,7 @@ _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060\u00ad"))
 
 
 def decoded(data: bytes) -> str:
-    """Return the text of a file in UTF-8, UTF-16 or UTF-32. Bytes that are no text become U+FFFD.
+    """Return the text of a file in UTF-8, UTF-16 or UTF-32. Invalid bytes become U+FFFD.
 
     PowerShell writes UTF-16 with a byte order mark; some editors leave the mark out.
     """

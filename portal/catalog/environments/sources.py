@@ -298,6 +298,6 @@ def _unreadable_reason(problem: str) -> Reason:
 
 
 def _source_error(field: str, *reasons: Reason) -> InvalidInput:
-    """Return an error whose texts say what to write instead as well."""
+    """Return an error whose texts also say what to write instead."""
     errors = {field: [sentence_of(reason) for reason in reasons]}
     return InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors=errors)

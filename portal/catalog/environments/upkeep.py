@@ -1,4 +1,4 @@
-"""Periodic tasks: lost builds, retries, distribution to nodes, and removal of unused contents."""
+"""Periodic tasks: lost builds, retries, distribution to nodes, and removal of unused content."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def _distribute(now: datetime) -> None:
                     .first()
                 )
                 if version is not None:
-                    builds.make(version, node, priority=builds.BY_ITSELF if by is None else 0)
+                    builds.create_build(version, node, priority=builds.BY_ITSELF if by is None else 0)
                     count += 1
 
 
 def _note_unused(now: datetime) -> None:
-    """Mark unused contents, and remove from nodes those unused for long enough."""
+    """Mark unused content, and remove it from nodes once it has been unused for long enough."""
     used = set(selectors.versions_in_use().values_list("digest", flat=True))
     used |= set(EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", flat=True))
     stored = dict(StoredContent.objects.values_list("digest", "unused_since"))

@@ -66,13 +66,13 @@ def _not_installed(params: Params) -> Params:
 def _users(params: Params) -> Params:
     """Add `who`: what uses it, counted, with the first five names of each kind."""
     parts = []
-    for name, one, many in (
+    for name, singular, plural in (
         ("workspaces", "%(count)d workspace", "%(count)d workspaces"),
         ("templates", "%(count)d template", "%(count)d templates"),
     ):
         names = list(params.get(name, ()))
         if names:
-            count = ngettext(one, many, len(names)) % {"count": len(names)}
+            count = ngettext(singular, plural, len(names)) % {"count": len(names)}
             shown = ", ".join(names[:5]) + ("…" if len(names) > 5 else "")
             parts.append(f"{count} ({shown})")
     return {**params, "who": join_names(parts)}

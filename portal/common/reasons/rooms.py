@@ -43,7 +43,7 @@ def modules_named(name: str) -> tuple[str, ...]:
 
 @cache
 def _packages() -> tuple[tuple[str, frozenset[str]], ...]:
-    """Each package of the installed apps with the names of its modules and packages."""
+    """Yield each package of the installed apps with the names of its modules and packages."""
     configs = [config for config in apps.get_app_configs() if _is_of(config.name, _PROJECT)]
     paths = {config.path for config in configs}
     return tuple(package for config in configs for package in _walk(config.name, config.path, paths))

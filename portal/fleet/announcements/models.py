@@ -32,7 +32,7 @@ class AnnouncementState(models.TextChoices):
 class Announcement(models.Model):
     """A short plain text for all users, or for the users of a pool.
 
-    Its begin and end decide whether it is shown.
+    It is shown between its begin and its end.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -64,7 +64,7 @@ class Announcement(models.Model):
 
     @property
     def state(self) -> AnnouncementState:
-        """Whether it is shown now."""
+        """The current state."""
         now = timezone.now()
         if self.ends_at is not None and self.ends_at <= now:
             return AnnouncementState.ENDED

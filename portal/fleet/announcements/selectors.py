@@ -29,7 +29,7 @@ _ORDER = (MAINTENANCE, AnnouncementKind.WARNING.value, AnnouncementKind.INFORMAT
 class Banner:
     """A note above every page: an announcement, or maintenance (`kind`). `pool` is empty for the whole site.
 
-    `begun`: it has begun. Only maintenance is shown before.
+    `begun` is False for maintenance that is shown before it begins.
     """
 
     key: UUID
@@ -55,8 +55,8 @@ def not_ended(now: datetime) -> QuerySet[Announcement]:
 def announcements_for(actor: User) -> QuerySet[Announcement]:
     """Return the announcements visible to the actor, newest first.
 
-    Users who see all read every one. Others read current ones, for all users or for a pool that their teams
-    can use.
+    Users who see all get every announcement. Others get current ones for all users or for pools that their
+    teams can use.
     """
     rows = Announcement.objects.select_related("pool", "created_by").order_by("-begins_at", "pk")
     if actor.sees_all:
@@ -79,7 +79,7 @@ def announcement_by_id(actor: User, announcement_id: UUID) -> Announcement:
 def banners_for(actor: User) -> list[Banner]:
     """Return what to show above every page: maintenance first, then warnings, then the newest.
 
-    Two small queries where there is nothing to show, which is nearly always; up to four more otherwise.
+    Runs two small queries if there is nothing to show, which is nearly always; up to four more otherwise.
     """
     now = timezone.now()
     windows = list(Maintenance.objects.filter(ends_at__gt=now, begins_at__lte=now + AHEAD))

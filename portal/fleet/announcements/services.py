@@ -68,7 +68,7 @@ def create(
 
 
 def _lock_bound(now: datetime) -> None:
-    """Let others wait who create an announcement, so that they count this one, too."""
+    """Serialise concurrent creations, so that they cannot exceed the limit together."""
     list(selectors.not_ended(now).order_by("pk").select_for_update().values_list("pk", flat=True))
 
 
@@ -139,7 +139,7 @@ def delete(
 
 
 def dismiss(*, actor: User, announcement: Announcement) -> None:
-    """Hide an information from the actor. Idempotent. Raises `StateConflict` for a warning."""
+    """Hide an informational announcement from the actor. Idempotent. Raises `StateConflict` for a warning."""
     if announcement.kind != AnnouncementKind.INFORMATION:
         raise StateConflict(Reason(AnnouncementCode.NOT_DISMISSIBLE))
     Dismissal.objects.get_or_create(announcement=announcement, user=actor)

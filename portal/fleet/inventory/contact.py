@@ -54,6 +54,6 @@ def contact_of_node(node: Node, pool: Pool | None = None) -> Contact:
     """Return the contact with a node. `pool` is its pool, which is read if not passed in."""
     of_pool = contact_of_pool(pool or node.pool)
     if not of_pool.heard:
-        # Also nodes that were away before have the cause of the pool.
+        # The pool's cause also applies to nodes that were offline before.
         return Contact(False, node.seen_at, of_pool.cause)
     return Contact(node.online, node.seen_at)

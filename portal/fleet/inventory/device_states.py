@@ -121,14 +121,14 @@ def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     )
 
 
-def _parts() -> QuerySet[Device]:
+def _instances() -> QuerySet[Device]:
     """Return the MIG instances of the GPU in the outer query."""
     return Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
 
 
 def is_partitioned() -> Q:
     """Return a condition: the device is a GPU with MIG instances."""
-    return ~Q(kind=DeviceKind.MIG.value) & Q(Exists(_parts()))
+    return ~Q(kind=DeviceKind.MIG.value) & Q(Exists(_instances()))
 
 
 def flag(where: Q) -> Case:
@@ -165,7 +165,7 @@ def _is_not_idle(now: datetime) -> Q:
 def _ladder(*steps: tuple[Q, Case | DeviceState], default: Case | DeviceState) -> Case:
     """Return the state of the first condition that holds. Later conditions are evaluated only if needed.
 
-    Each condition costs time in Django, too, so ladders are nested and ask each only once.
+    Each condition costs time in Django, too, so ladders are nested and contain each condition only once.
     """
     return Case(
         *(When(where, then=_value(state)) for where, state in steps),
@@ -192,7 +192,7 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
         (UNSCRUBBED, DeviceState.CHECKING), (closed, DeviceState.MAINTENANCE), default=DeviceState.FREE
     )
     own = _ladder((Q(Exists(_ACTIVE)), in_use), default=unused)
-    held = Q(Exists(_ACTIVE)) | Q(Exists(_parts().filter(Exists(_ACTIVE))))
+    held = Q(Exists(_ACTIVE)) | Q(Exists(_instances().filter(Exists(_ACTIVE))))
     silent = ~in_contact("node__")
     return _ladder(
         (Q(present=False) | Q(node__pool__enabled=False), DeviceState.OFFLINE),
@@ -201,26 +201,26 @@ def _state(its_gpu: QuerySet[Device], now: datetime) -> Case:
         # Held devices keep their last known state while nothing reports; no other can be used.
         (silent & ~held, DeviceState.OFFLINE),
         (~silent & (Q(checking=True) | of_gpu(Q(checking=True))), DeviceState.CHECKING),
-        (is_partitioned(), _state_of_parts(now)),
+        (is_partitioned(), _state_of_instances(now)),
         default=own,
     )
 
 
-def _state_of_parts(now: datetime) -> Case:
+def _state_of_instances(now: datetime) -> Case:
     """Return the state of a partitioned GPU without own problems: that of its least available instance."""
     out = FOUND_BAD | Q(cordoned=True) | Q(checking=True)
     unheld = ~Q(Exists(_ACTIVE))
 
-    def some(where: Q) -> Q:
-        return Q(Exists(_parts().filter(where)))
+    def any_instance(where: Q) -> Q:
+        return Q(Exists(_instances().filter(where)))
 
-    in_use = _ladder((some(_is_not_idle(now)), DeviceState.ALLOCATED), default=DeviceState.IDLE)
+    in_use = _ladder((any_instance(_is_not_idle(now)), DeviceState.ALLOCATED), default=DeviceState.IDLE)
     available = _ladder((Q(is_active(now, "node__pool")), DeviceState.MAINTENANCE), default=DeviceState.FREE)
     unused = _ladder(
-        (some(~out), available),
-        (some(FOUND_BAD), DeviceState.FAILED),
-        (some(Q(cordoned=True)), DeviceState.CORDONED),
+        (any_instance(~out), available),
+        (any_instance(FOUND_BAD), DeviceState.FAILED),
+        (any_instance(Q(cordoned=True)), DeviceState.CORDONED),
         default=DeviceState.CHECKING,
     )
-    partly_used = _ladder((some(~unheld), DeviceState.SHARED), default=unused)
-    return _ladder((some(unheld), partly_used), default=in_use)
+    partly_used = _ladder((any_instance(~unheld), DeviceState.SHARED), default=unused)
+    return _ladder((any_instance(unheld), partly_used), default=in_use)

@@ -1,4 +1,4 @@
-"""Where nodes are: rack and block, set by operators. Placement keeps multi-node requests close together."""
+"""Locations of nodes: rack and block, set by operators. Placement keeps multi-node requests together."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class MaintenancePlan:
     def of(self, pool: UUID) -> ActiveMaintenance | None:
         """Return the maintenance that closes the pool now, or None.
 
-        The site's goes first. If one follows another without a gap, `until` is the end of the last.
+        Maintenance of the site takes precedence. If one follows another without a gap, `until` is the end of
+        the last.
         """
         own = [window for window in self.windows if window.key in (SITE, pool)]
         active = [window for window in own if window.begins_at <= self.now]

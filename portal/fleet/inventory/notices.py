@@ -24,13 +24,13 @@ def node_offline(pool: Pool, node: Node) -> None:
     """A node went offline."""
     title = _("%(node)s of %(pool)s is offline") % {"node": node.name, "pool": pool.name}
     body = _("Workspaces there continue when the node is back, or end if they are gone. Check the node.")
-    _notify_operators(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
+    _notify_about_pool(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
 
 
 def pool_unreachable(pool: Pool, message: str) -> None:
     """A pool's driver cannot take an inventory."""
     title = _("Pool %(pool)s is unreachable") % {"pool": pool.name}
-    _notify_operators(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
+    _notify_about_pool(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
 
 
 def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
@@ -51,7 +51,7 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
         "disappeared": _("The GPUs are no longer detected."),
     }[kind]
     url = f"/gpus/nodes/{counts[0][0].pk}/" if len(counts) == 1 else f"/pools/{pool.slug}/"
-    _notify_operators(pool, f"device.{kind}", title, body, url)
+    _notify_about_pool(pool, f"device.{kind}", title, body, url)
 
 
 def memory_full(pool: Pool, node: Node) -> None:
@@ -61,7 +61,7 @@ def memory_full(pool: Pool, node: Node) -> None:
         "The kernel ended workspaces within their memory limits. Find other programs on the "
         "node that use memory, and stop or move them."
     )
-    _notify_operators(pool, "node.memory_full", title, body, f"/gpus/nodes/{node.pk}/")
+    _notify_about_pool(pool, "node.memory_full", title, body, f"/gpus/nodes/{node.pk}/")
 
 
 def clock_off(node: str, off_s: float) -> None:
@@ -71,7 +71,7 @@ def clock_off(node: str, off_s: float) -> None:
         "The clock differs by %(seconds)d s from the control plane. Synchronise both. Until "
         "then nothing can start or stop there; running work continues."
     ) % {"seconds": abs(round(off_s))}
-    _tell_operators("node.clock_off", title, body)
+    _notify_operators("node.clock_off", title, body)
 
 
 def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
@@ -87,7 +87,7 @@ def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
         ),
     }.get(reason, _("The signatures do not match the messages. A Redis password may be compromised."))
     title = _("Messages from %(sender)s were rejected") % {"sender": claimed or _("unknown")}
-    _tell_operators("node.message_refused", title, body)
+    _notify_operators("node.message_refused", title, body)
 
 
 def _messages_dropped(reason: str, queue: str) -> None:
@@ -100,7 +100,7 @@ def _messages_dropped(reason: str, queue: str) -> None:
             "Berth does not send such messages. A node may be compromised, or a Redis password "
             "may have leaked. The logs of the workers count the messages."
         )
-    _tell_operators("node.message_refused", title, body)
+    _notify_operators("node.message_refused", title, body)
 
 
 def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
@@ -110,7 +110,7 @@ def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
         "Redis had %(used)d of %(limit)d MiB in use. Berth deleted the messages of this node and refuses it "
         "for a minute. Sessions and other nodes are not affected. If it happens again, revoke the node."
     ) % {"used": used_mib, "limit": limit_mib}
-    _tell_operators("redis.flooded", title, body, fold=FOLD)
+    _notify_operators("redis.flooded", title, body, fold=FOLD)
 
 
 def redis_nearly_full(used_mib: int, limit_mib: int) -> None:
@@ -120,10 +120,10 @@ def redis_nearly_full(used_mib: int, limit_mib: int) -> None:
         "%(used)d of %(limit)d MiB are in use. Once it is full, workspaces cannot be opened, and "
         "commands wait. Sessions are kept. Increase the memory of Redis, or find what fills it."
     ) % {"used": used_mib, "limit": limit_mib}
-    _tell_operators("redis.nearly_full", title, body)
+    _notify_operators("redis.nearly_full", title, body)
 
 
-def _tell_operators(kind: str, title: str, body: str, *, fold: timedelta = REFUSED_FOLD) -> None:
+def _notify_operators(kind: str, title: str, body: str, *, fold: timedelta = REFUSED_FOLD) -> None:
     events.notify(_operators(), kind, title, body, "/pools/", fold=fold)
 
 
@@ -131,7 +131,7 @@ def _operators() -> QuerySet[User]:
     return User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
 
 
-def _notify_operators(pool: Pool, kind: str, title: str, body: str, url: str) -> None:
+def _notify_about_pool(pool: Pool, kind: str, title: str, body: str, url: str) -> None:
     if pool.simulated:
         title = _("Simulated: %(title)s") % {"title": title}
     events.notify(_operators(), kind, title, body, url, fold=FOLD)

@@ -29,13 +29,13 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
-    of = f"the pool {pool.slug}"
+    label = f"the pool {pool.slug}"
     if inventory is not None:
-        seen = received(inventory, Inventory, of=of)
+        seen = received(inventory, Inventory, of=label)
         if seen is not None and node_messages.inventory_counts(pool, seen):
             services.apply_inventory(pool=pool, inventory=seen)
     elif failure is not None:
-        refused = received(failure, Failure, of=of)
+        refused = received(failure, Failure, of=label)
         if refused is not None and node_messages.is_from_pool_node(pool):
             services.apply_inventory_failure(pool=pool, failure=refused)
 

@@ -245,7 +245,7 @@ def idle_times(now: datetime, *, devices: Collection[UUID] | None = None) -> dic
     }
 
 
-# --- Who held it, and what came of it ----------------------------------------------------------------
+# --- Allocations and their use -----------------------------------------------------------------------
 
 
 def holders(device: Device, since: datetime, until: datetime) -> list[DeviceAllocation]:

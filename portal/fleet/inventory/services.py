@@ -78,7 +78,8 @@ def create_pool(
         inventory_due_at=timezone.now(),
     )
     if traits.device_checks is not DeviceChecks.NODE:
-        # Nothing is held back for checks that say nothing or cannot run. Operators can enable them.
+        # Devices are not held back for checks that are meaningless or cannot run there. Operators can change
+        # this.
         pool.check_every_hours = pool.hand_out_max_age_hours = 0
         pool.check_required = pool.scrub_required = False
     try:

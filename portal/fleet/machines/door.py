@@ -67,16 +67,16 @@ def caddy_config(
     subject = "{http.request.tls.client.subject}"
     own = {DOOR_HEADER: [token_of(gateway_secret)]}
     # Makes the portal trust the door's X-Forwarded-For, and refuse agent requests.
-    believed = {front_door.TOKEN_HEADER: [front_door.token_of(gateway_secret)]}
+    proof = {front_door.TOKEN_HEADER: [front_door.token_of(gateway_secret)]}
     node = {NODE_HEADER: ["{http.regexp.node.1}"], SERIAL_HEADER: ["{http.request.tls.client.serial}"]}
 
     def to_portal(max_body: int, *, of_node: bool, of_agent: bool = False) -> list[dict[str, Any]]:
-        headers = {**own, **({} if of_agent else believed), **(node if of_node else {})}
+        headers = {**own, **({} if of_agent else proof), **(node if of_node else {})}
         request = {
             "set": {**headers, "Host": ["{http.reverse_proxy.upstream.hostport}"]},
             "delete": [
                 front_door.PROXY_HEADER,
-                *(name for name in (*believed, *node) if name not in headers),
+                *(name for name in (*proof, *node) if name not in headers),
             ],
         }
         return [

@@ -147,14 +147,14 @@ def join(*, request: NodeJoinRequest, address: str) -> NodeCredentials:
             token = _token(request.token)
             _check(request)
             signed = _sign(signer, request.csr, request.name)
-            machine = _take_in(request, token, signed, password, address)
+            machine = _register(request, token, signed, password, address)
     except IntegrityError as error:
         if not violates(error, Machine, "name"):
             raise
         # A concurrent request has taken the name.
         raise _name_taken_error(request.name) from error
     redis_users.sync([machine.name])
-    return _answer(machine, signer, signed, password)
+    return _credentials_of(machine, signer, signed, password)
 
 
 def rotate(*, node: str, serial: str, request: Rotate) -> NodeCredentials:
@@ -178,7 +178,7 @@ def rotate(*, node: str, serial: str, request: Rotate) -> NodeCredentials:
         machine.save()
         _record(AuditKind.MACHINE_ROTATED, machine, "received new keys and a new certificate")
     redis_users.sync([machine.name])
-    return _answer(machine, signer, signed, password)
+    return _credentials_of(machine, signer, signed, password)
 
 
 def leave(*, node: str, serial: str, request: NodeLeaveRequest) -> NodeWorkspaces | None:
@@ -339,7 +339,7 @@ def _sign(signer: Authority, csr: str, name: str) -> SignedCertificate:
         raise _error_with_code(InvalidInput, MachineCode.CSR_INVALID, reason=str(error)) from error
 
 
-def _take_in(
+def _register(
     request: NodeJoinRequest, token: JoinToken, signed: SignedCertificate, password: str, address: str
 ) -> Machine:
     now = timezone.now()
@@ -374,7 +374,9 @@ def _take_in(
     return machine
 
 
-def _answer(machine: Machine, signer: Authority, signed: SignedCertificate, password: str) -> NodeCredentials:
+def _credentials_of(
+    machine: Machine, signer: Authority, signed: SignedCertificate, password: str
+) -> NodeCredentials:
     host = settings.BERTH_NODES_ADDRESS
     shown = f"[{host}]" if ":" in host else host
     return NodeCredentials(

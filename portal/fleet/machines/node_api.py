@@ -32,7 +32,7 @@ MAX_BODY = door.MAX_NODE_BODY
 PER_ADDRESS = Limit(60, MINUTE_S)
 FAILURES = 20
 FAILURES_WINDOW = timedelta(minutes=15)
-GUESSES = frozenset({MachineCode.JOIN_TOKEN_UNKNOWN, MachineCode.JOIN_TOKEN_USED})
+GUESSED_TOKEN_CODES = frozenset({MachineCode.JOIN_TOKEN_UNKNOWN, MachineCode.JOIN_TOKEN_USED})
 T = TypeVar("T")
 View = Callable[..., HttpResponse]
 
@@ -106,7 +106,7 @@ def join(request: HttpRequest) -> HttpResponse:
     try:
         joined = joining.join(request=body, address=request_context.current().address)
     except PortalError as error:
-        if error.reason.code in GUESSES:
+        if error.reason.code in GUESSED_TOKEN_CODES:
             limits.count(key, window=FAILURES_WINDOW)
         raise
     return JsonResponse(msgspec.to_builtins(joined), status=201)

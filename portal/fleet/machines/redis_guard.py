@@ -30,7 +30,7 @@ NEARLY_FULL = 0.75
 MIN_BYTES = 4 << 20
 """A node that holds less never loses anything."""
 MAX_REPLIES = 20_000
-"""A node with more is over its share, however small they are: counting goes on for too long."""
+"""A node with more is over its share regardless of their sizes, because counting them takes too long."""
 PAUSE_S = 60
 REPORT_EVERY_CHECKS = 60
 PAGE = 1000
@@ -49,7 +49,7 @@ class FloodingNode:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of Redis in bytes. A `limit` of 0 is none."""
+    """Memory of Redis in bytes. A `limit` of 0 means no limit."""
 
     used: float
     limit: int
@@ -83,7 +83,7 @@ def delete_floods(client: redis.Redis) -> list[FloodingNode]:
         nodes = settings.BERTH_ENGINE_NODES if name == ENGINE_QUEUE else [name]
         for node in nodes:
             redis_users.refuse(client, node)
-        # Before this, Redis may be too full for the time of the pause.
+        # Until this frees memory, Redis may be too full to store how long the pause lasts.
         _delete(client, name)
         for node in nodes:
             redis_users.set_refusal_period(client, node, for_s=PAUSE_S)

@@ -70,7 +70,7 @@ def resume(client: redis.Redis, name: str) -> bool:
     if client.exists(PAUSED_PREFIX + name):
         return False
     if name in node_users.names(client):
-        # It may have been revoked meanwhile: its user must not come into being again.
+        # It may have been revoked meanwhile: its user must not be created again.
         client.execute_command("ACL", "SETUSER", node_users.user_of(name), "on")
     return True
 

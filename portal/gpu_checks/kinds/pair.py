@@ -61,9 +61,12 @@ class PairHandler(JudgedHandler):
         return report_reader.read_check(answer, run)
 
     def apply_result(self, run: GpuCheckRun, reading: RunResult) -> None:
-        name, far = display_name(run.device), run.partner.device.node.name if run.partner else "another node"
+        name, other_end = (
+            display_name(run.device),
+            run.partner.device.node.name if run.partner else "another node",
+        )
         step = _STEPS.get(reading.verdict, "inconclusive")
-        runs.record(run, run.device, step, f"checked the link of {name} to {far}: {run.summary}")
+        runs.record(run, run.device, step, f"checked the link of {name} to {other_end}: {run.summary}")
         if reading.verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
             self.cordon(run.device, run.summary, reading.action)
         _conclude(run)
@@ -95,32 +98,34 @@ def _conclude(run: GpuCheckRun) -> None:
     if other.open:
         if other.state == RunState.QUEUED and not other.lease:
             # It is still queued on its node, and its partner would be gone.
-            _end_unbegun(other, run)
+            _end_unstarted(other, run)
         return
-    for one, far in ((run, other), (other, run)):
-        _lift(one, far)
+    for this_end, other_end in ((run, other), (other, run)):
+        _lift(this_end, other_end)
     _notify(run, other)
 
 
-def _end_unbegun(run: GpuCheckRun, ended: GpuCheckRun) -> None:
+def _end_unstarted(run: GpuCheckRun, ended: GpuCheckRun) -> None:
     summary = message_of(Reason(CheckCode.LINK_OTHER_END, {"node": ended.device.node.name}))
     runs.close(run, RunState.LOST, summary=summary)
     message = f"did not start the link check of {display_name(run.device)}: {summary}"
     runs.record(run, run.device, "lost", message)
 
 
-def _lift(run: GpuCheckRun, far: GpuCheckRun) -> None:
+def _lift(run: GpuCheckRun, other_end: GpuCheckRun) -> None:
     """Change the result of a run to that of the other end, if the other one is worse."""
     if run.state != RunState.DONE or run.verdict not in _ORDER:
         return
     # A fault of the other end's own device says nothing about the link.
-    seen = far.verdict if far.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
+    seen = other_end.verdict if other_end.verdict in _ORDER else CheckVerdict.INCONCLUSIVE
     if _ORDER.index(CheckVerdict(seen)) <= _ORDER.index(CheckVerdict(run.verdict)):
         return
     run.summary = message_of(
-        Reason(CheckCode.LINK_OTHER_END_SAYS, {"node": far.device.node.name, "words": far.summary})
+        Reason(
+            CheckCode.LINK_OTHER_END_SAYS, {"node": other_end.device.node.name, "words": other_end.summary}
+        )
     )[:2000]
-    run.verdict, run.recovery = seen, far.recovery or "retry"
+    run.verdict, run.recovery = seen, other_end.recovery or "retry"
     run.save(update_fields=["verdict", "recovery", "summary"])
 
 
@@ -132,15 +137,15 @@ def _notify(run: GpuCheckRun, other: GpuCheckRun) -> None:
         return
     names = [end.device.node.name for end in both]
     wrong = {end.device.node.name: wrong_words(end) for end in both}
-    saw = [name for name in names if wrong[name]]
-    if len(saw) == 2:
+    faulty = [name for name in names if wrong[name]]
+    if len(faulty) == 2:
         code = CheckCode.LINK_WRONG_AT_BOTH
-    elif saw and all(errors is not None for errors in wrong.values()):
+    elif faulty and all(errors is not None for errors in wrong.values()):
         code = CheckCode.LINK_WRONG_AT_ONE
     else:
         code = CheckCode.LINK_NOT_AS_IT_SHOULD_BE
     first = next((end for end in both if end.verdict != CheckVerdict.PASS), both[0])
-    node = saw[0] if saw else names[0]
+    node = faulty[0] if faulty else names[0]
     other_end = names[1] if node == names[0] else names[0]
     body = message_of(Reason(code, {"node": node, "other": other_end, "words": first.summary}))
     degraded = CheckVerdict.DEGRADED in verdicts

@@ -29,7 +29,7 @@ from provisioning.gpu.reset import ResetResult, ResetVerdict
 DEADLINE_S = 120.0
 """Seconds for which nothing on the node reads the driver's library."""
 REBOOT = "reboot"
-CHECK_IT = "retry"
+RECHECK = "retry"
 _VERDICTS: Mapping[ResetVerdict, CheckVerdict] = {
     ResetVerdict.DONE: CheckVerdict.PASS,
     ResetVerdict.REFUSED: CheckVerdict.INCONCLUSIVE,
@@ -81,17 +81,17 @@ class ResetHandler(KindHandler):
         )
         runs.record(run, device, step, f"reported that {display_name(device)} {text}: {summary}")
         if verdict == CheckVerdict.PASS:
-            if device.recovery != CHECK_IT:
+            if device.recovery != RECHECK:
                 # The policy rechecks a device that waits for a check, so a lost check is repeated.
-                device.recovery = CHECK_IT
+                device.recovery = RECHECK
                 device.save(update_fields=["recovery"])
             transaction.on_commit(partial(resets.check_again, device.pk))
         elif verdict in (CheckVerdict.FAIL, CheckVerdict.HUNG):
-            _keep_out(device, summary, REBOOT)
+            _cordon(device, summary, REBOOT)
 
     def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
         # Whether the GPU was reset is unknown.
-        _keep_out(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
+        _cordon(run.device, sentence_of(Reason(CheckCode.RESET_LOST)), run.device.recovery or "reset")
 
 
 def _read(run: GpuCheckRun, answer: CheckAnswer) -> tuple[CheckVerdict, str, dict[str, Any]]:
@@ -120,14 +120,14 @@ def _load_result(run: GpuCheckRun, answer: CheckAnswer) -> ResetResult:
 def _recovery(verdict: CheckVerdict, device: Device) -> str:
     match verdict:
         case CheckVerdict.PASS:
-            return CHECK_IT
+            return RECHECK
         case CheckVerdict.INCONCLUSIVE:
             return device.recovery or "reset"
         case _:
             return REBOOT
 
 
-def _keep_out(device: Device, reason: str, recovery: str) -> None:
+def _cordon(device: Device, reason: str, recovery: str) -> None:
     scrubbed = device.cordoned and device.cordon_cause == CordonCause.SCRUB
     cause = CordonCause.SCRUB if scrubbed else CordonCause.CHECK
     cordon_device(actor=SYSTEM, device_id=device.pk, reason=reason, cause=cause, recovery=recovery)

@@ -140,12 +140,12 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
 
 class ChannelFilter(filters.FilterSet):
     team = filters.CharFilter(
-        method="everything",
+        method="filter_nothing",
         label="Slug of a team. Lists its channels instead of your own.",
         max_length=40,
     )
 
-    def everything(self, queryset: QuerySet[Channel], _name: str, _value: str) -> QuerySet[Channel]:
+    def filter_nothing(self, queryset: QuerySet[Channel], _name: str, _value: str) -> QuerySet[Channel]:
         """Return the queryset unchanged: the view has already selected the channels."""
         return queryset
 

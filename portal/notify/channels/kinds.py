@@ -24,7 +24,7 @@ TEAM_TYPES = tuple(event_type.name for event_type in types_for(Audience.TEAM))
 
 def subject_of(kind: str) -> str:
     """Return the subject of a notice kind, or "" if it has none."""
-    for name, (_label, beginnings) in SUBJECTS.items():
-        if kind.startswith(beginnings):
+    for name, (_label, prefixes) in SUBJECTS.items():
+        if kind.startswith(prefixes):
             return name
     return ""

@@ -61,7 +61,7 @@ class _ThreadState(threading.local):
     error: str = ""
 
 
-_here = _ThreadState()
+_thread_state = _ThreadState()
 
 
 def confine_process(policy: AddressPolicy) -> None:
@@ -88,13 +88,13 @@ def confine_process(policy: AddressPolicy) -> None:
 
 def _check_connect(policy: AddressPolicy, opened: socket.socket, target: Any) -> None:
     if opened.family not in (socket.AF_INET, socket.AF_INET6) or opened.type & 0xF != socket.SOCK_STREAM:
-        _here.refused = True
+        _thread_state.refused = True
         raise AddressRefusedError
     try:
         # Names are rejected: the system would resolve them after this check, possibly to another address.
         policy.check(ipaddress.ip_address(str(target[0]).partition("%")[0]))
     except (AddressRefused, ValueError):
-        _here.refused = True
+        _thread_state.refused = True
         raise AddressRefusedError from None
 
 
@@ -120,15 +120,15 @@ def _remember_answers() -> None:
         try:
             response = send(self, request, **kwargs)
         except requests.exceptions.SSLError:
-            _here.error = "tls"
+            _thread_state.error = "tls"
             raise
         except requests.exceptions.Timeout:
-            _here.error = "timeout"
+            _thread_state.error = "timeout"
             raise
         except Exception:
-            _here.error = "connection"
+            _thread_state.error = "connection"
             raise
-        _here.status, _here.answer = response.status_code, response.text[: MAX_ANSWER * 4]
+        _thread_state.status, _thread_state.answer = response.status_code, response.text[: MAX_ANSWER * 4]
         return response
 
     requests.Session.send = remembering  # type: ignore[method-assign]
@@ -172,18 +172,18 @@ def parse_service(url: str, schemas: frozenset[str]) -> tuple[Any, str]:
 
 def _send_job(job: dict[str, Any], service: Any) -> dict[str, Any]:
     for name in ("status", "answer", "refused", "error"):
-        _here.__dict__.pop(name, None)
+        _thread_state.__dict__.pop(name, None)
     try:
         good = bool(service.notify(body=job["body"], title=job["title"]))
     except ForbiddenOperation:
         return {"id": job["id"], "ok": False, "error": "refused_act", "status": None, "answer": ""}
     except Exception:
         good = False
-    error = "" if good else "refused_address" if _here.refused else _here.error or "declined"
-    if _here.status is not None and not good and error == "declined":
+    error = "" if good else "refused_address" if _thread_state.refused else _thread_state.error or "declined"
+    if _thread_state.status is not None and not good and error == "declined":
         error = ""
-    answer = redact_secrets(_here.answer, job["url"])[:MAX_ANSWER]
-    return {"id": job["id"], "ok": good, "error": error, "status": _here.status, "answer": answer}
+    answer = redact_secrets(_thread_state.answer, job["url"])[:MAX_ANSWER]
+    return {"id": job["id"], "ok": good, "error": error, "status": _thread_state.status, "answer": answer}
 
 
 def redact_secrets(text: str, url: str) -> str:

@@ -70,7 +70,7 @@ def _deliveries(entries: Iterable[Event], now: datetime) -> int:
     )
     rows = []
     for entry, kind in typed:
-        takers = [
+        receivers = [
             endpoint
             for endpoint in endpoints
             if kind.name in endpoint.types
@@ -79,7 +79,7 @@ def _deliveries(entries: Iterable[Event], now: datetime) -> int:
                 or (endpoint.team_id == entry.team_id and kind.audience is Audience.TEAM)
             )
         ]
-        payload = payloads.entry_payload(entry) if takers else {}
+        payload = payloads.entry_payload(entry) if receivers else {}
         rows += [
             Delivery(
                 id=uuid4(),
@@ -90,7 +90,7 @@ def _deliveries(entries: Iterable[Event], now: datetime) -> int:
                 due_at=now,
                 created_at=now,
             )
-            for endpoint in takers
+            for endpoint in receivers
         ]
     Delivery.objects.bulk_create(rows, batch_size=200)
     return len(rows)

@@ -31,7 +31,7 @@ def disable(endpoint: Endpoint, *, receiver_gone: bool) -> None:
         data={"webhook": str(endpoint.pk), "gone": receiver_gone},
     )
     days = settings.BERTH_WEBHOOK_DISABLE_DAYS
-    why = (
+    reason = (
         _("The receiver responded that it is gone (410).")
         if receiver_gone
         else ngettext(
@@ -43,7 +43,7 @@ def disable(endpoint: Endpoint, *, receiver_gone: bool) -> None:
         _recipients(endpoint),
         "webhook.disabled",
         _("Webhook “%(name)s” was disabled") % {"name": endpoint.name},
-        _("%(why)s Fix the receiver, then enable the webhook.") % {"why": why},
+        _("%(why)s Fix the receiver, then enable the webhook.") % {"why": reason},
         reverse("webhooks:detail", args=[endpoint.pk]),
     )
 
@@ -52,7 +52,7 @@ def _recipients(endpoint: Endpoint) -> Iterable[User]:
     """Return the team's owners; for a site webhook its creator, or all operators."""
     if endpoint.team is not None:
         return accounts.owners_of(endpoint.team)
-    maker = endpoint.created_by
-    if maker is not None and maker.operates:
-        return [maker]
+    creator = endpoint.created_by
+    if creator is not None and creator.operates:
+        return [creator]
     return User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)

@@ -137,7 +137,7 @@ class Me(ApiView):
 
 
 DELETION_RETRY_AFTER_S = 5
-"""Seconds until a client should look again whether a team is deleted."""
+"""Seconds until a client should check again whether a team has been deleted."""
 
 
 @documented(list="List teams", retrieve="Read a team")

@@ -15,7 +15,7 @@ MAX_USERNAME = 32
 LONGEST_SUFFIX = 6
 """Characters of the largest number after a name, with its hyphen."""
 MAX_STARTS = 50
-"""Beginnings of names that one query compares."""
+"""Maximum number of name prefixes that one query compares."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
 _ENDS = "._-"
 

@@ -29,7 +29,7 @@ from portal.people.accounts.models import User
 
 WINDOW = timedelta(minutes=15)
 KNOWN_FOR = timedelta(days=30)
-HARD = 4
+HARD_LIMIT_FACTOR = 4
 
 
 def locked_out_page(request: HttpRequest, *_args: Any) -> HttpResponse:
@@ -56,7 +56,7 @@ def refuses(request: HttpRequest, username: str) -> bool:
         return True
     if devices.is_known(request, user):
         return False
-    return failed >= HARD or not _has_signed_in_from_here(user)
+    return failed >= HARD_LIMIT_FACTOR or not _has_signed_in_from_here(user)
 
 
 def count_failure(username: str) -> None:

@@ -35,7 +35,7 @@ def begin(
     provider: str = "",
     second_factor: bool = False,
 ) -> HttpResponse:
-    """Sign in `user`, authenticated by `how` or by the sign-in `provider` with this id.
+    """Sign in `user`, authenticated by the method `how`, or by the sign-in `provider` with this id.
 
     Returns a redirect to the next stage, or to `next_url` if it is a path of the portal; for operators, the
     overview of the site instead of the home page. The session starts after the last stage. With

@@ -1,4 +1,4 @@
-"""Private pages: who is not signed in is sent to sign in, and from there back to the page they were on."""
+"""Private pages: anonymous users are sent to the sign-in page, and after it back to their page."""
 
 from __future__ import annotations
 

@@ -76,10 +76,10 @@ def send_forgotten(name: str) -> bool:
     )
     if user is None:
         return False
-    lately = Event.objects.filter(
+    recent = Event.objects.filter(
         kind=AuditKind.USER_PASSWORD_FORGOTTEN, actor=user, at__gt=timezone.now() - PAUSE
     )
-    if lately.exists():
+    if recent.exists():
         return False
     sent = send_link(user.pk, LinkKind.FORGOTTEN)
     events.record(

@@ -19,7 +19,7 @@ ATTEMPTS = frozenset(
         AuditKind.SESSION_PROOF_FAILED,
     }
 )
-"""Failed attempts to be the user, by somebody unknown."""
+"""Failed attempts to sign in as the user, by unknown clients."""
 KINDS = ATTEMPTS | {
     AuditKind.SESSION_SIGNED_IN,
     AuditKind.SESSION_SIGNED_OUT,
@@ -48,7 +48,7 @@ KINDS = ATTEMPTS | {
     AuditKind.TOKEN_ROTATED,
     AuditKind.TOKEN_NEW_NETWORK,
 }
-"""Kinds of entries that a user sees about the own account."""
+"""Kinds of entries that users see about their own accounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def security_events_of(user: User) -> QuerySet[Event]:
 def origin_of(event: Event, user: User) -> Origin:
     """Return the origin of the user's own acts and of failed attempts.
 
-    The address and the program of an administrator or a provider are not the user's business.
+    Users do not see the address or program of an administrator or provider.
     """
     if event.actor_id == user.pk or (event.actor_id is None and event.kind in ATTEMPTS):
         return Origin(event.address, event.user_agent, event.token)

@@ -113,12 +113,12 @@ def set_member(
         data={"username": user.username, "role": role, "without_owners": alone},
     )
     if alone:
-        _tell_owners(team, user, role)
+        _notify_owners(team, user, role)
     emit(MemberSet(team=team, user=user, role=role, actor=actor))
     return membership
 
 
-def _tell_owners(team: Team, user: User, role: str) -> None:
+def _notify_owners(team: Team, user: User, role: str) -> None:
     """Notify the team's owners that an operator has joined without them."""
     owners = User.objects.filter(memberships__team=team, memberships__role=Role.OWNER).exclude(pk=user.pk)
     events.notify(
@@ -139,8 +139,8 @@ def remove_member(
 
     Members may leave themselves. Raises `StateConflict` if they have workspaces.
     """
-    leaving_oneself = not isinstance(actor, SystemActor) and actor.username == username
-    if not leaving_oneself:
+    removes_self = not isinstance(actor, SystemActor) and actor.username == username
+    if not removes_self:
         policies.require_manage_team(actor, team)
     Team.objects.select_for_update().get(pk=team.pk)
     membership = selectors.membership_of(team, username)

@@ -41,7 +41,7 @@ LOCKED_OUT = "account.locked_out"
 LEAVE = "leave"
 """Session key set by a sign-in provider: where signing out leads (`path`), with its parameters."""
 LEFT = "left"
-"""The same after signing out, until the user has been there."""
+"""The same after signing out, until the user has visited the path."""
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -52,7 +52,7 @@ def audit_targets(user: User) -> list[Target]:
 
 @transaction.atomic
 def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
-    """Start a session of `user`, who is authenticated. `how` is recorded in the audit log.
+    """Start a session of `user`, who is authenticated. `how` names the methods, for the audit log.
 
     Raises `NotAllowed` for a service account or an account deactivated meanwhile.
     """
@@ -87,8 +87,8 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
     kind = AuditKind.SESSION_LOCKED_OUT if locked_out else AuditKind.SESSION_SIGN_IN_FAILED
     if locked_out:
         since = timezone.now() - timedelta(hours=settings.AXES_COOLOFF_TIME)
-        lately = Event.objects.filter(kind=kind, at__gt=since, address=address or None)
-        if lately.filter(data__username=name).exists():
+        recent = Event.objects.filter(kind=kind, at__gt=since, address=address or None)
+        if recent.filter(data__username=name).exists():
             return
     events.record(
         actor=SystemActor("Somebody"),

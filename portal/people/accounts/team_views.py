@@ -1,4 +1,4 @@
-"""Pages of a team: name, turns of members, archive, deletion, egress policy."""
+"""Pages of a team: name, taking turns, archive, deletion, egress policy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rename(request: SignedInRequest, slug: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def member_shares(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Turn turns of members on or off. A GET, as after a new sign-in, only shows the team."""
+    """Set whether members take turns in the queue. A GET, as after a new sign-in, only shows the team."""
     if request.method == "POST":
         team = selectors.team_by_slug(request.user, slug)
         on = request.POST.get("member_shares") == "on"

@@ -36,7 +36,7 @@ WHOSE = [("mine", "Your own."), ("all", "All that you may see.")]
 class TokenFilter(filters.FilterSet):
     whose = filters.ChoiceFilter(
         choices=WHOSE,
-        method="of_whom",
+        method="filter_owner",
         label=(
             "`all` lists all tokens that you can see: those of service accounts of teams that you own, and "
             "for operators those of everyone. Default: `mine`, unless `owner`, `team` or `kind` is set."
@@ -48,37 +48,37 @@ class TokenFilter(filters.FilterSet):
     )
     kind = filters.ChoiceFilter(
         choices=AccountKind.choices,
-        method="of_kind",
+        method="filter_kind",
         label="Only tokens of people, or only those of service accounts.",
     )
     unused_days = filters.NumberFilter(
         min_value=0,
         max_value=MAX_DAYS,
-        method="unused",
+        method="filter_unused",
         label="Only tokens that were not used for this number of days.",
     )
     expires_days = filters.NumberFilter(
         min_value=0,
         max_value=MAX_DAYS,
-        method="expiring",
+        method="filter_expiring",
         label="Only tokens that expire within this number of days, or have expired.",
     )
 
-    def of_whom(self, queryset: ApiTokenQuerySet, _name: str, _value: str) -> QuerySet[ApiToken]:
+    def filter_owner(self, queryset: ApiTokenQuerySet, _name: str, _value: str) -> QuerySet[ApiToken]:
         # Evaluated with the other parameters in the view.
         return queryset
 
-    def of_kind(self, queryset: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
+    def filter_kind(self, queryset: ApiTokenQuerySet, _name: str, value: str) -> QuerySet[ApiToken]:
         return queryset.filter(owner__owning_team__isnull=value == AccountKind.PERSON)
 
     @extend_schema_field({**DAYS, "description": "Only tokens that were not used for this number of days."})
-    def unused(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
+    def filter_unused(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
         return selectors.tokens_unused_since(queryset, _days(-float(value)))
 
     @extend_schema_field(
         {**DAYS, "description": "Only tokens that expire within this number of days, or have expired."}
     )
-    def expiring(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
+    def filter_expiring(self, queryset: ApiTokenQuerySet, _name: str, value: Any) -> QuerySet[ApiToken]:
         return queryset.ending_by(_days(float(value)))
 
 

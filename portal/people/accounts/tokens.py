@@ -65,7 +65,9 @@ def create_token(
             Reason(AccountCode.TOKEN_NAMELESS), errors={"name": [Reason(AccountCode.TOKEN_PURPOSE)]}
         )
     _lock_user(user)
-    created = mint(user=user, name=name, scopes=requested, expires_at=expires_at, created_by=_maker(actor))
+    created = mint(
+        user=user, name=name, scopes=requested, expires_at=expires_at, created_by=_created_by(actor)
+    )
     _record(actor, created.token, AuditKind.TOKEN_CREATED, "created", {"scopes": requested})
     return created
 
@@ -102,7 +104,7 @@ def rotate_token(
         name=old.name,
         scopes=old.scopes,
         expires_at=expires_at,
-        created_by=_maker(actor),
+        created_by=_created_by(actor),
         replaces=old,
     )
     ends = now + timedelta(hours=overlap_hours)
@@ -283,7 +285,7 @@ def _lock_user(user: User) -> None:
         raise StateConflict(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
 
 
-def _maker(actor: User | SystemActor) -> User | None:
+def _created_by(actor: User | SystemActor) -> User | None:
     return None if isinstance(actor, SystemActor) else actor
 
 
@@ -291,7 +293,7 @@ def _record(
     actor: User | SystemActor,
     token: ApiToken,
     kind: AuditKind,
-    did: str,
+    action: str,
     data: dict[str, object] | None = None,
 ) -> None:
     own = not isinstance(actor, SystemActor) and actor.pk == token.owner_id
@@ -299,7 +301,7 @@ def _record(
         actor=actor,
         kind=kind,
         team=token.owner.owning_team,
-        message=f"{did} the token “{token.name}”" + ("" if own else f" of {token.owner.username}"),
+        message=f"{action} the token “{token.name}”" + ("" if own else f" of {token.owner.username}"),
         targets=sessions.audit_targets(token.owner),
         data={"token": str(token.pk), "owner": token.owner.username, **(data or {})},
     )

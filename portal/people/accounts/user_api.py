@@ -71,18 +71,18 @@ class CanAdministrateUsers(HasScope):
 
 class UserFilter(filters.FilterSet):
     q = filters.CharFilter(
-        method="search", label="Words to search for in username and e-mail address.", max_length=100
+        method="filter_words", label="Words to search for in username and e-mail address.", max_length=100
     )
     state = filters.ChoiceFilter(
         choices=[choice for choice in AccountState.choices if choice[0] != AccountState.DELETED],
-        method="of_status",
+        method="filter_status",
         label="Only accounts in this state.",
     )
     kind = filters.ChoiceFilter(
-        choices=AccountKind.choices, method="of_kind", label="Only people, or only service accounts."
+        choices=AccountKind.choices, method="filter_kind", label="Only people, or only service accounts."
     )
     role = filters.ChoiceFilter(
-        choices=SiteRole.choices, method="of_role", label="Only users with this role."
+        choices=SiteRole.choices, method="filter_role", label="Only users with this role."
     )
     mfa = filters.BooleanFilter(
         field_name="mfa_since",
@@ -92,26 +92,26 @@ class UserFilter(filters.FilterSet):
     )
     second_factor = filters.ChoiceFilter(
         choices=[(factors.NO_FACTOR, "None"), *SecondFactor.choices],
-        method="of_factor",
+        method="filter_factor",
         label="Only users with this second factor. `none`: people without one.",
     )
     team = filters.CharFilter(
         field_name="memberships__team__slug", label="Only those of members of this team, by slug."
     )
 
-    def search(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+    def filter_words(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return selectors.search_users(queryset, value)
 
-    def of_status(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+    def filter_status(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return queryset.with_state(value)
 
-    def of_kind(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+    def filter_kind(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return queryset.of_kind(value)
 
-    def of_role(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+    def filter_role(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return queryset.with_role(value)
 
-    def of_factor(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+    def filter_factor(self, queryset: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return factors.users_with_factor(queryset, value)
 
 

@@ -84,10 +84,10 @@ class Adapter(OpenIDConnectOAuth2Adapter):
             raise NotTrusted("there is no ID token")
         claims = verified(self.provider_config, self.openid_config, id_token)
         if self.provider_config.userinfo and self.openid_config.get("userinfo_endpoint"):
-            more = self._fetch_user_info(token.token)
-            if not isinstance(more, dict) or more.get("sub") != claims["sub"]:
+            userinfo = self._fetch_user_info(token.token)
+            if not isinstance(userinfo, dict) or userinfo.get("sub") != claims["sub"]:
                 raise NotTrusted("UserInfo is about somebody else")
-            claims = {**claims, **more, **{name: claims[name] for name in OF_THE_TOKEN if name in claims}}
+            claims = {**claims, **userinfo, **{name: claims[name] for name in OF_THE_TOKEN if name in claims}}
         nonce = str(claims.get("nonce", ""))
         return login_of(
             VerifiedIdentity(self.provider_config, {**claims, "_id_token": id_token}, nonce),

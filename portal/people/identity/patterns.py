@@ -1,4 +1,4 @@
-"""Cost of regular expressions that administrators write and other people's values are matched with."""
+"""Cost of matching other people's values with regular expressions that administrators write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 MAX_WAYS = 2**24
 """Three repeats on a value of 255 characters. Python tries these in about 0.1 s."""
 _MANY = 256
-"""Choices of a repeat without an upper bound."""
+"""Number of choices assumed for a repeat without an upper bound."""
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 
 

@@ -86,7 +86,7 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
     _link(actor, user, decision)
     _apply_changes(actor, user, decision)
     if decision.problems:
-        _tell_administrators(decision, reverse("identity:provider", args=[provider.id]))
+        _notify_administrators(decision, reverse("identity:provider", args=[provider.id]))
     return user, decision
 
 
@@ -102,7 +102,7 @@ def replace_grants(*, source: str, name: str, user: User, granted: Grants) -> No
     add_role_changes(decision, granted)
     _apply_changes(SystemActor(f"The rules of {name}"), user, decision)
     if decision.problems:
-        _tell_administrators(decision, reverse("identity:providers"))
+        _notify_administrators(decision, reverse("identity:providers"))
 
 
 def _actor(provider: Provider) -> SystemActor:
@@ -254,7 +254,7 @@ def _give_roles(actor: SystemActor, user: User, decision: SignInDecision) -> Non
             GivenRole.objects.filter(**key).delete()
 
 
-def _take_all(user: User, provider_id: str) -> None:
+def _remove_all_grants(user: User, provider_id: str) -> None:
     """Remove memberships and roles given by a provider's rules.
 
     Raises `StateConflict` if one cannot be removed.
@@ -267,7 +267,7 @@ def _take_all(user: User, provider_id: str) -> None:
         raise StateConflict(decision.problems[0])
 
 
-def _tell_administrators(decision: SignInDecision, path: str) -> None:
+def _notify_administrators(decision: SignInDecision, path: str) -> None:
     """Record grants that cannot be applied, and notify administrators unless they have an unread notice."""
     sentences = " ".join(sentence_of(problem) for problem in decision.problems)
     events.record(
@@ -353,7 +353,7 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
     if link is None:
         raise NotFound(Reason(IdentityCode.NO_SUCH_LINK))
     user = deactivation.lock_user(link.user)
-    _take_all(user, provider_id)
+    _remove_all_grants(user, provider_id)
     link.delete()
     ended = sessions.end_all(user)
     user.linked = IdentityLink.objects.filter(user=user).exclude(subject="").exists()

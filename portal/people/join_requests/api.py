@@ -105,12 +105,12 @@ class JoinFilter(filters.FilterSet):
 
 class TeamFilter(filters.FilterSet):
     q = filters.CharFilter(
-        method="search",
+        method="filter_words",
         max_length=100,
         label="Words to search for in the names of the team and its owners.",
     )
 
-    def search(self, teams: QuerySet[Team], name: str, value: str) -> QuerySet[Team]:
+    def filter_words(self, teams: QuerySet[Team], name: str, value: str) -> QuerySet[Team]:
         return selectors.search_teams(teams, value)
 
 

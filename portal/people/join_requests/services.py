@@ -192,8 +192,8 @@ def cancel(*, actor: User, request_id: UUID) -> JoinRequest:
     """Cancel one's own request. Idempotent. Raises `NotFound`, `NotAllowed` and `StateConflict`."""
     request = _locked_request(actor, request_id)
     if request.requester_id != actor.pk:
-        asker = {"username": request.requester.username}
-        raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_CANCELS_JOIN, asker))
+        requester = {"username": request.requester.username}
+        raise NotAllowed(Reason(JoinCode.ONLY_REQUESTER_CANCELS_JOIN, requester))
     if request.state != JoinState.CANCELLED:
         _cancel(request, actor)
     return request

@@ -79,5 +79,5 @@ def apply_changed_rules() -> int:
 def _rules() -> Provider:
     """Return SCIM's own rules together with those of the provider that its users sign in by."""
     scim = registry.scim()
-    more = registry.provider_by_id(scim.provider).rules if scim.provider else ()
-    return Provider(id=SOURCE, name=SOURCE, rules=(*scim.rules, *more))
+    provider_rules = registry.provider_by_id(scim.provider).rules if scim.provider else ()
+    return Provider(id=SOURCE, name=SOURCE, rules=(*scim.rules, *provider_rules))

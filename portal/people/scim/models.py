@@ -19,9 +19,9 @@ class ScimUserQuerySet(models.QuerySet["ScimUser"]):
 class ScimUser(models.Model):
     """An account managed by SCIM, with the id of the account. `user_name` is the provider's name for it.
 
-    `email_type` and `email_primary` are what the provider says of the account's address.
+    `email_type` and `email_primary` are the provider's values for the account's address.
     `switched_off`: SCIM deactivated the account and may reactivate it. The row of a removed user stays, so
-    that the provider can take the account up again.
+    that the provider can adopt the account again.
     """
 
     user = models.OneToOneField(

@@ -143,11 +143,11 @@ def _text_query(condition: Comparison, column: AttributeLookup) -> Q:
     if not isinstance(value, str):
         raise _unsupported(condition)
     loose = "i" if column.kind is Kind.TEXT else ""
-    how = {
+    lookup = {
         "eq": f"{loose}exact", "ne": f"{loose}exact", "co": f"{loose}contains", "sw": f"{loose}startswith",
         "ew": f"{loose}endswith", "gt": "gt", "ge": "gte", "lt": "lt", "le": "lte",
     }[condition.operator]  # fmt: skip
-    query = Q(**{f"{column.lookup}__{how}": value})
+    query = Q(**{f"{column.lookup}__{lookup}": value})
     return ~query if condition.operator == "ne" else query
 
 
@@ -163,11 +163,11 @@ def _boolean_query(condition: Comparison, lookup: str) -> Q:
 def _moment_query(condition: Comparison, lookup: str) -> Q:
     if condition.operator == "pr":
         return EVERYBODY
-    how = {"eq": "", "ne": "", "gt": "__gt", "ge": "__gte", "lt": "__lt", "le": "__lte"}
+    suffixes = {"eq": "", "ne": "", "gt": "__gt", "ge": "__gte", "lt": "__lt", "le": "__lte"}
     moment = _moment(condition.value)
-    if moment is None or condition.operator not in how:
+    if moment is None or condition.operator not in suffixes:
         raise _unsupported(condition)
-    query = Q(**{f"{lookup}{how[condition.operator]}": moment})
+    query = Q(**{f"{lookup}{suffixes[condition.operator]}": moment})
     return ~query if condition.operator == "ne" else query
 
 

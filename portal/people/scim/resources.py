@@ -91,7 +91,7 @@ def user_resource(row: ScimUser) -> dict[str, Any]:
         for group in row.groups.all()
     ]
     document = {**document, "groups": groups}
-    return _resource(USER, "User", row.pk, row, version, _assigned(document, "name", "emails", "groups"))
+    return _resource(USER, "User", row.pk, row, version, _without_empty(document, "name", "emails", "groups"))
 
 
 def group_document(row: ScimGroup, members: Iterable[UUID]) -> dict[str, Any]:
@@ -116,11 +116,11 @@ def group_resource(row: ScimGroup, *, members: bool = True) -> dict[str, Any]:
             }
             for member in row.members.all()
         ]
-    return _resource(GROUP, "Group", row.pk, row, str(row.version), _assigned(document, "members"))
+    return _resource(GROUP, "Group", row.pk, row, str(row.version), _without_empty(document, "members"))
 
 
-def _assigned(document: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the document without those of these attributes that are empty: RFC 7643, section 2.5."""
+def _without_empty(document: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the document without the attributes in `names` that are empty (RFC 7643, section 2.5)."""
     return {key: value for key, value in document.items() if value or key not in names}
 
 
@@ -154,16 +154,18 @@ def select_attributes(
             if name in included:
                 result[key] = value
             elif subs:
-                result[key] = _subs(value, lambda sub, subs=subs: sub.lower() in subs)
+                result[key] = _keep_sub_attributes(value, lambda sub, subs=subs: sub.lower() in subs)
         elif name not in excluded:
             subs = {path.partition(".")[2] for path in excluded if path.partition(".")[0] == name}
-            result[key] = _subs(value, lambda sub, subs=subs: sub.lower() not in subs) if subs else value
+            result[key] = (
+                _keep_sub_attributes(value, lambda sub, subs=subs: sub.lower() not in subs) if subs else value
+            )
     return result
 
 
-def _subs(value: Any, keep: Any) -> Any:
+def _keep_sub_attributes(value: Any, keep: Any) -> Any:
     if isinstance(value, list):
-        return [_subs(item, keep) for item in value]
+        return [_keep_sub_attributes(item, keep) for item in value]
     if isinstance(value, dict):
         return {key: item for key, item in value.items() if keep(key)}
     return value

@@ -33,7 +33,7 @@ from portal.people.scim.resources import GroupValues, UserValues
 MAX_NAMED = 100
 """Maximum number of members named in an audit entry."""
 _OF_PROVIDER = ("external_id", "display_name", "email_type", "email_primary")
-"""What is stored as the provider sends it, apart from the account."""
+"""Fields that are stored as the provider sends them, beside those of the account."""
 
 
 @transaction.atomic
@@ -68,12 +68,12 @@ def create_user(*, actor: SystemActor, values: UserValues) -> ScimUser:
             email_primary=values.email_primary,
         )
     else:
-        row = _take_up(actor, user, values.user_name)
-    _let_in(actor, row)
+        row = _adopt_user(actor, user, values.user_name)
+    _link_to_provider(actor, row)
     return update_user(actor=actor, row=row, values=values)
 
 
-def _take_up(actor: SystemActor, user: User, user_name: str) -> ScimUser:
+def _adopt_user(actor: SystemActor, user: User, user_name: str) -> ScimUser:
     """Take over an existing account: one that SCIM had removed, or any if the settings permit it.
 
     Never an account with site roles, because the operator of the provider would gain them. Raises
@@ -105,7 +105,7 @@ def _take_up(actor: SystemActor, user: User, user_name: str) -> ScimUser:
     return row
 
 
-def _let_in(actor: SystemActor, row: ScimUser) -> None:
+def _link_to_provider(actor: SystemActor, row: ScimUser) -> None:
     """Link the account to the configured sign-in provider, by name, at the user's first sign-in."""
     provider_id = registry.scim().provider
     if provider_id and not IdentityLink.objects.filter(provider=provider_id, user=row.user).exists():
@@ -136,7 +136,7 @@ def update_user(*, actor: SystemActor, row: ScimUser, values: UserValues) -> Sci
             targets=sessions.audit_targets(user),
             data={"username": user.username, **sent},
         )
-    _switch(actor, row, user, active=values.active)
+    _set_active(actor, row, user, active=values.active)
     grants.apply_grants([row])
     return ScimUser.objects.select_related("user").get(pk=row.pk)
 
@@ -165,7 +165,7 @@ def _require_free_email(email: str, *, besides: User | None = None) -> None:
         raise uniqueness(Reason(ScimCode.EMAIL_EXISTS))
 
 
-def _switch(actor: SystemActor, row: ScimUser, user: User, *, active: bool) -> None:
+def _set_active(actor: SystemActor, row: ScimUser, user: User, *, active: bool) -> None:
     """Deactivate the account, or reactivate it if SCIM deactivated it. Idempotent.
 
     Raises `ScimRefusal` for an account deactivated by an administrator.
@@ -191,7 +191,7 @@ def remove_user(*, actor: SystemActor, row: ScimUser) -> None:
     Raises `StateConflict` (the last administrator; workspaces that would be deleted).
     """
     user = deactivation.lock_user(row.user)
-    _switch(actor, row, user, active=False)
+    _set_active(actor, row, user, active=False)
     _leave_groups(row)
     row.removed_at = timezone.now()
     row.save(update_fields=["removed_at", "changed_at"])
@@ -262,10 +262,10 @@ def update_group(*, actor: SystemActor, group: ScimGroup, values: GroupValues) -
 def remove_group(*, actor: SystemActor, group: ScimGroup) -> None:
     """Delete a group and its grants."""
     members = list(group.members.select_related("user"))
-    gave = grants.grants_anything(grants.names_of(group))
+    granted = grants.grants_anything(grants.names_of(group))
     _record(actor, AuditKind.SCIM_GROUP_DELETED, group, f"deleted the group {group}", removed=members)
     group.delete()
-    if gave:
+    if granted:
         grants.apply_grants(members)
 
 

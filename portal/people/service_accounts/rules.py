@@ -180,12 +180,12 @@ def _require_manage(actor: User | SystemActor, account: User) -> None:
     require_manage_team(actor, account.owning_team)
 
 
-def _record(actor: User | SystemActor, rule: TrustRule, kind: AuditKind, did: str) -> None:
+def _record(actor: User | SystemActor, rule: TrustRule, kind: AuditKind, action: str) -> None:
     events.record(
         actor=actor,
         kind=kind,
         team=rule.account.owning_team,
-        message=f"{did} the trust rule “{rule.name}” of {rule.account.username}",
+        message=f"{action} the trust rule “{rule.name}” of {rule.account.username}",
         targets=sessions.audit_targets(rule.account),
         data={
             "rule": str(rule.pk),

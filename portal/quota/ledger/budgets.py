@@ -217,11 +217,11 @@ def store_spending(
     now = now or timezone.now()
     rows = Budget.objects.order_by("team_id").values_list("team_id", "team__slug")
     rows = rows.filter(team=only) if only is not None else rows
-    return sum(_take(key, month, spent.get(slug, 0), now) for key, slug in rows)
+    return sum(_store_team_spending(key, month, spent.get(slug, 0), now) for key, slug in rows)
 
 
 @transaction.atomic
-def _take(team_id: UUID, month: date, spent: int, now: datetime) -> int:
+def _store_team_spending(team_id: UUID, month: date, spent: int, now: datetime) -> int:
     row = Budget.objects.select_for_update(of=("self",)).select_related("team").filter(team=team_id).first()
     if row is None or (row.month is not None and row.month > month):
         return 0

@@ -52,13 +52,13 @@ def budget(request: SignedInRequest, slug: str) -> HttpResponse:
     team = limits.team_for(request.user, slug)
     if request.method == "POST":
         try:
-            messages.success(request, _do_budget(request, team))
+            messages.success(request, _execute_budget_action(request, team))
         except PortalError as error:
             messages.error(request, error.sentence)
     return redirect(f"{reverse('home:team', args=[team.slug])}#budget")
 
 
-def _do_budget(request: SignedInRequest, team: Team) -> str:
+def _execute_budget_action(request: SignedInRequest, team: Team) -> str:
     action, expected = request.POST.get("do"), etags.expected_versions(request)
     if action == "remove":
         budgets.remove_budget(actor=request.user, team=team, expected=expected)

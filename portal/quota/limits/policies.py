@@ -28,25 +28,25 @@ def sees_every_team(actor: User | SystemActor) -> bool:
 
 
 def require_view_team(actor: User | SystemActor, team: Team) -> None:
-    """Raises `NotFound`: the existence of an invisible team is not revealed."""
+    """Raise `NotFound`: the existence of an invisible team is not revealed."""
     if not may_view_team(actor, team):
         raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": team.slug}))
 
 
-def may_split(actor: User | SystemActor, team: Team) -> bool:
+def may_set_member_caps(actor: User | SystemActor, team: Team) -> bool:
     """Return whether the actor may set member caps of the team."""
     return isinstance(actor, SystemActor) or actor.operates or is_owner(actor, team)
 
 
-def require_split(actor: User | SystemActor, team: Team) -> None:
-    if not may_split(actor, team):
+def require_set_member_caps(actor: User | SystemActor, team: Team) -> None:
+    if not may_set_member_caps(actor, team):
         owners = team.memberships.filter(role=Role.OWNER).values_list("user__username", flat=True)
         params = {"team": team.name, "owners": list(owners[:MAX_OWNERS_NAMED])}
         raise NotAllowed(Reason(QuotaCode.ONLY_OWNERS_SPLIT, params))
 
 
 def require_see_limits(actor: User | SystemActor) -> None:
-    """Raises `NotAllowed` unless the actor may see the page of all limits: operators and auditors."""
+    """Raise `NotAllowed` unless the actor may see the page of all limits: operators and auditors."""
     if not isinstance(actor, SystemActor) and not actor.sees_all:
         raise NotAllowed(Reason(QuotaCode.ONLY_OPERATORS_SET_LIMITS))
 
@@ -87,7 +87,7 @@ def may_reserve(actor: User | SystemActor, team: Team) -> bool:
 
 
 def require_reserve(actor: User | SystemActor, team: Team) -> None:
-    """Raises `NotFound` if the actor may not see the team, `NotAllowed` if the actor only sees it."""
+    """Raise `NotFound` if the actor may not see the team, `NotAllowed` if the actor only sees it."""
     require_view_team(actor, team)
     if not may_reserve(actor, team):
         raise NotAllowed(Reason(QuotaCode.ONLY_OWNERS_RESERVE, {"team": team.name}))

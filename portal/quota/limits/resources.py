@@ -86,13 +86,13 @@ def is_resource(value: str) -> bool:
 
 
 def validate_resource(value: str) -> None:
-    """Raises ValidationError unless the value names a resource."""
+    """Raise ValidationError unless the value names a resource."""
     if not is_resource(value):
         raise ValidationError(message_of(Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": value})))
 
 
 def validate_amounts(value: Any) -> None:
-    """Raises ValidationError unless the value maps resources to positive amounts."""
+    """Raise ValidationError unless the value maps resources to positive amounts."""
     if not isinstance(value, Mapping) or not value:
         raise ValidationError(_("Enter at least one resource and its amount."))
     for resource, amount in value.items():

@@ -29,7 +29,7 @@ def share_of(taken: int, lendable: int, weight_milli: int) -> int:
 
 
 def dominant_share(node: Node, averages: Amounts | None = None) -> int:
-    """Return the largest borrowed part of the lendable over all resources, divided by weight; 0 within quota.
+    """Return the largest borrowed part of the lendable amount of any resource, by weight; 0 within quota.
 
     `averages` (recently borrowed amounts, `decay_average`) count as much as currently borrowed ones.
     """
@@ -44,7 +44,7 @@ def dominant_share(node: Node, averages: Amounts | None = None) -> int:
 
 
 def fair_parts(share: int, node: Node) -> int:
-    """Return a share in fair shares: `SHARE_ONE` if the node uses the part that its weight entitles it to.
+    """Return a share as a multiple of the node's fair share: `SHARE_ONE` if the node uses exactly that.
 
     The fair share is its weight over the sum of weights in its cohort. So the result depends neither on the
     number of nodes nor on the scale of weights.

@@ -20,7 +20,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Fungibility:
-    """When a request takes its next flavor, with the defaults of Kueue's `flavorFungibility`.
+    """When a request tries its next flavor, with the defaults of Kueue's `flavorFungibility`.
 
     - `borrow_first`: it borrows quota for a flavor before it tries the next one (`whenCanBorrow: Borrow`).
     - `preempt_first`: it preempts for a flavor before it tries the next one (`whenCanPreempt: Preempt`).

@@ -45,9 +45,9 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
     if request.method != "POST":
         return redirect("home:team", slug)
     team = accounts.team_by_slug(request.user, slug)
-    policies.require_split(request.user, team)
+    policies.require_set_member_caps(request.user, team)
     username = strip_nul(request.POST.get("username", ""))
-    who = username or _("each member")
+    member = username or _("each member")
     expected = etags.expected_versions(request)
     try:
         user = User.objects.filter(username=username).first() if username else None
@@ -58,7 +58,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
             done = limits.remove_member_cap(
                 actor=request.user, team=team, user=user, resource=resource, expected=expected
             )
-            text = _("Cap of %(who)s removed.") % {"who": who}
+            text = _("Cap of %(who)s removed.") % {"who": member}
         else:
             amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
@@ -70,7 +70,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
                 expected=expected,
             )
             text = _("Cap of %(who)s set to %(amount)s.") % {
-                "who": who,
+                "who": member,
                 "amount": format_resource_amount(resource, amount),
             }
     except PortalError as error:

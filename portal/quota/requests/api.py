@@ -217,10 +217,10 @@ class GrantFilter(filters.FilterSet):
         field_name="user__username", label="Username of the member whose cap the grant raises."
     )
     active = filters.BooleanFilter(
-        method="only_active", label="Only grants in effect, or only those that are not."
+        method="filter_active", label="Only grants in effect, or only those that are not."
     )
 
-    def only_active(self, grants: GrantQuerySet, name: str, value: bool) -> GrantQuerySet:
+    def filter_active(self, grants: GrantQuerySet, name: str, value: bool) -> GrantQuerySet:
         lasting = Grant.objects.active(timezone.now()).values("pk")
         return grants.filter(pk__in=lasting) if value else grants.exclude(pk__in=lasting)
 

@@ -150,20 +150,20 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
     """Return the evidence by request id."""
     if not requests:
         return {}
-    world = _load_world()
+    rows = _load_rows()
     teams = {request.team_id for request in requests}
-    holdings = _load_holdings(teams, world.now, requests)
-    idle = _idle_counts(teams, world.now)
+    holdings = _load_holdings(teams, rows.now, requests)
+    idle = _idle_counts(teams, rows.now)
     earlier = _decided_requests(requests)
     balances = {
         account.team_id: account.quota + account.credit - account.spent
         for account in LedgerAccount.objects.filter(team__in=teams)
     }
     gpus = {request.team_id for request in requests if _is_accelerator(request.resource)}
-    uses = gpu_uses(gpus, world.now - PERIOD, now=world.now) if gpus else {}
+    uses = gpu_uses(gpus, rows.now - PERIOD, now=rows.now) if gpus else {}
     return {
         request.pk: _build_evidence(
-            request, world, holdings, idle, uses, earlier, balances.get(request.team_id)
+            request, rows, holdings, idle, uses, earlier, balances.get(request.team_id)
         )
         for request in requests
     }
@@ -171,7 +171,7 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
 
 def _build_evidence(
     request: QuotaRequest,
-    world: _EvidenceRows,
+    rows: _EvidenceRows,
     holdings: _PastUsage,
     idle: Mapping[tuple[UUID, str], IdleAccelerators],
     uses: Mapping[UUID, GpuUse],
@@ -181,8 +181,8 @@ def _build_evidence(
     team, user = request.team_id, request.requester_id
     resource = resources.GPU if request.resource == resources.GPU_HOURS else request.resource
     own = request.kind == RequestKind.MEMBER_CAP
-    size, free = world.remaining(resource)
-    root = world.roots.get(world.root_of[team]) if team in world.root_of else None
+    size, free = rows.remaining(resource)
+    root = rows.roots.get(rows.root_of[team]) if team in rows.root_of else None
     raises_quota = request.kind == RequestKind.QUOTA
     return Evidence(
         request=request,
@@ -193,23 +193,21 @@ def _build_evidence(
         workspaces=len(
             holdings.workspaces_of_user.get((team, user), ()) if own else holdings.workspaces.get(team, ())
         ),
-        used=world.used_by_user.get((team, user, resource), 0)
-        if own
-        else world.used.get((team, resource), 0),
+        used=rows.used_by_user.get((team, user, resource), 0) if own else rows.used.get((team, resource), 0),
         idle=idle.get((team, resource)),
-        quota=world.quota(team, resource),
-        grant=world.grant.get((team, resource), 0),
+        quota=rows.quota(team, resource),
+        grant=rows.grant.get((team, resource), 0),
         cohort=root.name if root else "",
-        cohort_left=_cohort_left(world, team, resource),
+        cohort_left=_cohort_left(rows, team, resource),
         size=size,
         committed=sum(
             amount
-            for table in (world.nominal, world.cohort_nominal, world.grant)
+            for table in (rows.nominal, rows.cohort_nominal, rows.grant)
             for (_, name), amount in table.items()
             if name == resource
         ),
         free=free,
-        borrowers=_borrowers(world, team, resource, max(0, request.amount - (free or 0)))
+        borrowers=_borrowers(rows, team, resource, max(0, request.amount - (free or 0)))
         if raises_quota and free is not None
         else (),
         earlier=tuple(row for row in earlier.get((team, request.resource), ()) if row.pk != request.pk)[
@@ -220,30 +218,30 @@ def _build_evidence(
     )
 
 
-def _cohort_left(world: _EvidenceRows, team: UUID, resource: str) -> int | None:
-    peers = world.peers(team)
+def _cohort_left(rows: _EvidenceRows, team: UUID, resource: str) -> int | None:
+    peers = rows.peers(team)
     if not peers:
         return None
-    quotas = [quota for peer in peers if (quota := world.quota(peer, resource)) is not None]
+    quotas = [quota for peer in peers if (quota := rows.quota(peer, resource)) is not None]
     own = [
-        world.cohort_nominal[cohort, resource]
-        for cohort in world.cohorts_in.get(world.root_of[team], ())
-        if (cohort, resource) in world.cohort_nominal
+        rows.cohort_nominal[cohort, resource]
+        for cohort in rows.cohorts_in.get(rows.root_of[team], ())
+        if (cohort, resource) in rows.cohort_nominal
     ]
     if not quotas and not own:
         return None
-    return max(0, sum(quotas) + sum(own) - sum(world.used.get((peer, resource), 0) for peer in peers))
+    return max(0, sum(quotas) + sum(own) - sum(rows.used.get((peer, resource), 0) for peer in peers))
 
 
-def _borrowers(world: _EvidenceRows, team: UUID, resource: str, needed: int) -> tuple[BorrowingTeam, ...]:
+def _borrowers(rows: _EvidenceRows, team: UUID, resource: str, needed: int) -> tuple[BorrowingTeam, ...]:
     """Return the cohort's largest borrowers, up to `needed`."""
-    if not needed or not world.reclaims.get(team, True):
+    if not needed or not rows.reclaims.get(team, True):
         return ()
     over = []
-    for peer in world.peers(team):
-        borrowed = world.used.get((peer, resource), 0) - (world.quota(peer, resource) or 0)
+    for peer in rows.peers(team):
+        borrowed = rows.used.get((peer, resource), 0) - (rows.quota(peer, resource) or 0)
         if peer != team and borrowed > 0:
-            over.append((borrowed, world.names[peer]))
+            over.append((borrowed, rows.names[peer]))
     holders = []
     for borrowed, name in sorted(over, reverse=True):
         if needed <= 0:
@@ -256,45 +254,45 @@ def _borrowers(world: _EvidenceRows, team: UUID, resource: str, needed: int) -> 
 # --- Queries ----------------------------------------------------------------------------------------
 
 
-def _load_world() -> _EvidenceRows:
-    world = _EvidenceRows(
+def _load_rows() -> _EvidenceRows:
+    rows = _EvidenceRows(
         timezone.now(),
         counts=counting.site(),
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
     )
     for team, owner, amounts in _iter_charged():
         for resource, amount in amounts.items():
-            world.used[team, resource] = world.used.get((team, resource), 0) + amount
+            rows.used[team, resource] = rows.used.get((team, resource), 0) + amount
             key = (team, owner, resource)
-            world.used_by_user[key] = world.used_by_user.get(key, 0) + amount
+            rows.used_by_user[key] = rows.used_by_user.get(key, 0) + amount
     for team, cohort, resource, nominal in Quota.objects.values_list(
         "team_id", "cohort_id", "resource", "quota"
     ):
         if team is not None:
-            world.nominal[team, resource] = nominal
+            rows.nominal[team, resource] = nominal
         else:
-            world.cohort_nominal[cohort, resource] = nominal
+            rows.cohort_nominal[cohort, resource] = nominal
     for team, resource, amount in (
-        Grant.objects.active(world.now)
+        Grant.objects.active(rows.now)
         .filter(user=None)
         .order_by()
         .values_list("team_id", "resource")
         .annotate(Sum("amount"))
     ):
-        world.grant[team, resource] = amount
+        rows.grant[team, resource] = amount
     cohorts = {cohort.pk: cohort for cohort in Cohort.objects.all()}
     for pk in cohorts:
         root = _root(pk, cohorts)
-        world.roots[root] = cohorts[root]
-        world.cohorts_in.setdefault(root, set()).add(pk)
+        rows.roots[root] = cohorts[root]
+        rows.cohorts_in.setdefault(root, set()).add(pk)
     for team, name, cohort, reclaim in TeamShare.objects.values_list(
         "team_id", "team__name", "cohort_id", "reclaim"
     ):
-        world.names[team] = name
-        world.reclaims[team] = reclaim
+        rows.names[team] = name
+        rows.reclaims[team] = reclaim
         if cohort is not None:
-            world.root_of[team] = _root(cohort, cohorts)
-    return world
+            rows.root_of[team] = _root(cohort, cohorts)
+    return rows
 
 
 def _iter_charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:

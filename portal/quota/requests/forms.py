@@ -17,7 +17,7 @@ from portal.quota.limits import resources
 from portal.quota.requests.models import RequestKind
 
 NO_END = ""
-LASTS = [
+DURATIONS = [
     ("4", _("4 hours")),
     ("8", _("8 hours")),
     ("24", _("1 day")),
@@ -28,7 +28,7 @@ LASTS = [
     ("2160", _("90 days")),
     (NO_END, _("No end")),
 ]
-AS_ASKED = "asked"
+AS_REQUESTED = "asked"
 MAX_AMOUNT = Decimal(10**12)
 
 
@@ -62,7 +62,7 @@ class Amount(forms.DecimalField):
 
 
 class AskForm(forms.Form):
-    """The form of a request: what more, for how long, and why."""
+    """The form of a request: resource and amount, duration, and justification."""
 
     team = forms.ChoiceField()
     kind = forms.ChoiceField(
@@ -75,7 +75,7 @@ class AskForm(forms.Form):
     )
     resource = forms.ChoiceField(label=_("Resource"))
     amount = Amount(label=_("Additional amount"))
-    lasts = forms.ChoiceField(label=_("Duration"), choices=LASTS, required=False, initial="168")
+    lasts = forms.ChoiceField(label=_("Duration"), choices=DURATIONS, required=False, initial="168")
     note = forms.CharField(
         label=_("Purpose"),
         max_length=2000,
@@ -110,15 +110,15 @@ class DecideForm(forms.Form):
     lasts = forms.ChoiceField(
         label=_("Until"),
         required=False,
-        choices=[(AS_ASKED, _("As requested")), *LASTS[:-1]],
-        initial=AS_ASKED,
+        choices=[(AS_REQUESTED, _("As requested")), *DURATIONS[:-1]],
+        initial=AS_REQUESTED,
     )
     note = forms.CharField(max_length=2000, required=False)
 
     def until(self) -> datetime | None:
         """Return the chosen end, or None for the requested one."""
-        chosen = self.cleaned_data.get("lasts") or AS_ASKED
-        return None if chosen == AS_ASKED else end_after(chosen)
+        chosen = self.cleaned_data.get("lasts") or AS_REQUESTED
+        return None if chosen == AS_REQUESTED else end_after(chosen)
 
 
 class RuleForm(forms.Form):
@@ -153,4 +153,4 @@ class DelegationForm(forms.Form):
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
     )
-    lasts = forms.ChoiceField(label=_("Duration"), choices=LASTS[:-1], initial="168")
+    lasts = forms.ChoiceField(label=_("Duration"), choices=DURATIONS[:-1], initial="168")

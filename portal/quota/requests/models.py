@@ -1,4 +1,4 @@
-"""Models of requests for more, and of rules that approve some automatically."""
+"""Models of requests for more quota or GPU-hours, and of rules that approve some automatically."""
 
 from __future__ import annotations
 

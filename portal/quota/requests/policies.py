@@ -72,7 +72,7 @@ def is_large(request: QuotaRequest, amount: int | None) -> bool:
 
 
 def require_decide(actor: User, request: QuotaRequest) -> None:
-    """Raises `NotAllowed` unless the actor may decide this request."""
+    """Raise `NotAllowed` unless the actor may decide this request."""
     if request.kind == RequestKind.MEMBER_CAP:
         if not (actor.operates or is_owner(actor, request.team)):
             raise NotAllowed(Reason(RequestCode.ONLY_OWNERS_DECIDE_CAPS, {"team": request.team.name}))
@@ -87,7 +87,7 @@ def require_decide(actor: User, request: QuotaRequest) -> None:
 
 
 def require_revoke(actor: User, grant: Grant) -> None:
-    """Raises `NotAllowed` unless the actor may revoke the grant, as those who decide such requests."""
+    """Raise `NotAllowed` unless the actor may revoke the grant, as those who decide such requests."""
     if grant.user_id is None:
         allowed = may_decide_all(actor)
     else:

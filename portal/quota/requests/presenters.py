@@ -152,19 +152,19 @@ class RequestCard:
 
 
 def present_request(
-    actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any
+    actor: User, request: QuotaRequest, evidence: Evidence | None = None, **fields: Any
 ) -> RequestCard:
     """Return the request with the actions that the actor may take."""
     grant = getattr(request, "grant", None)
-    barred = evidence is not None and _has_bar(request)
+    shows_bar = evidence is not None and _has_bar(request)
     return RequestCard(
         request=request,
         evidence=evidence,
         may_decide=selectors.may_decide(actor, request),
         may_revoke=grant is not None and selectors.may_revoke(actor, grant),
         may_cancel=request.state == RequestState.OPEN and request.requester_id == actor.pk,
-        bar=limits.resource_usage(request.team, request.resource) if barred else None,
-        **more,
+        bar=limits.resource_usage(request.team, request.resource) if shows_bar else None,
+        **fields,
     )
 
 
@@ -195,7 +195,7 @@ def lines(evidence: Evidence) -> list[EvidenceLine]:
     """Return the evidence as labelled lines, most relevant first."""
     request = evidence.request
     name = evidence.counted_in
-    rows = [EvidenceLine(_("Current"), _standing(evidence), "standing")]
+    rows = [EvidenceLine(_("Current"), _usage_against_quota(evidence), "standing")]
     if evidence.balance is not None:
         left = format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance))
         rows.append(EvidenceLine(_("Budget left"), left, "budget"))
@@ -251,7 +251,7 @@ def _site(evidence: Evidence) -> str:
     return text
 
 
-def _standing(evidence: Evidence) -> str:
+def _usage_against_quota(evidence: Evidence) -> str:
     name = evidence.counted_in
     used = format_resource_amount(name, evidence.used)
     if evidence.of_user:

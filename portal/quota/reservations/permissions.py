@@ -26,7 +26,7 @@ from portal.quota.reservations.models import BookingPermission
 
 
 def require_grant(actor: User) -> None:
-    """Raises `NotAllowed` unless the actor is an approver or administrator; delegates do not qualify."""
+    """Raise `NotAllowed` unless the actor is an approver or administrator; delegates do not qualify."""
     if not approvers.is_approver(actor):
         raise NotAllowed(Reason(ReservationCode.ONLY_APPROVERS_PERMIT))
 

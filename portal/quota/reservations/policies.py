@@ -62,7 +62,7 @@ def may_decide(actor: User, row: Reservation) -> bool:
 
 
 def require_decide(actor: User, row: Reservation) -> None:
-    """Raises `NotAllowed` unless the actor may decide this reservation."""
+    """Raise `NotAllowed` unless the actor may decide this reservation."""
     quotas.require_book(actor)
     author_ids = {row.created_by_id, row.changed_by_id}
     if actor.pk in author_ids and not approvers.is_only_superuser(actor):

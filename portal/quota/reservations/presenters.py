@@ -91,16 +91,18 @@ def week_bounds(first: date) -> tuple[datetime, datetime]:
 def week(
     first: date,
     rows: Iterable[Reservation],
-    there: Mapping[str, int],
+    site_amounts: Mapping[str, int],
     visible_teams: set[object] | None,
     today: date,
 ) -> Week:
     """Return the week of `rows`, sorted by start.
 
-    `there`: the site's amounts; `visible_teams`: as `known_teams`.
+    `site_amounts`: the site's amounts; `visible_teams`: as `known_teams`.
     """
     listed = list(rows)
-    names = sort_resources({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
+    names = sort_resources(
+        {*site_amounts, *(name for row in listed for name in row.amounts)} - {resources.GPU}
+    )
     booked = [
         BookedSlot(row.team.name, row.amounts, int(row.starts_at.timestamp()), int(row.ends_at.timestamp()))
         for row in listed
@@ -123,11 +125,11 @@ def week(
                     today=day == today,
                     entries=tuple(_entry(row, name, start, end, visible_teams) for row in inside),
                     booked=format_amount(name, most) if most else "",
-                    full=most >= there.get(name, 0) > 0,
+                    full=most >= site_amounts.get(name, 0) > 0,
                 )
             )
         lines.append(
-            ResourceWeek(format_resource(name), format_amount(name, there.get(name, 0)), tuple(cells))
+            ResourceWeek(format_resource(name), format_amount(name, site_amounts.get(name, 0)), tuple(cells))
         )
     return Week(first, tuple(lines))
 

@@ -1,4 +1,4 @@
-"""Queries for reservations, and whether more fits in addition."""
+"""Queries for reservations, and checks whether another one fits."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Amounts = Mapping[str, int]
 
 def bookable_amounts() -> dict[str, int]:
     """Return resources that can be reserved with the site's amounts: accelerators in service."""
-    there = {
+    bookable = {
         name: amount
         for name, amount in site_capacity().items()
         if resources.is_accelerator(name) or name == resources.GPU
     }
-    return {name: there[name] for name in sort_resources(there)}
+    return {name: bookable[name] for name in sort_resources(bookable)}
 
 
 def visible_to(actor: User | SystemActor) -> Q:
@@ -87,7 +87,7 @@ def reservations_of_team(team: Team) -> QuerySet[Reservation]:
 def bookings_between(
     start: datetime, end: datetime | None = None, but: UUID | None = None
 ) -> list[BookedSlot]:
-    """Return what is booked within the period, for `slots`."""
+    """Return the booked slots within the period."""
     rows = Reservation.objects.filter(state=ReservationState.BOOKED, ends_at__gt=start)
     if end is not None:
         rows = rows.filter(starts_at__lt=end)
@@ -121,36 +121,36 @@ class Check:
 
 def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | None = None) -> Check:
     """Return whether `amounts` fit beside other reservations (except `but`) at every moment of the period."""
-    there = bookable_amounts()
+    bookable = bookable_amounts()
     start_s, end_s = int(starts_at.timestamp()), int(ends_at.timestamp())
     others = bookings_between(starts_at, but=but)
-    collision = slots.find_clash(amounts, start_s, end_s, others, there)
-    if collision is None:
+    conflict = slots.find_conflict(amounts, start_s, end_s, others, bookable)
+    if conflict is None:
         peaks = [
-            [name, slots.peak(name, start_s, end_s, others), there.get(name, 0)]
+            [name, slots.peak(name, start_s, end_s, others), bookable.get(name, 0)]
             for name in sort_resources(amounts)
         ]
         return Check(True, Reason(ReservationCode.FITS, {"peaks": peaks}))
-    free_s = slots.earliest_fitting_start(amounts, start_s, end_s, others, there)
+    free_s = slots.earliest_fitting_start(amounts, start_s, end_s, others, bookable)
     next_start = datetime.fromtimestamp(free_s, UTC) if free_s is not None else None
-    return Check(False, _clash_reason(collision, next_start), next_start, collision)
+    return Check(False, _conflict_reason(conflict, next_start), next_start, conflict)
 
 
-def _clash_reason(collision: SlotConflict, next_start: datetime | None) -> Reason:
+def _conflict_reason(conflict: SlotConflict, next_start: datetime | None) -> Reason:
     params: dict[str, Any] = {
-        "resource": collision.resource,
-        "capacity": collision.capacity,
-        "wanted": collision.wanted,
-        "left": collision.remaining,
+        "resource": conflict.resource,
+        "capacity": conflict.capacity,
+        "wanted": conflict.wanted,
+        "left": conflict.remaining,
         "next_start": next_start.isoformat() if next_start else None,
     }
-    if not collision.holders:
+    if not conflict.holders:
         return Reason(ReservationCode.SITE_TOO_SMALL, params)
     params |= {
-        "booked": collision.booked,
-        "holders": [list(holder) for holder in collision.holders],
-        "at": datetime.fromtimestamp(collision.at_s, UTC).isoformat(),
-        "until": datetime.fromtimestamp(collision.until_s, UTC).isoformat(),
+        "booked": conflict.booked,
+        "holders": [list(holder) for holder in conflict.holders],
+        "at": datetime.fromtimestamp(conflict.at_s, UTC).isoformat(),
+        "until": datetime.fromtimestamp(conflict.until_s, UTC).isoformat(),
     }
     return Reason(ReservationCode.BOOKED_BY_OTHERS, params)
 

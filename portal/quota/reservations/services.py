@@ -111,7 +111,7 @@ def request(
 
 @transaction.atomic
 def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
-    """Book a requested reservation. For approvers and operators; raises as `request`.
+    """Book a requested reservation. For approvers and operators; raises like `request`.
 
     Also raises `StateConflict` if it has been decided or is over, and `PreconditionFailed` if it differs from
     what was `expected`.
@@ -140,7 +140,7 @@ def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = eta
 def deny(
     *, actor: User, reservation_id: UUID, note: str, expected: frozenset[str] = etags.ANY
 ) -> Reservation:
-    """Deny a requested reservation, with a note. For approvers and operators; raises as `approve`."""
+    """Deny a requested reservation, with a note. For approvers and operators; raises like `approve`."""
     reservation = _locked(actor, reservation_id)
     decisions.require_decide(actor, reservation)
     _require_open(reservation)
@@ -202,13 +202,13 @@ def cancel_all_in_team(event: TeamArchived | TeamDeletionStarted) -> None:
 def hand_over_all_of(event: UserDeactivated) -> None:
     """Cancel the requests of a deactivated user; booked reservations pass to an owner of the team."""
     now = timezone.now()
-    theirs = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")
-    for row in theirs.filter(state=ReservationState.REQUESTED).select_for_update(of=("self",)):
+    reservations = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")
+    for row in reservations.filter(state=ReservationState.REQUESTED).select_for_update(of=("self",)):
         row.state = ReservationState.CANCELLED
         row.save(update_fields=["state"])
         _refresh_approvals(row)
         _record(event.actor, row, "cancelled", f"cancelled “{row.title}” of {row.team.name}, {_span(row)}")
-    for row in theirs.filter(state=ReservationState.BOOKED).select_for_update(of=("self",)):
+    for row in reservations.filter(state=ReservationState.BOOKED).select_for_update(of=("self",)):
         row.created_by = owners_of(row.team).order_by("username").first()
         row.save(update_fields=["created_by"])
     permissions.end_all_of(event.user, event.actor)
@@ -225,7 +225,7 @@ def change(
     ends_at: datetime,
     expected: frozenset[str] = etags.ANY,
 ) -> Reservation:
-    """Change a reservation. Raises as `request`, and `PreconditionFailed`.
+    """Change a reservation. Raises like `request`, and `PreconditionFailed`.
 
     A requested one can be changed freely, and its last editor becomes the requester. A booked one can only be
     reduced, in amounts or to a shorter period within its own, except by users who book without approval. The
@@ -407,18 +407,18 @@ def _clean_amounts(amounts: Amounts) -> dict[str, int] | Reason:
     """Return the amounts with normalised resource names, or the reason why they are invalid."""
     if not 0 < len(amounts) <= MAX_RESOURCES:
         return Reason(ReservationCode.RESOURCES_COUNT, {"max": MAX_RESOURCES})
-    there = selectors.bookable_amounts()
+    bookable = selectors.bookable_amounts()
     cleaned: dict[str, int] = {}
     for key, amount in amounts.items():
         name = key.strip().lower()
-        if name not in there:
+        if name not in bookable:
             if not resources.is_resource(name):
                 return Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name})
-            return Reason(ReservationCode.NOT_RESERVABLE, {"resource": name, "known": list(there)})
+            return Reason(ReservationCode.NOT_RESERVABLE, {"resource": name, "known": list(bookable)})
         if not isinstance(amount, int) or isinstance(amount, bool) or amount <= 0:
             return Reason(ReservationCode.RESERVE_NOTHING, {"resource": name})
-        if amount > there[name]:
-            params = {"resource": name, "capacity": there[name], "wanted": amount}
+        if amount > bookable[name]:
+            params = {"resource": name, "capacity": bookable[name], "wanted": amount}
             return Reason(ReservationCode.MORE_THAN_SITE_HAS, params)
         cleaned[name] = amount
     return cleaned

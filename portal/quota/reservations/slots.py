@@ -1,4 +1,4 @@
-"""Whether a reservation fits in addition to others at every moment. Pure.
+"""Checks whether a reservation fits beside others at every moment. Pure.
 
 Times are seconds since 1970, ends are exclusive, amounts in base units. Stored amounts count like those of
 workspaces (`add_models_to_total`): GPUs of a model also count as GPUs of any model. Users enter them
@@ -67,10 +67,10 @@ def _model_total(amounts: Amounts) -> int:
     )
 
 
-def find_clash(
+def find_conflict(
     amounts: Amounts, start_s: int, end_s: int, others: Iterable[BookedSlot], capacity: Amounts
 ) -> SlotConflict | None:
-    """Return where `amounts` do not fit beside `others` within the period, or None."""
+    """Return the first conflict of `amounts` with `others` within the period, or None."""
     near = [slot for slot in others if slot.start_s < end_s and slot.end_s > start_s]
     # Booked amounts increase only at starts.
     moments = sorted({start_s, *(slot.start_s for slot in near if slot.start_s > start_s)})
@@ -81,14 +81,14 @@ def find_clash(
             for slot in present:
                 if resource in slot.amounts:
                     booked_by_team[slot.team] = booked_by_team.get(slot.team, 0) + slot.amounts[resource]
-            booked, there = sum(booked_by_team.values()), capacity.get(resource, 0)
-            if booked + amounts[resource] > there:
+            booked, available = sum(booked_by_team.values()), capacity.get(resource, 0)
+            if booked + amounts[resource] > available:
                 ends = [slot.end_s for slot in present if resource in slot.amounts]
                 return SlotConflict(
                     resource=resource,
                     at_s=at_s,
                     until_s=min(ends, default=end_s),
-                    capacity=there,
+                    capacity=available,
                     booked=booked,
                     wanted=amounts[resource],
                     holders=tuple(sorted(booked_by_team.items(), key=lambda item: (-item[1], item[0]))),
@@ -108,7 +108,7 @@ def earliest_fitting_start(
     lasts_s = end_s - start_s
     later = sorted({slot.end_s for slot in others if slot.end_s > start_s})
     for at_s in (start_s, *later):
-        if find_clash(amounts, at_s, at_s + lasts_s, others, capacity) is None:
+        if find_conflict(amounts, at_s, at_s + lasts_s, others, capacity) is None:
             return at_s
     return None
 

@@ -49,7 +49,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         else:
             messages.success(request, _made_message(reservation))
             return redirect(services.url(reservation))
-    there = selectors.bookable_amounts()
+    bookable = selectors.bookable_amounts()
     form = {
         name: strip_nul(data.get(name, ""))
         for name in ("title", "team", "resource", "amount", "starts", "ends")
@@ -70,7 +70,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         list(accounts.own_teams(user)) if not policies.may_book(user) else list(Team.objects.order_by("name"))
     )
     context = {
-        "week": presenters.week(first, rows, there, visible_teams, today),
+        "week": presenters.week(first, rows, bookable, visible_teams, today),
         "rows": [
             (
                 row,
@@ -83,7 +83,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         "teams": [team for team in teams if policies.may_reserve(user, team)],
         "choices": [
             (name, format_resource(name), format_amount(name, amount))
-            for name, amount in there.items()
+            for name, amount in bookable.items()
             if name != resources.GPU
         ],
         "form": form,

@@ -25,18 +25,19 @@ TRAFFIC_BYTES_S = 50_000.0
 EDITOR_CORES = 0.2
 """Average cores from which VS Code's own processes compute. An open tab uses up to 0.1."""
 WAITING_S = 4 * 3600.0
-"""Seconds after which commands that only wait stop to count as work, if there is no other work."""
+"""Seconds after which commands that only wait no longer count as work, if there is no other work."""
 WAITING_CORES = 0.005
 """Average cores of all commands together, below which they wait."""
 WAITING_BYTES_S = 100.0
 """Average bytes per second that all commands together read and write, below which they wait."""
 SERVER_BYTES_S = 10_000.0
-"""Average bytes per second below which commands wait that all are servers without a connection. Their cores
-have the limit `CPU_CORES`."""
+"""Average bytes per second below which commands wait if all are servers without a connection. The limit for
+their cores is `CPU_CORES`.
+"""
 KERNEL_CORES = 0.003
 """Average cores from which kernels and their children work although no cell runs. A quiet one uses fewer."""
 KERNEL_BYTES_S = 100.0
-"""Average bytes per second read and written, from which they work."""
+"""Average bytes per second that kernels and their children read and write, from which they work."""
 MAX_GAP_S = 150.0
 """Maximum seconds between two reports for the time to count as observed."""
 MAX_FILL_S = 600.0

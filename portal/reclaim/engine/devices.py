@@ -1,4 +1,4 @@
-"""Since when each GPU of a workspace has been unused, by observations once a minute."""
+"""Computes since when each GPU of a workspace has been unused, from one observation per minute."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MAX_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A node and devices of it. `kind` is equal for equal amounts of equal devices."""
+    """A node and some of its devices. `kind` is equal for equal amounts of equal devices."""
 
     node: str
     devices: frozenset[str]

@@ -26,12 +26,14 @@ SLOWED_PCT = 50
 """Percent of time with throttling below which a device counts as full speed."""
 WHOLE = 1000
 IDLE_PCT = 2.0
-"""A machine with at most this much idle CPU has none to spare,"""
+"""Percent of idle CPU up to which a machine may have none to spare."""
 WAITED_PCT = 50.0
-"""if processes wait for CPU at least this part of the time,"""
+"""Percent of time with processes that wait for CPU, from which such a machine has none to spare."""
 MIN_CPU_USE_MILLI = 500
 ENOUGH_CPU_PERMILLE = 900
-"""except for workspaces that use less than half a core, or get this many thousandths of their CPU."""
+"""Thousandths of its CPU from which a workspace gets enough. One that uses less than half a core does,
+too.
+"""
 LEFT_PCT = 3.0
 STALLED_PCT = 10.0
 CAUSE_PCT = 10
@@ -67,7 +69,7 @@ class DeviceView:
 class Headroom:
     """The spare capacity of a machine and the waiting for it, over the same minutes. None: not measured.
 
-    In percent: idle CPU, time in which processes waited for CPU, memory left at most, and time in which all
+    In percent: idle CPU, time in which processes waited for CPU, the most memory left, and time in which all
     processes waited for memory. `runnable` is the average number of processes ready to run on `cores`. With
     `cpu_limited`, each workspace has a CPU limit of its own.
     """
@@ -127,12 +129,12 @@ class PlacementHealth:
 
 def placement_health(view: PlacementView) -> PlacementHealth:
     """Return the verdict on a placement."""
-    judged = [
+    of_devices = [
         *(_throttling(device) for device in view.devices),
         *(_crowding(device) for device in view.devices),
     ]
     of_node = (_overcommitted(view), _cpu_shortage(view), _memory_shortage(view.headroom))
-    parts = [part for part in (*judged, *of_node, _slow_pace(view)) if part is not None]
+    parts = [part for part in (*of_devices, *of_node, _slow_pace(view)) if part is not None]
     reasons: list[Reason] = []
     for score, reason in sorted(parts, key=lambda part: part[0]):
         if score < HEALTHY_PCT and reason not in reasons:
@@ -145,9 +147,9 @@ def is_good_for_any(view: DeviceView, *, shared: bool) -> bool:
     return _throttling(view) is None and not (shared and _is_saturated(view))
 
 
-def is_overcommitted(has: int | None, granted: int | None) -> bool:
-    """Return whether a node has granted more of something than it has."""
-    return bool(has and granted and granted > has)
+def is_overcommitted(size: int | None, granted: int | None) -> bool:
+    """Return whether a node of this `size` has granted more of a resource than it has."""
+    return bool(size and granted and granted > size)
 
 
 def concerns_node(reason: Reason) -> bool:

@@ -267,8 +267,8 @@ def _is_elsewhere(movable: Movable, target: Placement) -> bool:
     """Return whether the target is another node or, if the node is not the problem, other devices."""
     if target.nodes[0].node != movable.node:
         return True
-    suffers = any(concerns_node(reason) for reason in movable.reasons)
-    return bool(movable.devices) and not suffers and not _devices(target) & movable.devices
+    node_is_cause = any(concerns_node(reason) for reason in movable.reasons)
+    return bool(movable.devices) and not node_is_cause and not _devices(target) & movable.devices
 
 
 def _is_return(target: Placement, left: Iterable[PastMove]) -> bool:
@@ -292,7 +292,7 @@ def _free_capacity(
 ) -> list[Proposal]:
     proposals: list[Proposal] = []
     # Failed searches by expected work: a request with more of it may cost more.
-    in_vain: dict[tuple[str, ResourceRequest], int] = {}
+    failed_searches: dict[tuple[str, ResourceRequest], int] = {}
     for blocked in waiting:
         if len(proposals) >= rules.max_proposals:
             break
@@ -307,18 +307,18 @@ def _free_capacity(
         for pool, request in blocked.requests:
             if pool not in site.clusters or request.nodes != 1:
                 continue
-            if in_vain.get((pool, request), -1) >= blocked.expected_work:
+            if failed_searches.get((pool, request), -1) >= blocked.expected_work:
                 continue
             proposal = _free_capacity_in(site, pool, request, blocked, movables_by_node, left, now_s, rules)
             if proposal is None:
-                in_vain[pool, request] = blocked.expected_work
+                failed_searches[pool, request] = blocked.expected_work
                 continue
             proposals.append(proposal)
             # Each workspace moves for one request only.
             moved = {move.workspace for move in proposal.moves}
             movables_by_node.remove(pool, moved, {move.source.nodes[0].node for move in proposal.moves})
             # The clusters have changed, so failed searches may succeed now.
-            in_vain.clear()
+            failed_searches.clear()
             break
     return proposals
 
@@ -390,9 +390,9 @@ def _closest_nodes(
             following = [name for _lacks, group in groups[at:] for name in group]
             movables_by_node.read(pool, following[: max(ahead, len(names))])
             ahead *= 4
-        there = [group for group in movables_by_node.on_nodes(pool, names) if short <= group.devices]
+        suitable = [group for group in movables_by_node.on_nodes(pool, names) if short <= group.devices]
         cheapest += sorted(
-            there, key=lambda group: (group.min_lost_work, group.movable[0].started_s, group.movable[0].id)
+            suitable, key=lambda group: (group.min_lost_work, group.movable[0].started_s, group.movable[0].id)
         )
         if len(cheapest) >= MAX_NODES_TRIED:
             break

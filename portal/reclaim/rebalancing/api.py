@@ -71,14 +71,14 @@ class RebalanceProposalSerializer(serializers.Serializer[Any]):
 
 
 def _move(row: MoveRow) -> dict[str, Any]:
-    there = row.workspace
+    workspace = row.workspace
     return {
-        "workspace": there.pk if there else None,
-        "name": there.name if there else None,
-        "owner": there.owner.username if there else None,
-        "team": there.team.slug if there else None,
-        "preemptible": there.preemptible if there else None,
-        "loses_work": there.loses_work if there else None,
+        "workspace": workspace.pk if workspace else None,
+        "name": workspace.name if workspace else None,
+        "owner": workspace.owner.username if workspace else None,
+        "team": workspace.team.slug if workspace else None,
+        "preemptible": workspace.preemptible if workspace else None,
+        "loses_work": workspace.loses_work if workspace else None,
         "from_node": row.source_node,
         "from_devices": row.source_devices,
         "to_node": row.target_node,

@@ -66,7 +66,7 @@ class SnapshotMovables:
         fresh = [workspace for workspace in running if workspace.pk not in self._movable]
         if fresh:
             self._make(fresh)
-        return [one for workspace in running if (one := self._movable[workspace.pk]) is not None]
+        return [movable for workspace in running if (movable := self._movable[workspace.pk]) is not None]
 
     def _make(self, running: Sequence[RunningWorkspace]) -> None:
         templates = {workspace.template for workspace in running} - self._templates.keys()

@@ -47,7 +47,7 @@ MIN_AGE_TO_APPLY = timedelta(minutes=5)
 DISMISSED_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=30)
 MAX_MOVES_IN_PROGRESS = 8
-"""No automatic moves from this many moves in progress."""
+"""Number of moves in progress from which no more are applied automatically."""
 MAX_NEW_PER_PASS = 3
 MAX_SEARCH_S = 0.25
 """Limits of one pass for the simulation of new proposals: their number, and processor seconds."""

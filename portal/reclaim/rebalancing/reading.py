@@ -303,7 +303,12 @@ def _work(workspace: RunningWorkspace, headroom: Headroom, slow: tuple[str, Pace
     if has_shortage(headroom):
         try:
             cores = next(
-                (one.value for one in _signals(workspace.signals or "[]") if one.kind == SignalKind.CPU), None
+                (
+                    signal.value
+                    for signal in _signals(workspace.signals or "[]")
+                    if signal.kind == SignalKind.CPU
+                ),
+                None,
             )
             used = None if cores is None else int(1000 * cores)
             granted_milli = _resources(workspace.resources).cpu_milli
@@ -392,7 +397,7 @@ def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Worksp
     """Return those that need a single node."""
     homes = home_places.home_places_by_user([(row.owner_id, row.team_id) for row in first])
     requests = PlacementRequests(pools)
-    asks = []
+    blocked = []
     for row in first:
         try:
             placement_request = requests.build(
@@ -404,7 +409,7 @@ def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Worksp
             continue
         accelerators = placement_request.request.accelerators
         eta = row.queue_entry.eta_at
-        asks.append(
+        blocked.append(
             BlockedRequest(
                 id=str(row.pk),
                 requests=tuple(
@@ -422,7 +427,7 @@ def single_node_requests(pools: Mapping[UUID, PoolNodes], first: Sequence[Worksp
                 eta_s=int(eta.timestamp()) if eta else None,
             )
         )
-    return asks
+    return blocked
 
 
 def past_moves(since: datetime) -> list[PastMove]:

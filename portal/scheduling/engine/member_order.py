@@ -168,13 +168,13 @@ def _best_key_before(
 ) -> dict[str, tuple[Key, str] | None]:
     """Return for each member the best key of those before it in the order, except members with equal use."""
     result: dict[str, tuple[Key, str] | None] = {}
-    found: tuple[Key, str] | None = None
+    best_before: tuple[Key, str] | None = None
     for _, equals in groupby(order, key=shares.__getitem__):
         members = list(equals)
-        result.update(dict.fromkeys(members, found))
+        result.update(dict.fromkeys(members, best_before))
         for member in members:
             candidate = (keys[member], member)
-            found = candidate if found is None else best(found, candidate)
+            best_before = candidate if best_before is None else best(best_before, candidate)
     return result
 
 

@@ -23,7 +23,7 @@ IDLE_FROM_S = 1800
 """Accelerators unused for at least this long count as idle."""
 IDLE_STEP_S = 900
 """Idle times are rounded down to this step, so that messages change rarely."""
-MAX_ROOMS = 64
+MAX_SHAPES_CHECKED = 64
 """Maximum number of shapes checked against the nodes in one outlook: each check is expensive."""
 NEEDS_CHANGE = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.LEDGER})
 
@@ -59,7 +59,7 @@ class Outlook:
         self._shared = False
         self._positions: dict[str, int] | None = None
         self._etas: dict[str, Eta] | None = None
-        self._rooms: dict[object, int | None] = {}
+        self._room_times: dict[object, int | None] = {}
         self._holders: dict[str, tuple[Holder, ...]] = {}
         self._fits: dict[object, bool] = {}
         self._silences: dict[object, Reason | None] = {}
@@ -195,13 +195,13 @@ class Outlook:
             return Eta(None, silence, eta.choice)
         if eta.eta_s is None or not self._waits_for_nodes(request, shortfall):
             return eta
-        if shape not in self._rooms:
-            if len(self._rooms) >= MAX_ROOMS:
+        if shape not in self._room_times:
+            if len(self._room_times) >= MAX_SHAPES_CHECKED:
                 return eta
-            self._rooms[shape] = earliest_start(
+            self._room_times[shape] = earliest_start(
                 request, self._scheduler.placer, self._scheduler.forecast_capacity
             )
-        room_s = self._rooms[shape]
+        room_s = self._room_times[shape]
         if room_s is None:
             return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES), eta.choice)
         return replace(eta, eta_s=max(eta.eta_s, room_s))

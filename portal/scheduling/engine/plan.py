@@ -304,7 +304,7 @@ class Plan:
         lines: list[Ints] = []
         for resource in {**usage.capacity, **usage.site_limits}:
             both = (usage.capacity, usage.site_limits)
-            limit = min(one[resource] for one in both if resource in one)
+            limit = min(limits[resource] for limits in both if resource in limits)
             self._row["site", resource] = len(lines)
             lines.append(limit - running.usage_of_teams(resource))
         capped = {name for name, team in usage.teams.items() if team.capped}
@@ -399,8 +399,9 @@ class _Running:
         self._at = np.searchsorted(grid, self.ends)
 
     def usage_of_teams(self, resource: str, teams: Collection[str] | None = None) -> Ints:
-        """Return the usage of the teams (None: all) at each time, freed at the first grid time after an
-        end.
+        """Return the usage of the teams (None: all) at each time.
+
+        The amounts of a workload are free from the first grid time after its end.
         """
         amounts = self._of.amounts.get(resource)
         if amounts is None:

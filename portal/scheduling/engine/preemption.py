@@ -272,8 +272,9 @@ class _Search:
         return self._request_fits()
 
     def _first_strategy(self) -> bool:
-        """Preempt where the incoming team's share is at most the other's without the victim; owners
-        always.
+        """Preempt where the incoming team's share is at most the other's without the victim.
+
+        Owners preempt regardless of shares.
         """
         candidates = self._candidates
         while (team := self._largest(candidates)) is not None:
@@ -367,11 +368,11 @@ class _Search:
     def _restore_unnecessary(self) -> None:
         """Remove victims that turn out to be unnecessary, from the last but one backwards."""
         for index in range(len(self._taken) - 2, -1, -1):
-            spared = self._taken.pop(index)
-            self.usage.add(spared[0].workload)
+            restored = self._taken.pop(index)
+            self.usage.add(restored[0].workload)
             if not self._request_fits():
-                self.usage.remove(spared[0].workload)
-                self._taken.insert(index, spared)
+                self.usage.remove(restored[0].workload)
+                self._taken.insert(index, restored)
 
 
 def _leaves_before(candidate: Running) -> tuple[int, int, str]:

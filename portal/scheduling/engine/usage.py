@@ -1,4 +1,4 @@
-"""What teams, members and the site use at one moment, and whether a request fits in addition."""
+"""Usage of teams, members and the site at one moment, and checks whether a request fits in addition."""
 
 from __future__ import annotations
 

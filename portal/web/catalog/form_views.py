@@ -68,7 +68,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
     else:
         require_operator(request.user)
     requested_environment = _requested_environment(request, team) if kind == "template" else None
-    initial, of, preset = _initial_of_new(request, kind, requested_environment)
+    initial, copied, preset = _initial_of_new(request, kind, requested_environment)
     form = _form(request, kind, team=team, initial=initial)
 
     def save(values: dict[str, Any]) -> Any:
@@ -76,16 +76,16 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
         messages.success(request, _("%(name)s created.") % {"name": entry.name})
         return entry
 
-    more = {
+    context = {
         "teams": presenters.teams_to_choose(presenters.teams_to_create_for(request.user)),
-        "of": of,
+        "of": copied,
         "preset": preset,
         "presets": presets.PRESETS if kind == "template" else (),
         "bases": presenters.bases(request.user, kind),
         "requested_environment": requested_environment,
         "back": reverse(f"catalog_pages:{kind}s"),
     }
-    return _answer(request, FormPage(kind, form, team, save), more)
+    return _answer(request, FormPage(kind, form, team, save), context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -93,7 +93,7 @@ def new(request: SignedInRequest, kind: str) -> HttpResponse:
 def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     """Show and handle the form that changes an entry. A concurrent change is reported, not overwritten."""
     entry = entry_of(request, kind, slug)
-    policies.require_keep(request.user, entry)
+    policies.require_manage(request.user, entry)
     team = entry.team if isinstance(entry, Template) else None
     initial = initial_values(documents.document_of(entry)) | {"version": etags.version_of(entry)}
     form = _form(request, kind, team=team, initial=initial, entry=entry)
@@ -109,7 +109,7 @@ def edit(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     return _answer(request, page, {"entry": entry, "back": presenters.url_of(entry)})
 
 
-def _answer(request: SignedInRequest, page: FormPage, more: dict[str, Any]) -> HttpResponse:
+def _answer(request: SignedInRequest, page: FormPage, extra_context: dict[str, Any]) -> HttpResponse:
     """Show, check or save a form. A check answers with its problems and the preview only."""
     form, checks = page.form, requests_element(request, "form-preview")
     fits: Preview | None = None
@@ -127,7 +127,7 @@ def _answer(request: SignedInRequest, page: FormPage, more: dict[str, Any]) -> H
     else:
         sections.focus_first_error(form)
     context = {
-        **more,
+        **extra_context,
         "kind": page.kind,
         "form": form,
         "team": page.team,
@@ -174,22 +174,22 @@ def _initial_of_new(
 ) -> tuple[dict[str, Any], str, str]:
     """Return the initial values of a new entry, and the copied entry or the preset in the URL."""
     blank = sections.new_document(kind)
-    of = strip_nul(request.GET.get("of", ""))
+    copied = strip_nul(request.GET.get("of", ""))
     preset = presets.preset(request.GET.get("preset", "")) if kind == "template" else None
     initial = initial_values(blank)
     if preset is not None:
-        of, initial = "", initial_values({**blank, **preset.document})
+        copied, initial = "", initial_values({**blank, **preset.document})
     elif requested_environment is not None and "of" not in request.GET:
         # Most users want a notebook, so start from a copy of its template.
-        of = presenters.first_matching_template(request.user, requested_environment)
-    if of:
-        source = entry_of(request, kind, of)
+        copied = presenters.first_matching_template(request.user, requested_environment)
+    if copied:
+        source = entry_of(request, kind, copied)
         if isinstance(source, Template) and not policies.may_see_command(request.user, source):
-            policies.require_keep(request.user, source)
+            policies.require_manage(request.user, source)
         initial = initial_values(documents.document_of(source)) | {"slug": "", "name": ""}
     if requested_environment is not None:
         initial["environment"] = requested_environment.slug
-    return initial, of, preset.key if preset is not None else ""
+    return initial, copied, preset.key if preset is not None else ""
 
 
 def _requested_environment(request: SignedInRequest, team: Team | None) -> Environment | None:
@@ -199,7 +199,7 @@ def _requested_environment(request: SignedInRequest, team: Team | None) -> Envir
 
 
 def _fits(request: SignedInRequest, page: FormPage) -> tuple[Preview | None, list[str]]:
-    """Return where the unsaved entry fits, and its warnings. Raises as saving it would."""
+    """Return where the unsaved entry fits, and its warnings. Raises the same errors as saving it."""
     document = page.form.service_arguments()
     if page.entry is not None:
         document = {**documents.document_of(page.entry), **document}

@@ -194,9 +194,9 @@ def first_matching_template(actor: User, environment: Environment) -> str:
 
 def versions(actor: User, entry: Template | Flavor) -> list[Version]:
     """Return the latest versions with their changes; empty if the actor may not see the command."""
-    if not (actor.sees_all or policies.may_keep(actor, entry)):
+    if not (actor.sees_all or policies.may_manage(actor, entry)):
         return []
-    kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
+    kind, keeps = kind_of(entry), policies.may_manage(actor, entry)
     revisions = kept_versions.newest(*selectors.revision_subject(entry))
     names = _environment_names(change for _, changes in revisions for change in changes)
     return [

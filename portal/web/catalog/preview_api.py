@@ -146,8 +146,8 @@ class CatalogPreview(ApiView):
         if draft := body.get("template_draft"):
             slug = draft.pop("team", None)
             with not_found_as_invalid("template_draft"):
-                of = team_by_slug(request.user, slug) if slug else None
-            return entries.draft(actor=request.user, model=Template, values=draft, team=of)
+                team = team_by_slug(request.user, slug) if slug else None
+            return entries.draft(actor=request.user, model=Template, values=draft, team=team)
         return selectors.template_by_slug(request.user, body["template"]) if "template" in body else None
 
     def _flavor(self, request: UserRequest, body: dict[str, Any]) -> Flavor:

@@ -101,7 +101,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
         else [],
         "facts": facts,
         "runs_in": runs_in,
-        "keeps": policies.may_keep(request.user, entry),
+        "keeps": policies.may_manage(request.user, entry),
         "start": start_with(request.user, entry),
         "edit_url": presenters.url_of(entry, "edit"),
         "delete_url": presenters.url_of(entry, "delete"),
@@ -143,7 +143,7 @@ def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Prev
 def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
     """Confirm with its users, then delete an entry."""
     entry = entry_of(request, kind, slug)
-    policies.require_keep(request.user, entry)
+    policies.require_manage(request.user, entry)
     if request.method == "POST":
         try:
             entries.delete(actor=request.user, entry=entry, expected=etags.expected_versions(request))
@@ -185,7 +185,7 @@ def delete(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 def restore(request: SignedInRequest, kind: str, slug: str, number: int) -> HttpResponse:
     """Confirm with the changes, then restore a version."""
     entry = entry_of(request, kind, slug)
-    policies.require_keep(request.user, entry)
+    policies.require_manage(request.user, entry)
     data = history.revision(*selectors.revision_subject(entry), number)
     if request.method == "POST":
         try:

@@ -115,7 +115,7 @@ def place_of(name: str) -> tuple[Kind, Group]:
 def neighbours(name: str) -> tuple[str | None, str | None]:
     """Return the documents before and after this one in its kind."""
     kind, group = place_of(name)
-    names = [name_ for one in kind.groups for name_ in one.names]
+    names = [name_ for kind_group in kind.groups for name_ in kind_group.names]
     if group is DECISIONS:
         return None, None
     at = names.index(name)

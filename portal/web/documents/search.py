@@ -17,7 +17,7 @@ from portal.web.documents.rendering import address_of, highlight
 
 MAX_QUERY_CHARACTERS = 200
 MAX_FOUND = 12
-BY_ROW = frozenset({"settings"})
+SPLIT_BY_ROW = frozenset({"settings"})
 """Documents with long tables, in which each row is a separate result."""
 EXCERPT_CHARACTERS = 220
 EXCERPTED_CHARACTERS = 8000
@@ -62,7 +62,7 @@ class Index:
             _entry(name, section)
             for name, document in documents.items()
             for section_ in library.sections(document.text)
-            for section in (_rows(section_) if name in BY_ROW else (section_,))
+            for section in (_rows(section_) if name in SPLIT_BY_ROW else (section_,))
         ]
         self._average = sum(item.length for item in self.entries) / max(1, len(self.entries))
         self._with: dict[str, list[int]] = defaultdict(list)
@@ -180,13 +180,13 @@ def _joined_cells(row: str) -> str:
 
 
 _lock = threading.Lock()
-_made: Index | None = None
+_index: Index | None = None
 
 
 def index() -> Index:
     """Return the index of all documents, building it on first use."""
-    global _made
+    global _index
     with _lock:
-        if _made is None:
-            _made = Index(dict(library.documents()))
-        return _made
+        if _index is None:
+            _index = Index(dict(library.documents()))
+        return _index

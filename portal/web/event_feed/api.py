@@ -67,13 +67,13 @@ class FeedFilter(filters.FilterSet):
     since = MomentFilter(field_name="at", lookup_expr="gte", label="Only entries at or after this time.")
     type = filters.MultipleChoiceFilter(
         choices=[(name, name) for name in sorted(TYPES)],
-        method="of_types",
+        method="filter_types",
         label="Only events of this type. Can be repeated.",
     )
     team = filters.CharFilter(field_name="team__slug", label="Slug of a team.", max_length=255)
     workspace = filters.UUIDFilter(field_name="workspace", label="Only events of this workspace, by id.")
 
-    def of_types(self, queryset: QuerySet[Event], _name: str, values: list[str]) -> QuerySet[Event]:
+    def filter_types(self, queryset: QuerySet[Event], _name: str, values: list[str]) -> QuerySet[Event]:
         kinds = [kind for value in values for kind in TYPES[value].kinds]
         return queryset.filter(kind__in=kinds) if kinds else queryset
 

@@ -115,7 +115,7 @@ class QuotaSource(Source):
     def item(self, actor: User, key: SortKey, row: QuotaRequest) -> Item:
         summary = RequestCard(row, None, may_decide=True, may_revoke=False, may_cancel=False)
         cap = row.kind == RequestKind.MEMBER_CAP
-        why = (
+        reason = (
             _("Decided by owners of %(team)s and operators.") % {"team": row.team.name}
             if cap
             else _role_of(actor)
@@ -128,7 +128,7 @@ class QuotaSource(Source):
             _("requests %(requested)s more for %(whose)s")
             % {"requested": summary.requested_text, "whose": summary.limit_text},
             detail,
-            why,
+            reason,
             row.until,
             reverse("quota_requests:request", args=[row.pk]),
             _("View details"),
@@ -217,13 +217,13 @@ class _CapacitySource(Source):
     def made(
         self, key: SortKey, subject: str, title: str, detail: str, url: str, simulated: bool, **more: Any
     ) -> Item:
-        why = _("You operate the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
+        reason = _("You operate the pools.") + (" " + _("A workspace is affected.") if not key.later else "")
         label = _("View")
         return Item(
-            key, self.kind, subject, title, detail, why, None, url, label, simulated=simulated, **more
+            key, self.kind, subject, title, detail, reason, None, url, label, simulated=simulated, **more
         )
 
-    def keep_out(self, url: str, name: str, note: str) -> Action:
+    def cordon_action(self, url: str, name: str, note: str) -> Action:
         """Return the action that cordons it, which resolves the item until the cordon is lifted."""
         return Action(_("Keep out of service"), "lock", url, (("do", "cordon"), ("note", note[:200])), name)
 
@@ -239,7 +239,7 @@ class DeviceSource(_CapacitySource):
 
     def item(self, actor: User, key: SortKey, row: Device) -> Item:
         name, url = cordons.display_name(row), cordons.url_of(row)
-        actions = [self.keep_out(url, name, row.cordon_reason or row.health_note)]
+        actions = [self.cordon_action(url, name, row.cordon_reason or row.health_note)]
         if not row.present:
             title, detail = _("has disappeared"), row.model
         else:
@@ -264,7 +264,7 @@ class NodeSource(_CapacitySource):
     def item(self, actor: User, key: SortKey, row: Node) -> Item:
         url = reverse("fleet:node", args=[row.pk])
         detail = _("No workspaces there. Pool: %(pool)s.") % {"pool": row.pool.name}
-        actions = (self.keep_out(url, row.name, ""),)
+        actions = (self.cordon_action(url, row.name, ""),)
         return self.made(key, row.name, _("is offline"), detail, url, row.pool.simulated, actions=actions)
 
 

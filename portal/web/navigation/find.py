@@ -1,6 +1,6 @@
 """Search over all that a user may open: pages, workspaces, teams, people, machines and documents.
 
-Nothing is found that the user could not open from a list.
+Results are limited to what the user could also open from a list.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ACTS = {
     "delete": "workspaces:delete",
     "logs": "workspaces:logs",
 }
-"""Words that may stand before the name of a workspace, and the page on which that is done."""
+"""Verbs that may precede the name of a workspace, with the page of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +71,22 @@ def find(user: User, text: str) -> list[ResultGroup]:
 
 
 def _pages(user: User, query: str) -> list[Result]:
-    """Pages whose label begins with the query first, then those with all of its words."""
+    """Return pages whose label begins with the query, then those with all of its words."""
     words = query.lower().split()
     results: list[tuple[bool, Result]] = []
     for page in menu.pages_for(user):
         label = str(page.label).lower()
         terms = f"{label} {page.keywords}".split()
-        if all(any(one.startswith(word) for one in terms) for word in words):
+        if all(any(term.startswith(word) for term in terms) for word in words):
             results.append(
                 (not label.startswith(query.lower()), Result(page.label, reverse(page.url), page.icon))
             )
-    results.sort(key=lambda one: one[0])
+    results.sort(key=lambda ranked: ranked[0])
     return [result for _late, result in results][: MAX_FOUND if words else None]
 
 
 def _workspaces(user: User, query: str) -> list[Result]:
-    """Workspaces by name, own ones first. “stop NAME” leads to the page on which it is stopped."""
+    """Return workspaces by name, own ones first. “stop NAME” leads to the page on which it is stopped."""
     verb, _space, rest = query.partition(" ")
     act = ACTS.get(verb.lower()) if rest.strip() else None
     name = rest.strip() if act else query

@@ -60,8 +60,8 @@ def sees_people(user: User) -> bool:
     return user.sees_people
 
 
-def keeps_templates_of_a_team(user: User) -> bool:
-    """Whether the user manages templates of a team only: the catalog belongs to the work of the team then."""
+def manages_team_templates_only(user: User) -> bool:
+    """Whether the user manages templates of a team only. The catalog is then in the group of the team."""
     return not user.sees_all and Role.OWNER in user.team_roles
 
 
@@ -155,7 +155,7 @@ GROUPS = (
                 tuple(f"quota_requests:{name}" for name in ("approvals", "request", "rules", "ask")),
                 "approvals requests decide",
             ),
-            _catalog(keeps_templates_of_a_team),
+            _catalog(manages_team_templates_only),
         ),
     ),
     Group(

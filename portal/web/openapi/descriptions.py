@@ -60,8 +60,8 @@ def _path_parameter(path: str, name: str) -> str:
     if name == "username":
         return f"Username of the {'service account' if collection == 'service-accounts' else 'account'}."
     if name.endswith("_id"):
-        thing = f"{collection[:-3]}y" if collection.endswith("ies") else collection.removesuffix("s")
-        return f"Id of the {thing.replace('-', ' ').replace('gpu', 'GPU')}."
+        noun = f"{collection[:-3]}y" if collection.endswith("ies") else collection.removesuffix("s")
+        return f"Id of the {noun.replace('-', ' ').replace('gpu', 'GPU')}."
     return _PATH_PARAMETERS[name]
 
 

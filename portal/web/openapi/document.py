@@ -61,7 +61,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
     components["schemas"] = dict(sorted(components["schemas"].items()))
     _mark_any_json(components["schemas"])
     _list_choices_once(components["schemas"])
-    _need_values(result)
+    _require_characters(result)
     describe(result)
     used: set[str] = set()
     for answers in _response_maps(result):
@@ -91,8 +91,8 @@ def _list_choices_once(schemas: dict[str, Any]) -> None:
                 field["description"] = field["description"].partition("\n\n* `")[0]
 
 
-def _need_values(result: dict[str, Any]) -> None:
-    """Say that parameters of texts need at least one character (`ApiView.may_be_empty`)."""
+def _require_characters(result: dict[str, Any]) -> None:
+    """Require at least one character in text parameters, except those in `ApiView.may_be_empty`."""
     for methods in result["paths"].values():
         for parameter in (item for operation in methods.values() for item in operation.get("parameters", ())):
             schema = parameter["schema"]

@@ -89,7 +89,7 @@ def _confirm(request: SignedInRequest, act: Act, back: str) -> HttpResponse:
         if act == Act.EXTEND:
             terms = replace(terms, seconds=_seconds(request.POST.get("hours", "")))
         once = strip_nul(request.POST.get("once", ""))[:MAX_NONCE_LENGTH] or uuid4().hex
-        lines = bulk_acts.perform(request.user, act, seen, terms, once=once)
+        lines = bulk_acts.perform(request.user, act, seen, terms, form_id=once)
     except PortalError as error:
         # Nothing was done: the form comes back with the reason and what was entered.
         return _preview(request, act, list(seen), back, error)
@@ -104,7 +104,7 @@ def _confirm(request: SignedInRequest, act: Act, back: str) -> HttpResponse:
 
 
 def _terms(request: SignedInRequest) -> Terms:
-    """Return text and node of the form; the hours are read where they count."""
+    """Return text and node of the form. Hours are parsed only for an extension."""
     return Terms(
         text=strip_nul(request.POST.get("text", "")),
         node=strip_nul(request.POST.get("node", "")).strip()[: operator_moves.MAX_NODE],

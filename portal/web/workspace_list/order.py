@@ -19,26 +19,29 @@ NEWEST = "newest"
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """An order: its name in the URL, and its field or annotation. `falls`: the first click sorts down."""
+    """An order: its name in the URL, and its field or annotation.
+
+    With `descending_first`, the first click sorts in descending order.
+    """
 
     name: str
     by: str
-    falls: bool = False
+    descending_first: bool = False
 
 
 SORTS = {
     sort.name: sort
     for sort in (
-        Sort(NEWEST, "created_at", falls=True),
+        Sort(NEWEST, "created_at", descending_first=True),
         Sort("name", "name"),
         Sort("owner", "owner__username"),
         Sort("team", "team__name"),
         Sort("state", "state"),
         Sort("flavor", "flavor__name"),
         Sort("pool", "by_pool"),
-        Sort("idle", "by_idle", falls=True),
+        Sort("idle", "by_idle", descending_first=True),
         Sort("left", "by_end"),
-        Sort("started", "by_start", falls=True),
+        Sort("started", "by_start", descending_first=True),
     )
 }
 
@@ -53,7 +56,7 @@ class Order:
     @property
     def key(self) -> str:
         """The order in the URL. A name alone is the direction of the first click."""
-        return self.sort.name if self.descending == self.sort.falls else f"-{self.sort.name}"
+        return self.sort.name if self.descending == self.sort.descending_first else f"-{self.sort.name}"
 
     @property
     def reverse_key(self) -> str:
@@ -83,4 +86,4 @@ def order_of(text: str) -> Order:
     sort = SORTS.get(text.removeprefix("-"))
     if sort is None:
         return Order(SORTS[NEWEST], descending=True)
-    return Order(sort, sort.falls is not text.startswith("-"))
+    return Order(sort, sort.descending_first is not text.startswith("-"))

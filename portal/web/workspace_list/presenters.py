@@ -1,4 +1,4 @@
-"""What the table and its export show of each workspace."""
+"""Presents workspaces for the table and its export."""
 
 from __future__ import annotations
 

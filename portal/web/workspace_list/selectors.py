@@ -1,4 +1,4 @@
-"""Rows of the table: what the filters of a URL select, of the workspaces that REST lists for the user."""
+"""Rows of the table: the workspaces that REST lists for the user, filtered as the URL says."""
 
 from __future__ import annotations
 

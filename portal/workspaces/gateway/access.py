@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from portal.common import passes as form
 from portal.workspaces.gateway import tickets, workspace_views
-from portal.workspaces.gateway.bearers import BELIEVED_S, AuthorizeBearer, BearerTokens
+from portal.workspaces.gateway.bearers import CACHED_S, AuthorizeBearer, BearerTokens
 from portal.workspaces.gateway.entries import RecentEntries, RecordEntry
 from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.passes import Pass, Passes
@@ -30,7 +30,7 @@ Resolve = Callable[[str], Awaitable[WorkspaceView | None]]
 
 STORE_TIMEOUT_S = 2.0
 # Seconds before the end of a token's pass at which the token is checked again.
-AHEAD_S = 0.5 * BELIEVED_S
+AHEAD_S = 0.5 * CACHED_S
 # Maximum number of tokens that are checked in the background at the same time.
 MAX_CONCURRENT = 64
 
@@ -99,7 +99,7 @@ class AccessRules:
             self.passes = Passes(folder, key, self.memory.fresh, shared=shared)
         self._resolve = resolve
         self._bearers = BearerTokens(authorize_bearer, self.memory)
-        self._going_on: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._kept_alive: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._entries = RecentEntries(redis, record_entry)
         self._cookie = cookie
         self._scheme = scheme
@@ -170,9 +170,9 @@ class AccessRules:
 
     async def close(self) -> None:
         """Cancel background checks, end all passes, and stop listening to Redis."""
-        for task in tuple(self._going_on.values()):
+        for task in tuple(self._kept_alive.values()):
             task.cancel()
-        await asyncio.gather(*self._going_on.values(), return_exceptions=True)
+        await asyncio.gather(*self._kept_alive.values(), return_exceptions=True)
         if self.passes is not None:
             await self.passes.close()
         await self.memory.close()
@@ -182,7 +182,7 @@ class AccessRules:
         if self.passes is not None:
             self.passes.changed((key,))
 
-    async def leave_pass(self, view: WorkspaceView, client: ClientRequest) -> None:
+    async def create_pass(self, view: WorkspaceView, client: ClientRequest) -> None:
         """Create a pass, so that the front door can admit similar requests without forward-auth.
 
         Call it after `enter` has admitted `client`. A pass is created only if memory holds everything the
@@ -199,14 +199,14 @@ class AccessRules:
         if self.passes.has(name, credential) or not await self.memory.fresh():
             return
         # No await from here on, so that memory cannot change in between.
-        founded = self._pass_from_memory(name, client)
-        if founded is None:
+        basis = self._pass_from_memory(name, client)
+        if basis is None:
             return
-        new, for_s = founded
+        new, for_s = basis
         self.passes.add(new, for_s=for_s)
-        believed = self._bearers.believed(client.bearer, name) if token else None
-        if believed is not None and believed[2]:
-            self._go_on(new, client)
+        cached = self._bearers.cached(client.bearer, name) if token else None
+        if cached is not None and cached[2]:
+            self._keep_alive(new, client)
 
     def _pass_from_memory(self, name: str, client: ClientRequest) -> tuple[Pass, float] | None:
         """Return the pass for requests like this one and its lifetime in seconds, from memory."""
@@ -224,24 +224,24 @@ class AccessRules:
         keys = frozenset({workspace_views.key(name), key})
         return Pass(name, cookie or token, place[2], *shown, keys), min(for_s, entry[1])
 
-    def _go_on(self, left: Pass, client: ClientRequest) -> None:
+    def _keep_alive(self, pass_: Pass, client: ClientRequest) -> None:
         """Keep a token's pass alive, so that its requests do not all wait for a check each second."""
-        place = (left.workspace, left.credential)
-        if self.passes is None or place in self._going_on or len(self._going_on) >= MAX_CONCURRENT:
+        place = (pass_.workspace, pass_.credential)
+        if self.passes is None or place in self._kept_alive or len(self._kept_alive) >= MAX_CONCURRENT:
             return
         task = asyncio.get_running_loop().create_task(
-            self._prolong(self.passes, left, client), name="berth-token"
+            self._prolong(self.passes, pass_, client), name="berth-token"
         )
-        self._going_on[place] = task
-        task.add_done_callback(lambda _: self._going_on.pop(place, None))
+        self._kept_alive[place] = task
+        task.add_done_callback(lambda _: self._kept_alive.pop(place, None))
 
-    async def _prolong(self, passes: Passes, left: Pass, client: ClientRequest) -> None:
+    async def _prolong(self, passes: Passes, pass_: Pass, client: ClientRequest) -> None:
         """Check the token again before each end of the pass, for as long as the pass may live."""
-        name, token = left.workspace, client.bearer
+        name, token = pass_.workspace, client.bearer
         while True:
-            believed = self._bearers.believed(token, name)
-            await asyncio.sleep(max(0.0, believed[1] - AHEAD_S) if believed else 0.0)
-            if not passes.has(name, left.credential):
+            cached = self._bearers.cached(token, name)
+            await asyncio.sleep(max(0.0, cached[1] - AHEAD_S) if cached else 0.0)
+            if not passes.has(name, pass_.credential):
                 return
             try:
                 await self._bearers.refresh(token, name)
@@ -252,11 +252,11 @@ class AccessRules:
             if not await self.memory.fresh():
                 return
             # No await from here on, so that memory cannot change in between.
-            founded = self._pass_from_memory(name, client)
-            if founded is None or founded[0] != left:
-                passes.end(left)
+            basis = self._pass_from_memory(name, client)
+            if basis is None or basis[0] != pass_:
+                passes.end(pass_)
                 return
-            if not passes.prolong(left, for_s=founded[1]):
+            if not passes.prolong(pass_, for_s=basis[1]):
                 return
 
     def _pass_credential(self, client: ClientRequest) -> tuple[str, str]:
@@ -274,11 +274,11 @@ class AccessRules:
         return (entry[0].user, key, entry[1]) if entry is not None and entry[0].workspace == name else None
 
     def _by_token(self, client: ClientRequest, name: str) -> tuple[str, str, float] | None:
-        """Return the same for a token with a cached result whose entry is already recorded."""
-        believed = self._bearers.believed(client.bearer, name)
-        if believed is None or not self._entries.remembers(client.bearer, name, client):
+        """Return `_by_cookie` for a token with a cached result whose entry is already recorded."""
+        cached = self._bearers.cached(client.bearer, name)
+        if cached is None or not self._entries.remembers(client.bearer, name, client):
             return None
-        return believed[0], ACCOUNTS_KEY, believed[1]
+        return cached[0], ACCOUNTS_KEY, cached[1]
 
     async def _load_view(self, name: str) -> WorkspaceView | None:
         """Read the view from the database, and store it in Redis for the next request."""

@@ -237,7 +237,7 @@ class Gateway:
         if client.service_worker and not view.service_workers:
             await pages.service_worker_notice().response(html=False)(scope, receive, send)
             return
-        await self._access.leave_pass(view, client)
+        await self._access.create_pass(view, client)
         upstream = view.upstream_headers
         headers = [(b"cache-control", b"no-store"), (b"content-length", b"0")]
         if cookies := "; ".join(part for part in (client.app_cookies(), upstream.get("Cookie", "")) if part):

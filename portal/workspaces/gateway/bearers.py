@@ -1,6 +1,6 @@
 """Users of bearer tokens, cached from the portal's database.
 
-A positive result is cached for `BELIEVED_S` from when it was requested, and until accounts change. Concurrent
+A positive result is cached for `CACHED_S` from when it was requested, and until accounts change. Concurrent
 requests with one token share one lookup.
 """
 
@@ -15,9 +15,9 @@ from portal.workspaces.gateway.memory import Memory
 
 AuthorizeBearer = Callable[[str, str], Awaitable[str | None]]
 
-BELIEVED_S = 1.0
+CACHED_S = 1.0
 PAUSE_S = 1.0
-"""A lookup within so many seconds after the cached result expired marks the token as busy."""
+"""A lookup within this many seconds after the cached result expired marks the token as busy."""
 _MAX_KEPT = 4096
 
 
@@ -31,66 +31,66 @@ class BearerTokens:
     def __init__(self, ask: AuthorizeBearer, memory: Memory) -> None:
         self._ask = ask
         self._memory = memory
-        self._believed: dict[bytes, tuple[float, str, bool]] = {}
-        self._asking: dict[bytes, tuple[float, asyncio.Task[str | None]]] = {}
+        self._cached: dict[bytes, tuple[float, str, bool]] = {}
+        self._lookups: dict[bytes, tuple[float, asyncio.Task[str | None]]] = {}
 
     def forget(self) -> None:
         """Drop all results and pending lookups, because accounts have changed."""
-        self._believed.clear()
-        self._asking.clear()
+        self._cached.clear()
+        self._lookups.clear()
 
-    def believed(self, token: str, name: str) -> tuple[str, float, bool] | None:
+    def cached(self, token: str, name: str) -> tuple[str, float, bool] | None:
         """Return user, remaining seconds, and whether the token is in continuous use; `None` if not cached.
 
         The result is valid only while memory is fresh.
         """
-        until, user, busy = self._believed.get(_key(name, token), (0.0, "", False))
+        until, user, busy = self._cached.get(_key(name, token), (0.0, "", False))
         left_s = until - time.monotonic()
         return (user, left_s, busy) if left_s > 0 else None
 
     async def user(self, token: str, name: str) -> str | None:
         """Return the user of a token, or `None`. Raises what `ask` raises."""
         if await self._memory.fresh():
-            entry = self.believed(token, name)
+            entry = self.cached(token, name)
             if entry is not None:
                 return entry[0]
-            began, asking = self._asking.get(_key(name, token), (0.0, None))
-            if asking is not None and time.monotonic() - began < BELIEVED_S:
-                return await asyncio.shield(asking)
+            began, lookup = self._lookups.get(_key(name, token), (0.0, None))
+            if lookup is not None and time.monotonic() - began < CACHED_S:
+                return await asyncio.shield(lookup)
         return await self.refresh(token, name)
 
     async def refresh(self, token: str, name: str) -> str | None:
         """Look up the token again, even if a result is cached. Raises the same errors as `ask`."""
         key, began = _key(name, token), time.monotonic()
-        asking = asyncio.get_running_loop().create_task(self._fetch_and_cache(key, began, token, name))
-        self._asking[key] = (began, asking)
+        lookup = asyncio.get_running_loop().create_task(self._fetch_and_cache(key, began, token, name))
+        self._lookups[key] = (began, lookup)
         try:
             # Other requests may wait for the same lookup after this one was cancelled.
-            return await asyncio.shield(asking)
+            return await asyncio.shield(lookup)
         except asyncio.CancelledError:
-            asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            lookup.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             raise
 
     async def _fetch_and_cache(self, key: bytes, began: float, token: str, name: str) -> str | None:
-        this = asyncio.current_task()
+        task = asyncio.current_task()
         try:
             user = await self._ask(token, name)
             # Not if accounts have changed meanwhile, or a later lookup is pending.
-            if self._asking.get(key, (0.0, None))[1] is this:
+            if self._lookups.get(key, (0.0, None))[1] is task:
                 self._keep(key, began, user)
             return user
         finally:
-            if self._asking.get(key, (0.0, None))[1] is this:
-                del self._asking[key]
+            if self._lookups.get(key, (0.0, None))[1] is task:
+                del self._lookups[key]
 
     def _keep(self, key: bytes, began: float, user: str | None) -> None:
-        before = self._believed.pop(key, None)
+        before = self._cached.pop(key, None)
         if user is None:
             return
-        if len(self._believed) >= _MAX_KEPT:
-            self._believed.clear()
+        if len(self._cached) >= _MAX_KEPT:
+            self._cached.clear()
         busy = before is not None and began - before[0] < PAUSE_S
-        self._believed[key] = (began + BELIEVED_S, user, busy)
+        self._cached[key] = (began + CACHED_S, user, busy)
 
 
 def _key(name: str, token: str) -> bytes:

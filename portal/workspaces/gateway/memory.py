@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class Memory:
     """Cache of values by their Redis keys. Not thread-safe: use it from one event loop.
 
-    `start` begins to listen. While Redis does not report changes, `get` returns `None` and `keep` does
+    `start` begins to listen. While Redis does not report changes, `get` returns `None` and `store` does
     nothing. `on_change` is called with the changed keys, or with `None` if any key may have changed.
     """
 
@@ -101,7 +101,7 @@ class Memory:
         return entry[1], left_s
 
     def mark(self) -> int:
-        """Return a marker for `keep`, to be taken before Redis is read."""
+        """Return a marker for `store`, to be taken before Redis is read."""
         return self._changes
 
     def store(self, key: str, value: Any, *, for_s: float, mark: int) -> None:

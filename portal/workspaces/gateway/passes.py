@@ -57,7 +57,7 @@ class Pass:
 class _ValidPass:
     """A valid pass until `timer` ends it. `at_most` is its latest end, on the loop's clock."""
 
-    left: Pass
+    pass_: Pass
     at_most: float
     timer: asyncio.TimerHandle
 
@@ -90,7 +90,7 @@ class Passes:
         self._passes: dict[tuple[str, str], _ValidPass] = {}
         self._by_key: dict[str, set[tuple[str, str]]] = {}
         self._of_workspace: Counter[str] = Counter()
-        self._soon = asyncio.Event()
+        self._wake_up = asyncio.Event()
 
     def start(self) -> None:
         """Start the background task in the running loop. Idempotent."""
@@ -105,7 +105,7 @@ class Passes:
         self._end_all()
 
     @property
-    def counting(self) -> bool:
+    def available(self) -> bool:
         """Whether passes can be created now."""
         return self._held >= 0
 
@@ -119,7 +119,7 @@ class Passes:
         """
         place = (new.workspace, new.credential)
         full = len(self._passes) >= MAX_HELD or self._of_workspace[new.workspace] >= MAX_PER_WORKSPACE
-        if not self.counting or for_s <= 0 or place in self._passes or full:
+        if not self.available or for_s <= 0 or place in self._passes or full:
             return
         try:
             with contextlib.suppress(FileExistsError):
@@ -134,28 +134,28 @@ class Passes:
         self._of_workspace[new.workspace] += 1
         for key in new.keys:
             self._by_key.setdefault(key, set()).add(place)
-        self._soon.set()
+        self._wake_up.set()
 
-    def prolong(self, left: Pass, *, for_s: float) -> bool:
+    def prolong(self, pass_: Pass, *, for_s: float) -> bool:
         """Extend a valid pass to `for_s` seconds from now, never past its `LONGEST_S`.
 
-        The rule of `leave` about awaits applies. Returns `False` if the pass is not valid or cannot be
-        extended.
+        Do not await between the reads of memory and this call. Returns `False` if the pass is not valid or
+        cannot be extended.
         """
-        place = (left.workspace, left.credential)
+        place = (pass_.workspace, pass_.credential)
         active = self._passes.get(place)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + for_s
-        if active is None or active.left != left or ends_at > active.at_most:
+        if active is None or active.pass_ != pass_ or ends_at > active.at_most:
             return False
         active.timer.cancel()
         active.timer = loop.call_at(ends_at, self._end, place)
         return True
 
-    def end(self, left: Pass) -> None:
+    def end(self, pass_: Pass) -> None:
         """End this pass. Idempotent."""
-        place = (left.workspace, left.credential)
-        if place in self._passes and self._passes[place].left == left:
+        place = (pass_.workspace, pass_.credential)
+        if place in self._passes and self._passes[place].pass_ == pass_:
             self._end(place)
 
     def changed(self, keys: Iterable[str] | None) -> None:
@@ -167,13 +167,13 @@ class Passes:
             for key in keys:
                 for place in tuple(self._by_key.get(key, ())):
                     self._end(place)
-        self._soon.set()
+        self._wake_up.set()
 
     def _end(self, place: tuple[str, str]) -> None:
         entry = self._passes.pop(place, None)
         if entry is None:
             return
-        ended = entry.left
+        ended = entry.pass_
         entry.timer.cancel()
         for key in ended.keys:
             self._by_key[key].discard(place)
@@ -193,17 +193,17 @@ class Passes:
     async def _run(self) -> None:
         while True:
             try:
-                if not self.counting:
+                if not self.available:
                     self._open()
-                self._soon.clear()
-                if not await self._fresh() or not self.counting:
+                self._wake_up.clear()
+                if not await self._fresh() or not self.available:
                     await asyncio.sleep(RETRY_S)
                     continue
                 self._beat()
                 with contextlib.suppress(TimeoutError):
                     # Without passes no links for the seconds are needed.
                     async with asyncio.timeout(BEAT_S if self._passes else None):
-                        await self._soon.wait()
+                        await self._wake_up.wait()
             except OSError as error:
                 self._disable(error)
                 await asyncio.sleep(BROKEN_S)
@@ -264,7 +264,7 @@ class Passes:
         self._passes.clear()
         self._by_key.clear()
         self._of_workspace.clear()
-        self._soon.set()
+        self._wake_up.set()
         home, folder, name = self._home, self._held, self._name
         if home >= 0:
             with contextlib.suppress(OSError):

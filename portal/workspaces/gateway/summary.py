@@ -1,7 +1,7 @@
 """The summary of a workspace for its own notebook: `/.berth/workspace` on the workspace's host.
 
 JupyterLab's extension reads it (`provisioning/agent/jupyter`). All who may enter the workspace can read
-it, and so can every page that it serves. It contains no data of other people and no means to act.
+it, and so can every page that it serves. It contains no data of other people and permits no action.
 """
 
 from __future__ import annotations

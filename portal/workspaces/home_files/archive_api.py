@@ -97,7 +97,7 @@ class ArchivesView(ApiView):
     def post(self, request: UserRequest, workspace_id: UUID) -> Response:
         workspace = _workspace(request, workspace_id)
         body = body_of(request, NewHomeArchiveSerializer)
-        archive = home_archives.make(actor=request.user, workspace=workspace, name=body["name"])
+        archive = home_archives.create(actor=request.user, workspace=workspace, name=body["name"])
         location = reverse("api:workspace-files-archive", args=[workspace_id, archive.pk])
         return Response(HomeArchiveSerializer(archive).data, status=201, headers={"Location": location})
 

@@ -59,7 +59,7 @@ def make(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Create an archive."""
     workspace = _home_of(request, workspace_id)
     try:
-        home_archives.make(actor=request.user, workspace=workspace, name=request.POST.get("name", ""))
+        home_archives.create(actor=request.user, workspace=workspace, name=request.POST.get("name", ""))
     except (NotAllowed, NotFound):
         raise
     except PortalError as error:

@@ -103,7 +103,7 @@ def archiving_obstacle(workspace: Workspace) -> Reason | None:
 
 
 @transaction.atomic
-def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
+def create(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
     """Request an archive of the workspace's home.
 
     Raises `NotAllowed` (not the owner), `InvalidInput` (the name) and `StateConflict`: no home, home in use
@@ -131,7 +131,7 @@ def make(*, actor: User, workspace: Workspace, name: str = "") -> HomeArchive:
 def restore(*, actor: User, workspace: Workspace, archive_id: UUID) -> HomeArchive:
     """Restore the home from an archive. Its current files are deleted once the new home is complete.
 
-    Raises `NotFound`, and the exceptions of `make`.
+    Raises `NotFound`, and the exceptions of `create`.
     """
     archive = lock_archive(archive_of_home(actor, workspace, archive_id).pk)
     if archive is None:
@@ -188,7 +188,7 @@ def cancel_all(**homes: Any) -> None:
 
 
 def _lock_home(actor: User, workspace: Workspace, *, restores: bool = False) -> tuple[Pool, Node]:
-    """Return pool and node of the home, locked against new moves and archives. Raises as `make`.
+    """Return pool and node of the home, locked against new moves and archives. Raises like `create`.
 
     A home that is archived away can only be restored.
     """
@@ -282,10 +282,10 @@ def _step(pk: UUID) -> None:
         archive.lease, archive.lease_expires_at = "", None
         archive.save()
         return
-    _order(archive, node)
+    _send_command(archive, node)
 
 
-def _order(archive: HomeArchive, node: Node) -> None:
+def _send_command(archive: HomeArchive, node: Node) -> None:
     """Take the lease, and send one command after the transaction commits."""
     now = timezone.now()
     if archive.state == HomeArchiveState.RESTORING:

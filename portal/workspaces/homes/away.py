@@ -138,16 +138,16 @@ def delete_only_copy(*, actor: User, place_id: int, reason: str) -> None:
     if archive is None or archive.away_at is None:
         raise conflict(ArchiveCode.NOT_READY)
     begin_delete(archive)
-    why = strip_nul(reason).strip()[:MAX_REASON]
+    reason_text = strip_nul(reason).strip()[:MAX_REASON]
     record(
         archive,
         actor,
         AuditKind.USER_HOME_AWAY_DELETED,
-        f"permanently deleted {archive_label(archive)}: {why}",
+        f"permanently deleted {archive_label(archive)}: {reason_text}",
     )
     title = _("Your archived home folder in %(team)s was deleted") % {"team": archive.team.name}
     text = _("It was unused for a long time. New workspaces start with an empty home folder. %(why)s")
-    notify(archive, "home.away_deleted", title, text % {"why": why}, url="/homes/")
+    notify(archive, "home.away_deleted", title, text % {"why": reason_text}, url="/homes/")
 
 
 def keep_home(*, place_id: int) -> None:

@@ -1,7 +1,7 @@
 """Moves of homes in quiet hours, so that no node of a pool has much more load of homes than another.
 
-Users start where their homes are, so a node whose homes need more than it has lets them wait beside free
-nodes. A start moves its home only once they wait; this moves homes before.
+Users start where their homes are. If the homes on a node need more than it has, their users wait while other
+nodes are free. A start moves its home only once its user waits; these moves come before that.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _balance(pool: Pool, now: datetime) -> bool:
 def best_moves(pool: Pool, now: datetime) -> list[Move]:
     """Return the moves from the fullest node to the emptiest one, those with the largest gain first.
 
-    Only homes move that a start would move without being asked. A node to which a move has failed within
+    Moves only homes that a start would also move automatically. A node to which a move has failed within
     `places.PAUSE` gets none.
     """
     nodes = {node.pk: node for node in moves.target_nodes(pool)}
@@ -82,14 +82,14 @@ def best_moves(pool: Pool, now: datetime) -> list[Move]:
     if loads[source] < max(FULL, loads[target] + MIN_GAIN):
         return []
     devices = _devices([source, target])
-    found = []
+    balancing_moves = []
     for place, size_mib in _movable(pool, source):
         use = (place.gpu_milli_s // HOME_USE_MEAN_S, place.cpu_milli_s // HOME_USE_MEAN_S)
         rest = loads[source] - _relative(use, nodes[source], devices)
         gain = loads[source] - max(rest, loads[target] + _relative(use, nodes[target], devices))
         if gain >= MIN_GAIN:
-            found.append(Move(place.pk, nodes[target].name, gain, size_mib))
-    return sorted(found, key=lambda move: (-move.gain, move.size_mib, move.place_id))
+            balancing_moves.append(Move(place.pk, nodes[target].name, gain, size_mib))
+    return sorted(balancing_moves, key=lambda move: (-move.gain, move.size_mib, move.place_id))
 
 
 def _loads(nodes: Mapping[UUID, Node]) -> dict[UUID, int]:
@@ -99,14 +99,14 @@ def _loads(nodes: Mapping[UUID, Node]) -> dict[UUID, int]:
 
 
 def _devices(nodes: Iterable[UUID]) -> dict[UUID, int]:
-    """Return the number of devices of each node that workspaces can hold: not GPUs split into instances."""
+    """Return the number of devices of each node, with MIG instances instead of partitioned GPUs."""
     split = Device.objects.filter(node=OuterRef("node"), parent_uuid=OuterRef("uuid"), present=True)
     rows = Device.objects.filter(~Exists(split), node__in=nodes, present=True).order_by()
     return dict(rows.values_list("node_id").annotate(Count("pk")))
 
 
 def _relative(use: load.Use, node: Node, devices: Mapping[UUID, int]) -> int:
-    """Return a use in 1/1000 of the node."""
+    """Return an average use as a share of the node, in 1/1000."""
     gpu_milli, cpu_milli = use
     return relative_load(gpu_milli, cpu_milli, devices=devices.get(node.pk, 0), node_cpu_milli=node.cpu_milli)
 

@@ -72,7 +72,7 @@ def account_deleted(event: UserDeleted) -> None:
             )
             for row in homes
         )
-        _soon()
+        _send_due_on_commit()
     events.record(
         actor=event.actor,
         kind=kind,
@@ -130,7 +130,7 @@ def team_deletion_started(event: TeamDeletionStarted) -> None:
     emit(HomesChanged(tuple(places.values_list("node_id", flat=True).distinct())))
     places.delete()
     LostHome.objects.filter(team=team).delete()
-    _soon()
+    _send_due_on_commit()
 
 
 def team_deleted(event: TeamDeleted) -> None:
@@ -225,7 +225,7 @@ def apply(answer: HomeDeleted) -> bool:
         # Partly deleted: continue at once.
         deletion.attempts, deletion.next_at = 0, timezone.now()
         deletion.save(update_fields=["lease", "lease_expires_at", "attempts", "next_at"])
-        _soon()
+        _send_due_on_commit()
     return True
 
 
@@ -242,7 +242,7 @@ def _finish(deletion: HomeDeletion) -> None:
     home_archives.home_deleted(owner_id=deletion.owner_id, team_id=deletion.team_id, node_id=deletion.node_id)
     deletion.delete()
     if deletion.team.deletion_started_at is not None:
-        _soon()
+        _send_due_on_commit()
 
 
 def _apply_failure(deletion: HomeDeletion, failure: Failure) -> None:
@@ -281,7 +281,7 @@ def _report_trouble(deletion: HomeDeletion, reason: Reason) -> None:
     )
 
 
-def _soon() -> None:
+def _send_due_on_commit() -> None:
     """Send the due commands once the transaction commits."""
     transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
 

@@ -175,14 +175,14 @@ def visible_evacuations(actor: User) -> QuerySet[HomeEvacuation]:
     )
     outer_end = Coalesce(OuterRef("ended_at"), timezone.now())
     completed = _completed_moves(OuterRef("pool"), OuterRef("source_name"), OuterRef("asked_at"), outer_end)
-    done = completed.order_by().values("source_name")
+    by_source = completed.order_by().values("source_name")
     unfinished = ~Q(moves__state=HomeMoveState.DONE)
     rows = rows.annotate(
-        moved=Coalesce(Subquery(done.annotate(number=Count("pk")).values("number")), 0),
+        moved=Coalesce(Subquery(by_source.annotate(number=Count("pk")).values("number")), 0),
         stayed=Count("moves", filter=Q(moves__state__in=ENDED_ELSEWHERE)),
         under_way=Count("moves", filter=Q(moves__state__in=ACTIVE_MOVES)),
         bytes_done=Coalesce(Sum("moves__bytes_done", filter=unfinished), 0)
-        + Coalesce(Subquery(done.annotate(copied=Sum("bytes_done")).values("copied")), 0),
+        + Coalesce(Subquery(by_source.annotate(copied=Sum("bytes_done")).values("copied")), 0),
         left=Coalesce(Subquery(homes), 0),
     )
     return rows if actor.sees_all else rows.none()
@@ -287,14 +287,14 @@ def _step(pk: UUID) -> None:
     left = _places(evacuation.source).filter(~Exists(stayed), owner__deleted_at=None)
     active = evacuation.moves.filter(state__in=ACTIVE_MOVES).count()
     ready = left.filter(in_use=False, moving=False).order_by(F("used_mib").asc(nulls_last=True), "pk")
-    why: Reason | None = None
+    reason: Reason | None = None
     for place in ready[: max(0, AT_ONCE - active)]:
         try:
             home_moves.begin(
                 place_id=place.pk, node=evacuation.target_name, actor=SYSTEM, evacuation=evacuation
             )
         except PortalError as error:
-            why = error.reason
+            reason = error.reason
             break
         active += 1
     if not active:
@@ -302,13 +302,13 @@ def _step(pk: UUID) -> None:
         if not count:
             _end(evacuation, None)
             return
-        why = why or Reason(HomeMoveCode.HOMES_IN_USE, {"count": count})
-    evacuation.reason = why.as_json() if why is not None else {}
+        reason = reason or Reason(HomeMoveCode.HOMES_IN_USE, {"count": count})
+    evacuation.reason = reason.as_json() if reason is not None else {}
     evacuation.next_at = timezone.now() + timedelta(seconds=RETRY_STEP_S)
     evacuation.save()
 
 
-def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
+def _end(evacuation: HomeEvacuation, reason: Reason | None) -> None:
     """End the evacuation, and notify its requester."""
     now = timezone.now()
     done = _completed_moves(evacuation.pool, evacuation.source_name, evacuation.asked_at, now)
@@ -316,9 +316,9 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
         "moved": done.count(),
         "stayed": evacuation.moves.filter(state__in=ENDED_ELSEWHERE).count(),
     }
-    is_complete = why is None and not counts["stayed"]
+    is_complete = reason is None and not counts["stayed"]
     evacuation.state = EvacuationState.DONE if is_complete else EvacuationState.INCOMPLETE
-    evacuation.ended_at, evacuation.reason = now, why.as_json() if why is not None else {}
+    evacuation.ended_at, evacuation.reason = now, reason.as_json() if reason is not None else {}
     evacuation.save()
     params = {"from": evacuation.source_name, "to": evacuation.target_name}
     _record(
@@ -327,7 +327,7 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
         AuditKind.NODE_HOMES_MOVED,
         f"moved home folders from {evacuation.source_name} to {evacuation.target_name}: "
         f"{counts['moved']} moved, {counts['stayed']} not moved",
-        why,
+        reason,
         counts,
     )
     if evacuation.requester is None or evacuation.source is None:
@@ -343,8 +343,8 @@ def _end(evacuation: HomeEvacuation, why: Reason | None) -> None:
             counts["stayed"],
         )
         body.append(stayed % {"count": counts["stayed"]})
-    if why is not None:
-        body.append(sentence_of(why))
+    if reason is not None:
+        body.append(sentence_of(reason))
     title = (
         _("The home folders of %(from)s are on %(to)s")
         if is_complete

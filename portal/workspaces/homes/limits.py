@@ -43,7 +43,7 @@ from provisioning.types import HomeUsage as Measured
 
 log = logging.getLogger(__name__)
 STEPS = (100, 90, 80)
-CALMER = 5
+RESET_BELOW = 5
 """Percentage points below a threshold at which it is reset, so that it can notify again."""
 SEVERE_PERCENT = 110
 """Percent of the limit; also the kernel's limit."""
@@ -100,7 +100,7 @@ def _apply_one(
             if level > notified:
                 _notify(row)
     if over_since is not None:
-        _stop_growth(row, now, _grace(seen, before, held=_held(node)))
+        _stop_growth(row, now, _grace(seen, before, held=_kernel_limits_homes(node)))
 
 
 def _differs_enough(row: HomeUsage, seen: Measured) -> bool:
@@ -112,7 +112,7 @@ def _differs_enough(row: HomeUsage, seen: Measured) -> bool:
     )
 
 
-def _held(node: Node) -> bool:
+def _kernel_limits_homes(node: Node) -> bool:
     """Return whether the kernel limits homes of the node."""
     return bool(node.facts.get(HOME_HOLD) == HomeHold.PROJECT_QUOTA)
 
@@ -157,7 +157,7 @@ def level_of(seen: Measured, notified: int = 0) -> int:
         return STEPS[0]
     percent = max(_percents(seen))
     reached = next((step for step in STEPS if percent >= step), 0)
-    nearly = next((step for step in STEPS if percent + CALMER >= step), 0)
+    nearly = next((step for step in STEPS if percent + RESET_BELOW >= step), 0)
     # Full is left without hysteresis, so that work can continue as soon as space was freed.
     return reached if notified == STEPS[0] else max(reached, min(notified, nearly))
 
@@ -202,7 +202,7 @@ def amounts(row: HomeUsage) -> str:
 def _files_fill(row: HomeUsage) -> bool:
     """Return whether to report files instead of bytes. Inodes are mentioned only if they matter."""
     by_bytes, by_files = _percents(row)
-    return by_files > by_bytes and by_files >= STEPS[-1] - CALMER
+    return by_files > by_bytes and by_files >= STEPS[-1] - RESET_BELOW
 
 
 def room_mib(owner_id: UUID, team_id: UUID, node: str) -> int | None:
@@ -267,7 +267,7 @@ def _sentence(row: HomeUsage, left: timedelta) -> str:
 
 def _what_follows(row: HomeUsage, left: timedelta) -> str:
     """Return what happens to a home above its limit, and to workspaces that use it, within the time left."""
-    if _held(row.node):
+    if _kernel_limits_homes(row.node):
         if _files_fill(row):
             return _("Above %(limit)s files, no file can be created. Workspaces go on.") % {
                 "limit": format_number(row.most_files * SEVERE_PERCENT // 100)

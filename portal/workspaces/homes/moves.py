@@ -262,9 +262,9 @@ def _step(pk: UUID) -> None:
         return
     if move.state == HomeMoveState.ASKED:
         move.offer += 1
-        _order(move, MoveCommand.OFFER)
+        _send_command(move, MoveCommand.OFFER)
     else:
-        _order(move, MoveCommand.FETCH)
+        _send_command(move, MoveCommand.FETCH)
 
 
 def _is_awaited(workspace_id: UUID) -> bool:
@@ -273,7 +273,7 @@ def _is_awaited(workspace_id: UUID) -> bool:
     return placed.filter(home_move_began_at__isnull=False, home_move_ended_at=None).exists()
 
 
-def _order(move: HomeMove, do: MoveCommand) -> None:
+def _send_command(move: HomeMove, do: MoveCommand) -> None:
     """Take the lease, and send one command after the transaction commits."""
     now = timezone.now()
     node = move.source if do in (MoveCommand.OFFER, MoveCommand.REMOVE) else move.target
@@ -455,7 +455,7 @@ def _clean(move: HomeMove) -> None:
         move.open = False
         move.save()
         return
-    _order(move, MoveCommand.REMOVE if move.left == "source" else MoveCommand.DISCARD)
+    _send_command(move, MoveCommand.REMOVE if move.left == "source" else MoveCommand.DISCARD)
 
 
 def _apply_cleanup(move: HomeMove, answer: HomeMoved) -> None:

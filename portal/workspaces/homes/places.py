@@ -53,7 +53,7 @@ class HomeLocation:
 
     @property
     def moves_by_itself(self) -> bool:
-        """Whether the home is small enough to move with a start that did not ask for it."""
+        """Whether the home is small enough to move with a start that did not request it."""
         limit_mib = settings.BERTH_MOVE_HOME_LIMIT_MIB
         return self.movable_mib is not None and self.movable_mib <= limit_mib and limit_mib > 0
 
@@ -194,7 +194,7 @@ def node_of(workspace: Workspace) -> tuple[Pool, str] | None:
 
 
 def record_places(placed: Sequence[tuple[Workspace, Pool, str]]) -> set[UUID]:
-    """Record the homes of workspaces about to be placed, and return those that cannot be placed so.
+    """Record the homes of workspaces about to be placed, and return those that cannot be placed there.
 
     `placed` has the node of each workspace. The caller holds the placement lock, so two first placements of
     one home cannot split it. The returned workspaces wait; the next cycle knows their node.

@@ -34,7 +34,7 @@ RECHECK = timedelta(seconds=30)
 
 
 def begin(*, workspace: Workspace, pool: Pool, node: str, now: datetime) -> HomeMove:
-    """Start the move of the home of a workspace that is being placed on the node. Raises as `moves.begin`.
+    """Start the move of the home of a workspace that is being placed on the node. Raises like `moves.begin`.
 
     Raises `StateConflict` if the home is used, held or moved meanwhile.
     """

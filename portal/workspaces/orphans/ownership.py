@@ -34,11 +34,11 @@ def owned(items: Iterable[EntryKey]) -> set[EntryKey]:
     by_name = {item for item in items if item.kind in {OrphanKind.FOLDER, OrphanKind.WORKSPACE}}
     alive = _live_names({item.name for item in by_name})
     homes = _homes({item.name for item in items if item.kind == OrphanKind.HOME})
-    rests = {item for item in items if item.kind == OrphanKind.FOLDER and DELETING in item.name}
+    remains = {item for item in items if item.kind == OrphanKind.FOLDER and DELETING in item.name}
     return {
         *(item for item in by_name if item.name in alive),
         *(item for item in items if item.kind == OrphanKind.HOME and item.name in homes),
-        *_being_deleted(rests),
+        *_being_deleted(remains),
     }
 
 
@@ -81,18 +81,18 @@ def _homes(names: set[str]) -> set[str]:
     }
 
 
-def _being_deleted(rests: set[EntryKey]) -> set[EntryKey]:
+def _being_deleted(remains: set[EntryKey]) -> set[EntryKey]:
     """Return remains of homes whose deletion is still in progress."""
-    if not rests:
+    if not remains:
         return set()
-    rows = HomeDeletion.objects.filter(node__name__in={rest.node for rest in rests})
+    rows = HomeDeletion.objects.filter(node__name__in={rest.node for rest in remains})
     under_way = {
         (pool, node, f"{team}/{DELETING}{user}")
         for pool, node, team, user in rows.values_list(
             "node__pool_id", "node__name", "team__slug", "owner__username"
         )
     }
-    return {rest for rest in rests if (rest.pool, rest.node, rest.name) in under_way}
+    return {rest for rest in remains if (rest.pool, rest.node, rest.name) in under_way}
 
 
 def _id_of(name: str) -> UUID | None:

@@ -195,12 +195,12 @@ def remove(*, actor: User | SystemActor, orphan_id: UUID, confirm: str = "") -> 
     if owned([key_of(row)]):
         raise StateConflict(Reason(OrphanCode.HAS_OWNER, {"name": row.name}), code=ProblemCode.HAS_OWNER)
     row.state, row.removed_by, row.problem = OrphanState.REMOVING, label_of(actor), ""
-    _order(row)
+    _send_order(row)
     _record(actor, AuditKind.ORPHAN_REMOVAL_REQUESTED, row, f"requested the removal of {_label(row)}")
     return row
 
 
-def _order(row: Orphan) -> None:
+def _send_order(row: Orphan) -> None:
     """Send the node an order under a new lease, after the transaction commits."""
     now = timezone.now()
     row.lease = uuid.uuid4().hex
@@ -246,19 +246,19 @@ def apply_removed(answer: LeftoverRemoved) -> bool:
         row.save(update_fields=["state", "lease", "lease_expires_at", "problem"])
         _record(SYSTEM, AuditKind.ORPHAN_NOT_REMOVED, row, f"could not remove {_label(row)}: {row.problem}")
     elif not answer.done:
-        _go_on(row)
+        _send_next_order(row)
     else:
         _end(row, OrphanState.REMOVED, timezone.now())
         _record(SYSTEM, AuditKind.ORPHAN_REMOVED, row, f"removed {_label(row)}")
     return True
 
 
-def _go_on(row: Orphan) -> None:
+def _send_next_order(row: Orphan) -> None:
     """Send the next order, unless the orphan has an owner now."""
     if owned([key_of(row)]):
         _end(row, OrphanState.GONE, timezone.now())
     else:
-        _order(row)
+        _send_order(row)
 
 
 def _end(row: Orphan, state: OrphanState, now: datetime) -> None:
@@ -295,7 +295,7 @@ def _retry(pk: UUID, now: datetime) -> None:
         .first()
     )
     if row is not None:
-        _go_on(row)
+        _send_next_order(row)
 
 
 def _remove_by_policy(pk: UUID) -> None:

@@ -24,12 +24,12 @@ def sweep_leftovers() -> None:
 
 @app.task(name="control.apply_leftovers", from_nodes=True)
 def apply_leftovers(pool: str, node: str, leftovers: list[Any]) -> None:
-    of = Pool.objects.filter(slug=pool, deleted_at=None).first()
-    if of is None or not node_messages.is_from_pool_node(of, [node]):
+    pool_row = Pool.objects.filter(slug=pool, deleted_at=None).first()
+    if pool_row is None or not node_messages.is_from_pool_node(pool_row, [node]):
         return
     seen = received(leftovers, list[Leftover], of=f"the node {node} of {pool}")
     if seen is not None:
-        services.apply_listing(pool=of, node=node, leftovers=seen)
+        services.apply_listing(pool=pool_row, node=node, leftovers=seen)
 
 
 @app.task(name="control.apply_leftover_removed", from_nodes=True)

@@ -193,13 +193,13 @@ def values_of(
 
 
 def _fetched_value(row: Secret, fetched: Fetched) -> str:
-    got = fetched.get(row.pk)
-    if isinstance(got, PortalError):
-        raise got
-    if got is None or (got.path, got.key) != (row.vault_path, row.vault_key):
+    fetched_value = fetched.get(row.pk)
+    if isinstance(fetched_value, PortalError):
+        raise fetched_value
+    if fetched_value is None or (fetched_value.path, fetched_value.key) != (row.vault_path, row.vault_key):
         # Changed while Vault was read: the agent retries.
         raise Unavailable(Reason(SecretCode.CHANGED_MEANWHILE, {"name": row.name}))
-    return got.value
+    return fetched_value.value
 
 
 def _total_bytes(rows: Sequence[Secret]) -> int:

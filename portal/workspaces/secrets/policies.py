@@ -12,7 +12,7 @@ from portal.workspaces.secrets.codes import SecretCode
 from portal.workspaces.secrets.models import Holder
 
 
-def may_keep(actor: User | SystemActor, holder: Holder) -> bool:
+def may_manage(actor: User | SystemActor, holder: Holder) -> bool:
     """Return whether the actor may write and delete the secrets.
 
     Users may write their own, team owners and operators a team's, and maintainers of a template its secrets.
@@ -23,16 +23,16 @@ def may_keep(actor: User | SystemActor, holder: Holder) -> bool:
         case Team():
             return accounts.may_manage_team(actor, holder)
         case _:
-            return catalog.may_keep(actor, holder)
+            return catalog.may_manage(actor, holder)
 
 
-def require_keep(actor: User | SystemActor, holder: Holder) -> None:
+def require_manage(actor: User | SystemActor, holder: Holder) -> None:
     """Raise `NotAllowed` if the actor may not write them, or `NotFound` for another user's."""
     match holder:
         case User():
-            if not may_keep(actor, holder):
+            if not may_manage(actor, holder):
                 raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
         case Team():
             accounts.require_manage_team(actor, holder)
         case _:
-            catalog.require_keep(actor, holder)
+            catalog.require_manage(actor, holder)

@@ -95,8 +95,8 @@ def choices(offer: AvailableSecrets, names: Collection[str]) -> list[SecretChoic
     options = []
     for name, rows in offer.by_name.items():
         # The secret without a selection, and the one with it.
-        anyway = next((row for row in rows if is_automatic(row)), None)
-        for row in (rows[0],) if anyway is None or anyway is rows[0] else (rows[0], anyway):
+        automatic = next((row for row in rows if is_automatic(row)), None)
+        for row in (rows[0],) if automatic is None or automatic is rows[0] else (rows[0], automatic):
             below = rows[rows.index(row) + 1 :]
             options.append(
                 SecretChoice(
@@ -104,8 +104,8 @@ def choices(offer: AvailableSecrets, names: Collection[str]) -> list[SecretChoic
                     kind=str(row.get_kind_display()),
                     source=str(OF[row.source]),
                     hides=str(OF[below[0].source]) if below else "",
-                    automatic=row is anyway,
-                    chosen=row is not anyway and name in names,
+                    automatic=row is automatic,
+                    chosen=row is not automatic and name in names,
                 )
             )
     return sorted(options, key=lambda option: (option.automatic, option.name))

@@ -62,7 +62,7 @@ def put_secret(
     Raises `InvalidInput`, `NotAllowed`, `PreconditionFailed`, and `StateConflict` if the limit is reached or,
     with `only_new`, the name is taken.
     """
-    policies.require_keep(actor, holder)
+    policies.require_manage(actor, holder)
     vault_path, vault_key = vault_path.strip().strip("/"), vault_key.strip()
     _check(holder, name, value, vault_path, vault_key, kind, description)
     now = timezone.now()
@@ -109,7 +109,7 @@ def change(
     expected: Collection[str] = etags.ANY,
 ) -> Secret:
     """Change the given fields; value and kind stay. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
-    policies.require_keep(actor, secret.holder)
+    policies.require_manage(actor, secret.holder)
     with transaction.atomic():
         row = _locked(secret)
         _expect(expected, row)
@@ -132,7 +132,7 @@ def change(
 
 def delete(*, actor: User, secret: Secret, expected: Collection[str] = etags.ANY) -> None:
     """Delete a secret. Running workspaces keep it until they stop. Raises the exceptions of `change`."""
-    policies.require_keep(actor, secret.holder)
+    policies.require_manage(actor, secret.holder)
     with transaction.atomic():
         row = _locked(secret)
         _expect(expected, row)

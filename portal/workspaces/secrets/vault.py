@@ -108,19 +108,22 @@ def _read(session: requests.Session, path: str) -> Entry:
         raise StateConflict(Reason(SecretCode.VAULT_UNEXPECTED, {"path": path})) from None
     except exceptions.VaultDown as error:
         sealed = any("sealed" in str(line).lower() for line in error.errors or [])
-        raise _away(error, SecretCode.VAULT_SEALED if sealed else SecretCode.VAULT_AWAY) from None
+        raise _outage_error(error, SecretCode.VAULT_SEALED if sealed else SecretCode.VAULT_AWAY) from None
     except requests.exceptions.SSLError as error:
         log.error("Vault at %s: certificate not trusted (%s)", settings.BERTH_VAULT_ADDR, error)
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
     except (requests.exceptions.RequestException, exceptions.VaultError) as error:
-        raise _away(error, SecretCode.VAULT_AWAY) from None
+        raise _outage_error(error, SecretCode.VAULT_AWAY) from None
     except OSError as error:  # Such as a missing CA file.
         log.error("cannot query Vault: %s", error)
         raise StateConflict(Reason(SecretCode.VAULT_CERTIFICATE)) from None
 
 
 def _entry(client: Any, path: str) -> Entry:
-    """Raises the errors of hvac, and `StateConflict` for a response that is not from KV version 2."""
+    """Return the entry at a path.
+
+    Raises the errors of hvac, and `StateConflict` for a response that is not from KV version 2.
+    """
     answer = client.secrets.kv.v2.read_secret_version(
         path, mount_point=settings.BERTH_VAULT_MOUNT, raise_on_deleted_version=True
     )
@@ -202,7 +205,7 @@ def _denial_error(session: requests.Session, token: str, path: str) -> StateConf
     return StateConflict(Reason(SecretCode.VAULT_FORBIDDEN, {"path": path}))
 
 
-def _away(error: Exception, code: SecretCode) -> Unavailable:
+def _outage_error(error: Exception, code: SecretCode) -> Unavailable:
     log.warning("Vault at %s does not answer: %s (%s)", settings.BERTH_VAULT_ADDR, type(error).__name__, code)
     _kept.away, _kept.away_until = code, time.monotonic() + REST_S
     return Unavailable(Reason(code))

@@ -52,7 +52,7 @@ def template(request: SignedInRequest, slug: str) -> HttpResponse:
 def _render_list(request: SignedInRequest, holder: Holder) -> HttpResponse:
     is_template = isinstance(holder, Template)
     if request.method == "POST":
-        policies.require_keep(request.user, holder)
+        policies.require_manage(request.user, holder)
         if not is_fresh(request):
             return _redirect_to_confirm(request)
     folders = services.folders_of(holder)
@@ -79,7 +79,7 @@ def _render_list(request: SignedInRequest, holder: Holder) -> HttpResponse:
         "crumbs": presenters.crumbs(holder),
         "who_gets": presenters.recipients_sentence(holder),
         "secrets": list(selectors.secrets_of(holder)),
-        "keeps": policies.may_keep(request.user, holder),
+        "keeps": policies.may_manage(request.user, holder),
         "form": form,
     }
     return render(request, "workspace_secrets/list.html", context, status=form_status(form))
@@ -92,7 +92,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
     """Show a secret without its value, with a form to change it."""
     secret = selectors.secret_by_id(request.user, secret_id)
     if request.method == "POST":
-        policies.require_keep(request.user, secret.holder)
+        policies.require_manage(request.user, secret.holder)
         if not is_fresh(request):
             return _redirect_to_confirm(request)
     place = {"vault_path": secret.vault_path, "vault_key": secret.vault_key}
@@ -133,7 +133,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
             *presenters.crumbs(secret.holder),
             (presenters.list_url(secret.holder), _("Secrets")),
         ],
-        "keeps": policies.may_keep(request.user, secret.holder),
+        "keeps": policies.may_manage(request.user, secret.holder),
         "form": form,
         "version": etags.version_of(secret),
     }
@@ -145,7 +145,7 @@ def detail(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
 def delete(request: SignedInRequest, secret_id: UUID) -> HttpResponse:
     """Confirm, then delete a secret."""
     secret = selectors.secret_by_id(request.user, secret_id)
-    policies.require_keep(request.user, secret.holder)
+    policies.require_manage(request.user, secret.holder)
     if request.method == "POST":
         if not is_fresh(request):
             return _redirect_to_confirm(request)

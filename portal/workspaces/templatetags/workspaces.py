@@ -24,7 +24,7 @@ register = template.Library()
 
 @register.inclusion_tag("workspaces/unreachable.html", takes_context=True)
 def unreachable(context: dict[str, Any]) -> dict[str, Any]:
-    """Render the note for browsers that cannot reach workspaces. Hidden until a script has found that out."""
+    """Render the note for browsers that cannot reach workspaces. Hidden until a script has detected that."""
     request: HttpRequest = context["request"]
     origin = f"{request.scheme}://{request.get_host()}"
     return {

@@ -135,7 +135,7 @@ def test_gpus_are_not_allocated_until_the_fabric_is_up(
     assert fresh(asked).cordoned and "fabric manager" in fresh(asked).cordon_reason
     # It is checked again automatically, without an operator.
     (two.folder / "machine").write_text(settings)
-    clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
+    clock.shift(policy.RECHECK_AFTER + timedelta(seconds=1))
     policy.run()
     assert node() == "check"
     assert not fresh(asked).cordoned

@@ -66,9 +66,9 @@ async def test_requests_at_once_share_one_lookup(
     http: httpx.AsyncClient, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # From here on its view and entry are known, and its lookup is not cached.
-    monkeypatch.setattr(bearers, "BELIEVED_S", 0.0)
+    monkeypatch.setattr(bearers, "CACHED_S", 0.0)
     assert (await ask(http, BEARER)).status_code == 200
-    monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
+    monkeypatch.setattr(bearers, "CACHED_S", 3600.0)
     asking.let.clear()
     before = asking.count
     answers = [asyncio.create_task(ask(http, BEARER)) for _ in range(20)]
@@ -85,7 +85,7 @@ async def test_lookup_started_before_a_change_is_not_reused(
 ) -> None:
     assert (await ask(http, BEARER)).status_code == 200  # its entry is recorded
     redis.incr(changes.REVISION_KEY)
-    monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
+    monkeypatch.setattr(bearers, "CACHED_S", 3600.0)
     asking.let.clear()
     before = asking.count
     early = asyncio.create_task(ask(http, BEARER))
@@ -104,7 +104,7 @@ async def test_later_requests_do_not_wait_for_a_slow_lookup(
     http: httpx.AsyncClient, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result may be older than allowed for acceptance."""
-    monkeypatch.setattr(bearers, "BELIEVED_S", 0.0)
+    monkeypatch.setattr(bearers, "CACHED_S", 0.0)
     asking.let.clear()
     answers = [asyncio.create_task(ask(http, BEARER)) for _ in range(3)]
     await asking.asked(3)
@@ -142,7 +142,7 @@ async def test_only_a_continuously_used_token_is_busy(
 
     async def busy() -> bool:
         assert await known.refresh("good", WS_A) == "7"
-        found = known.believed("good", WS_A)
+        found = known.cached("good", WS_A)
         assert found is not None
         return found[2]
 
@@ -152,7 +152,7 @@ async def test_only_a_continuously_used_token_is_busy(
     monkeypatch.setattr(bearers, "PAUSE_S", -3600.0)
     assert not await busy()
     assert await known.refresh("unknown", WS_A) is None
-    assert known.believed("unknown", WS_A) is None
+    assert known.cached("unknown", WS_A) is None
 
 
 async def test_pass_is_not_extended_beyond_its_maximum(
@@ -164,7 +164,7 @@ async def test_pass_is_not_extended_beyond_its_maximum(
     found = Passes(tmp_path / "passes", KEY, fresh)
     found.start()
     async with asyncio.timeout(30):
-        while not found.counting:
+        while not found.available:
             await asyncio.sleep(0.005)
     one = Pass(WS_A, "t" * 43 + "@127.0.0.1", "1", "n", "", frozenset({"a"}))
     next_start = Pass(WS_A, one.credential, "2", "n", "", frozenset({"a"}))

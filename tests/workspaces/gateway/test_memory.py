@@ -117,7 +117,7 @@ async def test_token_is_dropped_from_memory_when_accounts_change(
     http: Http, warm: Gateway, redis: Redis, portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the notification, the token would be accepted for an hour here."""
-    monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
+    monkeypatch.setattr(bearers, "CACHED_S", 3600.0)
     assert access.ACCOUNTS_KEY == changes.REVISION_KEY
     for _ in range(25):
         portal.tokens["good"] = "7"

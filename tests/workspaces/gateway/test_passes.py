@@ -100,7 +100,7 @@ def warm(stack: Stack, asked: Asked, headers: dict[str, str], name: str = WS_A, 
 def no_periodic_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes do not expire by time in these tests: only notifications end them."""
     monkeypatch.setattr(passes, "LONGEST_S", 3600.0)
-    monkeypatch.setattr(bearers, "BELIEVED_S", 3600.0)
+    monkeypatch.setattr(bearers, "CACHED_S", 3600.0)
 
 
 def cookie_of(stack: Stack, name: str = WS_A, user: str = "7") -> dict[str, str]:

@@ -127,7 +127,7 @@ class Pool(models.Model):
 
     @property
     def traits(self) -> Traits:
-        """What its driver declares; it decides what the portal may ask of the pool."""
+        """The traits that its driver declares; they decide what the portal may ask of the pool."""
         return traits_of(self.driver)
 
     @property
@@ -211,7 +211,7 @@ class Node(models.Model):
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """What operators can edit, for versions: inventories change the rest by themselves."""
+        """The fields that operators can edit; inventories change the rest."""
         return (self.pk, self.rack, self.block)
 
     @property
@@ -260,7 +260,7 @@ class Device(models.Model):
     warning = models.TextField(blank=True)
     # Being checked or scrubbed: no placement.
     checking = models.BooleanField(default=False)
-    # A workspace with a share left while others stayed, and the device was not scrubbed since. Not
+    # A workspace with a share has left while others stayed, and the device has not been scrubbed since. Not
     # allocatable until it is empty and a scrub has shown its memory clean.
     unscrubbed = models.BooleanField(default=False)
     passed_at = models.DateTimeField(null=True, blank=True)

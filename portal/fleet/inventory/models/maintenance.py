@@ -16,7 +16,7 @@ MAX_REASON = 300
 
 
 class Maintenance(models.Model):
-    """Maintenance of a pool, or of the site if `pool` is None. Its begin and end decide whether it is active.
+    """Maintenance of a pool, or of the site if `pool` is None. It is active between its begin and its end.
 
     `key` is the pool's key, or `SITE`, so that each has at most one.
     """

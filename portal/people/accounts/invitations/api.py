@@ -114,7 +114,7 @@ class Invitations(ApiView):
             default_role=body["role"],
             may_create=_may_create(request),
         )
-        return Response({"results": [_result(request, each) for each in results]}, headers=NO_STORE)
+        return Response({"results": [_result(request, result) for result in results]}, headers=NO_STORE)
 
 
 def _may_create(request: UserRequest) -> bool:

@@ -39,7 +39,7 @@ NEW_MEMBER = frozenset({etags.NOTHING})
 
 
 class Outcome(models.TextChoices):
-    """What a line does, or did."""
+    """The effect of a line, planned or done."""
 
     INVITED = "invited", _("Invited")
     ADDED = "added", _("Added")
@@ -75,7 +75,7 @@ class LineResult:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whom a line names: an account, or the address of a new one. `membership` is the present one."""
+    """The person on a line: an account, or the address of a new one. `membership` is the current one."""
 
     user: User | None
     address: str = ""
@@ -91,7 +91,7 @@ def plan(
     may_create: bool = True,
 ) -> list[LineResult]:
     """Return what `invite` would do with each line. Writes nothing. Raises like `invite`."""
-    return _each(actor, team, people, default_role, may_create, write=False)
+    return _results(actor, team, people, default_role, may_create, write=False)
 
 
 def invite(
@@ -107,7 +107,7 @@ def invite(
     Without `may_create`, no account is created. For owners of the team and operators. Raises `NotAllowed`,
     `InvalidInput` (default role; too many people) and `StateConflict` (the team is being deleted).
     """
-    return _each(actor, team, people, default_role, may_create, write=True)
+    return _results(actor, team, people, default_role, may_create, write=True)
 
 
 def may_create_some(actor: User) -> bool:
@@ -115,7 +115,7 @@ def may_create_some(actor: User) -> bool:
     return actor.administers or bool(settings.BERTH_MAIL and settings.BERTH_OWNER_INVITATION_DOMAINS)
 
 
-def _each(
+def _results(
     actor: User,
     team: Team,
     people: Sequence[InvitationLine],
@@ -147,8 +147,8 @@ class _Batch:
     ) -> None:
         self.actor, self.team, self.may_create, self.write = actor, team, may_create, write
         names = {line.who.lower() for line in people}
-        found = User.objects.not_deleted().annotate(address=models.functions.Lower("email"))
-        accounts = list(found.filter(Q(username__in=names) | Q(address__in=names - {""})))
+        matches = User.objects.not_deleted().annotate(address=models.functions.Lower("email"))
+        accounts = list(matches.filter(Q(username__in=names) | Q(address__in=names - {""})))
         self.by_name = {user.username: user for user in accounts}
         self.by_address = {user.email.lower(): user for user in accounts if user.email}
         members = Membership.objects.filter(team=team, user__in=accounts)
@@ -163,7 +163,7 @@ class _Batch:
         try:
             person = self._person(line)
             self._require_first(line, person)
-            return self._place(line, person, role)
+            return self._add_or_invite(line, person, role)
         except PortalError as error:
             return LineResult(line, Outcome.REFUSED, role, error=error)
         except DatabaseError as error:
@@ -182,7 +182,7 @@ class _Batch:
             if user is None:
                 reason = Reason(InvitationCode.NEW_ACCOUNT_NEEDS_ADDRESS, {"username": line.who})
                 raise InvalidInput(reason)
-            return self._known(user)
+            return self._person_of(user)
         _require_address(line.who)
         user = self.by_address.get(name)
         if user is None:
@@ -190,9 +190,9 @@ class _Batch:
         if not user.email_confirmed:
             # Anybody can enter the address of somebody else in an account of their own.
             raise StateConflict(Reason(InvitationCode.ADDRESS_NOT_CONFIRMED, {"address": line.who}))
-        return self._known(user)
+        return self._person_of(user)
 
-    def _known(self, user: User) -> Person:
+    def _person_of(self, user: User) -> Person:
         return Person(user, membership=self.memberships.get(user.pk))
 
     def _require_first(self, line: InvitationLine, person: Person) -> None:
@@ -201,7 +201,7 @@ class _Batch:
             raise InvalidInput(Reason(InvitationCode.LISTED_BEFORE, {"line": self.seen[key]}))
         self.seen[key] = line.number
 
-    def _place(self, line: InvitationLine, person: Person, role: str) -> LineResult:
+    def _add_or_invite(self, line: InvitationLine, person: Person, role: str) -> LineResult:
         _require_role(role)
         if person.user is None:
             return self._invite(line, person.address, role)
@@ -229,7 +229,7 @@ class _Batch:
             username = free_account_name(address, self.taken_names)
             self._add_new(username)
             return LineResult(line, Outcome.INVITED, role, username)
-        link = self._created(address, role)
+        link = self._create(address, role)
         self._add_new(link.user.username)
         # A link lets its holder act as the invited person, so owners do not see it.
         shown = link if self.actor.administers else None
@@ -239,7 +239,7 @@ class _Batch:
         self.new.add(username)
         self.taken_names.add(username)
 
-    def _created(self, address: str, role: str) -> users.Link:
+    def _create(self, address: str, role: str) -> users.Link:
         try:
             with transaction.atomic():
                 user = users.create(

@@ -79,5 +79,5 @@ def _page(
 
 
 def _digest(text: str, role: str) -> str:
-    """Return what identifies a checked list, so that an edited one is checked again."""
+    """Return a digest of a checked list, so that an edited list is checked again."""
     return hashlib.sha256(f"{role}\n{''.join(text.split())}".encode(errors="replace")).hexdigest()[:16]

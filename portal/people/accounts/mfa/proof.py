@@ -118,14 +118,14 @@ def confirmation_page(request: HttpRequest, *, problem: str, action: str) -> Htt
     user = request.user
     assert isinstance(user, User), "pages are private"
     skipped = {*FIELDS, "confirm_name", "csrfmiddlewaretoken"}
-    carried = [
+    repeated_fields = [
         (name, value) for name, values in request.POST.lists() if name not in skipped for value in values
     ]
     overview = factors.overview_of(user)
     context = {
         "problem": problem,
         "action": action,
-        "carried": carried,
+        "carried": repeated_fields,
         "has_password": user.has_usable_password(),
         "has_passkeys": bool(overview.passkeys),
         "has_codes": overview.app_since is not None or bool(overview.codes_left),

@@ -142,7 +142,7 @@ def _is_met(condition: Condition, value: str) -> bool:
 class _Glob:
     """A parsed glob. Bit n of each number stands for part n, and one more for the end.
 
-    The matcher follows all ways through the glob at once, so its time grows with the text alone. A regular
+    The matcher follows all paths through the glob at once, so its time grows with the text alone. A regular
     expression would try them one by one.
     """
 

@@ -24,7 +24,7 @@ _KEY = "berth:acc:exchange-refusals:"
 _MAX_KEPT = 4096
 
 log = logging.getLogger(__name__)
-_here: dict[str, tuple[float, int]] = {}
+_local_counts: dict[str, tuple[float, int]] = {}
 _lock = threading.Lock()
 
 
@@ -73,10 +73,10 @@ def count(key: str) -> Refusals:
 def _count_locally(key: str) -> Refusals:
     now = time.monotonic()
     with _lock:
-        began, number = _here.get(key, (now, 0))
+        began, number = _local_counts.get(key, (now, 0))
         if now - began >= WINDOW_S:
             began, number = now, 0
-        if len(_here) >= _MAX_KEPT and key not in _here:
-            _here.clear()
-        _here[key] = (began, number + 1)
+        if len(_local_counts) >= _MAX_KEPT and key not in _local_counts:
+            _local_counts.clear()
+        _local_counts[key] = (began, number + 1)
         return Refusals(number + 1, max(1, round(WINDOW_S - (now - began))))

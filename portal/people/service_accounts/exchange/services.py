@@ -91,9 +91,9 @@ def _exchange(
     now = timezone.now()
     spent = _record_use(assertion, rule, key_digest)
     if spent is None:
-        made = _reissue(assertion, rule, key_digest, token_scopes, about)
+        issued = _reissue(assertion, rule, key_digest, token_scopes, about)
     else:
-        made = tokens.mint(
+        issued = tokens.mint(
             user=rule.account,
             name=f"{rule.name}: {assertion.subject}",
             scopes=token_scopes,
@@ -101,7 +101,7 @@ def _exchange(
             renewable_until=now + timedelta(seconds=rule.max_lifetime_s),
             created_by=None,
         )
-        Exchange.objects.filter(pk=spent.pk).update(token=made.token)
+        Exchange.objects.filter(pk=spent.pk).update(token=issued.token)
     TrustRule.objects.filter(pk=rule.pk).update(last_used_at=now)
     events.record(
         actor=rule.account,
@@ -110,10 +110,10 @@ def _exchange(
         message=f"got a token {'again ' if spent is None else ''}by the rule “{rule.name}” for "
         f"{assertion.subject}"[:500],
         targets=sessions.audit_targets(rule.account),
-        data={**about, "token": str(made.token.pk), "scopes": made.token.scopes},
+        data={**about, "token": str(issued.token.pk), "scopes": issued.token.scopes},
     )
-    assert made.token.expires_at is not None
-    return IssuedJobToken(made.token, made.secret, round((made.token.expires_at - now).total_seconds()))
+    assert issued.token.expires_at is not None
+    return IssuedJobToken(issued.token, issued.secret, round((issued.token.expires_at - now).total_seconds()))
 
 
 def _reissue(

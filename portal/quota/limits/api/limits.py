@@ -120,9 +120,9 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
     def get_permissions(self) -> Any:
         return [SetsLimits()] if self.action == "create" else super().get_permissions()
 
-    def _written_response(self, quota: Quota, done: services.LimitWrite, **how: Any) -> Response:
+    def _written_response(self, quota: Quota, done: services.LimitWrite, **response_kwargs: Any) -> Response:
         quota.notes = list(done.notes)  # type: ignore[attr-defined]
-        answered = Response(QuotaWrittenSerializer(quota).data, **how)
+        answered = Response(QuotaWrittenSerializer(quota).data, **response_kwargs)
         return etags.tagged(answered, quota)
 
     @operation(
@@ -263,9 +263,11 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
     def get_queryset(self) -> QuerySet[MemberCap]:
         return selectors.caps_for(self.request.user)
 
-    def _written_response(self, cap: MemberCap, done: services.LimitWrite, **how: Any) -> Response:
+    def _written_response(
+        self, cap: MemberCap, done: services.LimitWrite, **response_kwargs: Any
+    ) -> Response:
         cap.notes = list(done.notes)  # type: ignore[attr-defined]
-        answered = Response(MemberCapWrittenSerializer(cap).data, **how)
+        answered = Response(MemberCapWrittenSerializer(cap).data, **response_kwargs)
         return etags.tagged(answered, cap)
 
     @operation(

@@ -36,7 +36,7 @@ def field_name(team: str, resource: str, quota: int | None) -> str:
 class Cell:
     """One team's quota of one resource. `quota` is the stored one, without grants, or None.
 
-    `entered` is what the user typed in place of it, and `problem` what is wrong with that.
+    `entered` is the text that the user typed in its place, and `problem` its error.
     """
 
     team: Team
@@ -211,11 +211,11 @@ def _columns(
     if not chosen:
         quotas = {name for _team, name in now.base}
         used = {line.resource for line in lines if line.used}
-        there = {line.resource for line in lines if line.capacity}
+        in_service = {line.resource for line in lines if line.capacity}
 
         def importance(name: str) -> tuple[bool, bool, bool, bool]:
             simulated = name.startswith(SIMULATED) or ":simulated-" in name
-            return name not in quotas, simulated, name not in used, name not in there
+            return name not in quotas, simulated, name not in used, name not in in_service
 
         chosen = sorted(known, key=importance)[:DEFAULT_COLUMNS]
     return sort_resources({*chosen, *needed})

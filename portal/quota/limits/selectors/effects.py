@@ -26,7 +26,7 @@ from portal.quota.limits.selectors.site import SiteLine
 from portal.workspaces.models import Workspace
 
 MAX_WAITING = 2000
-"""Waiting workspaces that are looked at, oldest first."""
+"""Maximum number of waiting workspaces that are considered, oldest first."""
 MAX_NAMED = 5
 
 

@@ -50,7 +50,7 @@ def site_capacity() -> Amounts:
 
 def site_view(now: UsageSnapshot) -> list[SiteLine]:
     """Return all resources that exist, are limited or are in use. `now` must cover all teams."""
-    there = site_capacity()
+    capacity = site_capacity()
     nominal: Amounts = {}
     total: Amounts = {}
     for slug, team in now.teams.items():
@@ -60,9 +60,9 @@ def site_view(now: UsageSnapshot) -> list[SiteLine]:
         add(nominal, {name: limit.nominal for name, limit in cohort.limits.items()})
     return [
         SiteLine(
-            name, there.get(name, 0), nominal.get(name, 0), total.get(name, 0), now.site_limits.get(name)
+            name, capacity.get(name, 0), nominal.get(name, 0), total.get(name, 0), now.site_limits.get(name)
         )
-        for name in sort_resources({*there, *nominal, *total, *now.site_limits})
+        for name in sort_resources({*capacity, *nominal, *total, *now.site_limits})
     ]
 
 

@@ -229,7 +229,7 @@ def _locked() -> dict[object, Cohort]:
 
 
 def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object, Cohort]) -> None:
-    """Raises `InvalidInput` for a cycle or excessive nesting."""
+    """Raise `InvalidInput` for a cycle or excessive nesting."""
     above: list[Cohort] = []
     at = parent.pk if parent else None
     while at is not None:

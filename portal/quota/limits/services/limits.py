@@ -104,7 +104,7 @@ def set_quota(
     row = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
     etags.require_expected(expected, row, name=_quota_name(owner, resource))
     if row is not None and only_new:
-        raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
+        raise _already_exists(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
     if not write_quota(actor=actor, owner=owner, resource=resource, row=row, target=target):
         return LimitWrite(False)
     emit(LimitsChanged())
@@ -174,7 +174,7 @@ def _quota_name(owner: Team | Cohort, resource: str) -> str:
     return _("%(resource)s of %(name)s") % {"resource": format_resource(resource), "name": owner.name}
 
 
-def _there_is_one(reason: Reason) -> StateConflict:
+def _already_exists(reason: Reason) -> StateConflict:
     return StateConflict(reason, code=ProblemCode.ALREADY_SET)
 
 
@@ -249,7 +249,7 @@ def set_member_cap(
     For owners of the team and operators. A cap above the team's limit is allowed, with a note. Raises
     `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` if one exists.
     """
-    policies.require_split(actor, team)
+    policies.require_set_member_caps(actor, team)
     resource = clean_resource(resource)
     clean_amount("amount", amount)
     _lock(team)
@@ -259,7 +259,7 @@ def set_member_cap(
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
     etags.require_expected(expected, cap, name=_cap_name(team, user, resource))
     if cap is not None and only_new:
-        raise _there_is_one(
+        raise _already_exists(
             Reason(QuotaCode.CAP_EXISTS, {"username": user.username})
             if user
             else Reason(QuotaCode.CAP_OF_ALL_EXISTS)
@@ -285,7 +285,7 @@ def remove_member_cap(
     expected: frozenset[str] = etags.ANY,
 ) -> LimitWrite:
     """Delete a cap; the cap for every member, if any, then applies."""
-    policies.require_split(actor, team)
+    policies.require_set_member_caps(actor, team)
     resource = clean_resource(resource)
     _lock(team)
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
@@ -313,13 +313,13 @@ def _record_cap(
     before: int | None,
     after: int | None,
 ) -> None:
-    who = user.username if user else "each member"
+    member = user.username if user else "each member"
     old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_MEMBER_CAP_REMOVED if after is None else AuditKind.QUOTA_MEMBER_CAP_SET,
         team=team,
-        message=f"set the cap of {who} in {team.name} on {format_resource(resource)}: {old} → {new}",
+        message=f"set the cap of {member} in {team.name} on {format_resource(resource)}: {old} → {new}",
         data={
             "team": team.slug,
             "username": user.username if user else None,

@@ -23,7 +23,7 @@ from portal.quota.limits.selectors.effects import QuotaEffects, effects_of
 from portal.quota.limits.services.limits import clean_amount, clean_resource, write_quota
 
 MAX_CHANGES = 200
-"""Quotas of one request."""
+"""Maximum number of quotas in one request."""
 MAX_NAMED = 5
 
 
@@ -161,17 +161,18 @@ def _overtaken(changes: Iterable[QuotaChange], rows: dict[tuple[UUID, str], Quot
 
 def _changed_meanwhile(overtaken: list[Overtaken]) -> PreconditionFailed:
     names = [
-        f"{each.change.team.name}: {format_resource(each.change.resource)}" for each in overtaken[:MAX_NAMED]
+        f"{quota.change.team.name}: {format_resource(quota.change.resource)}"
+        for quota in overtaken[:MAX_NAMED]
     ]
     reason = Reason(QuotaCode.QUOTAS_OVERTAKEN, {"names": names, "more": len(overtaken) - len(names)})
     listed = [
         {
-            "team": each.change.team.slug,
-            "resource": each.change.resource,
-            "seen": each.change.seen,
-            "quota": each.quota,
+            "team": quota.change.team.slug,
+            "resource": quota.change.resource,
+            "seen": quota.change.seen,
+            "quota": quota.quota,
         }
-        for each in overtaken
+        for quota in overtaken
     ]
     return PreconditionFailed(reason, code=ProblemCode.CHANGED_MEANWHILE, overtaken=listed)
 

@@ -1,4 +1,4 @@
-"""Requests for more, and the decisions: approve, approve less, deny, cancel.
+"""Requests for more quota or GPU-hours, and the decisions: approve, approve less, deny, cancel.
 
 A request may include a workspace that waits for it (marked in its queue entry). After approval the queue
 starts it; denying or cancelling deletes it, since it could never start.
@@ -78,7 +78,7 @@ def create_request(
         )
     # Serialise requests of a team, so that rules are not exceeded and duplicates are detected.
     Team.objects.select_for_update(no_key=True).get(pk=team.pk)
-    _refuse_twice(actor, team, kind, resource, workspace)
+    _refuse_duplicate(actor, team, kind, resource, workspace)
     request = QuotaRequest.objects.create(
         team=team,
         requester=actor,
@@ -136,7 +136,7 @@ def ask_to_start(
     return create_request(actor=actor, team=order.team, workspace=waiting, **arguments)
 
 
-def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
+def _refuse_duplicate(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
     same = QuotaRequest.objects.filter(
         requester=actor, team=team, kind=kind, resource=resource, state=RequestState.OPEN
     )
@@ -257,7 +257,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
     _decide(request, RequestState.DENIED, actor, note)
     amount = format_resource_amount(request.resource, request.amount)
     _notify_decision(actor, request, "denied", amount, note)
-    _end_waiting(request, f"{actor.username} denied what it waited for: {note}")
+    _delete_waiting_workspace(request, f"{actor.username} denied what it waited for: {note}")
     return request
 
 
@@ -266,8 +266,8 @@ def cancel(*, actor: User, request_id: UUID) -> QuotaRequest:
     """Cancel one's own request. Deletes a workspace that waited for it."""
     request = _request(request_id)
     if request.requester_id != actor.pk:
-        asker = {"username": request.requester.username}
-        raise NotAllowed(Reason(RequestCode.ONLY_REQUESTER_CANCELS, asker))
+        requester = {"username": request.requester.username}
+        raise NotAllowed(Reason(RequestCode.ONLY_REQUESTER_CANCELS, requester))
     if request.state == RequestState.CANCELLED:
         return request
     _cancel(request, actor)
@@ -306,7 +306,7 @@ def _cancel(request: QuotaRequest, actor: User | SystemActor) -> None:
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request),
     )
-    _end_waiting(request, "the request that it waited for was cancelled")
+    _delete_waiting_workspace(request, "the request that it waited for was cancelled")
 
 
 def _request(request_id: UUID) -> QuotaRequest:
@@ -360,14 +360,14 @@ def _notify_decision(
     if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
         for_whom = approvers.delegator_of(actor)
     own = request.requester_id == actor.pk
-    how = f" in place of {for_whom.username}" if for_whom else ""
-    how += " (a request of their own: there is no other administrator)" if own else ""
+    suffix = f" in place of {for_whom.username}" if for_whom else ""
+    suffix += " (a request of their own: there is no other administrator)" if own else ""
     events.record(
         actor=actor,
         kind=AuditKind(f"quota.request_{decision}"),
         team=request.team,
         workspace=request.workspace,
-        message=f"{decision} {amounts} for {request.team.name}{how}" + (f": {note}" if note else ""),
+        message=f"{decision} {amounts} for {request.team.name}{suffix}" + (f": {note}" if note else ""),
         targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, **data, own=own, **({"in_place_of": for_whom.username} if for_whom else {})),
     )
@@ -380,7 +380,7 @@ def _notify_decision(
         events.notify([request.requester], f"quota.request_{decision}", title, note, url_of(request))
 
 
-def _end_waiting(request: QuotaRequest, why: str) -> None:
+def _delete_waiting_workspace(request: QuotaRequest, why: str) -> None:
     """Delete the workspace if it waited only for this request. The request's page informs its user."""
     if request.workspace_id is None:
         return

@@ -36,7 +36,7 @@ MAX_DELEGATION = timedelta(days=366)
 
 
 def require_approver(actor: User) -> None:
-    """Raises `NotAllowed` unless the actor is an approver or administrator; delegates do not qualify."""
+    """Raise `NotAllowed` unless the actor is an approver or administrator; delegates do not qualify."""
     if not approvers.is_approver(actor):
         raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_CHANGE_RULES))
 

@@ -24,7 +24,7 @@ MAX_NOTE = 2000
 def check(
     actor: User, team: Team, kind: str, resource: str, amount: int, until: datetime | None, note: str
 ) -> None:
-    """Raises `InvalidInput` for invalid requests, and for those whose grant would have no effect."""
+    """Raise `InvalidInput` for invalid requests, and for those whose grant would have no effect."""
     problems: dict[str, list[Reason]] = {}
     if kind not in RequestKind.values:
         problems["kind"] = [Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(RequestKind.values)})]

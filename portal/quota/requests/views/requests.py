@@ -185,13 +185,13 @@ def _hint(
     if kind == RequestKind.LEDGER:
         resource = resources.GPU_HOURS
     draft = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
-    standing = [line for line in presenters.lines(selectors.evidence(draft)) if line.key in HINTS]
+    usage_lines = [line for line in presenters.lines(selectors.evidence(draft)) if line.key in HINTS]
     at_once = (
         selectors.immediate_approval(request.user, team, resource) if kind == RequestKind.QUOTA else None
     )
     return {
         "team": team,
-        "lines": standing,
+        "lines": usage_lines,
         "at_once": _("up to %(amount)s for up to %(hours)s h")
         % {"amount": format_resource_amount(resource, at_once.amount), "hours": at_once.hours}
         if at_once
@@ -251,7 +251,7 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     return render(request, partial_of(request, "quota_requests/request.html", "live"), context)
 
 
-def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
+def _is_large_approval(request: HttpRequest, *, request_id: UUID) -> bool:
     """Return whether the posted approval is large enough to require recent authentication."""
     form = DecideForm(request.POST)
     if request.POST.get("decision") == "deny" or not form.is_valid():
@@ -265,7 +265,7 @@ def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
-@require_fresh_proof(when=_approves_much)
+@require_fresh_proof(when=_is_large_approval)
 def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Approve, approve less, or deny. A GET, as after signing in again, only shows the request."""
     quota_request = selectors.request_by_id(request.user, request_id)
@@ -326,7 +326,7 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
 
 
 def _next_url(request: SignedInRequest, *, in_inbox: bool) -> str:
-    """Return the URL of the oldest request for the reader to decide, in the inbox its place there, or “”."""
+    """Return the URL (in the inbox, the anchor) of the oldest request for the reader to decide, or “”."""
     oldest = selectors.requests_to_decide(request.user).values_list("pk", flat=True).first()
     if oldest is None:
         return ""

@@ -33,7 +33,7 @@ MAX_TEAMS = 500
 @never_cache
 def rules(request: SignedInRequest) -> HttpResponse:
     """Show rules and delegations to delegates and operators too; approvers create rules."""
-    _require_look(request)
+    _require_view(request)
     if request.method != "POST":
         return _page(request)
     services.require_approver(request.user)
@@ -59,7 +59,7 @@ def rules(request: SignedInRequest) -> HttpResponse:
     return _page(request, rule_form=form)
 
 
-def _require_look(request: SignedInRequest) -> None:
+def _require_view(request: SignedInRequest) -> None:
     if not (approvers.may_decide_all(request.user) or request.user.sees_all):
         raise NotAllowed(Reason(RequestCode.ONLY_DECIDERS_SEE_RULES))
 
@@ -99,7 +99,7 @@ def change_rule(request: SignedInRequest, rule_id: UUID) -> HttpResponse:
     """Enable, disable or delete a rule. A GET, as after signing in again, only shows the list."""
     if request.method != "POST":
         return redirect("quota_requests:rules")
-    _require_look(request)
+    _require_view(request)
     if "remove" in request.POST:
         services.delete_rule(actor=request.user, rule_id=rule_id)
         messages.success(request, _("Rule deleted. Its grants stay until they expire."))

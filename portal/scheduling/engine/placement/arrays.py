@@ -371,7 +371,7 @@ def _subtract(
 
 
 def _home_load(node: NodeCapacity) -> int:
-    """Return the part of the node that its homes need, in 1/1000: of its devices or cores, the larger."""
+    """Return the larger share of the node's devices or cores that its homes need, in 1/1000."""
     if not (node.home_gpu_milli or node.home_cpu_milli):
         return 0
     parents = mig_parents(node)

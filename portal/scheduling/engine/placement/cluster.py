@@ -101,7 +101,7 @@ class Cluster:
     def __init__(
         self, nodes: Sequence[NodeCapacity], *, policy: str = DEFAULT_POLICY, mix: RequestMix = DEFAULT_MIX
     ) -> None:
-        """Raises ValueError for an unknown policy or a duplicate node name."""
+        """Raise ValueError for an unknown policy or a duplicate node name."""
         self._policy_name = policy
         self._mix = mix
         self._profiles = mix.mig_profiles()
@@ -271,7 +271,12 @@ class Cluster:
         for row in self._changed_since(explained.seen).tolist():
             state = nodes.state(row) if self._touched[row] else nodes.states[row]
             reason = next(
-                (one for node_filter in applying if (one := node_filter.reason(state, request))), None
+                (
+                    first_reason
+                    for node_filter in applying
+                    if (first_reason := node_filter.reason(state, request))
+                ),
+                None,
             )
             explained.reasons[nodes.position[state.name]] = reason
         explained.seen = self._clock
@@ -282,8 +287,9 @@ class Cluster:
         )
 
     def commit(self, placement: Placement, request: ResourceRequest) -> None:
-        """Take the capacity that `placement` grants. Raises ValueError and takes nothing if it is not
-        free.
+        """Take the capacity that `placement` grants.
+
+        Raises ValueError and takes nothing if it is not free.
         """
         self._move(placement, request, 1)
 
@@ -593,7 +599,7 @@ def _device_grant(device: DeviceCapacity, accelerators: AcceleratorRequest) -> D
 
 
 def check(request: ResourceRequest) -> None:
-    """Raises ValueError for an invalid request."""
+    """Raise ValueError for an invalid request."""
     accelerators = request.accelerators
     if (
         min(
@@ -634,4 +640,4 @@ def _block(node: NodeCapacity) -> tuple[str, ...]:
 def weight_by_scarcity(clusters: Sequence[tuple[Cluster, RequestMix]]) -> list[RequestMix]:
     """Return the mix of each cluster, weighted by the scarcity over all clusters that expect a shape."""
     measured = scarcity.measure([(cluster._nodes, mix) for cluster, mix in clusters])
-    return [mix.with_scarcity(found) for (_, mix), found in zip(clusters, measured, strict=True)]
+    return [mix.with_scarcity(scarcities) for (_, mix), scarcities in zip(clusters, measured, strict=True)]

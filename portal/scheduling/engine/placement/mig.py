@@ -101,16 +101,16 @@ class _Gpu:
         alike, media = staying.count(profile.name), profile.media and any(map(self._has_media, staying))
         if alike >= profile.most or media:
             return None
-        doomed = []
+        destroyed = []
         for device in self.idle:
             rival = profile.media and self._has_media(device.mig_profile)
             if self.slots_of(device) & bits or rival:
-                doomed.append(device)
+                destroyed.append(device)
             elif device.mig_profile == profile.name:
                 alike += 1
                 if alike >= profile.most:
-                    doomed.append(device)
-        return doomed
+                    destroyed.append(device)
+        return destroyed
 
     def _has_media(self, name: str) -> bool:
         profile = self.layout.profile(name) if self.layout else None
@@ -327,13 +327,13 @@ def _new_options(
         if profile is None or profile.memory_mib < accelerators.memory_mib:
             continue
         for start, bits in zip(profile.starts, profile.masks(), strict=True):
-            doomed = gpu.instances_to_destroy(profile, bits)
-            if doomed is None:
+            destroyed = gpu.instances_to_destroy(profile, bits)
+            if destroyed is None:
                 continue
             yield _Option(
                 warned=gpu.warned,
                 loss=gpu.loss(bits, weights),
-                destroyed=len(doomed),
+                destroyed=len(destroyed),
                 new=True,
                 slots_free=gpu.free.bit_count(),
                 start=start,
@@ -352,8 +352,8 @@ def _take(gpu: _Gpu, option: _Option, accelerators: AcceleratorRequest) -> None:
     profile = gpu.layout.profile(accelerators.mig_profile) if gpu.layout else None
     assert profile is not None  # only GPUs with the profile yield options
     bits = ((1 << profile.width) - 1) << option.start
-    doomed = gpu.instances_to_destroy(profile, bits) or []
-    gpu.idle = [device for device in gpu.idle if device not in doomed]
-    gpu.destroyed.extend(doomed)
+    destroyed = gpu.instances_to_destroy(profile, bits) or []
+    gpu.idle = [device for device in gpu.idle if device not in destroyed]
+    gpu.destroyed.extend(destroyed)
     gpu.free &= ~bits
     gpu.created.append(MigSlice(accelerators.mig_profile, option.start))

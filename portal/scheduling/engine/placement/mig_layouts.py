@@ -167,8 +167,9 @@ def geometry(model: str, memory_mib: int) -> Geometry | None:
 
 
 def reported_geometry(profiles: Any) -> Geometry | None:
-    """Return the layout reported by a driver, from `name`, `memory_mib`, `most` and `placements` (start,
-    size).
+    """Return the layout reported by a driver; None if `profiles` is invalid.
+
+    Each profile has `name`, `memory_mib`, `most` (its maximum number) and `placements` (start, size).
     """
     try:
         return _parse_profiles(

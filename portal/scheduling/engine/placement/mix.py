@@ -153,7 +153,7 @@ class RequestMix:
 
 
 def is_learning_due(learnt_count: int, fresh: int) -> bool:
-    """Return whether a mix learnt from `known` requests is due again after `fresh` more."""
+    """Return whether a mix learnt from `learnt_count` requests is due again after `fresh` more."""
     return fresh > 0 and (fresh * 100 >= LEARN_PERCENT * learnt_count or fresh >= MAX_LEARN_AFTER)
 
 

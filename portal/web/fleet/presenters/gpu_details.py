@@ -94,7 +94,7 @@ def details_of(actor: User, devices: Sequence[Any], now: datetime) -> tuple[GpuD
 
     Instances are in their GPU. Four queries and a read of Redis.
     """
-    gpus, parts = _with_parts(devices)
+    gpus, parts = _with_instances(devices)
     facts = _Facts(
         now=now,
         held=holdings(actor, devices),
@@ -127,7 +127,7 @@ def _details(device: Any, parts: Sequence[Any], facts: _Facts) -> GpuDetails:
     )
 
 
-def _with_parts(devices: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
+def _with_instances(devices: Sequence[Any]) -> tuple[list[Any], dict[str, list[Any]]]:
     """Return GPUs and the instances of each by its UUID. An instance without a known GPU is listed itself."""
     parts: dict[str, list[Any]] = defaultdict(list)
     known = {device.uuid for device in devices if device.kind != DeviceKind.MIG}

@@ -125,7 +125,7 @@ def _link(actor: User, node: Node) -> LinkForm | None:
 def _joint(actor: User, node: Node, devices: Iterable[Device]) -> JointForm | None:
     """Return the form for a check of all GPUs at once, for operators on nodes with several, else `None`."""
     gpus = [device for device in devices if device.kind == DeviceKind.GPU and not device.mig_mode]
-    if not actor.operates or len(gpus) < joint.LEAST:
+    if not actor.operates or len(gpus) < joint.MIN_GPUS:
         return None
     refused = joint.refusal(node)
     return JointForm(joint.participants(node).count(), "" if refused is None else sentence_of(refused))

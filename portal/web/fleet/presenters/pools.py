@@ -105,7 +105,9 @@ class PoolCapacity:
     accelerator_note: str = ""
     accelerators: tuple[DeviceLine, ...] = ()
     age: str = ""
-    """Since when the pool is silent. Its amounts in use are then the last known ones, and none is free."""
+    """Time since the last contact with a silent pool. Its amounts in use are then the last known ones, and
+    none is free.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from portal.common.plots import Line, Plot, Style, Values
 from portal.reports.state_samples import COLUMNS, StateHistory
 
 MAX_DRAWN = 336
-"""Points of a week by half an hours."""
+"""Maximum number of points: those of a week in steps of half an hour."""
 STYLES = (Style.IN_USE, Style.IDLE, Style.FREE, Style.CHECKING, Style.MAINTENANCE, Style.OUT)
 
 

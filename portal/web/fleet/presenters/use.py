@@ -22,7 +22,7 @@ def pool_plots(pool: Pool, span: str, now: datetime) -> UsePlots:
     window = use_history.window(span, now)
     devices = Device.objects.filter(KNOWN, node__pool=pool, node__retired=False)
     history = state_samples.history([pool.pk], days=use_history.DAYS[span], now=now)
-    found = use_plots.use_plots(
+    plots = use_plots.use_plots(
         state_plot.plot_of(history),
         use_history.measured_use(devices, window),
         window,
@@ -30,9 +30,9 @@ def pool_plots(pool: Pool, span: str, now: datetime) -> UsePlots:
         simulated=pool.simulated,
     )
     if history.recorded:
-        return found
+        return plots
     note = _("States of GPUs were not recorded in this period. The portal records them every 15 minutes.")
-    return replace(found, notes=(note, *found.notes))
+    return replace(plots, notes=(note, *plots.notes))
 
 
 def node_plots(node: Node, span: str, now: datetime) -> UsePlots:

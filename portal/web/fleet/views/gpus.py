@@ -189,10 +189,10 @@ def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
             evacuation_views.begin(request, node.pk, to)
         return done
 
-    return _drain(request, node.name, where, drain, pick=_pick_of_homes(request, node))
+    return _drain(request, node.name, where, drain, pick=_home_target_choice(request, node))
 
 
-def _pick_of_homes(request: SignedInRequest, node: Node) -> dict[str, Any] | None:
+def _home_target_choice(request: SignedInRequest, node: Node) -> dict[str, Any] | None:
     """Return the choice of target nodes for homes when a node is drained, or `None`."""
     if request.method == "POST":
         return None

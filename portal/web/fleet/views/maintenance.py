@@ -66,7 +66,7 @@ def _page(request: SignedInRequest, pool: Pool | None) -> HttpResponse:
             add_problems(form, error.field_errors, error.sentence)
         else:
             messages.success(request, _("Maintenance saved."))
-            return _back(pool)
+            return _redirect_back(pool)
     context = {"pool": pool, "maintenance": row, "form": form}
     return render(request, "fleet/maintenance.html", context, status=form_status(form))
 
@@ -86,8 +86,8 @@ def _end(request: SignedInRequest, pool: Pool | None) -> HttpResponse:
             messages.error(request, error.sentence)
         else:
             messages.success(request, _("Maintenance ended. New workspaces can start."))
-    return _back(pool)
+    return _redirect_back(pool)
 
 
-def _back(pool: Pool | None) -> HttpResponse:
+def _redirect_back(pool: Pool | None) -> HttpResponse:
     return redirect("fleet:maintenance") if pool is None else redirect("fleet:pool-maintenance", pool.slug)

@@ -109,7 +109,7 @@ class NewWorkspaceChoice:
     of_all: Verdict | None = None
     """Verdict on the chosen flavor and the further ones."""
     with_home: Verdict | None = None
-    """The same for a start that moves a large home folder to another machine."""
+    """Verdict on a start that moves a large home folder to another machine."""
 
     @property
     def template(self) -> Template | None:
@@ -406,12 +406,12 @@ def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E],
     If nothing matches, the words are meant for the other kind, and all entries are shown.
     """
     terms = strip_nul(find).lower().split()[:10]
-    having = {
+    matching = {
         entry.pk
         for entry in entries
         if all(term in f"{entry.name} {entry.slug} {entry.description}".lower() for term in terms)
     }
-    matches = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
+    matches = [entry for entry in entries if not matching or entry.pk in matching or entry.slug == chosen]
     cards = matches[:CARDS]
     if len(matches) > CARDS and (
         chosen_entry := next((entry for entry in matches[CARDS:] if entry.slug == chosen), None)

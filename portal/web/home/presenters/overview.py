@@ -112,7 +112,7 @@ def gpus(devices: Sequence[CountedDevice], now: datetime) -> Gpus:
     simulated = dict(Pool.objects.filter(enabled=True).values_list("pk", "simulated"))
     by_pool = state_samples.pool_states(devices)
     only_simulated = all(simulated.get(pool, False) for pool in by_pool)
-    chosen = [pool for pool, pretends in simulated.items() if pretends == only_simulated]
+    chosen = [pool for pool, is_simulated in simulated.items() if is_simulated == only_simulated]
     states = sum((by_pool[pool] for pool in chosen if pool in by_pool), StateCounts())
     history = state_samples.history(chosen, days=DAYS, now=now)
     return Gpus(states, only_simulated and bool(by_pool), state_plot.plot_of(history))

@@ -87,14 +87,14 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         CapRow(cap, used.get(str(cap.user_id), {}).get(cap.resource, 0) if cap.user_id else None)
         for cap in limits.caps_of(team)
     ]
-    may_split = policies.may_split(actor, team)
+    may_set_member_caps = policies.may_set_member_caps(actor, team)
     choices = sort_resources({bar.resource for bar in bars} | {resources.GPU, resources.WORKSPACES})
     return {
         "bars": bars,
         "unlimited": all(bar.unlimited for bar in bars),
         "members": [MemberRow(membership, uses[membership.user_id]) for membership in members],
         "caps": caps,
-        "may_split": may_split,
+        "may_set_member_caps": may_set_member_caps,
         "statement": ledger_selectors.statement(team),
         "budget": budgets.statement(team),
         "currency": settings.BERTH_CURRENCY,
@@ -105,7 +105,7 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         "cap_members": list(
             team.memberships.order_by("user__username").values_list("user__username", flat=True)[:500]
         )
-        if may_split
+        if may_set_member_caps
         else [],
         "requests": request_selectors.requests_of_team(team),
     }
@@ -158,9 +158,9 @@ def use_of(team: Team, window: Window) -> tuple[UsePlots, bool]:
     real = rows.filter(device__node__pool__simulated=False)
     allocated, simulated = use_history.allocated(real, window), False
     if not any(allocated):
-        pretended = use_history.allocated(rows.exclude(pk__in=real.values("pk")), window)
-        if any(pretended):
-            allocated, simulated = pretended, True
+        simulated_values = use_history.allocated(rows.exclude(pk__in=real.values("pk")), window)
+        if any(simulated_values):
+            allocated, simulated = simulated_values, True
     use = use_history.allocated_use(real, window)
     first = use_plots.allocated_plot(allocated, window)
     return use_plots.use_plots(first, use, window, total_mib=0, simulated=simulated), simulated

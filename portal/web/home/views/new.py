@@ -34,7 +34,7 @@ from portal.workspaces.secrets.effective import available_secrets
 from portal.workspaces.views import redirect_to_workspace
 
 MAX_NONCE_LENGTH = 64
-AS_TEMPLATE = "-"
+TEMPLATE_DEFAULT = "-"
 """Stands for the template's own environment, because an empty string means nothing chosen."""
 GIT_MAX = 1000
 """Maximum length of a field; the rules report values that are too long."""
@@ -103,7 +103,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "git_secrets": sorted(offered_secrets.by_name),
         "once": once or uuid4().hex,
         # The suggested environment follows the template until the user chooses another one.
-        "kept_environment": f"{choice.environment or AS_TEMPLATE}:{choice.template.slug}"
+        "kept_environment": f"{choice.environment or TEMPLATE_DEFAULT}:{choice.template.slug}"
         if environment is None and choice.template is not None
         else "",
     }
@@ -147,13 +147,13 @@ def _environment(data: Mapping[str, str]) -> str | None:
 def _is_suggestion(data: Mapping[str, str]) -> bool:
     """Return whether the submitted environment is the form's suggestion."""
     previous = data.get("kept_environment", "").partition(":")[0]
-    return bool(previous) and previous == (strip_nul(data.get("environment", "")) or AS_TEMPLATE)
+    return bool(previous) and previous == (strip_nul(data.get("environment", "")) or TEMPLATE_DEFAULT)
 
 
 def _environment_to_start(data: Mapping[str, str]) -> str:
     """Return the environment to start with. A suggestion for another template is ignored."""
-    of = data.get("kept_environment", "").partition(":")[2]
-    if _is_suggestion(data) and of != data.get("template", ""):
+    kept_for = data.get("kept_environment", "").partition(":")[2]
+    if _is_suggestion(data) and kept_for != data.get("template", ""):
         return ""
     return strip_nul(data.get("environment", ""))
 
