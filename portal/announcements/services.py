@@ -133,7 +133,7 @@ def delete(
 
 
 def dismiss(*, actor: User, announcement: Announcement) -> None:
-    """Hide an information from the actor. Idempotent. Raises `StateConflict` for a warning."""
+    """Hide an information announcement from the actor. Idempotent. Raises `StateConflict` for a warning."""
     if announcement.kind != AnnouncementKind.INFORMATION:
         raise StateConflict(Reason(AnnouncementCode.NOT_DISMISSIBLE))
     Dismissal.objects.get_or_create(announcement=announcement, user=actor)

@@ -72,7 +72,7 @@ class PlannedActSerializer(serializers.Serializer[Any]):
         allow_blank=True, help_text="What would happen, as a sentence; empty if it would be skipped."
     )
     problem = ProblemSerializer(
-        allow_null=True, help_text="Why it would be skipped; null if the act is possible."
+        allow_null=True, help_text="Why it would be skipped; null if the action is possible."
     )
 
 
@@ -88,9 +88,9 @@ class BulkPreview(ApiView):
     scopes = {"*": SCOPES["GET"]}
 
     @operation(
-        "Preview an act on many workspaces",
+        "Preview an action on many workspaces",
         description=(
-            f"Takes up to {bulk.MAX_AT_ONCE} workspaces. Uses the checks of the act itself. Changes nothing."
+            f"Takes up to {bulk.MAX_AT_ONCE} workspaces. Uses the action's own checks. Changes nothing."
         ),
         request=BulkActSerializer,
         responses={200: BulkPlanSerializer},

@@ -85,7 +85,7 @@ def test_moves_are_cancelled(as_olga, rows):
     chosen = ("bulk", "cancel-move", "--owner", "bob")
     cancelled = as_olga(*chosen, "--yes")
     assert (cancelled.code, cancelled.out) == (0, "runs: stays where it is\n")
-    assert cancelled.err == "rests skipped: rests has no move that could be cancelled.\n"
+    assert cancelled.err == "rests skipped: rests has no pending move to cancel.\n"
     assert not Preemption.objects.exists()
 
 

@@ -43,7 +43,7 @@ def test_first_request_builds_the_environment_and_then_starts(vscode, make, bob,
     assert row.state == "pending"
     command = only(sent)
     assert EnvironmentBuild.objects.get().requester == bob
-    assert reason_of(row) == "“VS Code” is being installed on this pool."
+    assert reason_of(row) == "“VS Code” is being installed in this pool."
     progress(command, "installing", done=40, total=62)
     cycle.decide()
     assert reason_of(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")

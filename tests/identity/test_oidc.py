@@ -69,7 +69,7 @@ def test_first_sign_in_creates_the_account_and_redirects_to_the_requested_page(o
     assert signed_in_user(client) == "nora"
     assert list(nora.memberships.values_list("team__slug", flat=True)) == ["vision"]
     entry = Event.objects.get(kind="session.signed_in")
-    assert entry.message == "signed in by corp"
+    assert entry.message == "signed in with corp"
 
 
 def test_user_without_a_required_group_is_refused(op, configure, client):
@@ -164,13 +164,16 @@ def test_userinfo_does_not_set_the_sign_in_method(op, configure, client):
     configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
     op.tell(claims=NORA, lies={"id_token": {"amr": ["pwd"]}, "userinfo": {"amr": ["otp"], "sub": "42"}})
     op.sign_in(client)
-    assert Event.objects.get(kind="session.signed_in").message == "signed in by corp"
+    assert Event.objects.get(kind="session.signed_in").message == "signed in with corp"
 
 
 def test_second_factor_at_the_provider_counts_if_configured(op, configure, client):
     configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
     op.sign_in(client, **NORA, amr=["pwd", "otp"])
-    assert Event.objects.get(kind="session.signed_in").message == "signed in by corp and second factor there"
+    assert (
+        Event.objects.get(kind="session.signed_in").message
+        == "signed in with corp and second factor at the provider"
+    )
 
 
 def test_state_is_valid_once_and_in_its_own_browser(op, client):

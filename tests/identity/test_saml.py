@@ -103,7 +103,7 @@ def test_valid_response_signs_in_and_redirects_to_the_requested_page(idp, client
         ["vision"],
     )
     assert IdentityLink.objects.get().subject == "nora-42"
-    assert Event.objects.get(kind="session.signed_in").message == "signed in by campus"
+    assert Event.objects.get(kind="session.signed_in").message == "signed in with campus"
 
 
 def test_next_certificate_is_accepted_beside_the_current_one(idp, client, monkeypatch):

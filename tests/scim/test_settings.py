@@ -19,7 +19,7 @@ from tests.fixtures import PROVIDER
         ("[scim]\nadopts = true\n", "unknown field"),
         ('[scim]\nadopt = "yes"\n', "bool"),
         ('[scim]\n[[scim.rules]]\ngroup = "a"\n', "either team or site_role"),
-        ('[scim]\n[[scim.rules]]\ngroup = "a"\nteam = "b"\nrole = "boss"\n', "role is one of"),
+        ('[scim]\n[[scim.rules]]\ngroup = "a"\nteam = "b"\nrole = "boss"\n', "role must be one of"),
         ('[scim]\n[[scim.rules]]\ngroup_pattern = "("\nteam = "b"\n', "no regular expression"),
         ('[scim]\n[[scim.rules]]\nclaim = "a"\nequals = "b"\nteam = "c"\n', "no claims"),
     ],

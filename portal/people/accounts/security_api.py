@@ -37,8 +37,9 @@ class SecurityEventSerializer(serializers.ModelSerializer[Event]):
 @documented(
     list="List your security events",
     of=(
-        "Sign-ins, failed ones too, ends of sessions, and changes of your password, address, second factors, "
-        "tokens, linked sign-in providers, roles and memberships, also by administrators. Newest first."
+        "Successful and failed sign-ins, ended sessions, and changes to your password, address, second "
+        "factors, tokens, linked sign-in providers, roles and memberships, including changes by "
+        "administrators. Newest first."
     ),
 )
 class SecurityEventViewSet(ListViewSet):

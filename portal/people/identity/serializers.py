@@ -32,7 +32,7 @@ class ProviderSerializer(serializers.Serializer[Any]):
 class ProviderListSerializer(serializers.Serializer[Any]):
     """All sign-in providers."""
 
-    results = ProviderSerializer(many=True, help_text="The rows, in the order of the list.")
+    results = ProviderSerializer(many=True, help_text="The items, in list order.")
 
 
 class PreviewRequestSerializer(StrictSerializer):

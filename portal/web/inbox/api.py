@@ -32,7 +32,7 @@ class InboxItemSerializer(serializers.Serializer[Any]):
     )
     kind = serializers.ChoiceField(ItemKind.choices, help_text="Kind of decision or problem.")
     urgent = serializers.BooleanField(help_text="Whether it is urgent.")
-    since = serializers.DateTimeField(source="key.since", help_text="Time since when it waits.")
+    since = serializers.DateTimeField(source="key.since", help_text="Time since which it has been waiting.")
     due_at = serializers.DateTimeField(allow_null=True, help_text="Time of expiry or start; null for none.")
     who = serializers.CharField(help_text="Name of the requester, or of the thing with the problem.")
     title = serializers.CharField(help_text="Title of the item.")
@@ -50,7 +50,7 @@ class InboxPageSerializer(serializers.Serializer[Any]):
     previous = serializers.URLField(
         allow_null=True, help_text="URL of the previous page; null on the first page."
     )
-    results = InboxItemSerializer(many=True, help_text="The rows, in the order of the list.")
+    results = InboxItemSerializer(many=True, help_text="The items, in list order.")
 
 
 class Inbox(ApiView):

@@ -35,7 +35,7 @@ class QuotaLineSerializer(StrictSerializer):
     seen = Amount(
         allow_null=True,
         required=False,
-        help_text="Quota by which you decided; null for none. If it is different now, nothing is changed "
+        help_text="Quota that you last read; null for none. If it is different now, nothing is changed "
         "(412). Without it, any quota is replaced.",
     )
 
