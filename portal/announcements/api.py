@@ -33,7 +33,7 @@ from portal.people.accounts.policies import require_operator
 
 
 class AnnouncementSerializer(serializers.ModelSerializer[Announcement]):
-    """A short text of operators for all users, or for the users of a pool."""
+    """A short text from operators for all users, or for the users of a pool."""
 
     pool = serializers.CharField(
         source="pool.slug", allow_null=True, default=None, help_text="Slug of the pool; null for all users."

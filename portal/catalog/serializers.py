@@ -534,7 +534,7 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
 
 
 class FlavorResourcesChangeSerializer(StrictSerializer):
-    """Resources on each node in a change of a flavor; omitted fields stay."""
+    """Resources on each node in a change of a flavor. Omitted fields stay unchanged."""
 
     cpu_milli = _integer_field(100)
     memory_mib = _integer_field(128)

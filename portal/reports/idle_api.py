@@ -22,7 +22,7 @@ KEPT_REASONS = [(reason.value, reason.value) for reason in KeptReason]
 
 
 class KeptTimeSerializer(serializers.Serializer[Any]):
-    """Idle GPU-hours that stayed with workspaces for one reason."""
+    """Idle GPU-hours that were not reclaimed, for one reason."""
 
     reason = serializers.ChoiceField(
         KEPT_REASONS,

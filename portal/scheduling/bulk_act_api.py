@@ -44,7 +44,7 @@ class ManyMoveSerializer(WorkspacesSerializer):
 
 
 class BulkActSerializer(WorkspacesSerializer):
-    """An act, and the workspaces it is for."""
+    """An action, and the workspaces to apply it to."""
 
     act = serializers.ChoiceField(Act.choices, help_text="What to preview.")
     hours = HoursField(
@@ -62,7 +62,7 @@ class BulkActSerializer(WorkspacesSerializer):
 
 
 class PlannedActSerializer(serializers.Serializer[Any]):
-    """What the act would do to one workspace, or why it would be skipped."""
+    """What the action would do to one workspace, or why it would be skipped."""
 
     id = serializers.UUIDField(help_text="Id of the workspace, as in the request.")
     name = serializers.CharField(allow_null=True, help_text="Its name; null if you cannot see it.")
@@ -77,7 +77,7 @@ class PlannedActSerializer(serializers.Serializer[Any]):
 
 
 class BulkPlanSerializer(serializers.Serializer[Any]):
-    """A line for each workspace, in the order of the request."""
+    """A result for each workspace, in the order of the request."""
 
     results = PlannedActSerializer(many=True, help_text="One for each workspace.")
 

@@ -153,7 +153,7 @@ class EnvironmentCreateSerializer(_Source):
 
 
 class EnvironmentChangeSerializer(StrictSerializer):
-    """Fields to change; omitted fields stay."""
+    """Fields to change. Omitted fields stay unchanged."""
 
     name = serializers.CharField(max_length=80, required=False)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
@@ -194,7 +194,7 @@ class SourcePreviewRequestSerializer(_Source):
 
 
 class ReachSerializer(serializers.Serializer[Any]):
-    """Current users; workspaces keep their version."""
+    """Workspaces and templates that use the environment now. Workspaces keep their version."""
 
     workspaces = serializers.IntegerField(help_text="Number of workspaces that use it.")
     running = serializers.IntegerField(help_text="Number of these workspaces that run.")
@@ -204,7 +204,7 @@ class ReachSerializer(serializers.Serializer[Any]):
 
 
 class SourcePreviewSerializer(serializers.Serializer[Any]):
-    """The changes by another version. Nothing is stored."""
+    """The changes that a new version would make. Nothing is saved."""
 
     against = serializers.IntegerField(help_text="Number of the version it is compared with; 0 for none.")
     exact = serializers.BooleanField(

@@ -15,7 +15,7 @@ from portal.people.accounts import security_events
 
 
 class SecurityEventSerializer(serializers.ModelSerializer[Event]):
-    """An event about your account. Acts of others on it have no address, program or token."""
+    """An event about your account. Actions of other users have no address, program or token."""
 
     actor = serializers.CharField(
         source="actor_label",

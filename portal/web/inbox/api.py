@@ -25,7 +25,7 @@ from portal.web.inbox.items import ItemKind, SortKey
 
 
 class InboxItemSerializer(serializers.Serializer[Any]):
-    """Something that waits for you. `url` is the path of the page for the decision."""
+    """A decision or problem that waits for you. `url` is the path of the page for the decision."""
 
     id = serializers.CharField(
         source="key.id", help_text="Identifier `<what>-<id>` of a request, device, node, pool or token."
