@@ -32,7 +32,7 @@ def test_from_creation_to_deletion(as_olga):
     off = as_olga("teams", "member-shares", "audio", "off")
     assert off.out == "audio: members do not take turns in the queue.\n"
     shown = as_olga("teams", "show", "audio").out.splitlines()
-    assert shown[0] == "Sound (audio), active; the queue ignores what members used"
+    assert shown[0] == "Sound (audio), active; members do not take turns in the queue"
     assert as_olga("teams", "member-shares", "audio", "on", "--json").json["member_shares"] is True
 
     refused = as_olga("teams", "delete", "audio", "--yes")

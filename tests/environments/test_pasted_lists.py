@@ -163,7 +163,7 @@ def test_conda_packages_without_a_wheel_are_reported_together():
         ),
         (
             "dependencies: " + "[" * 5000,
-            "Line 1 of the environment.yml is not supported: no YAML.",
+            "Line 1 of the environment.yml is not supported: not valid YAML.",
         ),
     ],
 )

@@ -138,7 +138,7 @@ def test_provider_from_environment_variables(tmp_path):
         (with_line('group_pattern = "x"\nteam = "\\\\1"', to="rules"), "refers to a group that its"),
         (with_line('group = "x"\nteam = "\\\\1"', to="rules"), "refers to a pattern, but no pattern is set"),
         (with_line('claim = "hd"', to="require"), "either equals or pattern"),
-        (with_line('group = "x"\nequals = "y"', to="require"), "belong to a claim"),
+        (with_line('group = "x"\nequals = "y"', to="require"), "require a claim"),
     ],
 )  # fmt: skip
 def test_configuration_error_is_reported_without_secrets(tmp_path, text, said):

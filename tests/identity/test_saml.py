@@ -250,7 +250,7 @@ def test_refusal_at_the_provider_is_shown(idp, client):
 
 def test_transient_name_id_is_refused(idp, client):
     transient = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
-    assert "another one at each sign-in" in refused(client, Attempt(client).good(idp, name_format=transient))
+    assert "changes with each sign-in" in refused(client, Attempt(client).good(idp, name_format=transient))
 
 
 def test_provider_test_shows_claims_and_changes_nothing(idp, as_user, ada):

@@ -114,7 +114,7 @@ def test_returned_device_is_reported_and_checked(catalog, sent):
     assert kinds(report(pool, node_info(gpus=1))) == ["device.disappeared"]
     (told,) = report(pool, node_info(gpus=2))
     assert (told.kind, told.data["devices"]) == ("device.returned", ["GPU-node-1-1"])
-    assert told.message == "finds GPU 1 of node-1 again"
+    assert told.message == "found GPU 1 of node-1 again"
     assert policy.run() == 1
     assert GpuCheckRun.objects.get(state="queued").cause == CheckCause.RETURNED
 
@@ -177,7 +177,7 @@ def test_new_partitioning_is_one_event(catalog):
     same = node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1)))
     assert report(pool, same) == []
     (told,) = report(pool, node_info(devices=(split, mig("M2", 0, "3g.40gb"), gpu("GPU-1", 1))))
-    assert told.message.endswith(": 1 × 3g.40gb, 2 × 1g.10gb before")
+    assert told.message.endswith(": 1 × 3g.40gb, previously 2 × 1g.10gb")
     assert set(Device.objects.filter(present=True).values_list("uuid", flat=True)) == {"GPU-0", "M2", "GPU-1"}
     assert kinds(report(pool, node_info(devices=(whole, gpu("GPU-1", 1))))) == ["device.mig_changed"]
 

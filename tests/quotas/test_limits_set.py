@@ -126,7 +126,7 @@ def test_cohort_cycles_are_refused(olga):
                 actor=olga, cohort=cohort, name=cohort.name, parent=parent, weight_milli=1000
             )
     cohorts.change_cohort(actor=olga, cohort=c, name="See", parent=a, weight_milli=2500)
-    assert "name C → See, inside B → A, weight 1 → 2.5" in last().message
+    assert "name C → See, parent B → A, weight 1 → 2.5" in last().message
 
 
 def test_cohort_nesting_is_limited(olga):

@@ -141,7 +141,7 @@ def test_drain_counts_but_does_not_notify_stopping_workspaces(running, olga, ali
     workspaces.stop(actor=alice, workspace_id=running.pk)
     found = drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     assert (found.asked, found.left, found.until, found.done) == (0, 1, None, False)
-    assert "just ending" in str(found)
+    assert "still ending" in str(found)
 
 
 def test_drain_keeps_the_time_of_an_earlier_preemption(running, olga):

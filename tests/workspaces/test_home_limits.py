@@ -150,7 +150,7 @@ def test_workspace_is_not_stopped_if_the_kernel_enforces_the_limit(limited_runni
     assert measured(limited_running, 1100, after_s=5000) == State.RUNNING
     assert measured(limited_running, 1100, hidden=True, after_s=9000) == State.RUNNING
     note = home_limits.note_of(limited_running)
-    assert note is not None and note.full and "Workspaces go on." in note.text
+    assert note is not None and note.full and "Workspaces continue." in note.text
     measured(limited_running, 500, after_s=9100)
     Notification.objects.all().delete()  # otherwise the same title would not be repeated
     assert measured(limited_running, 10, files=110_000, after_s=9200) == State.RUNNING
