@@ -101,7 +101,7 @@ class Entry(models.Model):
         null=True,
         blank=True,
         validators=[MaxValueValidator(MAX_LIFETIME_H)],
-        help_text=_("Hours until a workspace stops if the user enters nothing; 0: no end."),
+        help_text=_("Default hours until a workspace stops; 0: no end."),
     )
     max_lifetime_hours = models.PositiveIntegerField(
         null=True,
@@ -231,7 +231,7 @@ class Template(Entry):
     stop_timeout_s = models.PositiveIntegerField(
         default=10,
         validators=[MaxValueValidator(300)],
-        help_text="Seconds that the program has to stop by itself.",
+        help_text="Grace period for the program to stop, in seconds.",
     )
     work_lost = models.CharField(
         max_length=12,
@@ -299,7 +299,7 @@ class Flavor(Entry):
     accelerator_memory_mib = models.PositiveIntegerField(
         default=0,
         validators=[MaxValueValidator(LARGEST)],
-        help_text=_("Minimum of a device; for a share, the amount it takes."),
+        help_text=_("Minimum memory of a device; for a share, its memory."),
     )
     accelerator_milli = models.PositiveIntegerField(
         default=1000, validators=[MinValueValidator(1), MaxValueValidator(1000)]
@@ -311,7 +311,7 @@ class Flavor(Entry):
         max_length=10,
         choices=Bond,
         default=Bond.NODE,
-        help_text=_("What several accelerators must share. Tighter bonds are always preferred."),
+        help_text=_("Topology that several accelerators must share. Closer placements are always preferred."),
     )
     preemptible = models.BooleanField(
         default=True, help_text=_("Can be preempted after the minimum run time, with notice.")
@@ -349,7 +349,7 @@ class Flavor(Entry):
             models.CheckConstraint(
                 condition=models.Q(mig_profile="") | models.Q(within=Bond.NODE),
                 name="flavor_mig_has_no_bond",
-                violation_error_message=_("MIG instances cannot have a bond."),
+                violation_error_message=_("MIG instances can only share the node. Choose “Same node”."),
             ),
         ]
 

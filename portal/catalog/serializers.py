@@ -53,8 +53,8 @@ class AcceleratorsSerializer(serializers.Serializer[Any]):
         default=True,
         help_text=(
             "Whether the accelerator is isolated from other workspaces. False for a share of a device: "
-            "each workspace on it can use all of its memory and time, and an error of one can end the "
-            "others."
+            "each workspace on it can use all of its memory and compute time, and an error in one can stop "
+            "the others."
         ),
     )
     memory_mib = serializers.IntegerField()
@@ -107,7 +107,7 @@ def _hours(help_text: str) -> serializers.IntegerField:
     return serializers.IntegerField(allow_null=True, read_only=True, help_text=help_text)
 
 
-EXPECTED_WORDS = "Expected run time in hours, if the user enters nothing."
+EXPECTED_WORDS = "Default expected run time in hours."
 LIFETIMES = ("default_lifetime_hours", "max_lifetime_hours")
 
 
@@ -450,7 +450,7 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         min_value=0,
         max_value=300,
         required=False,
-        help_text="Seconds that the program has to stop by itself.",
+        help_text="Grace period for the program to stop, in seconds.",
     )
     work_lost = serializers.ChoiceField(
         WorkLost.choices,
@@ -534,7 +534,7 @@ class FlavorAcceleratorsSerializer(StrictSerializer):
 
 
 class FlavorResourcesChangeSerializer(StrictSerializer):
-    """Resources on each node in a change of a flavor; omitted fields stay."""
+    """Resources on each node in a change of a flavor. Omitted fields stay unchanged."""
 
     cpu_milli = _integer_field(100)
     memory_mib = _integer_field(128)

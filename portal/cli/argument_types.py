@@ -29,7 +29,9 @@ def forward(text: str) -> tuple[int, int]:
 
 def add_workspace_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument("workspace", help="name or id")
-    command.add_argument("--team", default="", metavar="SLUG", help="team, if you use the name in several")
+    command.add_argument(
+        "--team", default="", metavar="SLUG", help="slug of the team, if you use the name in several teams"
+    )
 
 
 def wait(command: argparse.ArgumentParser, help_text: str = "wait until it is ready") -> None:

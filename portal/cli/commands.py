@@ -57,7 +57,7 @@ def login(arguments: argparse.Namespace) -> int:
     if not token:
         raise NotSignedIn("No token given.", f"Create one at {url}/account/tokens/ and paste it.")
     if not token.isascii() or any(character.isspace() for character in token):
-        raise NotSignedIn("This is not a token.", "Copy all of it, from berth_ on.")
+        raise NotSignedIn("This is not a token.", "Copy the whole token, which begins with berth_.")
     with BerthClient(url, token) as client:
         me = client.users.me()
     path = config.save(config.Config(url=url, token=token, exchange_key=key), os.environ)
@@ -336,13 +336,13 @@ def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
         print("You have no team. Ask a team owner to add you.", file=sys.stderr)
         return 0
     table: list[tuple[str, ...]] = [
-        ("TEAM", "RESOURCE", "USED", "QUOTA", "AT MOST", "BORROWED", "WAITING", "YOU", "YOUR CAP")
+        ("TEAM", "RESOURCE", "USED", "QUOTA", "LIMIT", "BORROWED", "WAITING", "YOU", "YOUR CAP")
     ]
     for usage in usages:
         for row in usage["resources"]:
             table.append((usage["team"], row["label"], *(_amount(row, name) for name in AMOUNTS)))
         if not usage["resources"]:
-            print(f"{usage['team']} has no quota: its use is not limited.", file=sys.stderr)
+            print(f"{usage['team']} has no quota: its usage is not limited.", file=sys.stderr)
     return print_table(table, numbers_from=2) if len(table) > 1 else 0
 
 
@@ -444,7 +444,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         if not sys.stdin.isatty():
             raise UsageError("No terminal to ask for confirmation.", "Add --yes to confirm.")
-        question = f"Delete {workspace['name']} of {workspace['owner']}? Its home folder stays."
+        question = f"Delete {workspace['name']} of {workspace['owner']}? Its home folder is kept."
         print(question, end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CliError("Nothing deleted.")
@@ -472,17 +472,17 @@ def packages(client: BerthClient, arguments: argparse.Namespace) -> int:
         act = client.packages.cancel_reset if arguments.keep else client.packages.reset
         answer = act(workspace["id"])
         message = f"{workspace['name']}: " + (
-            "packages are kept." if arguments.keep else "the next start deletes your packages."
+            "your packages are kept." if arguments.keep else "the next start deletes your packages."
         )
         return print_json(answer) if arguments.json else print_line(message)
     document = client.packages.get(workspace["id"])
     if arguments.json:
         return print_json(document)
     if not document["packages"]:
-        print("You have no packages of your own in this workspace.", file=sys.stderr)
+        print("You have no extra packages in this workspace.", file=sys.stderr)
         return 0
     rows = [(row["name"], row["version"], row["instead_of"] or "-") for row in document["packages"]]
-    return print_table([("PACKAGE", "VERSION", "INSTEAD OF"), *rows])
+    return print_table([("PACKAGE", "VERSION", "REPLACES"), *rows])
 
 
 def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:

@@ -74,7 +74,7 @@ def _read(path: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise CliError(f"{path} cannot be read: {error}.", "Delete it and run `berth login`.") from error
     if not isinstance(data, dict):
-        raise CliError(f"{path} is not ours.", "Delete it and run `berth login`.")
+        raise CliError(f"{path} is not a configuration file of berth.", "Delete it and run `berth login`.")
     return {key: value for key, value in data.items() if isinstance(value, str)}
 
 

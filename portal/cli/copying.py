@@ -50,7 +50,7 @@ def cp(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not sources:
         raise UsageError("Source or target is missing.", "For example: berth cp data.csv NAME:data/")
     if arguments.recursive and arguments.form:
-        raise UsageError("-r and --as exclude each other.", "-r copies a folder, --as downloads one file.")
+        raise UsageError("-r and --as cannot be combined.", "-r copies a folder, --as downloads one file.")
     workspace_name, target_path = _side(target)
     if workspace_name:
         if any(_side(source)[0] for source in sources):
@@ -219,7 +219,7 @@ def _make(client: BerthClient, workspace_id: str, path: str) -> None:
 
 def _with_progress(error: CliError | OSError, sent: int, total: int) -> CliError:
     """Return the error with the number of files sent so far."""
-    progress = f"{sent} of {total} files were uploaded and stay."
+    progress = f"{sent} of {total} files were uploaded and are kept."
     if isinstance(error, CliError):
         error.message = f"{error.message} {progress}"
         error.args = (error.message,)

@@ -39,7 +39,7 @@ def check(arguments: argparse.Namespace) -> int:
     """Run the check; return the exit code of the worst verdict."""
     if sum(map(bool, (arguments.device, arguments.uuid, arguments.node))) > 1:
         raise _CheckCommandError(
-            "--uuid, --device and --node exclude each other.", "Use one of them.", EXIT_USAGE
+            "--uuid, --device and --node cannot be combined.", "Use one of them.", EXIT_USAGE
         )
     if arguments.with_node and not arguments.node:
         raise _CheckCommandError("A link check needs two nodes.", "Set --node and --with.", EXIT_USAGE)
@@ -72,7 +72,9 @@ def _check_here(arguments: argparse.Namespace) -> int:
     uuid = arguments.uuid
     if uuid and not uuid.startswith(("GPU-", "MIG-")):
         raise _CheckCommandError(
-            f"{uuid!r} is not the UUID of a device.", "nvidia-smi -L shows them: GPU-… or MIG-….", EXIT_USAGE
+            f"{uuid!r} is not the UUID of a device.",
+            "`nvidia-smi -L` lists UUIDs: GPU-… or MIG-….",
+            EXIT_USAGE,
         )
     uuids = [uuid] if uuid else _uuids()
     if not uuids:
@@ -151,7 +153,7 @@ def _node(client: BerthClient, name: str) -> str:
     nodes = list(client.nodes.list(name=name))
     if len(nodes) != 1:
         problem = f"{len(nodes)} nodes are named" if nodes else "No node is named"
-        raise _CheckCommandError(f"{problem} {name!r}.", "See the portal's map of GPUs.")
+        raise _CheckCommandError(f"{problem} {name!r}.", "See the GPU map in the portal.")
     return str(nodes[0]["id"])
 
 

@@ -101,14 +101,14 @@ def _line(row: dict[str, Any]) -> str:
         state = "being archived"
     elif days is not None and row["limit_s"]:
         state = f"unused for {days} of {row['limit_s'] // 86_400} days"
-        state += f", archived from {row['due_at'][:10]} on" if row["warned"] else ""
+        state += f"; will be archived on {row['due_at'][:10]}" if row["warned"] else ""
     return f"{row['team']}/{row['owner']}  {row['pool']}  {row['node']}  {state}"
 
 
 def _node(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = list(client.nodes.list(name=arguments.node, pool=arguments.pool))
     if not rows:
-        raise Missing(f"No node “{arguments.node}”.", "The pages of pools list the nodes.")
+        raise Missing(f"No node “{arguments.node}”.", "The pool's page lists its nodes.")
     if len(rows) > 1:
         pools = ", ".join(row["pool"] for row in rows)
         raise UsageError(
@@ -154,7 +154,7 @@ def _summary(report: dict[str, Any]) -> str:
 
 
 def _progress(row: dict[str, Any]) -> str:
-    suffix = f", {row['stayed']} stayed" if row["stayed"] else ""
-    suffix += f", {row['left']} left" if row["state"] == "going" else f": {row['state']}"
+    suffix = f", {row['stayed']} not moved" if row["stayed"] else ""
+    suffix += f", {row['left']} remaining" if row["state"] == "going" else f": {row['state']}"
     why = f" ({row['message']})" if row["message"] else ""
     return f"{row['moved']} moved from {row['from_node']} to {row['to_node']}{suffix}{why}"

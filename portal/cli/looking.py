@@ -131,7 +131,7 @@ def preview(client: BerthClient, arguments: argparse.Namespace) -> int:
         print_json(verdict)
     else:
         if verdict.get("without_gpu"):
-            print("No GPU is free. It starts without; add GPUs with `berth attach-gpu`.")
+            print("No GPU is free. The workspace starts without GPUs; add them with `berth attach-gpu`.")
         print(verdict["message"])
         if verdict.get("flavor"):
             print(verdict["next_flavor"] or f"Flavor: {verdict['flavor']}")

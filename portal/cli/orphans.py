@@ -117,7 +117,7 @@ def _fate(row: Orphan, now: datetime) -> str:
     if row["problem"]:
         return str(row["problem"])
     if row["removed_at"] is None:
-        return "stays until it is deleted"
+        return "kept until you delete it"
     left_s = (datetime.fromisoformat(row["removed_at"]) - now).total_seconds()
     return f"deleted in {_span(left_s)}" if left_s > 0 else "deleted soon"
 

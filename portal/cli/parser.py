@@ -10,11 +10,11 @@ from typing import Any
 from portal.cli import config, parser_groups, parser_operations
 from portal.cli.argument_types import add_workspace_argument, forward, hours, positive, wait
 
-ENVIRONMENT = "software, see `berth environments`; default: the template's"
-FLAVORS_OF_PREVIEW = "several in order of preference: the first that is free"
+ENVIRONMENT = "software environment, as in `berth environments`; default: the template's"
+FLAVORS_OF_PREVIEW = "several in order of preference: starts on the first one that is free"
 FLAVORS = f"{FLAVORS_OF_PREVIEW}; default: the first in the catalog"
-START_WITHIN = "with several flavors: wait up to MIN minutes for an earlier one while a later one is free"
-MOVE_HOME = "let a large home folder move to another machine, if that starts sooner"
+START_WITHIN = "with several flavors: wait up to MIN minutes for an earlier one even if a later one is free"
+MOVE_HOME = "let a large home folder move to another machine if the workspace then starts sooner"
 EPILOG = """\
 examples:
   berth login https://berth.example.org    store address and token
@@ -23,7 +23,7 @@ examples:
   berth up --flavor h100,a100              on an H100, else an A100, else wait
   berth ls                                 list your workspaces
   berth logs -f NAME                       follow its log
-  berth stop NAME                          stop it; files stay
+  berth stop NAME                          stop it; files are kept
 
 environment:
   BERTH_URL, BERTH_TOKEN   address and token; override `berth login`
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
         "--service-account",
         default="",
         metavar="NAME",
-        help="with --ci: account, if the rules of several match",
+        help="with --ci: service account, if trust rules of several accounts match",
     )
 
     up = command("up", "up", "Create a workspace and start it.")
@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
         "--idempotency-key",
         default="",
         metavar="KEY",
-        help="for a day, the same key creates no second workspace",
+        help="within 24 hours, the same key does not create a second workspace",
     )
     up.add_argument(
         "--clean-up",
@@ -141,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
 
     list_parser = command("ls", "ls", "List workspaces.")
     list_parser.add_argument(
-        "--all", action="store_true", help="include other people's, as far as visible to you"
+        "--all", action="store_true", help="include workspaces of other users that you can see"
     )
     list_parser.add_argument("--team", default="", metavar="SLUG", help="of this team only")
     list_parser.add_argument("--state", default="", metavar="STATE", help="in this state only")
@@ -171,9 +171,9 @@ def parser() -> argparse.ArgumentParser:
     wait(start)
     run = command("exec", "execute", "Run a command in a workspace and return its exit code.")
     run.description = (
-        "Run a command in a workspace and return its exit code. It uses the workspace's Jupyter, so the "
-        "template needs one. Standard output and error are combined; there is no standard input. "
-        "Options come before NAME. The command ends when `berth exec` does."
+        "Run a command in a workspace and return its exit code. The command runs through the workspace's "
+        "Jupyter server, so the template needs one. Standard output and error are combined; there is no "
+        "standard input. Options come before NAME. The command ends when `berth exec` does."
     )
     run.usage = "berth exec [--team SLUG] NAME -- COMMAND …"
     add_workspace_argument(run)
@@ -181,30 +181,30 @@ def parser() -> argparse.ArgumentParser:
     lead = command("port-forward", "port_forward", "Forward local ports to a workspace.")
     lead.description = (
         "Forward ports of 127.0.0.1 to ports in a workspace, for example TensorBoard or a debugger, until "
-        "you interrupt it. It uses the workspace's Jupyter, so the template needs one."
+        "you interrupt the command. The template needs a Jupyter server, which forwards the connections."
     )
     add_workspace_argument(lead)
     ports = "local port (default: the same; 0: any free port) and port in the workspace"
     lead.add_argument("forwards", nargs="+", type=forward, metavar="[LOCAL:]PORT", help=ports)
-    stop = command("stop", "stop", "Stop a workspace; files stay.")
+    stop = command("stop", "stop", "Stop a workspace; files are kept.")
     add_workspace_argument(stop)
     wait(stop, "wait until it has stopped")
 
     release = command(
         "release-gpu",
         "release_gpu",
-        "Release a workspace's GPUs. Its app restarts: variables are lost, files stay.",
+        "Release a workspace's GPUs. The app restarts: variables are lost, files are kept.",
     )
     add_workspace_argument(release)
     attach = command(
-        "attach-gpu", "attach_gpu", "Attach released GPUs again. The app restarts once they are free."
+        "attach-gpu", "attach_gpu", "Attach released GPUs again. The app restarts once the GPUs are free."
     )
     add_workspace_argument(attach)
 
     resize = command(
         "resize",
         "resize",
-        "Change a workspace's flavor. Its app restarts: variables are lost, files stay.",
+        "Change a workspace's flavor. The app restarts: variables are lost, files are kept.",
     )
     add_workspace_argument(resize)
     resize.add_argument("--flavor", required=True, metavar="SLUG", help="new flavor")
@@ -227,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
     add_workspace_argument(extend)
     extend.add_argument("--hours", type=hours, default=2.0, metavar="H", help="default: 2")
 
-    rm = command("rm", "rm", "Delete a workspace; the home folder stays.")
+    rm = command("rm", "rm", "Delete a workspace; the home folder is kept.")
     add_workspace_argument(rm)
     rm.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     rm.add_argument("--ignore-missing", action="store_true", help="succeed if it does not exist")
@@ -242,7 +242,9 @@ def parser() -> argparse.ArgumentParser:
     use.add_argument(
         "workspace", nargs="?", default="", metavar="WORKSPACE", help="default: all running ones"
     )
-    use.add_argument("--team", default="", metavar="SLUG", help="team of the workspace, or of all to show")
+    use.add_argument(
+        "--team", default="", metavar="SLUG", help="team of the workspace, or of all workspaces to show"
+    )
 
     usage = command("usage", "usage", "Show a workspace's measured use of CPU, memory and GPUs.")
     add_workspace_argument(usage)
@@ -258,7 +260,7 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--raw", action="store_true", help=raw)
     queue = command("queue", "queue", "List waiting workspaces in scheduling order.")
     queue.add_argument("--team", default="", metavar="SLUG", help="of this team only")
-    queue.add_argument("--mine", action="store_true", help="your own only")
+    queue.add_argument("--mine", action="store_true", help="your own workspaces only")
     events = command("events", "events", "Print events of a workspace, or of everything visible to you.")
     events.add_argument("workspace", nargs="?", default="", metavar="WORKSPACE", help="default: everything")
     team = "events of this team only; with a workspace: its team"
@@ -269,12 +271,18 @@ def parser() -> argparse.ArgumentParser:
     events.add_argument("-f", "--follow", action="store_true", help="follow new events")
     completion = command("completion", "completion", "Print the completion script for a shell.")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell")
-    own = command("packages", "packages", "List your own packages in a workspace's environment.")
+    own = command(
+        "packages",
+        "packages",
+        "List the packages that you installed in a workspace in addition to its environment.",
+    )
     add_workspace_argument(own)
     act = own.add_mutually_exclusive_group()
     act.add_argument("--reset", action="store_true", help="delete them at the next start")
     act.add_argument("--keep", action="store_true", help="cancel a reset")
-    act.add_argument("--save", default="", metavar="NAME", help="create an environment of the team from them")
+    act.add_argument(
+        "--save", default="", metavar="NAME", help="create an environment of the team from these packages"
+    )
     own.add_argument("--everybody", action="store_true", help="with --save: for all teams; operators only")
     command(
         "export",

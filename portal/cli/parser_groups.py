@@ -101,16 +101,16 @@ def user(commands: Any, common: argparse.ArgumentParser) -> None:
     invite.add_argument(
         "--role", action="append", default=[], choices=("administrator", "operator", "approver", "auditor")
     )
-    leave = verb("deactivate", "Deactivate an account; workspaces stop, files stay.", confirms=True)
+    leave = verb("deactivate", "Deactivate an account; workspaces stop, files are kept.", confirms=True)
     leave.add_argument("--note", default="", help="for the audit log")
     verb("reactivate", "Reactivate an account.")
     delete = verb("rm", "Delete an account.", confirms=True)
-    delete.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
-    delete.add_argument("--homes", action="store_true", help="delete the home folders too")
+    delete.add_argument("--workspaces", action="store_true", help="also delete the user's workspaces")
+    delete.add_argument("--homes", action="store_true", help="also delete the home folders")
 
 
 def files(commands: Any, common: argparse.ArgumentParser) -> None:
-    summary = "Manage files in a workspace's home folder, also while it is stopped."
+    summary = "Manage files in a workspace's home folder, even while the workspace is stopped."
     verbs = commands.add_parser("files", help=summary, description=summary).add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -134,7 +134,7 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
     put.add_argument("files", nargs="+", metavar="FILE")
     put.add_argument("--into", default="", metavar="PATH", help="target folder; default: the home folder")
     put.add_argument("-f", "--force", action="store_true", help="replace existing files")
-    summary = "Copy files to or from a workspace's home folder, also while it is stopped."
+    summary = "Copy files to or from a workspace's home folder, even while the workspace is stopped."
     copy = commands.add_parser(
         "cp",
         help=summary,
@@ -145,7 +145,9 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     copy.set_defaults(function="cp")
     copy.add_argument("paths", nargs="+", metavar="PATH", help="sources and target; one side is NAME:PATH")
-    copy.add_argument("--team", default="", metavar="SLUG", help="team, if you use the name in several")
+    copy.add_argument(
+        "--team", default="", metavar="SLUG", help="slug of the team, if you use the name in several teams"
+    )
     copy.add_argument("-r", "--recursive", action="store_true", help="copy folders, without symbolic links")
     copy.add_argument(
         "--as", dest="form", default="", choices=("tar", "zip"), help="download a folder as an archive"
@@ -158,7 +160,7 @@ def files(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def archives(commands: Any, common: argparse.ArgumentParser) -> None:
-    summary = "Manage archives of the home folder. No workspace may use it meanwhile."
+    summary = "Manage archives of the home folder. Creating and restoring require that no workspace uses it."
     verbs = commands.add_parser("archives", help=summary, description=summary).add_subparsers(
         metavar="COMMAND", required=True
     )
@@ -195,7 +197,7 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
     summary = "List your home folders with last use, next step and archives."
     list_parser = verbs.add_parser("ls", help=summary, description=summary, parents=[common])
     list_parser.set_defaults(function="homes_ls")
-    list_parser.add_argument("--archived", action="store_true", help="archived ones only")
+    list_parser.add_argument("--archived", action="store_true", help="archived home folders only")
     list_parser.add_argument("--all", action="store_true", help="of all users; for operators and auditors")
     for name, summary in (
         ("keep", "Keep an unused home folder or its archive."),
@@ -205,7 +207,10 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
         home_parser.set_defaults(function=f"homes_{name}")
         home_parser.add_argument("team", metavar="TEAM", help="slug of the team")
         home_parser.add_argument(
-            "--pool", default="", metavar="SLUG", help="pool, if you have one in several"
+            "--pool",
+            default="",
+            metavar="SLUG",
+            help="slug of the pool, if you have home folders in several pools",
         )
         home_parser.add_argument(
             "--owner", default="", metavar="NAME", help="owner of the home folder; for operators"
@@ -217,7 +222,12 @@ def homes(commands: Any, common: argparse.ArgumentParser) -> None:
     subparser.set_defaults(function="homes_move")
     subparser.add_argument("node", metavar="NODE", help="current machine")
     subparser.add_argument("--to", default="", metavar="NODE", help="target machine")
-    subparser.add_argument("--pool", default="", metavar="SLUG", help="pool, if the machine is in several")
+    subparser.add_argument(
+        "--pool",
+        default="",
+        metavar="SLUG",
+        help="slug of the pool, if several pools have a machine of this name",
+    )
     subparser.add_argument("--dry-run", action="store_true", help="only show what would be moved")
     subparser.add_argument("--no-wait", action="store_true", help="do not wait")
     subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
@@ -236,7 +246,7 @@ def teams(commands: Any, common: argparse.ArgumentParser) -> None:
     create = verb("create", "Create a team and print its slug. For operators.")
     create.add_argument("--name", default="", metavar="NAME", help="default: the slug")
     create.add_argument("--owner", default="", metavar="USER", help="first owner; default: you")
-    rename = verb("rename", "Change the name of a team; the slug stays.")
+    rename = verb("rename", "Change the name of a team; the slug does not change.")
     rename.add_argument("name", metavar="NAME")
     shares = verb("member-shares", "Set whether members take turns in the queue by recent use.")
     shares.add_argument("state", choices=["on", "off"])
@@ -462,7 +472,7 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
     verb("run", "Run the node's services in the foreground, as the systemd unit does.")
     verb("status", "Show whether this node is connected and healthy.")
     verb("rotate", "Rotate keys and certificate now. This happens automatically before they expire.")
-    leave = verb("leave", "Leave the pool and delete the keys; home folders stay.")
+    leave = verb("leave", "Leave the pool and delete the keys; home folders are kept.")
     leave.add_argument("--forget", action="store_true", help="only on this machine, if the portal is gone")
     group = leave.add_mutually_exclusive_group()
     group.add_argument(

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 from portal.cli.argument_types import hours, moment, positive, verb_of
 
-TIMES = "ISO 8601; without an offset in the time zone of this machine"
+TIMES = "ISO 8601; without an offset, the time zone of this machine applies"
 STATES = ("pending", "provisioning", "running", "stopping", "stopped", "failed")
 
 
 def bulk(commands: Any, common: argparse.ArgumentParser) -> None:
     summary = "Stop, extend or move many workspaces, or write to their owners."
     description = (
-        f"{summary} Choose them by name or id, or by filters, up to 100 at once. Shows what would happen to "
-        "each, then asks. Exit code 1: a workspace that you named, or one that was possible before, was "
-        "skipped."
+        f"{summary} Choose up to 100 workspaces by name or id, or by filters. Shows the result for each, "
+        "then asks for confirmation. Exit code 1: a workspace that you named was skipped, or one that the "
+        "preview did not skip."
     )
     top = commands.add_parser("bulk", help=summary, description=description)
     verbs = top.add_subparsers(metavar="COMMAND", required=True)
@@ -24,7 +24,9 @@ def bulk(commands: Any, common: argparse.ArgumentParser) -> None:
     def verb(name: str, summary: str) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
         subparser.set_defaults(function=f"bulk_{name.replace('-', '_')}")
-        subparser.add_argument("workspaces", nargs="*", metavar="WORKSPACE", help="name of your own, or id")
+        subparser.add_argument(
+            "workspaces", nargs="*", metavar="WORKSPACE", help="name of one of your workspaces, or id of any"
+        )
         subparser.add_argument("--team", default="", metavar="SLUG", help="of this team only")
         subparser.add_argument("--owner", default="", metavar="USER", help="filter: of this user")
         subparser.add_argument("--state", default="", choices=STATES, help="filter: in this state")
@@ -34,7 +36,7 @@ def bulk(commands: Any, common: argparse.ArgumentParser) -> None:
         subparser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
         return cast(argparse.ArgumentParser, subparser)
 
-    verb("stop", "Stop workspaces; files stay.")
+    verb("stop", "Stop workspaces; files are kept.")
     extend = verb("extend", "Extend the lifetime of running workspaces.")
     extend.add_argument("--hours", type=hours, default=2.0, metavar="H", help="default: 2")
     message = verb("message", "Send a notice to the owners of workspaces, one to each owner.")
@@ -42,7 +44,9 @@ def bulk(commands: Any, common: argparse.ArgumentParser) -> None:
     move = verb("move", "Move running workspaces to another node of their pool, with notice. For operators.")
     move.add_argument("--to", default="", metavar="NODE", help="default: any other node of the pool")
     move.add_argument("--reason", default="", metavar="TEXT", help="for the owners")
-    verb("cancel-move", "Cancel moves that have not begun; the workspaces stay. For operators.")
+    verb(
+        "cancel-move", "Cancel moves that have not begun; the workspaces stay on their nodes. For operators."
+    )
 
 
 def announcements(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -88,7 +92,7 @@ def maintenance(commands: Any, common: argparse.ArgumentParser) -> None:
 def _add_end(subparser: argparse.ArgumentParser, *, required: bool) -> None:
     ends = subparser.add_mutually_exclusive_group(required=required)
     ends.add_argument("--until", dest="ends_at", type=moment, default=None, metavar="TIME", help=TIMES)
-    ends.add_argument("--hours", type=hours, default=None, metavar="H", help="end this long after the begin")
+    ends.add_argument("--hours", type=hours, default=None, metavar="H", help="end this long after the start")
 
 
 def orphans(commands: Any, common: argparse.ArgumentParser) -> None:

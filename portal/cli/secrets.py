@@ -18,10 +18,10 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     rows = list(client.secrets.list(team=arguments.team, template=arguments.template))
     if arguments.json:
         return print_json(rows)
-    table: list[tuple[str, ...]] = [("NAME", "COMES AS", "IN", "WRITTEN", "DESCRIPTION")]
+    table: list[tuple[str, ...]] = [("NAME", "PROVIDED AS", "IN", "WRITTEN", "DESCRIPTION")]
     for row in rows:
         kind = f"{row['kind']}, in Vault" if row.get("vault_path") else row["kind"]
-        where = "every workspace" if row["everywhere"] or arguments.template else "where named"
+        where = "every workspace" if row["everywhere"] or arguments.template else "where selected"
         table.append((row["name"], kind, where, row["changed_at"][:10], row["description"]))
     return print_table(table)
 

@@ -36,7 +36,9 @@ def create(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
     name = _account(arguments)
-    confirm(arguments, f"Deactivate {name}? This revokes its tokens and stops its workspaces. Files stay.")
+    confirm(
+        arguments, f"Deactivate {name}? This revokes its tokens and stops its workspaces. Files are kept."
+    )
     team = _team(client, arguments)
     return print_changed(client.service_accounts.deactivate(team, name, note=arguments.note), arguments)
 
@@ -171,7 +173,7 @@ def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
         return str(arguments.team)
     teams = [row["slug"] for row in client.users.me()["teams"]]
     if len(teams) != 1:
-        raise UsageError("The team is not clear.", "Add --team SLUG.")
+        raise UsageError("No team was given, and you are not in exactly one.", "Add --team SLUG.")
     return str(teams[0])
 
 

@@ -61,7 +61,7 @@ def member_shares(client: BerthClient, arguments: argparse.Namespace) -> int:
 def archive(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         contents = client.teams.contents(arguments.team)
-        stops = f"This stops {contents['active']} of {contents['workspaces']} workspaces. Files stay."
+        stops = f"This stops {contents['active']} of {contents['workspaces']} workspaces. Files are kept."
         confirm(arguments, f"Archive {arguments.team}? {stops}")
     return _print_state(client.teams.archive(arguments.team), arguments)
 
@@ -76,7 +76,9 @@ def delete(client: BerthClient, arguments: argparse.Namespace) -> int:
     contents = client.teams.contents(slug)
     if arguments.dry_run:
         return print_json(contents) if arguments.json else print_line(_summary(contents))
-    confirm(arguments, f"{_summary(contents)}\nPermanently delete {slug}? Reports and audit log stay.")
+    confirm(
+        arguments, f"{_summary(contents)}\nPermanently delete {slug}? Reports and the audit log are kept."
+    )
     client.teams.delete(slug, homes=arguments.homes)
     deleted = _is_deleted(client, slug)
     deadline = time.monotonic() + arguments.timeout
@@ -107,7 +109,9 @@ def _print_state(team: Team, arguments: argparse.Namespace) -> int:
 
 def _turns(team: Team) -> str:
     return (
-        "members take turns in the queue" if team["member_shares"] else "the queue ignores what members used"
+        "members take turns in the queue"
+        if team["member_shares"]
+        else "members do not take turns in the queue"
     )
 
 
@@ -122,4 +126,4 @@ def _summary(contents: dict[str, Any]) -> str:
     parts = [f"{name.replace('_', ' ')} {contents[name]}" for name in PARTS if contents[name]]
     parts += ["GPU-hours"] if contents["has_gpu_hours"] else []
     parts += ["budget"] if contents["has_budget"] else []
-    return f"Ends with the team: {', '.join(parts) or 'nothing'}."
+    return f"Deleted with the team: {', '.join(parts) or 'nothing'}."

@@ -40,7 +40,7 @@ def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
 def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
     confirm(
         arguments,
-        f"Deactivate {arguments.username}? This ends sessions and tokens and stops workspaces. Files stay.",
+        f"Deactivate {arguments.username}? Sessions and tokens end, workspaces stop. Files are kept.",
     )
     return print_changed(client.users.deactivate(arguments.username, note=arguments.note), arguments)
 
@@ -50,7 +50,7 @@ def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    homes = "Home folders are deleted, too." if arguments.homes else "Home folders stay."
+    homes = "Home folders are also deleted." if arguments.homes else "Home folders are kept."
     confirm(arguments, f"Permanently delete the account of {arguments.username}? {homes}")
     client.users.delete(arguments.username, workspaces=arguments.workspaces, homes=arguments.homes)
     if arguments.json:

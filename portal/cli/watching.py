@@ -28,7 +28,7 @@ def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(rows)
     if not rows:
-        print("Nothing waits.", file=sys.stderr)
+        print("No workspaces are waiting.", file=sys.stderr)
         return 0
     table: list[tuple[str, ...]] = [("#", "NAME", "OWNER", "TEAM", "FLAVOR", "EXPECTED", "WAITS FOR")]
     for row in rows:

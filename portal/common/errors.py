@@ -83,7 +83,7 @@ class NotAllowed(PortalError):
 
     code = ProblemCode.NOT_ALLOWED
     status = 403
-    title = "You may not do this"
+    title = "Permission denied"
 
 
 class NotFound(PortalError):
@@ -99,7 +99,7 @@ class StateConflict(PortalError):
 
     code = ProblemCode.CONFLICT
     status = 409
-    title = "Not possible in the present state"
+    title = "Not possible in the current state"
 
 
 class PreconditionFailed(PortalError):
@@ -107,7 +107,7 @@ class PreconditionFailed(PortalError):
 
     code = ProblemCode.PRECONDITION_FAILED
     status = 412
-    title = "Changed meanwhile"
+    title = "Changed since it was read"
 
 
 class NotPossible(PortalError):

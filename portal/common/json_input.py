@@ -32,13 +32,13 @@ def parse_json(raw: bytes | str, *, strict: bool = True) -> Any:
     except RecursionError:
         raise InvalidJson("it is nested too deeply") from None
     except ValueError as error:
-        raise InvalidJson(f"it is no JSON ({error})"[:200]) from error
+        raise InvalidJson(f"it is not valid JSON ({error})"[:200]) from error
     _check(value, strict)
     return value
 
 
 def _constant(name: str) -> None:
-    raise InvalidJson(f"{name} is no JSON")
+    raise InvalidJson(f"{name} is not valid JSON")
 
 
 def _parse_integer(digits: str) -> int:
@@ -67,7 +67,7 @@ def _check(value: Any, strict: bool) -> None:
             elif isinstance(item, list):
                 inner += item
             elif strict and isinstance(item, str) and not storable(item):
-                raise InvalidJson("a text has a NUL character or half of a surrogate pair")
+                raise InvalidJson("a string contains a NUL character or a lone surrogate")
         if not inner:
             return
         level = inner

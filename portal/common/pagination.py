@@ -71,11 +71,11 @@ class Pages(CursorPagination):
             return {
                 "type": ["string", "null"],
                 "format": "uri",
-                "description": f"The {of} page with the same filters; null where there is none.",
+                "description": f"URL of the {of} page with the same filters; null if there is none.",
                 "example": "https://berth.example.org/api/v1/workspaces?cursor=cD0yMDI2",
             }
 
-        rows = {**schema, "description": "The rows, in the order of the list."}
+        rows = {**schema, "description": "The items, in list order."}
         return {
             "type": "object",
             "required": ["next", "previous", "results"],

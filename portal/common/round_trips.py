@@ -81,7 +81,7 @@ def _without(
         if field is None and name in current:
             if value != current[name] and name not in observed:
                 errors[f"{path}{name}"] = [
-                    _("Read-only, and not the current value. Read it again, or leave it out.")
+                    _("Read-only, and not the current value. Read the resource again, or omit the field.")
                 ]
             continue
         if isinstance(field, serializers.Serializer) and isinstance(value, Mapping):

@@ -70,7 +70,7 @@ class _ViewHandler(BaseHandler):
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
         match = request.resolver_match
         if match is None:
-            raise ValueError("a request comes here with where it leads")
+            raise ValueError("the request has no resolver match")
         return match
 
 

@@ -154,7 +154,7 @@ def choose(
         for file in named_files(environ):
             if not file.exists():
                 # The account that creates it later may make it readable only by root.
-                raise AccountUnusable(f"{file}, set in a setting, does not exist")
+                raise AccountUnusable(f"{file}, named in a setting, does not exist")
         if owner_of(account.folder) != account.uid:
             renew(account.folder, account.uid)
         _try(account)

@@ -173,7 +173,7 @@ def _invalid_reading(run: GpuCheckRun, problem: InvalidReport) -> RunResult:
 
 def _check_size(report: dict[str, Any] | None) -> None:
     if report is None:
-        raise InvalidReport("there is none")
+        raise InvalidReport("it is missing")
     size = len(json.dumps(report))
     if size > MAX_BYTES:
         raise InvalidReport(f"it has {size // 1024} KiB, more than {MAX_BYTES // 1024}")
@@ -189,7 +189,7 @@ def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
     if report["uuid"] != run.device.uuid or answer.uuid != run.device.uuid:
         raise InvalidReport("it is about another device")
     if report["level"] != run.level:
-        raise InvalidReport(f"it is of the level {report['level']}")
+        raise InvalidReport(f"its level is {report['level']}")
     if report["simulated"] != run.device.node.pool.simulated:
         raise InvalidReport("a simulated report says nothing about a device")
     try:
@@ -197,7 +197,7 @@ def _load_report(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
             wrong_pairs.pairs_of(test["detail"], own=False)
             joint_load.results_of(test["detail"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidReport("it names other devices as no check does") from error
+        raise InvalidReport("its results for other devices are not valid") from error
     return report
 
 

@@ -161,7 +161,7 @@ def give_up(run: GpuCheckRun, reason: Reason) -> None:
     handler, text = handler_of(run.kind), sentence_of(reason)
     close(run, RunState.LOST, summary=text)
     name = display_name(run.device)
-    record(run, run.device, "lost", f"got no result of the {handler.noun} of {name}: {text}")
+    record(run, run.device, "lost", f"received no result of the {handler.noun} of {name}: {text}")
     handler.handle_loss(run, text)
 
 

@@ -62,7 +62,7 @@ KINDS = {
 }
 MESSAGES = {
     ShareCode.OVER: "found that the workspace uses more memory than its share of %s",
-    ShareCode.ASKED: "asked a process of the workspace to end on %s",
+    ShareCode.ASKED: "asked a process of the workspace to exit on %s",
     ShareCode.KILLED: "killed a process of the workspace on %s",
     ShareCode.BACK: "found that the workspace is within its share of %s again",
     ShareCode.UNKNOWN: "could not limit the workspace to its share of %s",

@@ -96,7 +96,7 @@ class DiscontentSerializer(serializers.Serializer[Any]):
 
 
 class WorkProgressSerializer(serializers.Serializer[Any]):
-    """The pace of the work by a metric of the job."""
+    """Progress of the work, by a metric that the job reports."""
 
     name = serializers.CharField()
     rate = serializers.FloatField(help_text="Average rate per second over the last 10 minutes.")

@@ -57,7 +57,7 @@ def keep_workspace(*, actor: User, workspace_id: UUID, seconds: int = OFFERED_S)
         actor=actor,
         kind=AuditKind.WORKSPACE_KEPT,
         workspace=workspace,
-        message=f"keeps the workspace until {format_day_time(until)}, even if it is idle",
+        message=f"set the workspace to be kept until {format_day_time(until)}, even if it is idle",
         data={"seconds": seconds, "until": until.isoformat()},
     )
     return workspace

@@ -381,7 +381,7 @@ def _warn(due: Sequence[tuple[Candidate, Verdict]], now: datetime) -> int:
         entries=[
             (
                 row.workspace,
-                f"{'releases its GPUs' if row.cause in RELEASES else 'stops it'} on "
+                f"announced the {'release of GPUs' if row.cause in RELEASES else 'stop of the workspace'} on "
                 f"{format_day_time(row.due_at)}",
             )
             for row in rows

@@ -22,13 +22,13 @@ KEPT_REASONS = [(reason.value, reason.value) for reason in KeptReason]
 
 
 class KeptTimeSerializer(serializers.Serializer[Any]):
-    """Idle GPU-hours that stayed with workspaces for one reason."""
+    """Idle GPU-hours that were not reclaimed, for one reason."""
 
     reason = serializers.ChoiceField(
         KEPT_REASONS,
         help_text=(
-            "`kept`: a user kept the workspace. `other_work`: something else was at work. `no_limit`: no "
-            "idle limit applies. `below_limit`: the limit or the notice was not over."
+            "`kept`: a user kept the workspace. `other_work`: something else was active. `no_limit`: no "
+            "idle limit applies. `below_limit`: the limit or the end of the notice was not reached."
         ),
     )
     gpu_hours = serializers.FloatField(help_text="GPU-hours.")
@@ -108,7 +108,7 @@ class IdleGpus(ApiView):
         "Report idle GPUs",
         description=(
             "For operators and auditors; for a team, also for its owners. Returns idle GPU-hours by team: "
-            "why they were kept, what Berth gave back, and what the current policies would give back."
+            "why they were kept, what Berth reclaimed, and what the current policies would also reclaim."
         ),
         parameters=[
             OpenApiParameter("since", OpenApiTypes.DATE, description="First day. Default: 30 days ago."),

@@ -154,7 +154,7 @@ def _pool_labels(pool: Pool) -> dict[str, str]:
 
 def _devices(devices: Iterable[Any], idle: Mapping[UUID, int]) -> list[GaugeMetricFamily]:
     count = _gauge("berth_devices", "Accelerators by state; a partitioned GPU counts as its MIG instances.")
-    idle_s = _gauge("berth_device_idle_seconds", "For how long a device that is held has done nothing.")
+    idle_s = _gauge("berth_device_idle_seconds", "Seconds for which an allocated device has been idle.")
     devices = list(devices)
     pools = {device.node.pool_id: device.node.pool for device in devices}
     states = counting.states_by_pool(counting.countable_devices(devices))
@@ -173,7 +173,7 @@ def _devices(devices: Iterable[Any], idle: Mapping[UUID, int]) -> list[GaugeMetr
 _AMOUNTS = {
     "total": ("capacity", "in any state"),
     "in_service": ("in_service", "neither failed, cordoned nor offline"),
-    "allocated": ("allocated", "held by workspaces"),
+    "allocated": ("allocated", "allocated to workspaces"),
     "free": ("free", "in service, not being checked, and not allocated"),
 }
 """Amount of `Count` → its part of the metric's name, and its help text."""
@@ -221,8 +221,10 @@ def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> 
 
 def _teams(devices: Iterable[Any], samples: Mapping[str, Sample]) -> list[GaugeMetricFamily]:
     """Return the GPUs that each team holds and uses. A MIG instance is its part of the GPU."""
-    allocated = _gauge("berth_team_gpus_allocated", "GPUs held by the team's workspaces.")
-    used = _gauge("berth_team_gpus_used", "Sum of the measured utilization of these GPUs: 1 is one busy GPU.")
+    allocated = _gauge("berth_team_gpus_allocated", "GPUs allocated to workspaces of the team.")
+    used = _gauge(
+        "berth_team_gpus_used", "Sum of the measured utilization of these GPUs: 1 is one GPU at 100 %."
+    )
     devices = list(devices)
     instances = Counter(device.parent_uuid for device in devices if device.parent_uuid and device.present)
     by_key = {device.pk: device for device in devices}
@@ -247,7 +249,7 @@ def _teams(devices: Iterable[Any], samples: Mapping[str, Sample]) -> list[GaugeM
 
 
 def _pools(pools: Iterable[Pool]) -> list[GaugeMetricFamily]:
-    online = _gauge("berth_pool_online", "1 while the pool's driver answers.")
+    online = _gauge("berth_pool_online", "1 if the pool is enabled and online, else 0.")
     for pool in pools:
         online.add_sample(
             online.name, _pool_labels(pool), float(pool.enabled and pool.state == PoolState.ONLINE)
@@ -256,9 +258,9 @@ def _pools(pools: Iterable[Pool]) -> list[GaugeMetricFamily]:
 
 
 def _workspaces(pools: Iterable[Pool], now: datetime) -> list[GaugeMetricFamily]:
-    by_state = _gauge("berth_workspaces", "Workspaces by state; those that wait or rest have no pool yet.")
-    length = _gauge("berth_queue_length", "Workspaces that wait for capacity, by the pool that they name.")
-    oldest = _gauge("berth_queue_oldest_wait_seconds", "How long the first that still waits has waited.")
+    by_state = _gauge("berth_workspaces", "Workspaces by state and pool, as far as they have a pool.")
+    length = _gauge("berth_queue_length", "Queued workspaces, by the pool that their flavor requires.")
+    oldest = _gauge("berth_queue_oldest_wait_seconds", "Waiting time of the oldest queued workspace.")
     rows = (
         Workspace.objects.exclude(state=State.TERMINATED)
         .order_by("pool__slug", "flavor__pool__slug", "state")

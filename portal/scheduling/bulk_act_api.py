@@ -44,7 +44,7 @@ class ManyMoveSerializer(WorkspacesSerializer):
 
 
 class BulkActSerializer(WorkspacesSerializer):
-    """An act, and the workspaces it is for."""
+    """An action, and the workspaces to apply it to."""
 
     act = serializers.ChoiceField(Act.choices, help_text="What to preview.")
     hours = HoursField(
@@ -62,7 +62,7 @@ class BulkActSerializer(WorkspacesSerializer):
 
 
 class PlannedActSerializer(serializers.Serializer[Any]):
-    """What the act would do to one workspace, or why it would be skipped."""
+    """What the action would do to one workspace, or why it would be skipped."""
 
     id = serializers.UUIDField(help_text="Id of the workspace, as in the request.")
     name = serializers.CharField(allow_null=True, help_text="Its name; null if you cannot see it.")
@@ -72,12 +72,12 @@ class PlannedActSerializer(serializers.Serializer[Any]):
         allow_blank=True, help_text="What would happen, as a sentence; empty if it would be skipped."
     )
     problem = ProblemSerializer(
-        allow_null=True, help_text="Why it would be skipped; null if the act is possible."
+        allow_null=True, help_text="Why it would be skipped; null if the action is possible."
     )
 
 
 class BulkPlanSerializer(serializers.Serializer[Any]):
-    """A line for each workspace, in the order of the request."""
+    """A result for each workspace, in the order of the request."""
 
     results = PlannedActSerializer(many=True, help_text="One for each workspace.")
 
@@ -88,9 +88,9 @@ class BulkPreview(ApiView):
     scopes = {"*": SCOPES["GET"]}
 
     @operation(
-        "Preview an act on many workspaces",
+        "Preview an action on many workspaces",
         description=(
-            f"Takes up to {bulk.MAX_AT_ONCE} workspaces. Uses the checks of the act itself. Changes nothing."
+            f"Takes up to {bulk.MAX_AT_ONCE} workspaces. Uses the action's own checks. Changes nothing."
         ),
         request=BulkActSerializer,
         responses={200: BulkPlanSerializer},

@@ -156,7 +156,7 @@ def _outcome(actor: User, act: Act, workspace: Workspace, terms: Terms) -> str:
 def _stop_text(workspace: Workspace) -> str:
     if workspace.state in STOPS_ALREADY:
         # It was preempted and would be queued again.
-        return _("Does not start again by itself")
+        return _("No longer starts automatically")
     return _("Leaves the queue") if workspace.state == State.PENDING else _("Stops. Files are kept.")
 
 
@@ -173,7 +173,7 @@ def perform(
     match act:
         case Act.MESSAGE:
             sent = owner_messages.send(actor=actor, workspaces=seen, text=terms.text, idempotency_key=key)
-            done = _("Was sent before") if sent.replayed else _("Message sent")
+            done = _("Already sent") if sent.replayed else _("Message sent")
             return _lines(actor, sent.results, done)
         case Act.MOVE:
             results = operator_moves.request(

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class AdmissionCode(StrEnum):
-    """The outcome of a request, where no `Rule` applies."""
+    """The outcome of a request if no `Rule` applies."""
 
     FITS_NOW = "fits_now"
     FITS_NOW_ON_MODEL = "fits_now_on_model"
@@ -34,7 +34,7 @@ class AdmissionCode(StrEnum):
 
 
 class MoveCode(StrEnum):
-    """Why a running workspace is not moved, or its move not cancelled."""
+    """Reasons why a workspace is not moved, or why its move is not cancelled."""
 
     CHANGED_MEANWHILE = "move_changed_meanwhile"
     NO_PLACE_ANY_MORE = "move_without_place"

@@ -318,8 +318,8 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
         events.notify(
             [row.owner],
             kind="workspace.preempting",
-            title=f"{row.name} has to make room and stops at {format_clock(preempt_at, snapshot.now)}",
-            body=f"{reason.capitalize()}. Its files stay, and it is queued again by itself.",
+            title=f"{row.name} is being preempted and stops at {format_clock(preempt_at, snapshot.now)}",
+            body=f"{reason.capitalize()}. Files are kept, and the workspace is queued again.",
             url=f"/workspaces/{row.pk}/",
         )
         preempted.append(row.pk)
@@ -332,7 +332,7 @@ def nominate(workspace_id: str) -> None:
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
     )
     if waiting.update(nominated=True):
-        _record_event(workspace_id, AuditKind.WORKSPACE_CLAIMED, "started to preempt others for it")
+        _record_event(workspace_id, AuditKind.WORKSPACE_CLAIMED, "started to preempt other workspaces for it")
 
 
 def _record_event(workspace_id: str, kind: AuditKind, message: str, reason: str = "") -> None:
@@ -354,15 +354,15 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
             _record_event(
                 head.workload,
                 AuditKind.WORKSPACE_PROMISED,
-                "reserved its start",
-                f"smaller requests cannot delay it beyond {when}",
+                "reserved capacity for the workspace",
+                f"smaller requests cannot delay its start beyond {when}",
             )
     for name in cycle.lapsed_nominations:
         if QueueEntry.objects.filter(workspace=UUID(name), nominated=True).update(nominated=False):
             _record_event(
                 name,
                 AuditKind.WORKSPACE_UNCLAIMED,
-                "ended its turn, as too little capacity became free; it waits in the usual order",
+                "ended the reservation of capacity: too little became free; the workspace stays queued",
             )
 
 

@@ -70,9 +70,9 @@ class Drain:
             return f"{self.name} is cordoned, and nothing runs there."
         count_text = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"
         if self.until is None:
-            return f"{self.name} is cordoned; {count_text} just ending there."
+            return f"{self.name} is cordoned; {count_text} still ending there."
         until = format_clock(self.until, timezone.now())
-        return f"{self.name} is cordoned; {count_text} there yet, until {until} at most."
+        return f"{self.name} is cordoned; {count_text} still there, until {until} at the latest."
 
 
 def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drain:
@@ -103,7 +103,7 @@ def drain_leaving_machine(event: MachineLeaving) -> None:
     if node is None:
         return
     actor = SystemActor(f"node {event.name}")
-    reason = "it is leaving"
+    reason = "the machine is leaving its pool"
     if not event.stop:
         drain_node(actor=actor, node_id=node.pk, reason=reason)
         return
@@ -174,12 +174,15 @@ def _preempt_all(
     rows = list(locked.select_related("owner", "team", "preemption"))
     preempted = [row for row in rows if _preempt(row, preempt_at)]
     if preempted:
-        message = f"{name} is drained" + (f": {reason}" if reason else "")
+        message = f"{name} is being drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
             kind=AuditKind.WORKSPACE_PREEMPTING,
             entries=[
-                (row, f"asks it to leave within {max(0, int((_preempt_at(row) - now).total_seconds()))} s")
+                (
+                    row,
+                    f"announced the preemption of the workspace within {_seconds_until_stop(row, now)} s",
+                )
                 for row in preempted
             ],
             reason=message,
@@ -189,9 +192,9 @@ def _preempt_all(
             events.notify(
                 [row.owner],
                 kind="workspace.preempting",
-                title=f"{row.name} has to move and stops at {format_clock(_preempt_at(row), now)}",
-                body=f"{message}. Save what is open: its files stay, it is queued again by itself, and it "
-                "starts elsewhere.",
+                title=f"{row.name} will be moved and stops at {format_clock(_preempt_at(row), now)}",
+                body=f"{message}. Save your work. Files are kept. The workspace is queued again and restarts "
+                "elsewhere.",
                 url=f"/workspaces/{row.pk}/",
             )
     if preempted or changed:
@@ -210,6 +213,10 @@ def _preempt_all(
 
 def _preempt_at(row: Workspace) -> datetime:
     return row.preempting.preempt_at if row.preempting is not None else timezone.now()
+
+
+def _seconds_until_stop(row: Workspace, now: datetime) -> int:
+    return max(0, int((_preempt_at(row) - now).total_seconds()))
 
 
 def _preempt(row: Workspace, preempt_at: datetime) -> bool:
@@ -282,8 +289,8 @@ def cancel_preemption(workspace: Workspace) -> None:
     events.notify(
         [workspace.owner],
         kind="workspace.may_stay",
-        title=f"{workspace.name} may stay where it is",
-        body="Where it runs is not taken out of use after all.",
+        title=f"{workspace.name} stays on its node",
+        body="Its node or GPU is no longer being drained.",
         url=f"/workspaces/{workspace.pk}/",
     )
     # Other requests may have counted on this capacity.

@@ -25,15 +25,17 @@ def evict(event: PreemptionDue) -> None:
         return
     moved = notice.cause == PreemptionCause.MOVE
     if moved and not moves.still_possible(workspace):
-        moves.cancel(workspace, actor=SYSTEM, reason="the place for it has been taken meanwhile")
+        moves.cancel(workspace, actor=SYSTEM, reason="the target is no longer free")
         return
-    cause = "where it runs is drained" if drained else "it is moved" if moved else "another needs its place"
+    cause = "another workspace needs the capacity"
+    if drained or moved:
+        cause = "its node or GPU is being drained" if drained else "it is being moved"
     now = timezone.now()
     advance(
         workspace,
         Trigger.STOP,
         actor=SYSTEM,
-        message=f"stopped the workspace, since {cause}, and queued it again",
+        message=f"stopped the workspace and queued it again, because {cause}",
         data={"reason": notice.cause, "for": notice.preempted_by},
         # A drain or move is not a preemption for another workspace.
         queue={"preemption_count": workspace.queue_entry.preemption_count + (0 if drained or moved else 1)},

@@ -138,7 +138,9 @@ def _take_flavors(starts: Sequence[Start]) -> None:
 
 def _message_of(start: Start) -> str:
     nodes = ", ".join(item.node for item in start.placement.nodes)
-    return f"placed it on {nodes}" + (f", on {start.flavor.name}" if start.flavor is not None else "")
+    return f"placed the workspace on {nodes}" + (
+        f", on {start.flavor.name}" if start.flavor is not None else ""
+    )
 
 
 def _secret_holders(starts: Sequence[Start]) -> effective.Holders:

@@ -131,8 +131,8 @@ def cancel(workspace: Workspace, *, actor: User | SystemActor, reason: str) -> N
     events.notify(
         [workspace.owner],
         kind="workspace.may_stay",
-        title=f"{workspace.name} may stay where it is",
-        body=f"It is not moved after all: {reason}.",
+        title=f"{workspace.name} stays on its node",
+        body=f"The move was cancelled: {reason}.",
         url=f"/workspaces/{workspace.pk}/",
     )
 

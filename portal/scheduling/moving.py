@@ -195,8 +195,8 @@ def announce(
         events.notify(
             [row.owner],
             kind="workspace.preempting",
-            title=f"{row.name} is moved and stops at {format_clock(preempt_at, now)}",
-            body=f"{reason} Save what is open: its files stay, and it starts again by itself elsewhere.",
+            title=f"{row.name} will be moved and stops at {format_clock(preempt_at, now)}",
+            body=f"{reason} Save your work. Files are kept, and the workspace restarts elsewhere.",
             url=f"/workspaces/{row.pk}/",
         )
     events.record_all(
@@ -205,8 +205,8 @@ def announce(
         entries=[
             (
                 rows[move.workspace],
-                f"asks it to move from {move.source.nodes[0].node} to {move.target.nodes[0].node} "
-                f"within {notice_s()} s",
+                f"announced the move of the workspace from {move.source.nodes[0].node} to "
+                f"{move.target.nodes[0].node} within {notice_s()} s",
             )
             for move in planned
         ],

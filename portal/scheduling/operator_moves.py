@@ -106,7 +106,9 @@ def request(
     results.update({key: verdict for key, verdict in verdicts.items() if isinstance(verdict, PortalError)})
     planned = [verdict for verdict in verdicts.values() if isinstance(verdict, PlannedMove)]
     if planned:
-        reason_text = strip_nul(reason).strip()[:MAX_REASON] or _("An operator moves it to another node.")
+        reason_text = strip_nul(reason).strip()[:MAX_REASON] or _(
+            "An operator is moving the workspace to another node."
+        )
         moving.announce(actor=actor, planned=planned, rows=locked, reason=reason_text)
         for move in planned if idempotency_key else ():
             candidates[move.workspace].claim()

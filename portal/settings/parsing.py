@@ -16,10 +16,10 @@ def ports(variable: str, default: str) -> range:
     """A range of ports, written as `first-last`, both included. Raises `ImproperlyConfigured`."""
     first, dash, last = env.str(variable, default=default).partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
-        raise ImproperlyConfigured(f"{variable} is a range of ports, such as {default}.")
+        raise ImproperlyConfigured(f"{variable} must be a range of ports, such as {default}.")
     numbers = range(int(first), int(last or first) + 1)
     if not numbers or not 1024 <= numbers[0] <= numbers[-1] <= 65535:
-        raise ImproperlyConfigured(f"{variable} lies between 1024 and 65535, the lower port first.")
+        raise ImproperlyConfigured(f"{variable} must be between 1024 and 65535, with the lower port first.")
     return numbers
 
 
@@ -33,7 +33,7 @@ def hours(variable: str) -> frozenset[int]:
         return frozenset()
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and int(first) < 24 and int(last) <= 24):
-        raise ImproperlyConfigured(f"{variable} is a range of hours of the day in UTC, such as 22-4.")
+        raise ImproperlyConfigured(f"{variable} must be a range of hours of the day in UTC, such as 22-4.")
     count = (int(last) - int(first)) % 24 or 24
     return frozenset((int(first) + hour) % 24 for hour in range(count))
 
@@ -45,7 +45,7 @@ def amounts(variable: str) -> dict[str, int]:
         return {name.strip(): int(number) for name, number in pairs}
     except ValueError as error:
         raise ImproperlyConfigured(
-            f"{variable} has whole numbers by resource: write gpu=4,gpu_hours=500."
+            f"{variable} must have whole numbers by resource, such as gpu=4,gpu_hours=500."
         ) from error
 
 

@@ -46,7 +46,7 @@ class Step:
         if self.act is Action.CHANGE:
             return [line for change in self.changes for line in _change_lines(change)]
         if self.act is Action.MANUAL:
-            return ["set up on the server, not by a file"]
+            return ["configured on the server, not in a file"]
         return []
 
 

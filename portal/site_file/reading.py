@@ -48,7 +48,7 @@ def read(text: str) -> tuple[dict[str, Any], Lines]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = " ".join(str(error.problem or "it ends too early").split())
+        problem = " ".join(str(error.problem or "unexpected end of the file").split())
         raise _error_at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, reason=problem[:200]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise _error_at(0, SiteCode.FILE_NOT_YAML, reason=str(error)[:200]) from error
@@ -95,7 +95,9 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -
         key = loader.construct_object(name) if isinstance(name, yaml.ScalarNode) else None
         if not isinstance(key, str):
             raise _error_at(
-                name.start_mark.line, SiteCode.FILE_NOT_YAML, reason="a name is no text: put it in quotes"
+                name.start_mark.line,
+                SiteCode.FILE_NOT_YAML,
+                reason="a name is not a string: put it in quotes",
             )
         if key in result:
             raise _error_at(name.start_mark.line, SiteCode.FILE_TWICE, name=key[:80])
@@ -112,8 +114,8 @@ def _mistakes(value: Any) -> Iterable[tuple[Path, str]]:
             for name in error.instance:
                 if name not in names:
                     near = get_close_matches(str(name), names)
-                    hint = f"did you mean {', '.join(near)}?" if near else f"known: {_join_names(names)}"
-                    yield (*path, name), f"there is no field “{name}”; {hint}"
+                    hint = f"did you mean {', '.join(near)}?" if near else f"use one of: {_join_names(names)}"
+                    yield (*path, name), f"unknown field “{name}”; {hint}"
         else:
             yield path, str(error.message)
 

@@ -273,7 +273,7 @@ class WorkspaceViewSet(ListViewSet):
         "Release a workspace's GPUs",
         description=(
             "The workspace continues without accelerators. A running one restarts without them: "
-            "kernels lose their variables, files stay. A queued one no longer requests them, and a "
+            "kernels lose their variables, files are kept. A queued one no longer requests them, and a "
             "stopped one starts without them. They are free once the workspace no longer uses them. "
             "Idempotent."
         ),
@@ -306,7 +306,7 @@ class WorkspaceViewSet(ListViewSet):
         "Resize a workspace",
         description=(
             "Changes the flavor. A running workspace stops now and is queued for a start: kernels lose "
-            "their variables, files stay. A queued one requests the new flavor, and a stopped one uses "
+            "their variables, files are kept. A queued one requests the new flavor, and a stopped one uses "
             "it at the next start. An invalid request is denied before anything stops. Released GPUs "
             "stay released. Idempotent."
         ),

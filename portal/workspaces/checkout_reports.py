@@ -124,7 +124,7 @@ def _message(checkout: CheckoutReport, url: str) -> str:
         case "cloned":
             return f"cloned {url} into {place}{at}"
         case "kept":
-            return f"left {place} as it is, which was there already{at}"
+            return f"kept {place} unchanged, because it already existed{at}"
         case "installed":
             detail = f", and ran {checkout.note}" if checkout.note else ", and linked its files"
             return f"cloned {url} into {place}{at}{detail}"

@@ -48,11 +48,11 @@ class PreemptionCause(models.TextChoices):
     """Cause of a preemption."""
 
     IN_TEAM = "in_team", "A request of its team has a higher priority"
-    RECLAIM = "reclaim", "A team takes its quota back"
+    RECLAIM = "reclaim", "A team reclaims its quota"
     FAIR_SHARE = "fair_share", "Another team has borrowed less"
     BOOKING = "booking", "A reservation begins"
-    DRAIN = "drain", "Its node or GPU is drained"
-    MOVE = "move", "It is moved to another place"
+    DRAIN = "drain", "Its node or GPU is being drained"
+    MOVE = "move", "It is being moved"
 
 
 class Trigger(models.TextChoices):

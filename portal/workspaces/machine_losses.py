@@ -49,7 +49,7 @@ def machine_ended(event: MachineEnded) -> None:
         events.record_all(
             actor=SYSTEM,
             kind=AuditKind.WORKSPACE_CUT_OFF,
-            entries=[(row, f"cannot reach it any more on {event.name}") for row in rows],
+            entries=[(row, f"can no longer reach the workspace on {event.name}") for row in rows],
             cause=reason.as_json(),
             data={"node": event.name},
         )
@@ -81,7 +81,7 @@ def end_all(*, actor: User | SystemActor, node: Node, reason: str) -> list[Works
         cordons.cordon_device(
             actor=SYSTEM,
             device_id=device,
-            reason="Its machine was removed while it was in use: it has to be scrubbed first.",
+            reason="The machine was removed while the device was in use. Scrub the device first.",
             cause=CordonCause.SCRUB,
         )
     return rows

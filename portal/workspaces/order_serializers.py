@@ -225,7 +225,7 @@ class WorkspaceChangeSerializer(StrictSerializer):
 
 
 class ExtendSerializer(StrictSerializer):
-    """By how much to extend a workspace."""
+    """The hours by which to extend a workspace."""
 
     hours = HoursField(
         source="seconds", min_value=1 / 60, max_value=MAX_LIFETIME_H, help_text="Hours to add."

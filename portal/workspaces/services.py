@@ -202,7 +202,7 @@ def _insert(
         kind=AuditKind.WORKSPACE_REQUESTED,
         workspace=workspace,
         message=f"requested {template.name} on {', else '.join(choice.name for choice in order.flavors)}"
-        + (", without its GPUs until they are attached" if workspace.gpu_released else ""),
+        + (", without GPUs until they are attached" if workspace.gpu_released else ""),
         data={"template": template.slug, "flavor": flavor.slug, **_software_data(workspace)},
     )
     return workspace

@@ -136,7 +136,7 @@ def test_page_counts_contents_before_deletion(client, used, olga, bob):
     teams.archive(actor=olga, team=used.team)
     page = client.get(f"{url}delete/").content.decode()
     for line in (
-        "Members, whose accounts stay: 2.",
+        "Memberships: 2. The accounts are kept.",
         "Service accounts: 1. Their valid tokens: 1.",
         "Workspaces: 1.",
         "Home folders with all files, on all nodes: 1.",

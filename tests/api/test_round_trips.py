@@ -153,7 +153,7 @@ def test_partial_body_changes_only_its_fields(api: Any, people: Any) -> None:
     assert program.put("ledgers/vision", {**read, "spent": 5, "quota": 7200}).json()["quota"] == 7200
     refused = problem(program.put("ledgers/vision", {"quota": 1, "spent": 5}), 400, "invalid")
     assert refused["errors"] == {
-        "spent": ["Read-only, and not the current value. Read it again, or leave it out."]
+        "spent": ["Read-only, and not the current value. Read the resource again, or omit the field."]
     }
     refused = problem(program.put("ledgers/vision", {**read, "nonsense": 1}), 400, "invalid")
     assert list(refused["errors"]) == ["nonsense"]

@@ -82,7 +82,7 @@ def test_flavor_requests_the_topology_of_accelerators(within):
 
 def test_mig_flavor_cannot_request_a_topology(db):
     flavor = FlavorFactory.build(accelerator_count=2, mig_profile="1g.10gb", within="numa")
-    with pytest.raises(ValidationError, match="cannot have a bond"):
+    with pytest.raises(ValidationError, match="can only share the node"):
         flavor.full_clean()
 
 

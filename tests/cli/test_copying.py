@@ -243,7 +243,7 @@ def test_interrupted_upload_reports_progress_and_can_be_repeated(
 ) -> None:
     monkeypatch.setattr(BrokenConnection, "puts", 3)
     done = as_bob("cp", "-r", "project", "mine:")
-    assert done.code == 4 and "2 of 4 files were uploaded and stay." in done.err
+    assert done.code == 4 and "2 of 4 files were uploaded and are kept." in done.err
     assert len([data for data in tree_of(home / "project").values() if data is not None]) == 2
     assert as_bob("cp", "-r", "-f", "project", "mine:").code == 0
     assert tree_of(home / "project") == tree_of(here / "project")

@@ -126,7 +126,7 @@ def test_invalid_arguments_and_files_are_refused(as_olga, tmp_path, bob, monkeyp
     assert as_olga("environments", "build", "tools", "--from", str(tmp_path / "none.txt")).code == 2
     refused = as_olga("environments", "build", "tools", "--from", str(file))
     assert refused.code == 1
-    assert "Line 1 installs from an address: -e git+https://example.org/x." in refused.err
+    assert "Line 1 installs from a URL: -e git+https://example.org/x." in refused.err
     assert as_olga("environments", "build", "nothing").code == 5
     monkeypatch.setenv("BERTH_TOKEN", make_token(bob)[1])
     file.write_text("numpy\n")

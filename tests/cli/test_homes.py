@@ -39,7 +39,7 @@ def test_homes_on_the_node_and_their_targets(as_operator):
 
 def test_move_waits_and_resumes_a_running_evacuation(as_operator, monkeypatch):
     begun = as_operator("homes", "move", "gpu-a", "--to", "gpu-b", "--yes", "--no-wait")
-    assert (begun.code, begun.out) == (0, "0 moved from gpu-a to gpu-b, 3 left\n")
+    assert (begun.code, begun.out) == (0, "0 moved from gpu-a to gpu-b, 3 remaining\n")
 
     def all_gone(_s: float) -> None:
         HomePlace.objects.update(node=Node.objects.get(name="gpu-b"))

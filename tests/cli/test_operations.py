@@ -41,13 +41,13 @@ def test_a_dry_run_changes_nothing_and_an_act_needs_a_yes(as_bob, rows):
     head, *lines = table.out.splitlines()
     assert head.split() == ["NAME", "OWNER", "STATE", "RESULT"]
     assert sorted(line.split()[0] for line in lines) == ["rests", "runs"]
-    assert "skipped: rests stops or has stopped already." in table.out
+    assert "skipped: rests is stopping or has already stopped." in table.out
     asked = as_bob("bulk", "stop", "--team", "vision")
     assert asked.code == 2 and "--yes" in asked.err
     assert Workspace.objects.get(pk=runs.pk).state == State.RUNNING
     stopped = as_bob("bulk", "stop", "--team", "vision", "--yes")
     assert (stopped.code, stopped.out) == (0, "runs: stopping\n")
-    assert stopped.err == "rests skipped: rests stops or has stopped already.\n"
+    assert stopped.err == "rests skipped: rests is stopping or has already stopped.\n"
     assert Workspace.objects.get(pk=runs.pk).state == State.STOPPING
     nothing = as_bob("bulk", "stop", str(runs.pk), "rests", "--yes")
     assert nothing.code == 1 and "Nothing to do" in nothing.err
@@ -85,7 +85,7 @@ def test_moves_are_cancelled(as_olga, rows):
     chosen = ("bulk", "cancel-move", "--owner", "bob")
     cancelled = as_olga(*chosen, "--yes")
     assert (cancelled.code, cancelled.out) == (0, "runs: stays where it is\n")
-    assert cancelled.err == "rests skipped: rests has no move that could be cancelled.\n"
+    assert cancelled.err == "rests skipped: rests has no pending move to cancel.\n"
     assert not Preemption.objects.exists()
 
 

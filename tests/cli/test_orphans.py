@@ -48,7 +48,7 @@ def test_list_shows_age_size_and_next_step(as_operator, team):
     assert head.split()[:6] == ["ID", "WHAT", "NAME", "NODE", "SIZE", "AGE"]
     assert "ws-rest" in folder and "7 MiB" in folder and "2 h" in folder and "deleted in 21 h" in folder
     assert f"{team.slug}/ghost" in home and "2.0 GiB" in home and "2 d" in home
-    assert home.endswith("stays until it is deleted")
+    assert home.endswith("kept until you delete it")
     assert "ws-old" not in ran.out and "deleted" in as_operator("orphans", "--all").out.splitlines()[-1]
     (only,) = as_operator("orphans", "--kind", "home", "--json").json
     assert only["id"].startswith(home.split()[0])

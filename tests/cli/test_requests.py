@@ -28,7 +28,7 @@ H100 = "gpu:simulated-h100"
 
 
 def test_queue_lists_waiting_workspaces(as_bob: Any, pool: Any) -> None:
-    assert as_bob("queue").err == "Nothing waits.\n"
+    assert as_bob("queue").err == "No workspaces are waiting.\n"
     gpus = sum(node.devices.count() for node in pool.nodes.all())
     for _ in range(gpus // 4):
         assert as_bob("up", "--flavor", "sim-h100-x4").code == 0

@@ -30,9 +30,9 @@ def test_from_creation_to_deletion(as_olga):
     assert [row["username"] for row in as_olga("teams", "show", "audio", "--json").json["members"]] == ["bob"]
 
     off = as_olga("teams", "member-shares", "audio", "off")
-    assert off.out == "audio: the queue ignores what members used.\n"
+    assert off.out == "audio: members do not take turns in the queue.\n"
     shown = as_olga("teams", "show", "audio").out.splitlines()
-    assert shown[0] == "Sound (audio), active; the queue ignores what members used"
+    assert shown[0] == "Sound (audio), active; members do not take turns in the queue"
     assert as_olga("teams", "member-shares", "audio", "on", "--json").json["member_shares"] is True
 
     refused = as_olga("teams", "delete", "audio", "--yes")
@@ -41,7 +41,7 @@ def test_from_creation_to_deletion(as_olga):
     assert as_olga("teams", "archive", "audio", "--yes").out == "audio is archived.\n"
     assert as_olga("teams", "restore", "audio").out == "audio is active.\n"
     as_olga("teams", "archive", "audio", "--yes")
-    assert as_olga("teams", "delete", "audio", "--dry-run").out == "Ends with the team: members 1.\n"
+    assert as_olga("teams", "delete", "audio", "--dry-run").out == "Deleted with the team: members 1.\n"
     assert as_olga("teams", "delete", "audio", "--dry-run", "--json").json["members"] == 1
     assert Team.objects.get(slug="audio").deletion_started_at is None
     assert as_olga("teams", "delete", "audio", "--yes").out == "Team audio deleted.\n"

@@ -30,19 +30,19 @@ SUBJECTS = {
     "Rule": "Reasons to wait in the queue",
     "PlacementCode": "Placement on nodes and devices",
     "AdmissionCode": "Verdicts on a request",
-    "MoveCode": "Running workspaces that are not moved",
+    "MoveCode": "Moves of running workspaces",
     "WaitBasis": "Expected starts",
-    "MemberOrderCode": "Turns of members",
+    "MemberOrderCode": "Queue order of members",
     "CommonCode": "All requests",
     "EventCode": "Event streams and notices",
     "HistoryCode": "Earlier versions",
     "AccountCode": "People, teams and tokens",
     "InvitationCode": "Bulk invitations",
     "MfaCode": "Two-step sign-in",
-    "IdentityCode": "Sign-in by providers",
+    "IdentityCode": "Sign-in providers",
     "InventoryCode": "Pools, nodes and devices",
     "AnnouncementCode": "Announcements",
-    "MapCode": "Map of GPUs",
+    "MapCode": "GPU map",
     "SelectionCode": "Actions on selected workspaces",
     "CatalogCode": "Templates and flavors",
     "WorkspaceCode": "Workspaces",
@@ -57,7 +57,7 @@ SUBJECTS = {
     "ExchangeCode": "Token exchanges",
     "JoinCode": "Requests to join a team",
     "ScimCode": "SCIM",
-    "MachineCode": "Joining machines",
+    "MachineCode": "Machines",
     "SiteCode": "Site files",
     "EnvironmentCode": "Software environments",
     "FileCode": "Files of home folders",
@@ -73,7 +73,7 @@ SUBJECTS = {
     "ArchiveCode": "Archived homes",
     "RebalanceCode": "Rebalancing",
     "MemoryCode": "Memory of workspaces",
-    "ShareCode": "Shares of GPUs",
+    "ShareCode": "GPU shares",
 }
 """Heading of each enumeration of codes, in the order of the page."""
 
@@ -195,9 +195,9 @@ def reason_codes() -> str:
     parts = [
         "# Reason codes",
         "",
-        "Codes of refusals, of reasons to wait and of states. In REST, a problem document has the code in "
-        "`reason.code`, and the values for the text in `reason.params`. Pages show the text. Names in braces "
-        "stand for these values. " + GENERATED,
+        "Reasons why a request is refused or waits, or why something has its state. A REST problem has "
+        "the code in `reason.code`, and the values of its text in `reason.params`. Pages show the text. "
+        "Names in braces are those values. " + GENERATED,
     ]
     order = list(SUBJECTS)
     for member in sorted(registry.enumerations, key=lambda codes: order.index(codes.__name__)):
@@ -208,12 +208,12 @@ def reason_codes() -> str:
             next_step = _format(text.next_action)
             parts += ["", f"### `{code.value}`", _format(text.message)]
             if next_step == "{action}":
-                next_step = "Follow the page or `next_action`."
+                next_step = "see `next_action`, or the page."
             parts += ["", f"What to do: {next_step}"] if next_step else []
     parts += [
         "",
         "## Kinds of problems",
-        "Values of a problem's `code` that are not reason codes. `type`: `urn:berth:problem:` and the code.",
+        "Values of a problem's `code` that are not reason codes. `type` is `urn:berth:problem:` and `code`.",
         "",
         *(f"- `{member.value}`" for member in ProblemCode),
     ]
@@ -310,8 +310,8 @@ def engines() -> str:
     parts = [
         "# Drivers and engines",
         "",
-        "A pool has a driver, and a driver declares traits. They decide what the portal asks of the pool and "
-        "offers there. REST: `traits` in `GET /api/v1/pools`. " + GENERATED,
+        "A pool has a driver, and a driver declares traits. Traits decide which operations the portal offers "
+        "for the pool. REST: `traits` in `GET /api/v1/pools`. " + GENERATED,
         "",
         f"| trait | {' | '.join(drivers)} |",
         f"|---|{'---|' * len(drivers)}",

@@ -43,10 +43,10 @@ def test_first_request_builds_the_environment_and_then_starts(vscode, make, bob,
     assert row.state == "pending"
     command = only(sent)
     assert EnvironmentBuild.objects.get().requester == bob
-    assert reason_of(row) == "“VS Code” is being installed on this pool."
+    assert reason_of(row) == "“VS Code” is being installed in this pool."
     progress(command, "installing", done=40, total=62)
     cycle.decide()
-    assert reason_of(row).startswith("“VS Code” is being installed on this pool: installing 40 of 62")
+    assert reason_of(row).startswith("“VS Code” is being installed in this pool: installing 40 of 62")
     assert "installing 40 of 62" in as_user(bob).get(f"/workspaces/{row.pk}/").content.decode()
     assert built(command, programs=PROGRAMS)
     cycle.decide()

@@ -98,22 +98,22 @@ def test_hashes_are_parsed(kind):
         ),
         (
             "timm @ git+https://github.com/x/timm",
-            "Line 2 installs from an address: timm @ git+https://github.com/x/timm.",
-            "Write the name and version on the package index, such as timm.",
+            "Line 2 installs from a URL: timm @ git+https://github.com/x/timm.",
+            "Write the name and version from the package index, such as timm.",
         ),
         (
             "numpy=1.26.4=py311h64a7726_0",
-            "Line 2 is not written as pip expects: numpy=1.26.4=py311h64a7726_0.",
+            "Line 2 is not in the format of pip: numpy=1.26.4=py311h64a7726_0.",
             "Write numpy==1.26.4.",
         ),
         (
             "numpy      1.26.4",
-            "Line 2 is not written as pip expects: numpy      1.26.4.",
+            "Line 2 is not in the format of pip: numpy      1.26.4.",
             "Write numpy==1.26.4.",
         ),
         (
             "numpy==1.26.4 --no-binary :all:",
-            "Line 2 has an option of pip: numpy==1.26.4 --no-binary :all:.",
+            "Line 2 has a pip option: numpy==1.26.4 --no-binary :all:.",
             "Delete the option.",
         ),
     ],
@@ -163,7 +163,7 @@ def test_conda_packages_without_a_wheel_are_reported_together():
         ),
         (
             "dependencies: " + "[" * 5000,
-            "Line 1 of the environment.yml is not supported: no YAML.",
+            "Line 1 of the environment.yml is not supported: not valid YAML.",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_errors_in_environment_yml_name_the_line(text, happened):
 
 def test_another_python_version_than_in_the_file_is_reported():
     assert messages_about(CONDA, "packages", "3.12") == [
-        "The environment.yml needs Python ==3.11.*, and Python 3.12 is chosen. "
+        "The environment.yml needs Python ==3.11.*, but Python 3.12 was chosen. "
         "Choose another Python version, or delete “python” from the list."
     ]
     assert sources.validate_source("packages", CONDA, "3.11")[0] == SourceKind.REQUIREMENTS

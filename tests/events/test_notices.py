@@ -200,7 +200,7 @@ def test_notice_does_not_redirect_to_another_site(alice, as_user):
 
 def test_account_page_shows_and_changes_mail_preference(alice, as_user, settings):
     client = as_user(alice)
-    assert "no mail server is set" in client.get("/account/").content.decode()
+    assert "no mail server is configured" in client.get("/account/").content.decode()
     settings.BERTH_MAIL = True
     assert "Also e-mail notices to alice@example.org" in client.get("/account/").content.decode()
     client.post("/account/notices/", {})

@@ -357,7 +357,7 @@ def test_drain_asks_for_confirmation_and_notifies_users(lab, make, alice, olga, 
     client = as_user(olga)
     assert client.post(url, {"note": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
     said = text(client.get(f"/gpus/nodes/{node.pk}/"))
-    assert f"{node.name} is cordoned; 1 workspace is there yet, until" in said and "Firmware" in said
+    assert f"{node.name} is cordoned; 1 workspace is still there, until" in said and "Firmware" in said
     # While in use it can be repeated; afterwards there is nothing to drain.
     assert url in said
     workspace = Workspace.objects.get(pk=workspace.pk)

@@ -69,7 +69,7 @@ def test_both_peers_get_a_warning_and_the_checked_device_passes(gpus, olga, answ
     one, two = map(presenters.display_name, gpus[1:3])
     assert f"13 from {one} to {two}; 2 from {two} to {one}" in found[1]
     (note,) = Notification.objects.filter(user=olga)
-    assert (note.kind, note.title) == ("device.check_degraded", f"{one} and {two} exchange wrong data")
+    assert (note.kind, note.title) == ("device.check_degraded", f"{one} and {two} exchange corrupted data")
     assert note.body == found[1]
     told = Event.objects.filter(kind="device.check_degraded")
     assert {event.data["device"] for event in told} == {gpus[1].uuid, gpus[2].uuid}
@@ -95,7 +95,7 @@ def test_only_peers_of_the_run_are_concerned(gpus, olga, answered):
 def test_malformed_pairs_make_the_report_inconclusive(gpus, answered, bad):
     run = answered(bad)
     assert run.verdict == CheckVerdict.INCONCLUSIVE
-    assert "as no check does" in run.summary
+    assert "results for other devices are not valid" in run.summary
     assert warnings(gpus) == {}
 
 

@@ -69,7 +69,7 @@ def test_first_sign_in_creates_the_account_and_redirects_to_the_requested_page(o
     assert signed_in_user(client) == "nora"
     assert list(nora.memberships.values_list("team__slug", flat=True)) == ["vision"]
     entry = Event.objects.get(kind="session.signed_in")
-    assert entry.message == "signed in by corp"
+    assert entry.message == "signed in with corp"
 
 
 def test_user_without_a_required_group_is_refused(op, configure, client):
@@ -132,20 +132,20 @@ def test_second_sign_in_in_the_same_browser(op, client):
         ({"id_token": {"aud": ["berth", "another"]}}, "meant for another application"),
         ({"id_token": {"azp": "another"}}, "meant for another application"),
         ({"id_token": {"iss": "https://evil.example.org"}}, "from another issuer"),
-        ({"id_token": {"nonce": "another"}}, "answers another sign-in"),
-        ({"id_token": {"nonce": None}}, "answers another sign-in"),
+        ({"id_token": {"nonce": "another"}}, "belongs to another sign-in"),
+        ({"id_token": {"nonce": None}}, "belongs to another sign-in"),
         ({"id_token": {"exp": None}}, "not valid"),
         ({"id_token": {"sub": None}}, "not valid"),
         ({"shift": {"exp": -1000, "iat": -1000}}, "has expired"),
-        ({"shift": {"iat": 1000}}, "from the future"),
+        ({"shift": {"iat": 1000}}, "time is in the future"),
         ({"signature": "none"}, "not allowed"),
         ({"signature": "hmac"}, "not allowed"),
         ({"signature": "other"}, "not valid"),
         ({"signature": "unknown key"}, "a key that the provider does not have"),
-        ({"userinfo": {"sub": "43"}}, "about somebody else"),
+        ({"userinfo": {"sub": "43"}}, "describes another user"),
         ({"lacks": ["id_token"]}, "no ID token"),
         ({"discovery": {"issuer": "https://evil.example.org"}}, "names another issuer"),
-        ({"id_token": {"events": {oidc.LOGOUT_EVENT: {}}}}, "no token of this kind"),
+        ({"id_token": {"events": {oidc.LOGOUT_EVENT: {}}}}, "the wrong type of token"),
     ],
 )
 def test_forged_provider_responses_are_refused(op, client, lies, reason):
@@ -164,13 +164,16 @@ def test_userinfo_does_not_set_the_sign_in_method(op, configure, client):
     configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
     op.tell(claims=NORA, lies={"id_token": {"amr": ["pwd"]}, "userinfo": {"amr": ["otp"], "sub": "42"}})
     op.sign_in(client)
-    assert Event.objects.get(kind="session.signed_in").message == "signed in by corp"
+    assert Event.objects.get(kind="session.signed_in").message == "signed in with corp"
 
 
 def test_second_factor_at_the_provider_counts_if_configured(op, configure, client):
     configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
     op.sign_in(client, **NORA, amr=["pwd", "otp"])
-    assert Event.objects.get(kind="session.signed_in").message == "signed in by corp and second factor there"
+    assert (
+        Event.objects.get(kind="session.signed_in").message
+        == "signed in with corp and second factor at the provider"
+    )
 
 
 def test_state_is_valid_once_and_in_its_own_browser(op, client):

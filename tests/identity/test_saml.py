@@ -103,7 +103,7 @@ def test_valid_response_signs_in_and_redirects_to_the_requested_page(idp, client
         ["vision"],
     )
     assert IdentityLink.objects.get().subject == "nora-42"
-    assert Event.objects.get(kind="session.signed_in").message == "signed in by campus"
+    assert Event.objects.get(kind="session.signed_in").message == "signed in with campus"
 
 
 def test_next_certificate_is_accepted_beside_the_current_one(idp, client, monkeypatch):
@@ -250,7 +250,7 @@ def test_refusal_at_the_provider_is_shown(idp, client):
 
 def test_transient_name_id_is_refused(idp, client):
     transient = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
-    assert "another one at each sign-in" in refused(client, Attempt(client).good(idp, name_format=transient))
+    assert "changes with each sign-in" in refused(client, Attempt(client).good(idp, name_format=transient))
 
 
 def test_provider_test_shows_claims_and_changes_nothing(idp, as_user, ada):

@@ -65,7 +65,7 @@ def test_another_device_in_the_same_slot_is_a_replacement(catalog):
     found = report(pool, node_info(devices=(gpu("A", 1, facts=slots[0]), gpu("C", 0, facts=slots[1]))))
     assert kinds(found) == ["device.replaced"]
     assert found[0].data == {"devices": ["C", "B"], "node": "node-1", "before": {"C": "B"}}
-    assert found[0].message == "finds another device as GPU 0 of node-1: C, B before"
+    assert found[0].message == "found a different device as GPU 0 of node-1: C, previously B"
     assert dict(Device.objects.values_list("uuid", "present")) == {"A": True, "B": False, "C": True}
 
 
@@ -114,7 +114,7 @@ def test_returned_device_is_reported_and_checked(catalog, sent):
     assert kinds(report(pool, node_info(gpus=1))) == ["device.disappeared"]
     (told,) = report(pool, node_info(gpus=2))
     assert (told.kind, told.data["devices"]) == ("device.returned", ["GPU-node-1-1"])
-    assert told.message == "finds GPU 1 of node-1 again"
+    assert told.message == "found GPU 1 of node-1 again"
     assert policy.run() == 1
     assert GpuCheckRun.objects.get(state="queued").cause == CheckCause.RETURNED
 
@@ -133,7 +133,7 @@ def test_health_change_is_published_for_placement(catalog):
     ill = replace(info.devices[1], healthy=False, health_note="Row remapping failed")
     (told,) = report(pool, replace(info, devices=(info.devices[0], ill)))
     assert (told.kind, told.data["devices"]) == ("device.ill", ["GPU-node-1-1"])
-    assert told.message == "finds GPU 1 of node-1 unfit for work: Row remapping failed"
+    assert told.message == "found GPU 1 of node-1 unhealthy: Row remapping failed"
     assert report(pool, replace(info, devices=(info.devices[0], ill))) == []
     assert kinds(report(pool, info)) == ["device.well"]
 
@@ -173,11 +173,11 @@ def test_new_partitioning_is_one_event(catalog):
     (told,) = report(pool, node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1))))
     assert (told.kind, told.data["devices"]) == ("device.mig_changed", ["GPU-0"])
     assert told.data["layouts"] == {"GPU-0": ["1g.10gb", "1g.10gb"]}
-    assert told.message == "finds GPU 0 of node-1 partitioned again: 2 × 1g.10gb, whole before"
+    assert told.message == "found a new MIG layout on GPU 0 of node-1: 2 × 1g.10gb, previously whole"
     same = node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1)))
     assert report(pool, same) == []
     (told,) = report(pool, node_info(devices=(split, mig("M2", 0, "3g.40gb"), gpu("GPU-1", 1))))
-    assert told.message.endswith(": 1 × 3g.40gb, 2 × 1g.10gb before")
+    assert told.message.endswith(": 1 × 3g.40gb, previously 2 × 1g.10gb")
     assert set(Device.objects.filter(present=True).values_list("uuid", flat=True)) == {"GPU-0", "M2", "GPU-1"}
     assert kinds(report(pool, node_info(devices=(whole, gpu("GPU-1", 1))))) == ["device.mig_changed"]
 

@@ -301,7 +301,7 @@ def test_query_count_is_constant(team, fay, as_user):
 def test_operator_joining_without_approval_is_recorded_and_owners_are_notified(team, olga, alice):
     accounts.set_member(actor=olga, team=team, username="olga", role=Role.OWNER)
     entry = Event.objects.get(kind="team.member_set")
-    assert entry.data["without_owners"] is True and "without its owners" in entry.message
+    assert entry.data["without_owners"] is True and "without approval of an owner" in entry.message
     assert notices(alice) == ["team.joined_without_owners"]
     assert notices(olga) == []
 

@@ -183,7 +183,7 @@ def test_delegate_decides_during_the_delegation(bob, olga, petra, team, eight, c
     decide(first)
     event = Event.objects.get(kind="quota.request_approved")
     assert event.data["in_place_of"] == "petra"
-    assert "in place of petra" in event.message
+    assert "as delegate of petra" in event.message
     petra.is_approver = False
     petra.save()
     with pytest.raises(NotAllowed):

@@ -266,7 +266,7 @@ def test_inbox_shows_evidence_for_the_decision(bob, alice, petra, team, eight, a
         "Idle share not measured",
         "Available in Lab 0 of the quota unused",
         "8 in service, 1 free; 6 in quotas and grants",
-        "1 free now; may preempt work of borrowers: NLP 2",
+        "1 free now; can preempt work of borrowers: NLP 2",
         "Denied: bob requested 1 × H100: “Use A100”",
     ):
         assert words in page
@@ -431,7 +431,7 @@ def test_delegate_is_notified_and_sees_the_inbox(petra, olga, bob, team, eight, 
     as_user(olga).post(f"/quotas/delegations/{made.pk}/revoke/")
     made.refresh_from_db()
     assert made.ends_at <= timezone.now()
-    assert "in place of petra" not in text_of(as_user(olga).get("/quotas/approvals/"))
+    assert "as delegate of petra" not in text_of(as_user(olga).get("/quotas/approvals/"))
 
 
 def test_members_cannot_see_rules(bob, alice, team, as_user):

@@ -37,7 +37,7 @@ def test_quota_changes_are_audited(olga, team):
     assert last().message == "set H100 of Vision: quota none → 4"
     changed = limits.set_quota(actor=olga, team=team, resource=H100, quota=8000, borrowing_limit=2000)
     assert changed.changed
-    assert last().message == "set H100 of Vision: quota 4 → 8, may borrow all → 2"
+    assert last().message == "set H100 of Vision: quota 4 → 8, borrowing limit all → 2"
     assert last().data["before"] == {"quota": 4000, "borrowing_limit": None, "lending_limit": None}
     assert last().team == team and last().actor == olga
     before = Event.objects.count()
@@ -126,7 +126,7 @@ def test_cohort_cycles_are_refused(olga):
                 actor=olga, cohort=cohort, name=cohort.name, parent=parent, weight_milli=1000
             )
     cohorts.change_cohort(actor=olga, cohort=c, name="See", parent=a, weight_milli=2500)
-    assert "name C → See, inside B → A, weight 1 → 2.5" in last().message
+    assert "name C → See, parent B → A, weight 1 → 2.5" in last().message
 
 
 def test_cohort_nesting_is_limited(olga):
@@ -161,7 +161,7 @@ def test_a_share_has_cohort_weight_and_reclaim(olga, team):
     share = TeamShare.objects.get()
     assert (share.cohort, share.weight_milli, share.reclaim) == (made, 2000, False)
     assert last().message == (
-        "changed the share of Vision: cohort none → All, weight 1 → 2, no longer takes back what it lent"
+        "changed the share of Vision: cohort none → All, weight 1 → 2, no longer reclaims lent quota"
     )
     with pytest.raises(InvalidInput):
         cohorts.set_share(actor=olga, team=team, cohort=made, weight_milli=0)

@@ -68,7 +68,7 @@ def test_invalid_input_stays_in_its_cell(as_user: Any, olga: Any, vision: Team) 
     wrong = client.post(URL, {SEEN: "four", other: "2", "save": "1"})
     assert wrong.status_code == 400 and "Enter a number of at least 0" in words(wrong)
     assert fields(wrong)[SEEN] == "four" and fields(wrong)[other] == "2"
-    assert "No quota is different" in words(client.post(URL, {SEEN: "4"}))
+    assert "No quota was changed" in words(client.post(URL, {SEEN: "4"}))
     assert "has been deleted" in words(client.post(URL, {"q/gone/cpu_milli/-": "1"}))
     assert client.post(URL, {"q/vision/cpu_milli/x": "1"}).status_code == 400
     assert "Unknown resource" in words(client.post(URL, {"q/vision/elephants/-": "1"}))

@@ -69,9 +69,9 @@ def test_drain_notifies_stops_and_restarts_workspaces_elsewhere(running, olga, a
     assert Event.objects.get(kind="node.drained").data == {"node": node.name, "asked": 1, "left": 1}
     notice = Notification.objects.get(kind="workspace.preempting")
     assert notice.user == alice
-    assert notice.title.startswith("one has to move and stops at ")
+    assert notice.title.startswith("one will be moved and stops at ")
     assert "New memory" in notice.body
-    assert "1 workspace is there yet" in str(found)
+    assert "1 workspace is still there" in str(found)
     clock.shift(119)
     sweep()
     assert reloaded(row).state == State.RUNNING, "it leaves before its time"
@@ -141,7 +141,7 @@ def test_drain_counts_but_does_not_notify_stopping_workspaces(running, olga, ali
     workspaces.stop(actor=alice, workspace_id=running.pk)
     found = drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     assert (found.asked, found.left, found.until, found.done) == (0, 1, None, False)
-    assert "just ending" in str(found)
+    assert "still ending" in str(found)
 
 
 def test_drain_keeps_the_time_of_an_earlier_preemption(running, olga):

@@ -105,7 +105,7 @@ def test_first_free_flavor_is_used_with_its_settings(two_models, make, alice, te
     assert second.resources["accelerators"]["model"] == T4
     assert second.amounts["gpu:t4"] == 1000
     assert second.allocations.get().flavor == "small"
-    assert Event.objects.filter(workspace=second, message="placed it on b, on Small").exists()
+    assert Event.objects.filter(workspace=second, message="placed the workspace on b, on Small").exists()
 
 
 def test_request_waits_for_all_flavors_and_starts_on_the_first_free(two_models, make, alice, bob, team):

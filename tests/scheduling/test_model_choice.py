@@ -75,8 +75,8 @@ def created(make, team, actor, slug: str = "any") -> tuple[str, str]:
 
 def test_least_valuable_sufficient_model_is_chosen(machines, make, alice, team):
     machines(machine("a", A100), machine("b", T4))
-    assert created(make, team, alice) == ("Starts now on T4: fits your 8 GiB; A100 stays free.", T4)
-    assert created(make, team, alice) == ("Starts now on A100: fits your 8 GiB.", A100)
+    assert created(make, team, alice) == ("Starts now on T4: enough for your 8 GiB; A100 stays free.", T4)
+    assert created(make, team, alice) == ("Starts now on A100: enough for your 8 GiB.", A100)
 
 
 def test_model_awaited_by_others_is_avoided(machines, make, alice, bob, team):
@@ -88,7 +88,10 @@ def test_model_awaited_by_others_is_avoided(machines, make, alice, bob, team):
     assert model_of(make(bob, "one-t4")) == T4
     waiting = [make(bob, "two-t4") for _ in range(3)]
     assert {row.state for row in waiting} == {State.PENDING}
-    assert created(make, team, alice) == ("Starts now on L4: fits your 8 GiB; T4 kept for 3 who wait.", L4)
+    assert created(make, team, alice) == (
+        "Starts now on L4: enough for your 8 GiB; T4 kept for 3 queued workspaces.",
+        L4,
+    )
 
 
 def test_best_model_of_all_pools_is_chosen(machines, make, alice, team):
@@ -104,14 +107,14 @@ def test_more_expensive_model_is_avoided(machines, make, alice, team):
     FlavorFactory(slug="t4", accelerator_count=1, accelerator_model=T4, price_cents=200)
     rows_changed()
     message, model = created(make, team, alice)
-    assert (message, model) == ("Starts now on A100: fits your 8 GiB; T4 costs more.", A100)
+    assert (message, model) == ("Starts now on A100: enough for your 8 GiB; T4 costs more.", A100)
 
 
 def test_models_above_the_quota_are_not_chosen(machines, make, alice, team):
     machines(machine("a", A100), machine("b", T4))
     Quota.objects.create(team=team, resource="gpu:t4", quota=0, borrowing_limit=0)
     rows_changed()
-    assert created(make, team, alice) == ("Starts now on A100: fits your 8 GiB.", A100)
+    assert created(make, team, alice) == ("Starts now on A100: enough for your 8 GiB.", A100)
 
 
 def test_queued_request_starts_on_any_model_that_becomes_free(machines, make, alice, team):

@@ -174,7 +174,7 @@ def test_a_cancelled_move_leaves_the_workspace_where_it_is(rows, olga, alice, se
     for _ in range(2):
         operator_moves.cancel(actor=olga, workspace_id=one.pk)
     notice = Notification.objects.get(kind="workspace.may_stay")
-    assert (notice.user, notice.body) == (alice, "It is not moved after all: an operator cancelled the move.")
+    assert (notice.user, notice.body) == (alice, "The move was cancelled: an operator cancelled the move.")
     assert Event.objects.get(kind="workspace.may_stay").actor == olga
     settle(300, resting=lambda: Move.objects.filter(outcome=MoveOutcome.ARRIVED).exists())
     assert node_of(reloaded(one)) == source != node_of(reloaded(other))

@@ -15,12 +15,12 @@ from tests.fixtures import PROVIDER
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[scim]\nprovider = "nobody"\n', "there is no sign-in provider"),
+        ('[scim]\nprovider = "nobody"\n', "sign-in provider “nobody” not found"),
         ("[scim]\nadopts = true\n", "unknown field"),
         ('[scim]\nadopt = "yes"\n', "bool"),
         ('[scim]\n[[scim.rules]]\ngroup = "a"\n', "either team or site_role"),
-        ('[scim]\n[[scim.rules]]\ngroup = "a"\nteam = "b"\nrole = "boss"\n', "role is one of"),
-        ('[scim]\n[[scim.rules]]\ngroup_pattern = "("\nteam = "b"\n', "no regular expression"),
+        ('[scim]\n[[scim.rules]]\ngroup = "a"\nteam = "b"\nrole = "boss"\n', "role must be one of"),
+        ('[scim]\n[[scim.rules]]\ngroup_pattern = "("\nteam = "b"\n', "not a valid regular expression"),
         ('[scim]\n[[scim.rules]]\nclaim = "a"\nequals = "b"\nteam = "c"\n', "no claims"),
     ],
 )

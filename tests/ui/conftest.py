@@ -144,7 +144,7 @@ def workspace_in(team: Team, local_pool: Any) -> Callable[..., Workspace]:
             actor=SYSTEM,
             kind="workspace.place",
             workspace=workspace,
-            message="placed it on node-1",
+            message="placed the workspace on node-1",
             reason="it fits",
         )
         return workspace

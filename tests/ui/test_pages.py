@@ -192,7 +192,7 @@ def test_page_of_a_running_workspace(alice: User, team: Team, as_user: Browse, w
     assert "Kernels 2, 1 busy" in words
     assert "Memory used 2 GiB" in words
     assert "Terminals" not in words, "what was not measured is not shown"
-    assert "placed it on node-1: it fits" in words
+    assert "placed the workspace on node-1: it fits" in words
     assert page.content.count(b'class="stage done"') == 5
 
 

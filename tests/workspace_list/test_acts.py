@@ -78,8 +78,8 @@ def test_stop_is_previewed_and_applied_to_each(rows, as_user, alice, sent):
         "waits": "Leaves the queue",
         "runs": "Stops. Files are kept.",
         "of-zoe": "Stops. Files are kept.",
-        "stopped": "stopped stops or has stopped already.",
-        "preempted": "Does not start again by itself",
+        "stopped": "stopped is stopping or has already stopped.",
+        "preempted": "No longer starts automatically",
         "failed": "failed is failed and cannot be stopped. Reload the page to see the available actions.",
     }
     assert Event.objects.count() == before
@@ -155,7 +155,7 @@ def test_each_owner_gets_one_message(rows, as_user, alice):
     assert notices["zoe"].url == f"/workspaces/{rows['of-zoe'].pk}/"
     assert Event.objects.filter(kind="workspace.message_sent", reason__contains="18:00").count() == 3
     # The same form again.
-    assert "Was sent before" in post(browser, {**form(preview), "text": "Maintenance at <b>18:00</b>."})
+    assert "Already sent" in post(browser, {**form(preview), "text": "Maintenance at <b>18:00</b>."})
     assert Notification.objects.filter(kind="workspace.message").count() == 2
 
 

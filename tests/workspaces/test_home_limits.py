@@ -145,12 +145,12 @@ def limited_running(running) -> Workspace:
 def test_workspace_is_not_stopped_if_the_kernel_enforces_the_limit(limited_running):
     measured(limited_running, 1001)
     body = Notification.objects.get(kind="workspace.home_filling").body
-    assert body.endswith("Delete files. Above 1.1 GiB, writes fail. Workspaces go on.")
+    assert body.endswith("Delete files. Above 1.1 GiB, writes fail. Workspaces continue.")
     assert measured(limited_running, 1100, after_s=5, low=True) == State.RUNNING
     assert measured(limited_running, 1100, after_s=5000) == State.RUNNING
     assert measured(limited_running, 1100, hidden=True, after_s=9000) == State.RUNNING
     note = home_limits.note_of(limited_running)
-    assert note is not None and note.full and "Workspaces go on." in note.text
+    assert note is not None and note.full and "Workspaces continue." in note.text
     measured(limited_running, 500, after_s=9100)
     Notification.objects.all().delete()  # otherwise the same title would not be repeated
     assert measured(limited_running, 10, files=110_000, after_s=9200) == State.RUNNING

@@ -65,7 +65,7 @@ def request_build(actor: User | SystemActor, version: EnvironmentVersion) -> Non
     if version.state == VersionState.READY:
         return
     if line := cuda_lines.fit_to_oldest_driver(version):
-        message = f"has {_label(version)} built with {line}, for the drivers of the pools"
+        message = f"set {line} for {_label(version)} to match the drivers of the pools"
         _record(SYSTEM, AuditKind.ENVIRONMENT_CHANGED, version, message, changed=["source"])
     if version.state != VersionState.BUILDING and not waits_for_node(version):
         version.state, version.failure, version.retry_at = VersionState.BUILDING, {}, None

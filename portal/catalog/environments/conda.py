@@ -95,11 +95,11 @@ def translate_conda_file(text: str) -> CondaFile:
         root = yaml.compose(text, Loader=_LoaderWithoutAnchors)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        return _failed(mark.line + 1 if mark else 1, " ".join(str(error.problem or "no YAML").split()))
+        return _failed(mark.line + 1 if mark else 1, " ".join(str(error.problem or "not valid YAML").split()))
     except (yaml.YAMLError, RecursionError, ValueError):
-        return _failed(1, "no YAML")
+        return _failed(1, "not valid YAML")
     if not isinstance(root, yaml.MappingNode):
-        return _failed(1, "no “dependencies”")
+        return _failed(1, "“dependencies” is missing")
     reader = _Reader()
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode):

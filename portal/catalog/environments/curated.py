@@ -40,7 +40,7 @@ DEFINITIONS = (
     Definition(
         DATA_SCIENCE,
         "Data science",
-        "Data frames, plots and machine learning beside JupyterLab and marimo.",
+        "Data frames, plots and machine learning, with JupyterLab and marimo.",
         DATA_PACKAGES,
         20,
         build=True,
@@ -48,21 +48,21 @@ DEFINITIONS = (
     Definition(
         VSCODE,
         "VS Code",
-        "Data science with VS Code in the browser. The node that builds it needs a C++ compiler.",
+        "Data science, with VS Code in the browser. The node that builds it needs a C++ compiler.",
         (*DATA_PACKAGES, "npm:code-server"),
         25,
     ),
     Definition(
         "pytorch",
         "PyTorch",
-        "PyTorch with a CUDA that the pools' drivers run. Some 6 GiB on each node.",
+        "PyTorch for the CUDA version that the drivers of the pools support. About 6 GiB on each node.",
         ("torch", "torchvision", "numpy", "pandas", "matplotlib", "ipywidgets", "jupyterlab", "marimo"),
         30,
     ),
     Definition(
         "jax",
         "JAX",
-        "JAX with a CUDA that the pools' drivers run. Some 6 GiB on each node.",
+        "JAX for the CUDA version that the drivers of the pools support. About 6 GiB on each node.",
         ("jax[cuda12]", "flax", "optax", "numpy", "pandas", "matplotlib", "jupyterlab", "marimo"),
         40,
     ),
@@ -80,7 +80,7 @@ def ensure() -> list[str]:
             Environment.objects.create(
                 slug=MINIMAL,
                 name="Minimal",
-                description="What is installed on each node: JupyterLab, marimo and their own needs.",
+                description="Software installed on each node: JupyterLab, marimo and their dependencies.",
                 kind=Kind.NODE,
                 curated=True,
                 position=10,

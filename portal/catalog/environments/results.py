@@ -203,7 +203,7 @@ def _apply_success(build: EnvironmentBuild, version: EnvironmentVersion, result:
             StoredContent.objects.update_or_create(digest=result.digest, defaults={"unused_since": None})
         _make_current(version)
         emit(VersionReady(version))
-        builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "has built", digest=result.digest)
+        builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "built", digest=result.digest)
     if version.source_kind == SourceKind.FOLDER:
         return  # already existed: the node's inventory reports it
     holding = HeldEnvironment(version.digest, result.size_mib or version.size_mib, tuple(version.programs))

@@ -55,7 +55,7 @@ class VersionSerializer(FailureFields, serializers.ModelSerializer[EnvironmentVe
     source_kind = serializers.ChoiceField(SourceKind.choices, help_text="Format of `source`.")
     state = serializers.ChoiceField(VersionState.choices)
     programs = serializers.ListField(
-        child=serializers.CharField(), help_text="Programs in it that templates can start."
+        child=serializers.CharField(), help_text="Programs in the environment that templates can start."
     )
     cuda = serializers.CharField(help_text="CUDA version of its packages, such as `12.4`; empty for none.")
     digest = serializers.CharField(help_text="Digest of its content; empty until it is ready.")
@@ -126,7 +126,7 @@ class _Source(StrictSerializer):
     python = serializers.ChoiceField(
         [(python, python) for python in PYTHONS],
         required=False,
-        help_text="Python version. Default: the version that runs the portal.",
+        help_text="Python version. Default: that of the portal.",
     )
 
     examples = {"source": "torch\npandas>=2"}
@@ -148,12 +148,12 @@ class EnvironmentCreateSerializer(_Source):
         default=True, help_text="Whether to add JupyterLab and marimo to the packages."
     )
     build = serializers.BooleanField(
-        default=True, help_text="Whether to build it immediately. False waits for a build request."
+        default=True, help_text="Whether to build it immediately. If false, it is built on request."
     )
 
 
 class EnvironmentChangeSerializer(StrictSerializer):
-    """Fields to change; omitted fields stay."""
+    """Fields to change. Omitted fields stay unchanged."""
 
     name = serializers.CharField(max_length=80, required=False)
     description = serializers.CharField(max_length=200, required=False, allow_blank=True)
@@ -194,7 +194,7 @@ class SourcePreviewRequestSerializer(_Source):
 
 
 class ReachSerializer(serializers.Serializer[Any]):
-    """Current users; workspaces keep their version."""
+    """Workspaces and templates that use the environment now. Workspaces keep their version."""
 
     workspaces = serializers.IntegerField(help_text="Number of workspaces that use it.")
     running = serializers.IntegerField(help_text="Number of these workspaces that run.")
@@ -204,7 +204,7 @@ class ReachSerializer(serializers.Serializer[Any]):
 
 
 class SourcePreviewSerializer(serializers.Serializer[Any]):
-    """The changes by another version. Nothing is stored."""
+    """The changes that a new version would make. Nothing is saved."""
 
     against = serializers.IntegerField(help_text="Number of the version it is compared with; 0 for none.")
     exact = serializers.BooleanField(

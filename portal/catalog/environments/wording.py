@@ -103,7 +103,7 @@ _EDIT_SOURCE = _("Correct the package list and build again.")
 TEXTS: dict[StrEnum, Text] = {
     EnvironmentCode.BAD_PYTHON: Text(_("Choose one of: %(known)s."), prepare=joined_lists("known")),
     EnvironmentCode.BEING_INSTALLED: Text(
-        _("“%(environment)s” is being installed on this pool%(how)s."),
+        _("“%(environment)s” is being installed in this pool%(how)s."),
         _("The workspace starts automatically when the installation is done."),
         prepare=_installing,
     ),
@@ -167,11 +167,11 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_conda_packages,
     ),
     EnvironmentCode.CURATED_KEPT: Text(
-        _("“%(name)s” comes with Berth and cannot be deleted."), _("Switch it off instead.")
+        _("“%(name)s” comes with Berth and cannot be deleted."), _("Disable it instead.")
     ),
     EnvironmentCode.ENVIRONMENT_IN_USE: Text(
         _("“%(name)s” is in use by %(who)s."),
-        _("Choose a successor and wait until the environment is unused, or switch it off."),
+        _("Choose a successor and wait until the environment is unused, or disable it."),
         prepare=_users,
     ),
     EnvironmentCode.FOLDER_NOT_THERE: Text(
@@ -197,18 +197,18 @@ TEXTS: dict[StrEnum, Text] = {
         _("Choose another environment, or add the package and build it again."),
     ),
     EnvironmentCode.LINE_FOR_ANOTHER_TOOL: Text(
-        _("Line %(line)d is not written as pip expects: %(text)s."), _("Write %(example)s.")
+        _("Line %(line)d is not in the format of pip: %(text)s."), _("Write %(example)s.")
     ),
     EnvironmentCode.LINE_FROM_ADDRESS: Text(
-        _("Line %(line)d installs from an address: %(text)s."),
-        _("Write the name and version on the package index, such as %(example)s."),
+        _("Line %(line)d installs from a URL: %(text)s."),
+        _("Write the name and version from the package index, such as %(example)s."),
     ),
     EnvironmentCode.LINE_FROM_FILE: Text(
         _("Line %(line)d installs from a file or folder: %(text)s."),
         _("Write %(example)s. “pip list --format=freeze” prints the whole list in this form."),
     ),
     EnvironmentCode.LINE_HAS_OPTION: Text(
-        _("Line %(line)d has an option of pip: %(text)s."), _("Delete the option.")
+        _("Line %(line)d has a pip option: %(text)s."), _("Delete the option.")
     ),
     EnvironmentCode.LINE_INCLUDES_FILE: Text(
         _("Line %(line)d refers to another file: %(text)s."), _("Paste the lines of that file instead.")
@@ -263,7 +263,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Paste a file with a “dependencies” list in “[project]”."),
     ),
     EnvironmentCode.PYTHON_DIFFERS: Text(
-        _("The environment.yml needs Python %(wanted)s, and Python %(python)s is chosen."),
+        _("The environment.yml needs Python %(wanted)s, but Python %(python)s was chosen."),
         _("Choose another Python version, or delete “python” from the list."),
     ),
     EnvironmentCode.SOURCE_TOO_LONG: Text(_("The source exceeds %(limit)d KiB."), _("Shorten it.")),
@@ -271,9 +271,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("“%(successor)s” cannot be the successor."),
         _("Choose an environment that the same users may use."),
     ),
-    EnvironmentCode.SWITCHED_OFF: Text(
-        _("“%(environment)s” is switched off."), _("Choose another environment.")
-    ),
+    EnvironmentCode.SWITCHED_OFF: Text(_("“%(environment)s” is disabled."), _("Choose another environment.")),
     EnvironmentCode.TOO_MANY: Text(
         _("Limit of %(limit)d environments reached."), _("Delete an environment first.")
     ),

@@ -41,7 +41,7 @@ class AuditStreamSerializer(serializers.Serializer[Any]):
     )
     last_error = serializers.CharField(allow_blank=True, help_text="Code of the last error; empty for none.")
     failed_at = serializers.DateTimeField(
-        allow_null=True, help_text="When the receiver last refused an entry; null if never."
+        allow_null=True, help_text="When the receiver last rejected an entry; null if never."
     )
 
 

@@ -109,7 +109,7 @@ def _types() -> Iterable[EventType]:
         "team.member_shares_set",
         (K.TEAM_MEMBER_SHARES_SET,),
         team,
-        _("Turns of a team's members in the queue were turned on or off."),
+        _("Turn-taking of a team's members in the queue was turned on or off."),
     )
     yield EventType("team.renamed", (K.TEAM_RENAMED,), team, _("The team was renamed."))
     yield EventType("team.archived", (K.TEAM_ARCHIVED,), team, _("The team was archived."))

@@ -122,7 +122,7 @@ class EventHub:
                     self._on_connection_lost()
                     # One warning per outage.
                     level = logging.WARNING if delay_s == RETRY_MIN_S else logging.DEBUG
-                    log.log(level, "live hints are away: %s", "; ".join(map(repr, errors.exceptions)))
+                    log.log(level, "live hints are unavailable: %s", "; ".join(map(repr, errors.exceptions)))
                     await asyncio.sleep(delay_s * random.uniform(0.75, 1.25))
                     delay_s = min(2 * delay_s, RETRY_MAX_S)
         finally:
@@ -171,7 +171,7 @@ class EventHub:
         while True:
             message = await pubsub.get_message(timeout=SILENT_S)
             if message is None:
-                raise redis.ConnectionError(f"nothing heard for {SILENT_S:.0f} s")
+                raise redis.ConnectionError(f"no message for {SILENT_S:.0f} s")
             if message["type"] == "subscribe":
                 self.connected = True
             if message["type"] in ("subscribe", "message"):

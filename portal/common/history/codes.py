@@ -6,6 +6,6 @@ from enum import StrEnum
 
 
 class HistoryCode(StrEnum):
-    """Errors about revisions."""
+    """Errors about earlier versions."""
 
     NO_SUCH_REVISION = "no_such_revision"

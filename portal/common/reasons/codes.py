@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CommonCode(StrEnum):
-    """Errors that any package may raise."""
+    """Errors of all kinds of requests."""
 
     CHANGED_BY_SOMEBODY = "changed_by_somebody"
     CHANGED_SINCE = "changed_since"

@@ -33,13 +33,13 @@ from portal.people.accounts.policies import require_operator
 
 
 class AnnouncementSerializer(serializers.ModelSerializer[Announcement]):
-    """A short text of operators for all users, or for the users of a pool."""
+    """A short text from operators for all users, or for the users of a pool."""
 
     pool = serializers.CharField(
         source="pool.slug", allow_null=True, default=None, help_text="Slug of the pool; null for all users."
     )
     state = serializers.ChoiceField(
-        AnnouncementState.choices, help_text="Whether it is shown now, computed from its times."
+        AnnouncementState.choices, help_text="State of the announcement, computed from its times."
     )
 
     class Meta:
@@ -59,13 +59,13 @@ class AnnouncementCreateSerializer(StrictSerializer):
         max_length=40,
         allow_null=True,
         default=None,
-        help_text="Slug of a pool, to show it to users whose teams can use the pool. Default: all users.",
+        help_text="Slug of a pool, to reach only users whose teams can use the pool. Default: all users.",
     )
     begins_at = serializers.DateTimeField(
-        allow_null=True, default=None, help_text="When it is shown from. Default: now."
+        allow_null=True, default=None, help_text="Time from which it is shown. Default: now."
     )
     ends_at = serializers.DateTimeField(
-        allow_null=True, default=None, help_text="When it stops being shown. Default: never."
+        allow_null=True, default=None, help_text="Time until which it is shown. Default: no end."
     )
 
     examples = {"text": "Driver update on Monday, 08:00 UTC.", "kind": "information", "pool": "lab"}
@@ -77,7 +77,7 @@ class AnnouncementChangeSerializer(AnnouncementCreateSerializer):
 
 @documented(
     list="List announcements",
-    of="Lists current announcements for you. Operators and auditors see all, also scheduled and ended ones.",
+    of="Lists your current announcements. Operators and auditors see all, also scheduled and ended ones.",
     retrieve="Read an announcement",
 )
 class AnnouncementViewSet(TaggedViewSet, ReadViewSet):
@@ -156,7 +156,7 @@ class AnnouncementViewSet(TaggedViewSet, ReadViewSet):
 
     @operation(
         "Cancel an announcement",
-        description="For operators. Ends it now; the row stays. Idempotent.",
+        description="For operators. Ends it now and keeps it in the list. Idempotent.",
         request=None,
         responses={200: AnnouncementSerializer},
         parameters=[IF_MATCH],

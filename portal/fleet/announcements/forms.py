@@ -24,14 +24,14 @@ class AnnouncementForm(forms.Form):
     kind = forms.ChoiceField(
         label=_("Kind"),
         choices=AnnouncementKind.choices,
-        help_text=_("Users can dismiss an information, but not a warning."),
+        help_text=_("Users can dismiss information, but not warnings."),
     )
     pool = forms.ModelChoiceField(
         Pool.objects.filter(deleted_at=None).order_by("slug"),
         label=_("Shown to"),
         required=False,
         empty_label=_("All users"),
-        help_text=_("With a pool: users whose teams can use it."),
+        help_text=_("If you choose a pool: only users whose teams can use it."),
     )
     begins_at = forms.DateTimeField(
         label=_("From (UTC)"), required=False, help_text=_("Empty: now."), widget=moment_input()

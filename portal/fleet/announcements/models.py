@@ -46,9 +46,9 @@ class Announcement(models.Model):
     pool = models.ForeignKey(
         Pool, null=True, blank=True, on_delete=models.CASCADE, related_name="announcements"
     )
-    begins_at = models.DateTimeField(help_text="When it is shown from.")
+    begins_at = models.DateTimeField(help_text="Time from which it is shown.")
     ends_at = models.DateTimeField(
-        null=True, blank=True, help_text="When it stops being shown; null for never."
+        null=True, blank=True, help_text="Time until which it is shown; null for no end."
     )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"

@@ -11,7 +11,7 @@ from portal.fleet.announcements.codes import AnnouncementCode
 
 TEXTS: dict[StrEnum, Text] = {
     AnnouncementCode.END_PAST: Text(
-        _("The end is not after the begin and the present."), _("Choose a later end, or none.")
+        _("The end must be in the future and after the start."), _("Choose a later end, or leave it empty.")
     ),
     AnnouncementCode.NOT_DISMISSIBLE: Text(
         _("Warnings cannot be dismissed."), _("The warning disappears when it ends.")
@@ -20,7 +20,7 @@ TEXTS: dict[StrEnum, Text] = {
     AnnouncementCode.NO_SUCH_ANNOUNCEMENT: Text(
         _("Announcement not found."), _("Check the list of announcements.")
     ),
-    AnnouncementCode.TEXT_MISSING: Text(_("Enter a text.")),
+    AnnouncementCode.TEXT_MISSING: Text(_("Enter the text of the announcement.")),
     AnnouncementCode.TEXT_TOO_LONG: Text(_("Use at most %(max)d characters.")),
     AnnouncementCode.TOO_MANY: Text(
         _("Limit of %(limit)d current and scheduled announcements reached."),

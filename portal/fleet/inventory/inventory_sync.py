@@ -224,25 +224,25 @@ def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
         record_change("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
     if changes.returned:
         devices = _format_devices(changes.returned)
-        record_change("returned", f"finds {devices} of {name} again", changes.returned)
+        record_change("returned", f"found {devices} of {name} again", changes.returned)
     if changes.replaced:
         devices = _format_devices([new for new, _ in changes.replaced])
         record_change(
             "replaced",
-            f"finds other devices as {devices} of {name} than before"
+            f"found different devices as {devices} of {name}"
             if len(changes.replaced) > 1
-            else f"finds another device as {devices} of {name}: {changes.replaced[0][0].uuid}, "
-            f"{changes.replaced[0][1].uuid} before",
+            else f"found a different device as {devices} of {name}: {changes.replaced[0][0].uuid}, "
+            f"previously {changes.replaced[0][1].uuid}",
             [device for pair in changes.replaced for device in pair],
             before={new.uuid: old.uuid for new, old in changes.replaced},
         )
     if changes.split:
         _, parts, were = changes.split[0]
-        detail = f": {_layout(parts)}, {_layout(were)} before" if len(changes.split) == 1 else ""
+        detail = f": {_layout(parts)}, previously {_layout(were)}" if len(changes.split) == 1 else ""
         gpus = [gpu for gpu, _, _ in changes.split]
         record_change(
             "mig_changed",
-            f"finds {_format_devices(gpus)} of {name} partitioned again{detail}",
+            f"found a new MIG layout on {_format_devices(gpus)} of {name}{detail}",
             gpus,
             layouts={gpu.uuid: [part.mig_profile for part in new] for gpu, new, _ in changes.split},
         )
@@ -250,23 +250,23 @@ def _record_changes(pool: Pool, changes: _InventoryChanges) -> None:
         note = next((device.health_note for device in changes.ill if device.health_note), "")
         record_change(
             "ill",
-            f"finds {_format_devices(changes.ill)} of {name} unfit for work" + (f": {note}" if note else ""),
+            f"found {_format_devices(changes.ill)} of {name} unhealthy" + (f": {note}" if note else ""),
             changes.ill,
         )
     if changes.well:
-        record_change(
-            "well", f"finds {_format_devices(changes.well)} of {name} fit for work again", changes.well
-        )
+        record_change("well", f"found {_format_devices(changes.well)} of {name} healthy again", changes.well)
     if changes.other:
-        record_change("changed", f"finds {_format_devices(changes.other)} of {name} changed", changes.other)
+        record_change(
+            "changed", f"found changes of {_format_devices(changes.other)} of {name}", changes.other
+        )
     if changes.unseen:
         note = changes.node.accelerator_note or "The driver did not answer."
         record_change(
-            "unseen", f"cannot see {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
+            "unseen", f"could not query {_count_and_model(changes.unseen)} on {name}: {note}", changes.unseen
         )
     uncovered = changes.uncovered_devices
     if uncovered:
-        record_change("disappeared", f"no longer finds {_count_and_model(uncovered)} on {name}", uncovered)
+        record_change("disappeared", f"no longer found {_count_and_model(uncovered)} on {name}", uncovered)
 
 
 def _count_and_model(rows: Sequence[Device]) -> str:

@@ -14,14 +14,14 @@ from portal.fleet.inventory.models import MAX_REASON, Maintenance, Pool
 from portal.fleet.inventory.selectors import pool_by_slug
 
 SET_DESCRIPTION = (
-    "For operators. Replaces begin, end and reason. From the begin to the planned end no new work starts: "
+    "For operators. Replaces start, end and reason. From the start to the planned end, no new work starts: "
     "creating and starting workspaces is denied, and queued ones wait. Running work continues."
 )
 END_DESCRIPTION = "For operators. Ends maintenance in progress, or cancels planned maintenance."
 
 
 class MaintenanceSerializer(serializers.ModelSerializer[Maintenance]):
-    """Maintenance in progress or planned. It ends by itself at the planned end."""
+    """Maintenance in progress or planned. It ends automatically at the planned end."""
 
     pool = serializers.CharField(
         source="pool.slug", allow_null=True, default=None, help_text="Slug of the pool; null for the site."
@@ -37,9 +37,9 @@ class MaintenanceChangeSerializer(StrictSerializer):
     begins_at = serializers.DateTimeField(
         allow_null=True,
         default=None,
-        help_text="Begin. Default: now, or unchanged if already in progress.",
+        help_text="Start. Default: now, or unchanged if already in progress.",
     )
-    ends_at = serializers.DateTimeField(help_text="Planned end, up to 30 days after the begin.")
+    ends_at = serializers.DateTimeField(help_text="Planned end, up to 30 days after the start.")
     reason = serializers.CharField(max_length=MAX_REASON, help_text="Why, in words. Shown to all users.")
 
     examples = {"ends_at": "2026-12-01T18:00:00Z", "reason": "Replacement of a network switch."}
@@ -117,7 +117,7 @@ class PoolMaintenance(ApiView):
 
     @operation(
         "Read the maintenance of a pool",
-        description="404 if none is in progress or planned. That of the site is separate.",
+        description="404 if none is in progress or planned. Maintenance of the site is separate.",
         responses={200: MaintenanceSerializer},
         errors=[404],
     )

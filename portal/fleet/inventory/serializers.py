@@ -66,7 +66,7 @@ def count_rows(counts: Counts) -> list[dict[str, Any]]:
 
 
 class TraitsSerializer(serializers.Serializer[Traits]):
-    """What the pool's driver declares: it decides what can be asked of the pool."""
+    """Traits declared by the pool's driver. They decide which operations the pool supports."""
 
     plane = serializers.ChoiceField(
         [each.value for each in Plane],

@@ -165,7 +165,7 @@ def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
 def _set_state(pool: Pool, state: PoolState, message: str) -> None:
     changed = Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)
     if changed.update(state=state, state_message=message):
-        text = f"finds {pool.name} {state.label.lower()}" + (f": {message}" if message else "")
+        text = f"found {pool.name} {state.label.lower()}" + (f": {message}" if message else "")
         emit(CapacityChanged())
         events.record(actor=SYSTEM, kind=AuditKind(f"pool.{state.value}"), pool=pool, message=text)
         if state is PoolState.UNREACHABLE:
@@ -253,7 +253,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
             actor=SYSTEM,
             kind=AuditKind.NODE_CHANGED,
             pool=pool,
-            message=f"found {node.name} changed: {labels}",
+            message=f"found changes of {node.name}: {labels}",
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "changed": changed},
         )

@@ -13,19 +13,19 @@ from portal.fleet.inventory.codes import InventoryCode
 TEXTS: dict[StrEnum, Text] = {
     InventoryCode.LOCATION_NOT_VALID: Text(_("The location is not valid."), _("Correct the marked fields.")),
     InventoryCode.MAINTENANCE_END_PAST: Text(
-        _("The planned end is not after the begin and the present."), _("Choose a later end.")
+        _("The planned end must be in the future and after the start."), _("Choose a later end.")
     ),
     InventoryCode.MAINTENANCE_NOT_VALID: Text(
         _("The maintenance is not valid."), _("Correct the marked fields.")
     ),
     InventoryCode.MAINTENANCE_REASON_MISSING: Text(_("Enter a reason. All users see it.")),
     InventoryCode.MAINTENANCE_REASON_TOO_LONG: Text(_("Use at most %(max)s characters.")),
-    InventoryCode.MAINTENANCE_TOO_FAR: Text(_("Choose a begin within %(days)s days.")),
+    InventoryCode.MAINTENANCE_TOO_FAR: Text(_("Choose a start within %(days)s days.")),
     InventoryCode.MAINTENANCE_TOO_LONG: Text(
         _("Maintenance lasts up to %(days)s days."), _("Choose an earlier end, and extend it later.")
     ),
     InventoryCode.NO_MAINTENANCE: Text(
-        _("No maintenance is in progress or planned here."), _("Nothing to end. Set one first.")
+        _("No maintenance is in progress or planned here."), _("Set maintenance first.")
     ),
     InventoryCode.NODE_NOT_IN_POOL: Text(
         _("Node “%(node)s” not found in the pool “%(pool)s”."),

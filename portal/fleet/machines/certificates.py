@@ -136,11 +136,11 @@ class Authority:
         except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature) as error:
             raise BadRequest("it cannot be read") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise BadRequest("its key is not one of the curve P-256")
+            raise BadRequest("its key is not on the curve P-256")
         if not valid:
-            raise BadRequest("its signature does not hold")
+            raise BadRequest("its signature is not valid")
         if key == self.key.public_key():
-            raise BadRequest("its key is the authority's")
+            raise BadRequest("its key is that of the authority")
         return self.issue(
             key, name=f"node:{name}", host=host_of(name), usages=(SERVER, CLIENT), days=NODE_DAYS
         )

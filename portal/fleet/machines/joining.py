@@ -197,7 +197,7 @@ def leave(*, node: str, serial: str, request: NodeLeaveRequest) -> NodeWorkspace
         if node_workspaces.placed:
             emit(MachineLeaving(machine.pool_id, machine.name, stop=request.workspaces == "stop"))
             return node_workspaces
-        end(machine, MachineState.LEFT, reason="It has left.")
+        end(machine, MachineState.LEFT, reason="The machine has left.")
         _record(AuditKind.MACHINE_LEFT, machine, "left")
     return None
 

@@ -98,7 +98,7 @@ def revoke(*, actor: User | SystemActor, machine_id: UUID, reason: str = "") -> 
     reason = strip_nul(reason).strip()[:MAX_REASON]
     if machine.state == MachineState.REVOKED:
         return machine
-    joining.end(machine, MachineState.REVOKED, reason=reason or "It has been revoked.")
+    joining.end(machine, MachineState.REVOKED, reason=reason or "The machine was revoked.")
     _record(actor, AuditKind.MACHINE_REVOKED, machine, f"revoked {machine.name}", reason)
     return machine
 

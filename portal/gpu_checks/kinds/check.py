@@ -128,7 +128,7 @@ def _warn_peers(run: GpuCheckRun, reading: RunResult) -> None:
         runs.record(run, peer, "degraded", f"found {display_name(peer)} degraded: {text}")
         # Locked one at a time, because others lock them in another order.
         transaction.on_commit(partial(_warn_peer, peer.pk, text))
-    notify_operators(concerned[0], "device.check_degraded", f"{names} exchange wrong data", text)
+    notify_operators(concerned[0], "device.check_degraded", f"{names} exchange corrupted data", text)
 
 
 @transaction.atomic
@@ -147,4 +147,4 @@ def _lift_parent(device: Device) -> None:
         return
     siblings = Device.objects.filter(parent_uuid=device.parent_uuid, node=device.node_id, present=True)
     if not siblings.filter(cordoned=True, cordon_cause=CordonCause.CHECK).exists():
-        lift_cordon(actor=SYSTEM, device_id=parent.pk, reason="its instances pass their checks")
+        lift_cordon(actor=SYSTEM, device_id=parent.pk, reason="its instances passed their checks")

@@ -89,10 +89,10 @@ class DeviceProofHandler(JudgedHandler):
 
     def _lift(self, device: Device) -> None:
         if device.cordoned and device.cordon_cause == self.cordon_cause:
-            lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {self.noun}")
+            lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"the device passed its {self.noun}")
 
     def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
-        self._keep_unproven(run, f"Its {self.noun} was lost: {reason}")
+        self._keep_unproven(run, f"The {self.noun} of the device was lost: {reason}")
 
     def repeat(self, run: GpuCheckRun) -> RepeatForm | None:
         return RepeatForm(
@@ -111,7 +111,7 @@ class DeviceProofHandler(JudgedHandler):
     def _cordon_parent(self, run: GpuCheckRun, recovery: str) -> None:
         parent = Device.objects.filter(uuid=run.device.parent_uuid, node=run.device.node_id).first()
         if parent is not None:
-            self.cordon(parent, f"Seen on its instance {run.device.mig_profile}: {run.summary}", recovery)
+            self.cordon(parent, f"Found on its instance {run.device.mig_profile}: {run.summary}", recovery)
 
 
 def set_warning(device: Device, warning: str) -> None:

@@ -40,7 +40,7 @@ _STEPS: Mapping[CheckVerdict, tuple[str, str]] = {
     CheckVerdict.PASS: ("done", "was reset"),
     CheckVerdict.INCONCLUSIVE: ("inconclusive", "was not reset"),
     CheckVerdict.FAIL: ("failed", "could not be reset"),
-    CheckVerdict.HUNG: ("hung", "hangs in its reset"),
+    CheckVerdict.HUNG: ("hung", "hangs during its reset"),
 }
 
 

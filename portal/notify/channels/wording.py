@@ -11,7 +11,7 @@ from portal.notify.channels.codes import ChannelCode
 
 TEXTS: dict[StrEnum, Text] = {
     ChannelCode.CHOOSE_KINDS: Text(_("Choose at least one kind of notice.")),
-    ChannelCode.ENDED: Text(_("The channel is switched off."), _("Switch it on first.")),
+    ChannelCode.ENDED: Text(_("The channel is disabled."), _("Enable it first.")),
     ChannelCode.NAMELESS: Text(_("Enter a name for the channel.")),
     ChannelCode.NOT_CHECKED: Text(_("The URL could not be checked."), _("Try again in a moment.")),
     ChannelCode.NOT_VALID: Text(_("The channel is not valid."), _("Correct the marked fields.")),

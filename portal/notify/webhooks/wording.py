@@ -16,7 +16,7 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=joined_lists("types"),
     ),
     WebhookCode.CHOOSE_TYPES: Text(_("Choose at least one type of event.")),
-    WebhookCode.ENDED: Text(_("The webhook is switched off."), _("Switch it on first.")),
+    WebhookCode.ENDED: Text(_("The webhook is disabled."), _("Enable it first.")),
     WebhookCode.NAMELESS: Text(_("Enter a name for the receiver.")),
     WebhookCode.NO_SUCH_DELIVERY: Text(
         _("Delivery not found."), _("Check the list of deliveries. Old ones are deleted.")

@@ -80,7 +80,7 @@ class LoginAdapter(DefaultAccountAdapter):
 
 
 _FACTORS = {
-    ELSEWHERE: "second factor there",
+    ELSEWHERE: "second factor at the provider",
     "totp": "authenticator app",
     "recovery_codes": "recovery code",
     "webauthn": "passkey",

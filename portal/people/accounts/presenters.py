@@ -88,8 +88,8 @@ def archive_question(team: Team, contents: TeamContents) -> dict[str, Any]:
         "title": _("Archive %(team)s?") % params,
         "loses": [
             ngettext(
-                "%(count)d workspace that runs or waits stops.",
-                "%(count)d workspaces that run or wait stop.",
+                "%(count)d running or queued workspace, which stops.",
+                "%(count)d running or queued workspaces, which stop.",
                 contents.active,
             )
             % {"count": contents.active},
@@ -113,7 +113,7 @@ def team_deletion_question(team: Team, contents: TeamContents) -> dict[str, Any]
     return {
         "title": _("Delete %(team)s?") % {"team": team.name},
         "loses": [
-            _("Members, whose accounts stay: %(members)d.") % counts,
+            _("Memberships: %(members)d. The accounts are kept.") % counts,
             _("Service accounts: %(service_accounts)d. Their valid tokens: %(tokens)d.") % counts,
             _("Workspaces: %(workspaces)d.") % counts,
             _("Home folders with all files, on all nodes: %(homes)d.") % counts,

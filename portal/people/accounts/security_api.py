@@ -15,7 +15,7 @@ from portal.people.accounts import security_events
 
 
 class SecurityEventSerializer(serializers.ModelSerializer[Event]):
-    """An event about your account. Acts of others on it have no address, program or token."""
+    """An event about your account. Actions of other users have no address, program or token."""
 
     actor = serializers.CharField(
         source="actor_label",
@@ -37,8 +37,9 @@ class SecurityEventSerializer(serializers.ModelSerializer[Event]):
 @documented(
     list="List your security events",
     of=(
-        "Sign-ins, failed ones too, ends of sessions, and changes of your password, address, second factors, "
-        "tokens, linked sign-in providers, roles and memberships, also by administrators. Newest first."
+        "Successful and failed sign-ins, ended sessions, and changes to your password, address, second "
+        "factors, tokens, linked sign-in providers, roles and memberships, including changes by "
+        "administrators. Newest first."
     ),
 )
 class SecurityEventViewSet(ListViewSet):

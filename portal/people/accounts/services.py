@@ -100,10 +100,10 @@ def set_member(
             _require_no_workspaces(team, user)
         membership.role = role
         membership.save(update_fields=["role"])
-        message = f"made {user.username} {role} of {team.name}"
+        message = f"set the role of {user.username} in {team.name} to {role}"
     alone = isinstance(actor, User) and actor.pk == user.pk and not owned
     if alone:
-        message += ", without its owners"
+        message += ", without approval of an owner"
     events.record(
         actor=actor,
         kind=AuditKind.TEAM_MEMBER_SET,

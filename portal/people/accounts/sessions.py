@@ -68,7 +68,7 @@ def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
     events.record(
         actor=user,
         kind=AuditKind.SESSION_SIGNED_IN,
-        message=f"signed in by {how}",
+        message=f"signed in with {how}",
         targets=audit_targets(user),
         data={"how": how},
     )

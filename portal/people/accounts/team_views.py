@@ -49,7 +49,7 @@ def member_shares(request: SignedInRequest, slug: str) -> HttpResponse:
         teams.set_member_shares(actor=request.user, team=team, on=on)
         messages.success(
             request,
-            _("Members take turns in the queue.") if on else _("The queue ignores what members used."),
+            _("Members take turns in the queue.") if on else _("Members do not take turns in the queue."),
         )
     return redirect("home:team", slug)
 

@@ -30,7 +30,7 @@ TOKEN_SCOPES = {"GET": Scope.TOKENS_READ, "*": Scope.TOKENS_WRITE}
 NO_STORE = {"Cache-Control": "no-store"}
 MAX_DAYS = 3650
 DAYS = {"type": "number", "minimum": 0, "maximum": MAX_DAYS}
-WHOSE = [("mine", "Your own."), ("all", "All that you may see.")]
+WHOSE = [("mine", "Your own tokens."), ("all", "All tokens that you can see.")]
 
 
 class TokenFilter(filters.FilterSet):

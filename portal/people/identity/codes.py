@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class IdentityCode(StrEnum):
-    """Errors of sign-ins by a provider."""
+    """Errors about sign-in with a provider."""
 
     ACCOUNT_DEACTIVATED = "account_deactivated"
     CLAIMS_NOT_VALID = "claims_not_valid"

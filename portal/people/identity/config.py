@@ -57,11 +57,11 @@ class Condition(_Part, frozen=True, kw_only=True):
         """Return messages about errors in the condition."""
         kinds = [bool(self.group), bool(self.group_pattern), bool(self.claim), self.everyone]
         if sum(kinds) != 1:
-            return ["say one of group, group_pattern, claim and everyone."]
+            return ["set exactly one of group, group_pattern, claim and everyone."]
         if self.claim and (self.equals is None) == (not self.pattern):
-            return [f"say either equals or pattern for the claim “{self.claim}”."]
+            return [f"set either equals or pattern for the claim “{self.claim}”."]
         if not self.claim and (self.equals is not None or self.pattern):
-            return ["equals and pattern belong to a claim."]
+            return ["equals and pattern require a claim."]
         return _bad_pattern("group_pattern", self.group_pattern) + _bad_pattern("pattern", self.pattern)
 
     def as_text(self) -> str:
@@ -90,15 +90,15 @@ class Rule(Condition, frozen=True, kw_only=True):
     def problems(self) -> list[str]:
         problems = super().problems()
         if bool(self.team) == bool(self.site_role):
-            problems.append("say what follows: either team or site_role.")
+            problems.append("set either team or site_role.")
         if self.role not in TEAM_ROLES:
-            problems.append(f"role is one of {', '.join(TEAM_ROLES)}, not “{self.role}”.")
+            problems.append(f"role must be one of {', '.join(TEAM_ROLES)}, not “{self.role}”.")
         if self.site_role and self.site_role not in SITE_ROLES:
-            problems.append(f"site_role is one of {', '.join(SITE_ROLES)}, not “{self.site_role}”.")
+            problems.append(f"site_role must be one of {', '.join(SITE_ROLES)}, not “{self.site_role}”.")
         if self.create_team and not self.team:
-            problems.append("create_team belongs to a team.")
+            problems.append("create_team requires a team.")
         if "\\" in self.team and not (self.group_pattern or self.pattern):
-            problems.append(f"the team “{self.team}” refers to a pattern, and there is none.")
+            problems.append(f"the team “{self.team}” refers to a pattern, but no pattern is set.")
         elif "\\" in self.team and not problems:
             problems += _bad_template(self.group_pattern or self.pattern, self.team)
         return problems
@@ -168,13 +168,13 @@ class Provider(_Part, frozen=True, kw_only=True, tag_field="kind"):
         if not ID.match(self.id):
             problems.append("id: use up to 40 lower-case letters, digits and hyphens.")
         if not self.name.strip():
-            problems.append("name: say what people call it.")
+            problems.append("name: enter the name that users see.")
         problems += [
-            f"link: “{name}” is none of {', '.join(LINKS)}." for name in self.link if name not in LINKS
+            f"link: “{name}” is not one of {', '.join(LINKS)}." for name in self.link if name not in LINKS
         ]
         problems += [f"username_pattern: {problem}" for problem in _bad_pattern("it", self.username_pattern)]
         if self.username_pattern and not problems and re.compile(self.username_pattern).groups < 1:
-            problems.append("username_pattern: put the part that is the name into parentheses.")
+            problems.append("username_pattern: put parentheses around the part that is the username.")
         for field in ("require", "rules", "mfa"):
             for number, rule in enumerate(getattr(self, field), 1):
                 problems += [f"{field} {number}: {problem}" for problem in rule.problems()]
@@ -206,9 +206,9 @@ class Oidc(Provider, frozen=True, kw_only=True, tag="oidc"):
         if "openid" not in self.scopes:
             problems.append("scopes: “openid” is missing.")
         if not self.client_id:
-            problems.append("client_id: it is empty.")
+            problems.append("client_id: enter the id of the client.")
         if not 0 <= self.clock_skew_s <= 300:
-            problems.append("clock_skew_s: between 0 and 300 seconds.")
+            problems.append("clock_skew_s: must be from 0 to 300 seconds.")
         return problems
 
 
@@ -227,7 +227,7 @@ class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
     def problems(self) -> list[str]:
         problems = super().problems() + _bad_url("sso_url", self.sso_url)
         if not problems and "BEGIN CERTIFICATE" not in read_secret(self.certificate):
-            problems.append("certificate: it is no certificate in PEM form.")
+            problems.append("certificate: not a certificate in PEM format.")
         return problems
 
 
@@ -260,13 +260,13 @@ class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):
         elif parts.scheme == "ldap" and not self.start_tls and parts.hostname not in LOCAL_HOSTS:
             problems.append("url: passwords would cross the network unencrypted; use ldaps:// or start_tls.")
         if "%(user)s" not in self.user_filter:
-            problems.append("user_filter: it has no %(user)s, where the name goes.")
+            problems.append("user_filter: %(user)s is missing, the placeholder for the username.")
         if self.ca_file and not Path(self.ca_file).is_file():
-            problems.append(f"ca_file: there is no file {self.ca_file}.")
+            problems.append(f"ca_file: file {self.ca_file} not found.")
         if self.group_type not in GROUP_TYPES:
-            problems.append(f"group_type: one of {', '.join(GROUP_TYPES)}.")
+            problems.append(f"group_type: must be one of {', '.join(GROUP_TYPES)}.")
         if not 1 <= self.timeout_s <= 30:
-            problems.append("timeout_s: between 1 and 30 seconds.")
+            problems.append("timeout_s: must be from 1 to 30 seconds.")
         return problems
 
 
@@ -290,13 +290,11 @@ class Scim(_Part, frozen=True, kw_only=True):
         """Return messages about errors. `providers` are the ids of all providers."""
         problems = []
         if self.provider and self.provider not in providers:
-            problems.append(f"provider: there is no sign-in provider “{self.provider}”.")
+            problems.append(f"provider: sign-in provider “{self.provider}” not found.")
         for number, rule in enumerate(self.rules, 1):
             problems += [f"rules {number}: {problem}" for problem in rule.problems()]
             if rule.claim:
-                problems.append(
-                    f"rules {number}: SCIM knows groups and no claims; say group or group_pattern."
-                )
+                problems.append(f"rules {number}: SCIM has groups but no claims; set group or group_pattern.")
         return problems
 
 
@@ -327,7 +325,7 @@ def load(path: str, environ: Mapping[str, str]) -> Configuration:
         except OSError as error:
             raise ConfigError([f"{path} cannot be read ({error.strerror})."]) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError([f"{path} is no TOML: {error}."]) from error
+            raise ConfigError([f"{path} is not valid TOML: {error}."]) from error
         except msgspec.ValidationError as error:
             raise ConfigError([f"{path}: {error}."]) from error
     if environ.get("BERTH_OIDC_ISSUER"):
@@ -385,7 +383,7 @@ def _bad_pattern(field: str, pattern: str) -> list[str]:
     try:
         re.compile(pattern)
     except re.error as error:
-        return [f"{field} is no regular expression ({error})."]
+        return [f"{field} is not a valid regular expression ({error})."]
     if patterns.is_slow_pattern(pattern):
         return [
             f"{field} could take too long. Use * and + at most three times, and not inside a repeated group."
@@ -406,7 +404,7 @@ def _bad_template(pattern: str, template: str) -> list[str]:
         or (isinstance(group, str) and group not in compiled.groupindex)
     ]
     if missing or not groups:
-        return [f"the team “{template}” names a part that the pattern has not."]
+        return [f"the team “{template}” refers to a group that its pattern does not have."]
     return []
 
 

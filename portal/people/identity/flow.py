@@ -50,7 +50,7 @@ def finish(
     if nonce is not None and not (
         data.get("nonce") and constant_time_compare(str(nonce), str(data["nonce"]))
     ):
-        params = {"provider": provider.name, "detail": "it answers another sign-in"}
+        params = {"provider": provider.name, "detail": "it belongs to another sign-in"}
         return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, params))
     if TEST in data:
         return _store_test_result(request, provider, claims, data)

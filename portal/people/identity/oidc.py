@@ -81,12 +81,12 @@ class Adapter(OpenIDConnectOAuth2Adapter):
         """Return the login for a token response. Raises `NotTrusted` and `RequestException`."""
         id_token = kwargs["response"].get("id_token")
         if not isinstance(id_token, str):
-            raise NotTrusted("there is no ID token")
+            raise NotTrusted("it has no ID token")
         claims = verified(self.provider_config, self.openid_config, id_token)
         if self.provider_config.userinfo and self.openid_config.get("userinfo_endpoint"):
             userinfo = self._fetch_user_info(token.token)
             if not isinstance(userinfo, dict) or userinfo.get("sub") != claims["sub"]:
-                raise NotTrusted("UserInfo is about somebody else")
+                raise NotTrusted("UserInfo describes another user")
             claims = {**claims, **userinfo, **{name: claims[name] for name in OF_THE_TOKEN if name in claims}}
         nonce = str(claims.get("nonce", ""))
         return login_of(
@@ -127,7 +127,7 @@ def discovered(provider: Oidc) -> dict[str, Any]:
     for name in ENDPOINTS:
         parts = urlsplit(str(config.get(name, "")))
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOCAL_HOSTS):
-            raise NotTrusted(f"its discovery document has no safe {name}")
+            raise NotTrusted(f"its discovery document has no secure {name}")
     return config
 
 
@@ -139,7 +139,7 @@ def verified(
         header = jwt.get_unverified_header(token)
         algorithm = header.get("alg")
         if algorithm not in ALGORITHMS:
-            raise NotTrusted("it is signed in a way that is not allowed")
+            raise NotTrusted("its signature algorithm is not allowed")
         claims: dict[str, Any] = jwt.decode(
             token,
             key=_key(str(config["jwks_uri"]), header.get("kid")),
@@ -152,7 +152,7 @@ def verified(
     except jwt.ExpiredSignatureError as error:
         raise NotTrusted("it has expired") from error
     except jwt.ImmatureSignatureError as error:
-        raise NotTrusted("it is from the future; compare the clocks") from error
+        raise NotTrusted("its time is in the future; check the clocks") from error
     except jwt.InvalidAudienceError as error:
         raise NotTrusted("it is meant for another application") from error
     except jwt.InvalidIssuerError as error:
@@ -164,7 +164,7 @@ def verified(
     if claims.get("azp", None if has_several else provider.client_id) != provider.client_id:
         raise NotTrusted("it is meant for another application")
     if logout != (LOGOUT_EVENT in _events(claims)):
-        raise NotTrusted("it is no token of this kind")
+        raise NotTrusted("it is the wrong type of token")
     return claims
 
 
@@ -173,7 +173,7 @@ def signed_out_subject(provider: Oidc, token: str) -> str:
     claims = verified(provider, discovered(provider), token, logout=True)
     age_s = time.time() - float(claims["iat"])
     if "nonce" in claims or age_s > LOGOUT_LIFETIME_S:
-        raise NotTrusted("it is no fresh logout token")
+        raise NotTrusted("it is not a recent logout token")
     return str(claims["sub"])
 
 
@@ -213,5 +213,5 @@ def _fetch_json(url: str) -> dict[str, Any]:
         response.raise_for_status()
         document = response.json()
     if not isinstance(document, dict):
-        raise NotTrusted("it does not answer in JSON")
+        raise NotTrusted("it is not a JSON object")
     return document

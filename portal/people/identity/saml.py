@@ -60,9 +60,7 @@ def store_response(request: HttpRequest, provider: Saml) -> HttpResponse:
     """
     response = request.POST.get("SAMLResponse", "")
     if not response or len(response) > MAX_RESPONSE:
-        return flow.failed(
-            request, provider, _wrong_response(provider, "there is no response that could be read")
-        )
+        return flow.failed(request, provider, _wrong_response(provider, "it is missing or too long"))
     answer = HttpResponseRedirect(reverse("identity:saml-finish", args=[provider.id]))
     login_session = LoginSession(request, "saml_response", KEPT)
     login_session.store.update({"given": response, "provider": provider.id})
@@ -87,18 +85,18 @@ def finish(request: HttpRequest, provider: Saml) -> HttpResponse:
         OneLogin_Saml2_Error, OneLogin_Saml2_ValidationError, binascii.Error, etree.LxmlError, ValueError
     ) as error:  # fmt: skip
         log.warning("unreadable SAML response from %s: %s", provider.id, str(error)[:300])
-        return flow.failed(request, provider, _wrong_response(provider, "the response cannot be read"))
+        return flow.failed(request, provider, _wrong_response(provider, "it cannot be read"))
     if errors or not auth.is_authenticated():
         log.warning(
             "rejected SAML response from %s: %s %s", provider.id, errors, auth.get_last_error_reason()
         )
-        return flow.failed(request, provider, _wrong_response(provider, "the response is not valid"))
+        return flow.failed(request, provider, _wrong_response(provider, "it is not valid"))
     state = _state(request, provider, auth)
     if state is None:
         return flow.failed(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
     if provider.claims.subject == "NameID" and auth.get_nameid_format() == _TRANSIENT:
         return flow.failed(
-            request, provider, _wrong_response(provider, "its NameID is another one at each sign-in")
+            request, provider, _wrong_response(provider, "its NameID changes with each sign-in")
         )
     return flow.finish(request, provider, _claims(auth), state)
 

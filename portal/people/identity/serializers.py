@@ -32,7 +32,7 @@ class ProviderSerializer(serializers.Serializer[Any]):
 class ProviderListSerializer(serializers.Serializer[Any]):
     """All sign-in providers."""
 
-    results = ProviderSerializer(many=True, help_text="The rows, in the order of the list.")
+    results = ProviderSerializer(many=True, help_text="The items, in list order.")
 
 
 class PreviewRequestSerializer(StrictSerializer):
@@ -96,7 +96,7 @@ class LookUpRequestSerializer(StrictSerializer):
 
 
 class LookUpSerializer(serializers.Serializer[Any]):
-    """A user's attributes in a directory, and what their sign-in would do. Nothing has been changed."""
+    """A user's attributes in a directory, and the effects of their sign-in. Nothing has been changed."""
 
     claims = serializers.DictField(help_text="Attributes and groups, without passwords and keys.")
     outcome = PreviewSerializer(help_text="Effects of the sign-in.")

@@ -153,7 +153,7 @@ def _refresh(actor: SystemActor, user: User, decision: SignInDecision) -> None:
         events.record(
             actor=actor,
             kind=AuditKind.USER_CHANGED,
-            message=f"changed email of {user.username}",
+            message=f"changed the e-mail address of {user.username}",
             targets=sessions.audit_targets(user),
             data={"username": user.username, "email": email},
         )
@@ -297,7 +297,7 @@ def record_refusal(provider: Provider, reason: Reason, *, user: User | None = No
     events.record(
         actor=SystemActor("Somebody"),
         kind=AuditKind.SESSION_PROVIDER_REFUSED,
-        message=f"could not sign in by {provider.name}",
+        message=f"could not sign in through {provider.name}",
         reason=sentence_of(reason)[:500],
         targets=sessions.audit_targets(user) if user is not None else (),
         data={"provider": provider.id, "code": reason.code.value},
@@ -374,7 +374,7 @@ def record_test(*, actor: User, provider: Provider, username: str = "") -> None:
     events.record(
         actor=actor,
         kind=AuditKind.USER_PROVIDER_TESTED,
-        message=f"tested the sign-in by {provider.name}",
+        message=f"tested sign-in through {provider.name}",
         data={"provider": provider.id, **({"username": username[:150]} if username else {})},
     )
 
@@ -391,7 +391,7 @@ def end_sessions_of_subject(*, provider: Provider, subject: str) -> int:
     events.record(
         actor=SystemActor(provider.name),
         kind=AuditKind.SESSION_ENDED,
-        message=f"ended all sessions of {user.username}, who has signed out there",
+        message=f"ended all sessions of {user.username}, who signed out at the provider",
         targets=sessions.audit_targets(user),
         data={"username": user.username, "sessions": ended, "provider": provider.id},
     )

@@ -97,7 +97,7 @@ def _reason(
     if isinstance(exception, RequestException):
         return Reason(IdentityCode.PROVIDER_DOWN, params)
     if saml:
-        return Reason(IdentityCode.PROVIDER_WRONG, {**params, "detail": "the response is not valid"})
+        return Reason(IdentityCode.PROVIDER_WRONG, {**params, "detail": "it is not valid"})
     if not began:
         return Reason(IdentityCode.SIGN_IN_ENDED)
-    return Reason(IdentityCode.PROVIDER_REFUSED, {**params, "detail": "it gave an error"})
+    return Reason(IdentityCode.PROVIDER_REFUSED, {**params, "detail": "it returned an error"})

@@ -31,7 +31,7 @@ def providers_are_valid(**_: Any) -> list[CheckMessage]:
 
 def _missing_library(providers: Sequence[Provider]) -> list[CheckMessage]:
     has_ldap = importlib.util.find_spec("ldap") and importlib.util.find_spec("django_auth_ldap")
-    hint = "Run `make ldap`, which installs requirements/ldap.lock; docs/sign-in.md says what that needs."
+    hint = "Run `make ldap`, which installs requirements/ldap.lock; docs/sign-in.md lists its requirements."
     return [
         Error(f"Sign-in providers: {provider.id} needs python-ldap.", hint=hint, id="identity.E002")
         for provider in providers
@@ -43,7 +43,7 @@ def _open_to_everybody(providers: Sequence[Provider]) -> list[CheckMessage]:
     return [
         Warning(
             f"Sign-in providers: {provider.id} admits every user of the provider.",
-            hint="Say with `require` who may sign in, unless the provider itself does.",
+            hint="Restrict sign-in with `require`, unless the provider itself restricts it.",
             id="identity.W001",
         )
         for provider in providers

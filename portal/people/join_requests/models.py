@@ -40,7 +40,7 @@ class JoinRequest(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="join_requests"
     )
     message = models.TextField(
-        max_length=MAX_MESSAGE, blank=True, help_text="What the asker says to the team's owners."
+        max_length=MAX_MESSAGE, blank=True, help_text="Message of the requester to the owners of the team."
     )
     state = models.CharField(max_length=10, choices=JoinState, default=JoinState.OPEN)
     role = models.CharField(max_length=10, blank=True)

@@ -258,7 +258,7 @@ def _cancel(request: JoinRequest, actor: User | SystemActor, why: str = "") -> N
 def _team_deleted(*, instance: Team, **_more: Any) -> None:
     with transaction.atomic():
         for request in _open().filter(team=instance):
-            _cancel(request, SYSTEM, "there is no such team any more")
+            _cancel(request, SYSTEM, "the team was deleted")
             events.notify(
                 [request.requester],
                 "team.join_cancelled",

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ScimCode(StrEnum):
-    """Errors of SCIM."""
+    """Errors of SCIM requests."""
 
     ATTRIBUTE_MISSING = "scim_attribute_missing"
     BODY_NOT_JSON = "scim_body_not_json"

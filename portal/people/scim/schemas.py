@@ -29,7 +29,7 @@ def service_provider_config() -> dict[str, Any]:
             {
                 "type": "oauthbearertoken",
                 "name": "Bearer token",
-                "description": "A token with the scope scim, made by an administrator.",
+                "description": "A token with the scope scim, created by an administrator.",
                 "specUri": "https://www.rfc-editor.org/rfc/rfc6750",
                 "primary": True,
             }
@@ -52,7 +52,7 @@ def resource_types() -> list[dict[str, Any]]:
         }
         for name, description, schema in (
             ("User", "An account", USER),
-            ("Group", "A group, which rules turn into places in teams and roles", GROUP),
+            ("Group", "A group, which rules map to team memberships and roles", GROUP),
         )
     ]
 
@@ -105,7 +105,7 @@ _USER_ATTRIBUTES = [
         uniqueness="server",
     ),
     _EXTERNAL_ID,
-    _attribute("displayName", "How the provider shows the person."),
+    _attribute("displayName", "The person's name as shown by the provider."),
     _attribute(
         "name",
         "The person's name.",
@@ -117,12 +117,14 @@ _USER_ATTRIBUTES = [
     ),
     _attribute(
         "emails",
-        "One address is kept: the primary one, else that for work.",
+        "Only one address is stored: the primary one, else the one for work.",
         type="complex",
         multiValued=True,
         subAttributes=[
             _attribute("value", "The address.", uniqueness="server"),
-            _attribute("type", "Its use; work by default.", canonicalValues=["work", "home", "other"]),
+            _attribute(
+                "type", "Type of the address; work by default.", canonicalValues=["work", "home", "other"]
+            ),
             _attribute("primary", "Whether it is the preferred one; true by default.", type="boolean"),
         ],
     ),
@@ -136,14 +138,12 @@ _USER_ATTRIBUTES = [
         subAttributes=[
             _attribute("value", "The group's identifier.", mutability="readOnly", caseExact=True),
             _attribute("display", "The group's name.", mutability="readOnly"),
-            _attribute(
-                "$ref", "Where the group is.", referenceTypes=["Group"], mutability="readOnly", **_REF
-            ),
+            _attribute("$ref", "URL of the group.", referenceTypes=["Group"], mutability="readOnly", **_REF),
         ],
     ),
 ]
 _GROUP_ATTRIBUTES = [
-    _attribute("displayName", "The name, by which rules know the group.", required=True, uniqueness="server"),
+    _attribute("displayName", "Name of the group, as used in rules.", required=True, uniqueness="server"),
     _EXTERNAL_ID,
     _attribute(
         "members",
@@ -153,7 +153,7 @@ _GROUP_ATTRIBUTES = [
         subAttributes=[
             _attribute("value", "The user's identifier.", mutability="immutable", caseExact=True),
             _attribute("type", "Always User.", mutability="immutable", canonicalValues=["User"]),
-            _attribute("$ref", "Where the user is.", referenceTypes=["User"], mutability="immutable", **_REF),
+            _attribute("$ref", "URL of the user.", referenceTypes=["User"], mutability="immutable", **_REF),
         ],
     ),
 ]

@@ -178,8 +178,8 @@ def set_budget(
         actor=actor,
         kind=AuditKind.BUDGET_SET,
         team=team,
-        message=f"set the budget of {team.name} to {money} a month"
-        + (", beyond which nothing new with a price starts" if blocks else ""),
+        message=f"set the budget of {team.name} to {money} per month"
+        + (" and blocks new paid workspaces once it is spent" if blocks else ""),
         data={"amount_cents": amount_cents, "before": before, "blocks": blocks},
     )
     emit(BudgetChanged(team))

@@ -128,7 +128,7 @@ class SiteLimit(models.Model):
 
     resource = models.CharField(max_length=80, primary_key=True, validators=[validate_resource])
     amount = models.PositiveBigIntegerField(
-        help_text="The most that the whole site may hold, in the resource's base unit."
+        help_text="Maximum amount for the whole site, in the resource's base unit."
     )
 
     class Meta:
@@ -153,7 +153,7 @@ class MemberCap(models.Model):
     )
     resource = models.CharField(max_length=80, validators=[validate_resource])
     amount = models.PositiveBigIntegerField(
-        help_text="The most that a member may hold, in the resource's base unit."
+        help_text="Maximum amount for a member, in the resource's base unit."
     )
 
     class Meta:
@@ -219,10 +219,10 @@ class Grant(models.Model):
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("Time of the notice of its end or of its revocation.")
+        null=True, blank=True, help_text=_("Time at which its end or revocation was announced.")
     )
     warned_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("Time of the notice of its coming end.")
+        null=True, blank=True, help_text=_("Time at which its coming end was announced.")
     )
     request = models.OneToOneField(
         "quota_requests.QuotaRequest", null=True, blank=True, on_delete=models.SET_NULL, related_name="grant"

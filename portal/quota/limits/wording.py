@@ -77,7 +77,7 @@ TEXTS: dict[StrEnum, Text] = {
     QuotaCode.COHORT_NAME_LENGTH: Text(_("Use 1 to %(max)s characters.")),
     QuotaCode.COHORT_NOT_VALID: Text(_("The cohort was not saved because some fields are not valid.")),
     QuotaCode.NOT_BOTH_OWNERS: Text(_("Choose either a team or a cohort.")),
-    QuotaCode.NO_CHANGES: Text(_("No quota is different."), _("Change at least one quota.")),
+    QuotaCode.NO_CHANGES: Text(_("No quota was changed."), _("Change at least one quota.")),
     QuotaCode.NO_SUCH_CAP: Text(_("Cap not found."), _("Choose a cap from the list.")),
     QuotaCode.NO_SUCH_QUOTA: Text(_("Quota not found."), _("Choose a quota from the list.")),
     QuotaCode.NO_SUCH_RATE: Text(_("Rate: 1 GPU-hour per hour (default)."), _("Check the list of rates.")),
@@ -124,7 +124,7 @@ TEXTS: dict[StrEnum, Text] = {
     QuotaCode.RATE_OUT_OF_RANGE: Text(_("Enter a rate from 0 to 1000.")),
     QuotaCode.RESOURCE_NAME_LENGTH: Text(_("Use at most %(max)s characters.")),
     QuotaCode.RESOURCE_NAME_TOO_LONG: Text(_("The resource name is too long.")),
-    QuotaCode.ROW_GONE: Text(_("The row has been deleted."), _RELOAD),
+    QuotaCode.ROW_GONE: Text(_("This team or cohort has been deleted."), _RELOAD),
     QuotaCode.SHORT_NAME_TAKEN: Text(_("Slug already in use. Choose another.")),
     QuotaCode.SITE_LIMIT_EXCEEDED: Text(
         _("Usage is %(amount)s, %(over)s over this limit. Running work continues; new work waits."),

@@ -324,7 +324,7 @@ def effect(evidence: Evidence) -> str:
     lenders = ", ".join(
         f"{holder.team} {format_amount(name, holder.amount)}" for holder in evidence.borrowers
     )
-    text = _("%(free)s free now; may preempt work of borrowers: %(lenders)s") % {
+    text = _("%(free)s free now; can preempt work of borrowers: %(lenders)s") % {
         **free,
         "lenders": lenders,
     }

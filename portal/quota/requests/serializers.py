@@ -73,7 +73,7 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
 
 
 class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
-    """A request for more, and its result."""
+    """A quota request, and its result."""
 
     team = serializers.CharField(source="team.slug")
     requester = serializers.CharField(source="requester.username", help_text="Username of the requester.")
@@ -133,7 +133,7 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 
 
 class BorrowerSerializer(serializers.Serializer[Any]):
-    """A team that borrows what is missing."""
+    """A team that borrows the missing capacity."""
 
     team = serializers.CharField(help_text="Slug of the team that has borrowed it.")
     amount = serializers.IntegerField(help_text="Borrowed amount, in the resource's base unit.")
@@ -248,7 +248,7 @@ class RevokeSerializer(StrictSerializer):
 
 
 class RuleSerializer(serializers.ModelSerializer[AutoApproveRule]):
-    """An auto-approve rule: the maximum total of its team's grants from rules, and of their duration."""
+    """An auto-approve rule: the maximum total of a team's grants from rules, and their maximum duration."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)

@@ -89,7 +89,7 @@ def request(
     if permission is not None:
         by = permission.granted_by.username
         allowed = {"permission": str(permission.pk), "permitted_by": by}
-        _record(actor, reservation, "booked", f"booked {text}, as {by} permits", **allowed)
+        _record(actor, reservation, "booked", f"booked {text}, as permitted by {by}", **allowed)
     elif alone:
         message = f"booked {text} (there is no other administrator)"
         _record(actor, reservation, "booked", message, own=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RebalanceCode(StrEnum):
-    """What is wrong with a placement, why a workspace should move, and why it does not."""
+    """Problems of a placement, and reasons why a workspace should or does not move."""
 
     SLOWED = "gpu_slowed"
     CROWDED = "gpu_crowded"

@@ -64,7 +64,7 @@ def apply(
         waiting=row.waiting_id,
         preemptible_only=preemptible_only,
     )
-    return _decide(row, ProposalState.APPLIED, actor, "carries out a proposal to move", reason)
+    return _decide(row, ProposalState.APPLIED, actor, "applied a proposal to move", reason)
 
 
 @transaction.atomic
@@ -81,13 +81,13 @@ def dismiss(*, actor: User, proposal_id: UUID) -> RebalanceProposal:
         raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     if row.state == ProposalState.APPLIED:
         keys = [move.workspace for move in planned_moves(row)]
-        if not moving.cancel_moves(actor=actor, workspaces=keys, reason="an operator has taken it back"):
+        if not moving.cancel_moves(actor=actor, workspaces=keys, reason="an operator dismissed the proposal"):
             raise StateConflict(Reason(RebalanceCode.PROPOSAL_OVER), state=row.state)
     return _decide(
         row,
         ProposalState.DISMISSED,
         actor,
-        "dismisses a proposal to move",
+        "dismissed a proposal to move",
         message_of(Reason.from_json(row.reason)),
     )
 

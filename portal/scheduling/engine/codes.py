@@ -82,7 +82,7 @@ NOT_SUITED = frozenset(
 
 
 class MemberOrderCode(StrEnum):
-    """How the use of members changes the place of a request within its team."""
+    """How the usage of members changes the position of a request within its team."""
 
     USED_LESS = "member_used_less"
     USED_MORE = "member_used_more"

@@ -99,16 +99,16 @@ def _software(params: Params) -> Params:
 
 
 def _on_model(params: Params) -> Params:
-    """Return the params with why it gets this model: “: fits your 8 GiB; A100 kept for 3 who wait”."""
+    """Return the params with why it gets this model: “: enough for your 8 GiB; A100 costs more”."""
     reasons = []
     if params["memory_mib"]:
-        reasons.append(_("fits your %(memory)s") % {"memory": format_memory(params["memory_mib"])})
+        reasons.append(_("enough for your %(memory)s") % {"memory": format_memory(params["memory_mib"])})
     for kept in params["kept"]:
         values = {"model": format_resource(kept["resource"]), "count": kept["waiting"]}
         if kept["waiting"]:
             text = ngettext(
-                "%(model)s kept for %(count)s who waits",
-                "%(model)s kept for %(count)s who wait",
+                "%(model)s kept for %(count)s queued workspace",
+                "%(model)s kept for %(count)s queued workspaces",
                 kept["waiting"],
             )
         elif kept["more_expensive"]:
@@ -162,7 +162,9 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AdmissionCode.HOME_LOST: Text(
         gettext_lazy("Your home folder was on %(node)s, which was removed."),
-        gettext_lazy("Start a new home on the Home folders page, or ask an operator to recover the old one."),
+        gettext_lazy(
+            "Create an empty home folder on the Home folders page, or ask an operator to recover the old one."
+        ),
     ),
     AdmissionCode.HOME_MOVING: Text(
         gettext_lazy("Your home folder is moving to %(node)s."),

@@ -26,13 +26,13 @@ TEXTS: dict[StrEnum, Text] = {
         _("Wait up to 1 minute for new proposals."),
     ),
     MoveCode.NOT_RUNNING: Text(
-        _("%(name)s does not run, so it cannot be moved."), _("Choose a running workspace.")
+        _("%(name)s is not running, so it cannot be moved."), _("Choose a running workspace.")
     ),
     MoveCode.STOPS_SOON: Text(
-        _("%(name)s has been given notice and stops soon."), _("Wait until it runs again.")
+        _("%(name)s has received notice and stops soon."), _("Wait until it runs again.")
     ),
     MoveCode.MOVES_ALREADY: Text(
-        _("%(name)s is being moved to %(node)s already."), _("Cancel that move, or wait until it runs again.")
+        _("%(name)s is already being moved to %(node)s."), _("Cancel that move, or wait until it runs again.")
     ),
     MoveCode.SEVERAL_NODES: Text(_("%(name)s runs on several nodes."), _("Drain one of its nodes instead.")),
     MoveCode.NOT_PLACEABLE: Text(
@@ -43,7 +43,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("The home folder of %(owner)s is on %(node)s."), _("Move the home folder first.")
     ),
     MoveCode.NO_SUCH_NODE: Text(_("%(pool)s has no node %(node)s."), _("Choose a node of this pool.")),
-    MoveCode.SAME_NODE: Text(_("%(name)s runs on %(node)s already."), _("Choose another node.")),
+    MoveCode.SAME_NODE: Text(_("%(name)s already runs on %(node)s."), _("Choose another node.")),
     MoveCode.NODE_CANNOT: Text("%(refusal)s.", _("Choose another node."), prepare=_refusal),
     MoveCode.NO_OTHER_NODE: Text(
         _("No other node of %(pool)s has room for %(name)s."), _("Wait until capacity is free.")
@@ -52,7 +52,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("The queue or a limit would keep %(name)s from starting on %(node)s."),
         _("Try again once the queue is shorter."),
     ),
-    MoveCode.NO_MOVE: Text(_("%(name)s has no move that could be cancelled."), _("Reload the page.")),
+    MoveCode.NO_MOVE: Text(_("%(name)s has no pending move to cancel."), _("Reload the page.")),
     MoveCode.MOVE_BEGUN: Text(
         _("The move of %(name)s has begun."), _("Wait until it runs again, then move it back.")
     ),

@@ -183,10 +183,7 @@ class EntryForm(SlugFromName):
         _("Hours until it stops"),
         0,
         MAX_LIFETIME_H,
-        _(
-            "If the user enters nothing. 0: no end. The shorter of template and flavor applies. "
-            "Default: site setting."
-        ),
+        _("Default for users. 0: no end. The shorter of template and flavor applies. Default: site setting."),
         required=False,
     )
     max_lifetime_hours = _integer(
@@ -322,7 +319,7 @@ class TemplateForm(EntryForm):
         required=False,
         choices=[("", _("Any")), *((capability, capability) for capability in COMPUTE_CAPABILITIES)],
     )
-    work_lost = forms.ChoiceField(label=_("Work is lost when preempted"), choices=WorkLost.choices)
+    work_lost = forms.ChoiceField(label=_("Work is lost at preemption"), choices=WorkLost.choices)
     start_timeout_s = _integer(_("Seconds to start"), 5, MAX_TIMEOUT_S)
     stop_timeout_s = _integer(_("Seconds to stop"), 0, 300)
     install_hint = _text(_("If the program is missing"), 200, _("Instructions for the operator."))
@@ -419,7 +416,7 @@ class FlavorForm(EntryForm):
         empty_label=_("All real pools"),
     )
     work_lost = forms.ChoiceField(
-        label=_("Work is lost when preempted"),
+        label=_("Work is lost at preemption"),
         required=False,
         choices=[("", _("As the template")), *WorkLost.choices],
     )

@@ -41,7 +41,7 @@ LABELS: dict[str, str | Promise] = {
     "dotfiles_url": _("Dotfiles"), "mounts": _("Node folders"),
     "egress": _("Network access"), "egress_allow": _("Hosts and networks"),
     "activity": _("Activity"), "start_timeout_s": _("Time to start"),
-    "stop_timeout_s": _("Time to stop"), "work_lost": _("Work is lost when preempted"),
+    "stop_timeout_s": _("Time to stop"), "work_lost": _("Work is lost at preemption"),
     "enabled": _("Enabled"), "position": _("Position in the list"),
     "deprecated": _("Deprecated"), "teams": _("Teams"), "successor": _("Successor"), "pool": _("Pool"),
     "cpu_milli": _("CPU"), "memory_mib": _("Memory"),

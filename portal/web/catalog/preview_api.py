@@ -76,11 +76,11 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
-    """Fit of a flavor, its price, and the verdict for a team."""
+    """Where a flavor fits, its price, and the verdict for a team."""
 
     message = serializers.CharField(source="sentence")
     pools = PoolFitSerializer(
-        many=True, source="fits.pools", help_text="Whether it fits each pool, with reasons."
+        many=True, source="fits.pools", help_text="Where it fits: one entry for each pool, with reasons."
     )
     gpu_hours_per_hour_min = serializers.FloatField(help_text="Minimum GPU-hours that an hour costs.")
     gpu_hours_per_hour_max = serializers.FloatField(help_text="Maximum GPU-hours that an hour costs.")

@@ -25,14 +25,14 @@ from portal.web.inbox.items import ItemKind, SortKey
 
 
 class InboxItemSerializer(serializers.Serializer[Any]):
-    """Something that waits for you. `url` is the path of the page for the decision."""
+    """A decision or problem that waits for you. `url` is the path of the page for the decision."""
 
     id = serializers.CharField(
         source="key.id", help_text="Identifier `<what>-<id>` of a request, device, node, pool or token."
     )
     kind = serializers.ChoiceField(ItemKind.choices, help_text="Kind of decision or problem.")
     urgent = serializers.BooleanField(help_text="Whether it is urgent.")
-    since = serializers.DateTimeField(source="key.since", help_text="Time since when it waits.")
+    since = serializers.DateTimeField(source="key.since", help_text="Time since which it has been waiting.")
     due_at = serializers.DateTimeField(allow_null=True, help_text="Time of expiry or start; null for none.")
     who = serializers.CharField(help_text="Name of the requester, or of the thing with the problem.")
     title = serializers.CharField(help_text="Title of the item.")
@@ -50,7 +50,7 @@ class InboxPageSerializer(serializers.Serializer[Any]):
     previous = serializers.URLField(
         allow_null=True, help_text="URL of the previous page; null on the first page."
     )
-    results = InboxItemSerializer(many=True, help_text="The rows, in the order of the list.")
+    results = InboxItemSerializer(many=True, help_text="The items, in list order.")
 
 
 class Inbox(ApiView):

@@ -207,7 +207,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             # The gateway's own paths do not use WebSockets.
-            await WebSocketClose(1013, "Nothing is here.")(scope, receive, send)
+            await WebSocketClose(1013, "Page not found.")(scope, receive, send)
         elif hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._auth_path):
             await self._auth(scope, receive, send)
         else:
@@ -283,9 +283,9 @@ class Gateway:
                 403,
                 "ticket_spent",
                 "This link has been used or has expired",
-                "A link to files works once. Go back and ask for it again.",
+                "A file link works once. Go back and request a new one.",
                 link=f"{self._page_url(name)}files/",
-                link_text="See the files",
+                link_text="View files",
             ).response(html=client.navigation or client.method == "POST")
         headers = {"cache-control": "no-store"}
         if destination.gateway:
@@ -326,7 +326,7 @@ class Gateway:
                 403,
                 "ticket_spent",
                 "This link has been used or has expired",
-                "A link into a workspace works once, for half a minute. Open the workspace again.",
+                "A link to a workspace works once, within 30 s. Open the workspace again.",
                 link=self._open_url(name, following),
                 link_text="Open the workspace",
             ).response(html=client.navigation or request.method == "POST")
@@ -423,9 +423,7 @@ class Gateway:
                 return self._refusal_response(error)
             case _NotFound():
                 in_page = html and not request.scope["path"].startswith(_PROXY_PREFIX)
-                return Notice(404, "not_found", "Nothing is here", "Check the address.").response(
-                    html=in_page
-                )
+                return Notice(404, "not_found", "Page not found", "Check the address.").response(html=in_page)
             case MalformedRequest():
                 return Notice(
                     400,

@@ -105,12 +105,12 @@ class Notice:
         ).encode()
 
 
-NOT_FOUND = Notice(404, "not_found", "Nothing is here", "Check the address.")
+NOT_FOUND = Notice(404, "not_found", "Page not found", "Check the address.")
 BAD_REQUEST = Notice(
     400, "bad_request", "Not a request for a workspace", "Use the address that the portal shows."
 )
 METHOD_NOT_ALLOWED = Notice(
-    405, "method_not_allowed", "Not possible here", "Use GET or POST.", headers={"allow": "GET, POST"}
+    405, "method_not_allowed", "Method not allowed", "Use GET or POST.", headers={"allow": "GET, POST"}
 )
 
 
@@ -128,7 +128,7 @@ class _State:
     then: str = "Start it again at {page_url}, then save here."
 
 
-_STARTING = "It opens here by itself as soon as it answers."
+_STARTING = "It opens here automatically when it is ready."
 _WAIT = "Save again when it runs. Its page: {page_url}"
 _COPY = "Copy them to another place before you close it."
 _STATES = {
@@ -139,15 +139,11 @@ _STATES = {
         "workspace_stopping", "is stopping", "Its files are kept. Start it again from its page.", 2
     ),
     "stopped": _State("workspace_stopped", "is stopped", "Its files are kept. Start it again from its page."),
-    "terminating": _State(
-        "workspace_ending", "is being removed", "Its page tells how far that is.", then=_COPY
-    ),
-    "terminated": _State(
-        "workspace_gone", "has been removed", "Start a new one from the portal.", then=_COPY
-    ),
-    "failed": _State("workspace_failed", "failed", "Its page tells why, and lets you try again."),
+    "terminating": _State("workspace_ending", "is being deleted", "Its page shows the progress.", then=_COPY),
+    "terminated": _State("workspace_gone", "has been deleted", "Create a new one in the portal.", then=_COPY),
+    "failed": _State("workspace_failed", "failed", "Its page shows the reason. You can try again there."),
 }
-_OTHER = _State("workspace_not_running", "is not running", "Its page tells its state.", then=_WAIT)
+_OTHER = _State("workspace_not_running", "is not running", "Its page shows its state.", then=_WAIT)
 _UNSAVED = "Unsaved changes are still in this tab."
 
 
@@ -193,7 +189,7 @@ def simulated_notice(name: str, page_url: str) -> Notice:
         200,
         "workspace_simulated",
         f"{name} (simulated)",
-        "This is a simulated workspace: nothing runs behind it.",
+        "This is a simulated workspace: nothing runs in it.",
         link=page_url,
         link_text="Go to the workspace’s page",
     )
@@ -204,8 +200,8 @@ def foreign_origin_notice(page_url: str) -> Notice:
     return Notice(
         403,
         "foreign_origin",
-        "Refused: sent by another site",
-        "Open the workspace in a window of its own, from the portal.",
+        "Request blocked: sent by another site",
+        "Open the workspace from the portal, in its own window.",
         link=page_url,
         link_text="Go to the workspace’s page",
     )
@@ -241,7 +237,7 @@ SIGNED_IN = Notice(
     200,
     "signed_in",
     "You are signed in again",
-    "Go back to the tab with your work and save it. You can close this one.",
+    "Go back to the tab with your work and save it. You can close this tab.",
 )
 """Page after a sign-in by `sign_in_notice`. A second tab of the app could overwrite the work in the first."""
 
@@ -261,7 +257,7 @@ def _failure_notice(code: str, title: str, portal_url: str) -> Notice:
         503,
         code,
         title,
-        "Nothing is lost. Try again in a moment; if this stays, tell your operator.",
+        "Nothing is lost. Try again in a moment. If the problem persists, contact an operator.",
         link=portal_url,
         link_text="Go to the portal",
         refresh_s=5,

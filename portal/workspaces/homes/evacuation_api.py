@@ -36,7 +36,7 @@ from portal.workspaces.troubles import stored_message
 
 
 class HomesThereSerializer(serializers.Serializer[NodeHomeCounts]):
-    """The homes on a node, by whether they can be moved."""
+    """Counts of the homes on a node, by whether they can be moved."""
 
     node = serializers.CharField(source="node.name")
     pool = serializers.CharField(source="node.pool.slug")

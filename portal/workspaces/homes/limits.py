@@ -261,7 +261,7 @@ def _sentence(row: HomeUsage, left: timedelta) -> str:
         return _("The home folder uses %(amounts)s. Delete files that you no longer need.") % {
             "amounts": amounts(row)
         }
-    problem = _("The home folder holds %(amounts)s. Delete files.") % {"amounts": amounts(row)}
+    problem = _("The home folder uses %(amounts)s. Delete files.") % {"amounts": amounts(row)}
     return f"{problem} {_what_follows(row, left)}"
 
 
@@ -269,10 +269,10 @@ def _what_follows(row: HomeUsage, left: timedelta) -> str:
     """Return what happens to a home above its limit, and to workspaces that use it, within the time left."""
     if _kernel_limits_homes(row.node):
         if _files_fill(row):
-            return _("Above %(limit)s files, no file can be created. Workspaces go on.") % {
+            return _("Above %(limit)s files, no file can be created. Workspaces continue.") % {
                 "limit": format_number(row.most_files * SEVERE_PERCENT // 100)
             }
-        return _("Above %(limit)s, writes fail. Workspaces go on.") % {
+        return _("Above %(limit)s, writes fail. Workspaces continue.") % {
             "limit": format_memory(settings.BERTH_HOME_LIMIT_MIB * SEVERE_PERCENT // 100)
         }
     sentences = [

@@ -73,7 +73,7 @@ def node_forgotten(event: NodeForgotten) -> None:
         events.record(
             actor=SYSTEM,
             kind=AuditKind.USER_HOME_LOST,
-            message=f"gave up the home folder {home} on {node.name}, which was removed",
+            message=f"recorded the home folder {home} as lost: its node {node.name} was removed",
             team=place.team,
             targets=[Target(TargetKind.USER, str(place.owner_id))],
             data={"owner": place.owner.username, "home": home, "node": node.name},

@@ -251,7 +251,7 @@ class Migration(migrations.Migration):
                 ('workspace', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='preemption', serialize=False, to='workspaces.workspace')),
                 ('preempt_at', models.DateTimeField()),
                 ('preempted_by', models.CharField(blank=True, max_length=40)),
-                ('cause', models.CharField(choices=[('in_team', 'A request of its team has a higher priority'), ('reclaim', 'A team takes its quota back'), ('fair_share', 'Another team has borrowed less'), ('booking', 'A reservation begins'), ('drain', 'Its node or GPU is drained'), ('move', 'It is moved to another place')], max_length=12)),
+                ('cause', models.CharField(choices=[('in_team', 'A request of its team has a higher priority'), ('reclaim', 'A team reclaims its quota'), ('fair_share', 'Another team has borrowed less'), ('booking', 'A reservation begins'), ('drain', 'Its node or GPU is being drained'), ('move', 'It is being moved')], max_length=12)),
             ],
         ),
         migrations.CreateModel(

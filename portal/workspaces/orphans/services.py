@@ -166,7 +166,7 @@ def homes_measured(event: HomesMeasured) -> None:
 @transaction.atomic
 def unknown_workspaces_reported(event: UnknownWorkspacesReported) -> None:
     """Record unknown workspaces on a node. The node is already ending them."""
-    leftovers = [Leftover(LeftoverKind.WORKSPACE, name, "it is ended at once") for name in event.names]
+    leftovers = [Leftover(LeftoverKind.WORKSPACE, name, "being stopped by its node") for name in event.names]
     _note(event.pool, event.node, leftovers, timezone.now())
 
 

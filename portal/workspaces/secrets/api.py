@@ -70,7 +70,7 @@ class SecretSerializer(serializers.ModelSerializer[Secret]):
 
 
 class SecretWriteSerializer(StrictSerializer):
-    """A value or a place in Vault, with metadata. Omitted fields stay unchanged."""
+    """A value or a path in Vault, with metadata. Omitted fields stay unchanged."""
 
     value = serializers.CharField(
         max_length=services.MAX_VALUE_BYTES,

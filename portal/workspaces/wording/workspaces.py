@@ -139,7 +139,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Stop the workspace, then rename it."),
         prepare=_state,
     ),
-    WorkspaceCode.STOPS_ALREADY: Text(_("%(name)s stops or has stopped already.")),
+    WorkspaceCode.STOPS_ALREADY: Text(_("%(name)s is stopping or has already stopped.")),
     WorkspaceCode.NOT_STOPPABLE: Text(
         _("%(name)s is %(state)s and cannot be stopped."),
         _("Reload the page to see the available actions."),

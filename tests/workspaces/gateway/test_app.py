@@ -310,8 +310,8 @@ class TestStates:
             ("provisioning", "is starting", True),
             ("stopping", "is stopping", True),
             ("stopped", "is stopped", False),
-            ("terminating", "is being removed", False),
-            ("terminated", "has been removed", False),
+            ("terminating", "is being deleted", False),
+            ("terminated", "has been deleted", False),
             ("failed", "failed", False),
             ("something-new", "is not running", False),
         ],
@@ -348,7 +348,7 @@ class TestStates:
         workspace_views.store_view(redis, view(simulated=True))
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
         assert answer.status_code == 200
-        assert "This is a simulated workspace: nothing runs behind it." in answer.text
+        assert "This is a simulated workspace: nothing runs in it." in answer.text
 
     async def test_forward_auth_answers_for_workspaces_without_an_address(
         self, http: Http, cookie: tuple[str, str], redis: Redis

@@ -241,7 +241,7 @@ def test_stopped_workspace_has_a_page_and_returns(routed: Stack) -> None:
     assert "Ada’s &lt;notebook&gt; is stopped" in found.text
     assert "refresh" not in found.text
     workspace_views.store_view(routed.redis, view(simulated=True, revision=4))
-    assert "nothing runs behind it" in page().text
+    assert "nothing runs in it" in page().text
     workspace_views.store_view(routed.redis, routed.view(revision=5))
     arrived(routed)
 

@@ -53,7 +53,7 @@ class Migration(migrations.Migration):
             name='Maintenance',
             fields=[
                 ('key', models.UUIDField(default=uuid.UUID('00000000-0000-0000-0000-000000000000'), editable=False, primary_key=True, serialize=False)),
-                ('begins_at', models.DateTimeField(help_text='Begin. No new work starts from then on.')),
+                ('begins_at', models.DateTimeField(help_text='Start. No new work starts from then on.')),
                 ('ends_at', models.DateTimeField(help_text='Planned end. New work is accepted again from then on.')),
                 ('reason', models.CharField(help_text='Why, in words. Shown to all users.', max_length=300)),
                 ('updated_at', models.DateTimeField(default=django.utils.timezone.now, help_text='When it was set or changed last.')),

@@ -25,7 +25,7 @@ class Maintenance(models.Model):
     pool = models.OneToOneField(
         Pool, null=True, blank=True, on_delete=models.CASCADE, related_name="maintenance"
     )
-    begins_at = models.DateTimeField(help_text="Begin. No new work starts from then on.")
+    begins_at = models.DateTimeField(help_text="Start. No new work starts from then on.")
     ends_at = models.DateTimeField(help_text="Planned end. New work is accepted again from then on.")
     reason = models.CharField(max_length=MAX_REASON, help_text="Why, in words. Shown to all users.")
     set_by = models.ForeignKey(

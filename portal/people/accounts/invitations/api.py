@@ -44,10 +44,10 @@ class InvitationsSerializer(StrictSerializer):
         help_text="The people, in the order of the results.",
     )
     role = serializers.ChoiceField(
-        Role.choices, default=Role.MEMBER, help_text="Role of people without a role of their own."
+        Role.choices, default=Role.MEMBER, help_text="Role of people for whom no role is given."
     )
     preview = serializers.BooleanField(
-        default=False, help_text="Whether to return what would happen, and change nothing."
+        default=False, help_text="Whether to return the results without changing anything."
     )
 
     examples = {"people": [{"who": "gina@example.org", "role": "owner"}, {"who": "hal"}], "role": "member"}
@@ -57,7 +57,9 @@ class InvitationResultSerializer(serializers.Serializer[Any]):
     """The result for one person."""
 
     who = serializers.CharField(help_text="Username or e-mail address, as in the request.")
-    result = serializers.ChoiceField(Outcome.choices, help_text="What happened, or would happen.")
+    result = serializers.ChoiceField(
+        Outcome.choices, help_text="Result for this person, or the expected result of a preview."
+    )
     status = serializers.IntegerField(
         help_text="HTTP status that a single request would get, such as 201 or 403."
     )
@@ -68,7 +70,7 @@ class InvitationResultSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="Link for a new user to set a password, for administrators. Shown only once.",
     )
-    problem = ProblemSerializer(allow_null=True, help_text="Why the line was refused; null otherwise.")
+    problem = ProblemSerializer(allow_null=True, help_text="Why the person was refused; null otherwise.")
 
 
 class InvitationResultsSerializer(serializers.Serializer[Any]):
@@ -91,7 +93,7 @@ class Invitations(ApiView):
             f"For owners of the team and operators. Takes up to {MAX_PEOPLE} people. People with an account "
             "are added. New e-mail addresses get an account and a link: by administrators, and by others "
             "for domains in `BERTH_OWNER_INVITATION_DOMAINS`, where the link is only mailed. Tokens need "
-            "`users:write` for that. A refused line does not affect the others, so the response is 200; "
+            "`users:write` for that. A refused person does not affect the others, so the response is 200; "
             "each result has the status that a single request would get."
         ),
         request=InvitationsSerializer,

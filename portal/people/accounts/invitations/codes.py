@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class InvitationCode(StrEnum):
-    """Why a line of a list invites nobody, or the list is not read."""
+    """Errors about lists of people to invite."""
 
     ADDRESS_NOT_CONFIRMED = "address_not_confirmed"
     ADDRESS_NOT_VALID = "address_not_valid"

@@ -11,7 +11,7 @@ from portal.people.accounts.invitations.codes import InvitationCode
 
 TEXTS: dict[StrEnum, Text] = {
     InvitationCode.ADDRESS_NOT_CONFIRMED: Text(
-        _("An account has entered the address %(address)s, but nobody has confirmed it."),
+        _("An account has the address %(address)s, but the address is not confirmed."),
         _("Enter the username of the account instead."),
     ),
     InvitationCode.ADDRESS_NOT_VALID: Text(

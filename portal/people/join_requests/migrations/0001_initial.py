@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='join_requests', to='accounts.team')),
                 ('team_name', models.CharField(help_text='Name of the team, for people.', max_length=80)),
                 ('requester', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='join_requests', to=settings.AUTH_USER_MODEL)),
-                ('message', models.TextField(blank=True, help_text="What the asker says to the team's owners.", max_length=1000)),
+                ('message', models.TextField(blank=True, help_text="Message of the requester to the owners of the team.", max_length=1000)),
                 ('state', models.CharField(choices=[('open', 'Open'), ('approved', 'Approved'), ('denied', 'Denied'), ('cancelled', 'Cancelled'), ('expired', 'Expired')], default='open', max_length=10)),
                 ('role', models.CharField(blank=True, max_length=10)),
                 ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),

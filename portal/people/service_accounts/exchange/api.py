@@ -149,7 +149,7 @@ class TokenExchange(ApiView):
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, exceptions.UnsupportedMediaType | exceptions.ParseError):
-            exc = OAuthError("invalid_request", "Send the parameters form encoded.")
+            exc = OAuthError("invalid_request", "Send the parameters form-encoded.")
         if not isinstance(exc, OAuthError):
             return super().handle_exception(exc)
         headers = {**NO_STORE, **({"Retry-After": str(exc.retry_after_s)} if exc.retry_after_s else {})}
@@ -160,20 +160,22 @@ class TokenExchange(ApiView):
         data: Any = request.data
         for name in data:
             if len(data.getlist(name)) > 1:
-                raise OAuthError("invalid_request", "A parameter is there twice.")
+                raise OAuthError("invalid_request", "A parameter was sent twice.")
         if data.get("grant_type") != GRANT_TYPE or not settings.BERTH_TOKEN_EXCHANGE_ISSUERS:
-            offered = f"Only {GRANT_TYPE} is offered, and only where issuers are set."
+            offered = f"Only the grant type {GRANT_TYPE} is supported, and only if issuers are configured."
             raise OAuthError("unsupported_grant_type", offered)
         if not data.get("subject_token") or data.get("subject_token_type") not in SUBJECT_TYPES:
-            raise OAuthError("invalid_request", f"subject_token is needed, of the type {SUBJECT_TYPES[0]}.")
+            raise OAuthError("invalid_request", f"A subject_token of type {SUBJECT_TYPES[0]} is required.")
         if data.get("requested_token_type", ACCESS_TOKEN) != ACCESS_TOKEN or "actor_token" in data:
-            raise OAuthError("invalid_request", "Only an access_token is given, and for nobody in between.")
+            raise OAuthError(
+                "invalid_request", "Only an access_token can be requested, and actor_token is not supported."
+            )
         if any(data[name].rstrip("/") != public_url() for name in ("audience", "resource") if data.get(name)):
-            raise OAuthError("invalid_target", f"Tokens are given for {public_url()} only.")
+            raise OAuthError("invalid_target", f"Tokens are issued for {public_url()} only.")
         key = idempotency.text_of(request)
         scopes = data.get("scope", "").split()
         if any(scope not in Scope.values for scope in scopes):
-            raise OAuthError("invalid_scope", "There is no such scope.")
+            raise OAuthError("invalid_scope", "Unknown scope.")
         return {
             "subject_token": data["subject_token"],
             "account": data.get("service_account", ""),
@@ -195,7 +197,7 @@ def _error_of(refused: ExchangeRefused) -> OAuthError:
         text = message_of(refused.reason).translate(_PLAIN)
     text = text.encode("ascii", "replace").decode()
     if refused.retry_after_s:
-        wait = f"Too many refused exchanges. Try again in {refused.retry_after_s} s."
+        wait = f"Too many rejected exchanges. Try again in {refused.retry_after_s} s."
         return OAuthError(
             "temporarily_unavailable", f"{text} {wait}", status=429, retry_after_s=refused.retry_after_s
         )

@@ -97,7 +97,7 @@ def check_url(url: str) -> str:
     allowed_here = settings.BERTH_TOKEN_EXCHANGE_LOOPBACK and _is_loopback(parts.hostname or "")
     if parts.scheme == "http" and allowed_here:
         return url
-    raise IssuerUnreachable(f"{url[:200]} is not asked: https is needed")
+    raise IssuerUnreachable(f"{url[:200]} was not queried: https is required")
 
 
 def _is_loopback(host: str) -> bool:
@@ -112,7 +112,7 @@ def _refresh(issuer: str, keys: _Keys) -> None:
     try:
         described = _fetch(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if described.get("issuer") != issuer:
-            raise IssuerUnreachable(f"{issuer} describes itself as {str(described.get('issuer'))[:200]}")
+            raise IssuerUnreachable(f"{issuer} names another issuer: {str(described.get('issuer'))[:200]}")
         key_list = _fetch(str(described.get("jwks_uri", ""))).get("keys")
         if not isinstance(key_list, list):
             raise IssuerUnreachable(f"{issuer} lists no keys")
@@ -149,14 +149,14 @@ def _fetch(url: str) -> dict[str, Any]:
             for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > MAX_BYTES:
-                    raise IssuerUnreachable(f"{url} answers more than {MAX_BYTES} bytes")
+                    raise IssuerUnreachable(f"{url} answered with more than {MAX_BYTES} bytes")
                 if time.monotonic() > deadline:
                     raise IssuerUnreachable(f"{url} took longer than {TOTAL_S} s")
         document = json.loads(bytes(body))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
         raise IssuerUnreachable(f"{url}: {error}") from error
     if not isinstance(document, dict):
-        raise IssuerUnreachable(f"{url} answered no JSON object")
+        raise IssuerUnreachable(f"{url} did not answer with a JSON object")
     return document
 
 

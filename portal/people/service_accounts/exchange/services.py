@@ -107,7 +107,7 @@ def _exchange(
         actor=rule.account,
         kind=AuditKind.TOKEN_EXCHANGED,
         team=rule.account.owning_team,
-        message=f"got a token {'again ' if spent is None else ''}by the rule “{rule.name}” for "
+        message=f"received a token {'again ' if spent is None else ''}through the rule “{rule.name}” for "
         f"{assertion.subject}"[:500],
         targets=sessions.audit_targets(rule.account),
         data={**about, "token": str(issued.token.pk), "scopes": issued.token.scopes},
@@ -239,7 +239,7 @@ def _record_refusal(refused: ExchangeRefused) -> None:
         kind=AuditKind.TOKEN_EXCHANGE_REFUSED,
         team=account.owning_team if account is not None else None,
         message="was refused a token exchange"
-        + (", and further ones are not recorded for a while" if refusals.last_recorded else ""),
+        + ("; further rejections are not recorded for a while" if refusals.last_recorded else ""),
         cause=refused.reason.as_json(),
         targets=sessions.audit_targets(account) if account is not None else (),
         data=about,

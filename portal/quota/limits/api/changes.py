@@ -27,7 +27,7 @@ QUOTA_AFTER = "Stored quota after the change, without grants, in base units; nul
 
 
 class QuotaLineSerializer(StrictSerializer):
-    """The new quota of one team and resource. Borrowing and lending limits stay."""
+    """The new quota of one team and resource. Borrowing and lending limits do not change."""
 
     team = serializers.CharField(max_length=40, help_text="Slug of the team.")
     resource = serializers.CharField(max_length=80, help_text=RESOURCE_HELP)
@@ -35,7 +35,7 @@ class QuotaLineSerializer(StrictSerializer):
     seen = Amount(
         allow_null=True,
         required=False,
-        help_text="Quota by which you decided; null for none. If it is different now, nothing is changed "
+        help_text="Quota that you last read; null for none. If it is different now, nothing is changed "
         "(412). Without it, any quota is replaced.",
     )
 
@@ -79,7 +79,7 @@ class TeamEffectSerializer(serializers.Serializer[Any]):
 
 
 class SumEffectSerializer(serializers.Serializer[Any]):
-    """The sum of all quotas of one resource, beside the capacity. Amounts are in base units."""
+    """The sum of all quotas of one resource, compared with the capacity. Amounts are in base units."""
 
     resource = serializers.CharField(help_text=RESOURCE_HELP)
     sum_before = serializers.IntegerField(source="before.quota", help_text="Sum of quotas before.")

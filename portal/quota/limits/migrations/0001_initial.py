@@ -42,8 +42,8 @@ class Migration(migrations.Migration):
                 ('amount', models.PositiveBigIntegerField()),
                 ('starts_at', models.DateTimeField()),
                 ('ends_at', models.DateTimeField(blank=True, null=True)),
-                ('ended_at', models.DateTimeField(blank=True, help_text='Time of the notice of its end or of its revocation.', null=True)),
-                ('warned_at', models.DateTimeField(blank=True, help_text='Time of the notice of its coming end.', null=True)),
+                ('ended_at', models.DateTimeField(blank=True, help_text='Time at which its end or revocation was announced.', null=True)),
+                ('warned_at', models.DateTimeField(blank=True, help_text='Time at which its coming end was announced.', null=True)),
                 ('request', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='grant', to='quota_requests.quotarequest')),
             ],
             options={
@@ -58,7 +58,7 @@ class Migration(migrations.Migration):
                 ('team', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='member_caps', to='accounts.team')),
                 ('user', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='member_caps', to=settings.AUTH_USER_MODEL)),
                 ('resource', models.CharField(max_length=80, validators=[portal.quota.limits.resources.validate_resource])),
-                ('amount', models.PositiveBigIntegerField(help_text="The most that a member may hold, in the resource's base unit.")),
+                ('amount', models.PositiveBigIntegerField(help_text="Maximum amount for a member, in the resource's base unit.")),
             ],
             options={
                 'ordering': ['resource'],
@@ -92,7 +92,7 @@ class Migration(migrations.Migration):
             name='SiteLimit',
             fields=[
                 ('resource', models.CharField(max_length=80, primary_key=True, serialize=False, validators=[portal.quota.limits.resources.validate_resource])),
-                ('amount', models.PositiveBigIntegerField(help_text="The most that the whole site may hold, in the resource's base unit.")),
+                ('amount', models.PositiveBigIntegerField(help_text="Maximum amount for the whole site, in the resource's base unit.")),
             ],
             options={
                 'ordering': ['resource'],

@@ -107,8 +107,8 @@ def change_cohort(
     if row.name != name:
         changes.append(f"name {row.name} → {name}")
     if row.parent_id != (parent.pk if parent else None):
-        old = everything[row.parent_id].name if row.parent_id else "on its own"
-        changes.append(f"inside {old} → {parent.name if parent else 'on its own'}")
+        old = everything[row.parent_id].name if row.parent_id else "none"
+        changes.append(f"parent {old} → {parent.name if parent else 'none'}")
     if row.weight_milli != weight_milli:
         changes.append(f"weight {_weight(row.weight_milli)} → {_weight(weight_milli)}")
     rules = fungibility or Fungibility(row.borrow_first, row.preempt_first)
@@ -203,7 +203,7 @@ def set_share(
     if share.weight_milli != weight_milli:
         changes.append(f"weight {_weight(share.weight_milli)} → {_weight(weight_milli)}")
     if share.reclaim != reclaim:
-        changes.append("takes back what it lent" if reclaim else "no longer takes back what it lent")
+        changes.append("reclaims lent quota" if reclaim else "no longer reclaims lent quota")
     if not changes:
         return share
     share.cohort, share.weight_milli, share.reclaim = cohort, weight_milli, reclaim

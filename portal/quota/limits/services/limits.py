@@ -201,7 +201,7 @@ def _values_by_name(values: Triple | None) -> dict[str, int | None] | None:
 
 def _difference(resource: str, before: Triple | None, after: Triple) -> str:
     parts = []
-    for index, label in enumerate(("quota", "may borrow", "lends")):
+    for index, label in enumerate(("quota", "borrowing limit", "lending limit")):
         new = _format(resource, after[index])
         old = _format(resource, before[index]) if before else ("none" if index == 0 else "all")
         if old != new:

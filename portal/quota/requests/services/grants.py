@@ -118,7 +118,7 @@ def _warn(grant: Grant, now: datetime) -> None:
         "quota.grant_ends_soon",
         _("Grant of %(amount)s to %(team)s ends %(time)s UTC")
         % {"amount": amount, "team": grant.team.name, "time": format_day_time(grant.ends_at or now)},
-        _("Running work continues; no new work can start on it. Ask again if you need it longer."),
+        _("Running work continues; new work cannot use the grant. Request it again if you need it longer."),
         _url(grant),
     )
 
@@ -140,7 +140,7 @@ def _end(grant: Grant, now: datetime) -> bool:
         _recipients(grant),
         "quota.grant_ended",
         _("Grant of %(amount)s to %(team)s has ended") % {"amount": amount, "team": grant.team.name},
-        _("Running work continues; no new work can start on it. Ask again if you still need it."),
+        _("Running work continues; new work cannot use the grant. Request it again if you still need it."),
         _url(grant),
     )
     emit(LimitsChanged())

@@ -257,7 +257,7 @@ def deny(*, actor: User, request_id: UUID, note: str) -> QuotaRequest:
     _decide(request, RequestState.DENIED, actor, note)
     amount = format_resource_amount(request.resource, request.amount)
     _notify_decision(actor, request, "denied", amount, note)
-    _delete_waiting_workspace(request, f"{actor.username} denied what it waited for: {note}")
+    _delete_waiting_workspace(request, f"{actor.username} denied the request that it waited for: {note}")
     return request
 
 
@@ -360,7 +360,7 @@ def _notify_decision(
     if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
         for_whom = approvers.delegator_of(actor)
     own = request.requester_id == actor.pk
-    suffix = f" in place of {for_whom.username}" if for_whom else ""
+    suffix = f" as delegate of {for_whom.username}" if for_whom else ""
     suffix += " (a request of their own: there is no other administrator)" if own else ""
     events.record(
         actor=actor,

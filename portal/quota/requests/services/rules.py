@@ -62,7 +62,7 @@ def create_rule(
         created_by=actor,
         changed_by=actor,
     )
-    _record_rule(actor, rule, "rule_created", f"made the rule: {describe_rule(rule)}")
+    _record_rule(actor, rule, "rule_created", f"created the rule: {describe_rule(rule)}")
     return rule
 
 
@@ -95,7 +95,7 @@ def change_rule(
     _check_rule(rule.resource, rule.amount_at_most, rule.hours_at_most)
     rule.changed_by = actor
     rule.save(update_fields=[*changes, "changed_by"])
-    switched = {True: "switched on the rule: ", False: "switched off the rule: "}
+    switched = {True: "enabled the rule: ", False: "disabled the rule: "}
     if set(changes) == {"enabled"}:
         message = switched[rule.enabled] + describe_rule(rule)
     else:
@@ -109,7 +109,7 @@ def delete_rule(*, actor: User, rule_id: UUID, expected: frozenset[str] = etags.
     """Delete a rule; its grants stay until they end. Also raises `PreconditionFailed`."""
     require_approver(actor)
     rule = _rule(rule_id, expected)
-    _record_rule(actor, rule, "rule_deleted", f"removed the rule: {describe_rule(rule)}")
+    _record_rule(actor, rule, "rule_deleted", f"deleted the rule: {describe_rule(rule)}")
     rule.delete()
 
 

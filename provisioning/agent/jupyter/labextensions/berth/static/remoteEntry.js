@@ -112,7 +112,7 @@
     const extend = element("button", "");
     extend.type = "button";
     extend.hidden = true;
-    const stop = link("Stop", "Stop this workspace. Files stay.");
+    const stop = link("Stop", "Stop this workspace. Files are kept.");
     const back = link("Berth", "Open this workspace in Berth");
     bar.node.setAttribute("role", "group");
     bar.node.setAttribute("aria-label", "Workspace");
