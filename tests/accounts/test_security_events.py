@@ -46,7 +46,7 @@ def test_acts_of_administrators_name_them_without_their_address(bob, ada, team, 
     users.end_sessions(actor=ada, user=bob)
     bob.refresh_from_db()
     page = as_user(bob).get("/account/security/").content.decode()
-    assert "made bob viewer of" in page and "203.0.113.7" not in page
+    assert "set the role of bob in" in page and "203.0.113.7" not in page
     assert page.index("ended all sessions of bob") < page.index("created the token")
     users.change(actor=ada, user=bob, roles=[SiteRole.APPROVER])
     rows = listed(with_token(bob))

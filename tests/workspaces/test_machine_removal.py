@@ -179,7 +179,7 @@ def test_gpus_of_a_returned_machine_are_scrubbed_before_use(pool, machine, make,
     remove(machine, olga)
     device.refresh_from_db()
     assert (device.cordoned, device.cordon_cause, device.present) == (True, "scrub", False)
-    assert "scrubbed" in device.cordon_reason
+    assert "Scrub the device" in device.cordon_reason
     assert not Device.objects.exclude(pk=device.pk).filter(cordoned=True).exists()
 
 
