@@ -45,7 +45,7 @@ def test_refusal_above_the_limit_has_a_reason_and_retry_time(issuer: Any, rule: 
     assert answer.status_code == 429
     assert answer.json() == {
         "error": "temporarily_unavailable",
-        "error_description": "The token is not a JWT. Too many refused exchanges. "
+        "error_description": "The token is not a JWT. Too many rejected exchanges. "
         f"Try again in {answer['Retry-After']} s.",
     }
     assert 0 < int(answer["Retry-After"]) <= limits.WINDOW_S
