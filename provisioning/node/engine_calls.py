@@ -28,7 +28,7 @@ from provisioning.registry import traits_of
 from provisioning.traits import Plane
 from provisioning.types import JsonScalar, PoolConfig
 
-WAIT_S = 1.0
+WAIT_S = 3.0
 """How long a call waits for another of its pool."""
 POLL_INTERVAL_S = 0.005
 SLOW_S = 10.0
