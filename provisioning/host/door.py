@@ -106,7 +106,7 @@ class Door:
     def workspaces(self) -> NodeWorkspaces:
         """Return what the portal has of this node.
 
-        Raises as `join`: `RequestRefused` if it is not a member.
+        Raises like `join`: `RequestRefused` if it is not a member.
         """
         answer = _request(self._url, self._context, "POST", "/nodes/v1/standing", {})
         if answer.status_code != 200:

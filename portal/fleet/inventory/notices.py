@@ -34,7 +34,7 @@ def pool_unreachable(pool: Pool, message: str) -> None:
 
 
 def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
-    """Devices failed (`ill`), are unreported (`unseen`) or missing (`disappeared`), by node."""
+    """Notify operators of devices, by node: failed (`ill`), `unseen` or missing (`disappeared`)."""
     if not counts:
         return
     count = sum(number for _node, number in counts)
@@ -75,7 +75,7 @@ def clock_off(node: str, off_s: float) -> None:
 
 
 def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
-    """Messages in `queue` were rejected. Folded to one notice per day, in case of a flood."""
+    """Notify operators that messages in `queue` were rejected; at most one notice a day."""
     if reason in {"undecodable", "unknown_task"}:
         _messages_dropped(reason, queue)
         return
@@ -114,7 +114,7 @@ def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
 
 
 def redis_nearly_full(used_mib: int, limit_mib: int) -> None:
-    """Redis has little memory left, and no node is the cause."""
+    """Notify operators that Redis has little memory left, and that no node is the cause."""
     title = _("Redis is nearly full")
     body = _(
         "%(used)d of %(limit)d MiB are in use. Once it is full, workspaces cannot be opened, and "

@@ -120,8 +120,8 @@ def ask_to_start(
 ) -> QuotaRequest:
     """Create a request like `create_request`, with a workspace that starts after approval.
 
-    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises as
-    `create_request` and as creating a workspace, and `StateConflict` if no approval is needed.
+    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises like
+    `create_request` and like creating a workspace, and `StateConflict` if no approval is needed.
     """
     waiting = workspaces.create(
         actor=actor, order=order, idempotency_key=idempotency_key, unapproved=True
