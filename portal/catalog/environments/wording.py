@@ -88,7 +88,7 @@ def _folders(params: Params) -> Params:
     """Add `there`: the folders on nodes."""
     folders = list(params.get("known", ()))
     folders_text = (
-        gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
+        gettext(" Folders on nodes: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
     )
     return {**params, "there": folders_text}
 
