@@ -16,7 +16,7 @@ from portal.workspaces.extension_policy import extension_policy
 
 
 def connect() -> None:
-    """Connect what nodes' replies, banners and an extension need, as `portal.wiring` does."""
+    """Connect what nodes' replies, banners and an extension need, like `portal.wiring`."""
     # Logs of machines that have joined come in messages that these have signed.
     ask_directory(machines.directory)
     pool_offers.connect(OffersByFlavor())

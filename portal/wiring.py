@@ -155,7 +155,7 @@ def connect() -> None:
         UserDeactivated,
         join_requests.cancel_all_of,
         requests.cancel_all_of,
-        reservations.hand_over_all_of,
+        reservations.release_reservations_of_user,
         workspaces.stop_all_of,
     )
     on_commit(UserDeactivated, publishing.end_access)

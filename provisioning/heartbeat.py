@@ -125,7 +125,7 @@ def is_fresh(broker_url: str, name: str) -> bool:
 
 
 def main(role: str) -> int:
-    """Health check of containers: `python -m provisioning.heartbeat control|node|beat`; 0 if healthy."""
+    """Check the health of a container: `python -m provisioning.heartbeat control|node|beat`; 0 if healthy."""
     url = os.environ.get("BERTH_NODE_REDIS_URL" if role == "node" else "BERTH_REDIS_URL", "")
     name = f"{role}@{os.environ.get('BERTH_NODE_NAME') or socket.gethostname()}"
     try:

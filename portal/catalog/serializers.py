@@ -352,13 +352,13 @@ class TemplateChangeSerializer(EntryChangeSerializer):
         max_length=6,
         allow_blank=True,
         required=False,
-        help_text="Minimum CUDA version, as `12.4`; empty for any.",
+        help_text="Minimum CUDA version, such as `12.4`; empty for any.",
     )
     min_compute_capability = serializers.ChoiceField(
         [(capability, capability) for capability in COMPUTE_CAPABILITIES],
         allow_blank=True,
         required=False,
-        help_text="Minimum CUDA compute capability, as `8.0`; empty for any.",
+        help_text="Minimum CUDA compute capability, such as `8.0`; empty for any.",
     )
     argv = serializers.ListField(
         child=serializers.CharField(trim_whitespace=False, allow_blank=True, max_length=rules.MAX_ARGUMENT),

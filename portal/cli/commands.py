@@ -34,7 +34,7 @@ from portal.cli.waiting import failure_text, line_of, wait_ready, wait_stopped, 
 
 MINIMAL = "minimal"
 """Environment of a workspace that names none: that of its node."""
-CLEAN_UP_TRIES = 3
+MAX_CLEAN_UP_TRIES = 3
 CLEAN_UP_RETRY_S = 1.0
 Workspace = dict[str, Any]
 
@@ -208,7 +208,7 @@ def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> W
 def _clean_up(client: BerthClient, workspace: Workspace) -> None:
     """Delete a workspace that did not become ready; report if that fails."""
     error: CliError | None = None
-    for _ in range(CLEAN_UP_TRIES):
+    for _ in range(MAX_CLEAN_UP_TRIES):
         try:
             client.workspaces.delete(workspace["id"])
         except Missing:

@@ -23,7 +23,7 @@ def error_frame(request: HttpRequest) -> str:
 
 
 def portal(request: HttpRequest) -> dict[str, Any]:
-    """Context processor. `theme` is `light`, `dark` or empty (system preference)."""
+    """Return the context of every page. `theme` is `light`, `dark` or empty (system preference)."""
     theme = request.COOKIES.get(settings.BERTH_THEME_COOKIE, "")
     return {
         "theme": theme if theme in {"light", "dark"} else "",

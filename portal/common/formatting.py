@@ -28,7 +28,7 @@ MAX_INPUT_DIGITS = 20
 MAX_AMOUNT = 10**15
 
 _SIMULATED = "simulated_"
-_MEMORY = frozenset({"memory_mib", "disk_mib"})
+_MIB_RESOURCES = frozenset({"memory_mib", "disk_mib"})
 _BONDS = {"numa": gettext_lazy("on one NUMA node"), "island": gettext_lazy("in one NVLink island")}
 
 
@@ -92,7 +92,7 @@ def units_per_whole(resource: str) -> int:
     if resource == "gpu_hours":
         return MILLI_GPU_S_PER_HOUR
     plain = resource.removeprefix(_SIMULATED)
-    if plain in _MEMORY:
+    if plain in _MIB_RESOURCES:
         return MIB_PER_GIB
     return 1 if plain == "workspaces" else MILLI
 
@@ -131,7 +131,7 @@ def _uncapitalized(name: str) -> str:
 def format_unit(resource: str) -> str:
     """Return the unit shown after an input field: "GPUs", "MIG instances", "cores", "GiB"."""
     plain = resource.removeprefix(_SIMULATED)
-    if plain in _MEMORY:
+    if plain in _MIB_RESOURCES:
         return "GiB"
     match plain:
         case "cpu_milli":
@@ -145,14 +145,14 @@ def format_unit(resource: str) -> str:
 
 def unit_symbol(resource: str) -> str:
     """Return the unit symbol shown after an amount, or "" if the resource's name implies it."""
-    if resource.removeprefix(_SIMULATED) in _MEMORY:
+    if resource.removeprefix(_SIMULATED) in _MIB_RESOURCES:
         return "GiB"
     return pgettext("hours", "h") if resource == "gpu_hours" else ""
 
 
 def format_amount(resource: str, amount: int) -> str:
     """Format an amount with its unit, without the name of the resource: "1.5", "64 GiB", "12 h"."""
-    if resource.removeprefix(_SIMULATED) in _MEMORY:
+    if resource.removeprefix(_SIMULATED) in _MIB_RESOURCES:
         return _gib(amount)
     number = format_number(amount / units_per_whole(resource), 3)
     symbol = unit_symbol(resource)
@@ -255,7 +255,7 @@ def format_time_left(seconds: float) -> str:
 
 
 def format_span(seconds: float) -> str:
-    """Format a time span within a sentence: "3 days", "1 hour". Other spans as `format_duration`."""
+    """Format a time span within a sentence: "3 days", "1 hour"; other spans like `format_duration`."""
     if seconds >= 2 * DAY_S and seconds % DAY_S == 0:
         days = int(seconds) // DAY_S
         return ngettext("%(number)s day", "%(number)s days", days) % {"number": format_number(days)}

@@ -69,7 +69,7 @@ def document_of(error: PortalError, request: Any = None) -> dict[str, Any]:
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF exception handler. Every exception becomes a problem; unknown ones a 500 without details."""
+    """Return a problem for every exception; for unknown ones, a 500 without details. A handler for DRF."""
     request = context.get("request")
     if isinstance(error, PortalError):
         set_rollback()

@@ -91,7 +91,7 @@ def _drain(environ: dict[str, Any]) -> None:
 
 
 def client_address(peer: str, *, token: str, forwarded_for: str, proxy_secret: str) -> str:
-    """Return the client's address, as `front_door.client_address` with this portal's settings."""
+    """Return the client's address, like `front_door.client_address` with this portal's settings."""
     return front_door.client_address(
         peer,
         token=token,

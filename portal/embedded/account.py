@@ -77,7 +77,7 @@ class Account:
         )
 
     def needs(self, name: str) -> ServiceNeeds:
-        """Return what the service `name` reads and writes."""
+        """Return the paths that the service `name` may read and write."""
         instance = self.instance
         folders = (instance.home, instance.homes_dir, instance.tls_dir)
         covered = tuple(folder for folder in folders if folder.is_dir())

@@ -45,7 +45,7 @@ class Doors:
         return self.account.confine(program, self.needs(program.name), ports=ports, groups=groups)
 
     def needs(self, name: str) -> ServiceNeeds:
-        """Return what the door `name` reads and writes."""
+        """Return the paths that the listener process `name` may read and write."""
         instance, account = self.instance, self.account
         tls, sockets = instance.tls_dir, instance.door_socket_dir
         if name == FRONT_DOOR:

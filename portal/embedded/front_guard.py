@@ -189,7 +189,7 @@ class Client(ConnectionSide):
         self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Tell Caddy, whose answer may still come."""
+        """Forward the end of the stream to Caddy, whose answer may still come."""
         self._has_ended = True
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.write_eof()

@@ -34,7 +34,7 @@ def check(instance: Instance) -> None:
 
 @contextlib.contextmanager
 def hold_ports(instance: Instance) -> Iterator[None]:
-    """Hold the ports during preparations, which can take minutes. Raises `Problem` as `check` does.
+    """Hold the ports during preparations, which can take minutes. Raises `Problem` like `check`.
 
     The ports are bound without listening: the kernel assigns them to no outgoing connection, and no request
     waits in an unread queue. A server can still take one: check again before the services start.

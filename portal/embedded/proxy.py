@@ -203,7 +203,7 @@ def _hosts(domain: str) -> str:
 
 
 def _response_handlers(*, https: bool) -> list[dict[str, Any]]:
-    """Handlers for headers of every response: set HSTS, and hide which server this is."""
+    """Return handlers that set HSTS in every response and hide which server this is."""
     headers = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
     return [
         {"handler": "headers", "response": {"set": headers, "delete": ["Server"]}},

@@ -45,7 +45,7 @@ def when_ready(_server: Any) -> None:
 
 
 def post_request(_worker: Any, _request: Any, environ: Any, _response: Any) -> None:
-    """The response is on its way: use the time to collect garbage of decisions, previews and large bodies."""
+    """Collect garbage of decisions, previews and large bodies, now that the response has been sent."""
     pauses.collect_if_due()
     length = environ.get("CONTENT_LENGTH") or ""
     if length.isdecimal() and int(length) > SMALL_BODY_BYTES:

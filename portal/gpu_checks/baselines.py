@@ -117,7 +117,7 @@ def clean_free_mib(device: Device) -> int | None:
 
 
 def _same_driver(run: GpuCheckRun, device: Device) -> bool:
-    """Another driver reserves another amount of memory."""
+    """Return whether the run used the node's current driver; others reserve other amounts of memory."""
     return bool(run.measures.get("free_mib", {}).get(DRIVER) == device.node.driver_version)
 
 

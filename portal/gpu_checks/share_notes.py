@@ -45,7 +45,7 @@ MAX_NOTES = {
 """Maximum number of entries, and of their notifications, per kind, hour and workspace."""
 WITHIN = timedelta(hours=1)
 MAX_ENDS_IN_S = 3600
-NAME_LENGTH = 64
+MAX_NAME_LENGTH = 64
 CODES = {
     ShareStep.OVER: ShareCode.OVER,
     ShareStep.ASKED: ShareCode.ASKED,
@@ -182,7 +182,7 @@ def _params(note: ShareNote, device: Device, code: ShareCode) -> dict[str, Any]:
 def display_process_name(process: str) -> str:
     """Return a program's name for display: printable and short, because the program chooses it."""
     return "".join(
-        character if character.isprintable() else "?" for character in process[:NAME_LENGTH]
+        character if character.isprintable() else "?" for character in process[:MAX_NAME_LENGTH]
     ).strip()
 
 

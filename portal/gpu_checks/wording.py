@@ -68,7 +68,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("Check the instances on the node, scrub them, then return the GPU to service."),
     ),
     CheckCode.JOINT_NODE_BUSY: Text(
-        _("Checks of GPUs of %(node)s are in progress."), _("Wait until they are complete.")
+        _("GPU checks on %(node)s are in progress."), _("Wait until they are complete.")
     ),
     CheckCode.JOINT_NODE_IN_USE: Text(
         _("Workspaces use GPUs of %(node)s."),
@@ -94,8 +94,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("Check the link on the two nodes themselves: python -m provisioning.gpu.check --meet."),
     ),
     CheckCode.LINK_NO_ADDRESS: Text(
-        _("The portal has no address at which %(node)s and %(other)s can reach each other."),
-        _("Join one of the nodes, or set BERTH_NODES_ADDRESS."),
+        _("The portal knows no address at which %(node)s and %(other)s can reach each other."),
+        _("Join one of them with “berth node join”, or set BERTH_NODES_ADDRESS on the portal’s machine."),
     ),
     CheckCode.LINK_NO_IDLE_GPU: Text(
         _("%(node)s has no idle whole GPU that has passed a check."),
@@ -120,7 +120,7 @@ TEXTS: dict[StrEnum, Text] = {
     CheckCode.NODE_NOT_ANSWERING: Text(
         _("%(node)s is not responding."), _("Check that its node worker is running.")
     ),
-    CheckCode.NO_SUCH_CHECK: Text(_("GPU check not found."), _("Check the list on the page of the device.")),
+    CheckCode.NO_SUCH_CHECK: Text(_("GPU check not found."), _("Choose a check on the device’s page.")),
     CheckCode.NO_SUCH_LEVEL: Text(_("Unknown check level.")),
     CheckCode.NO_VERDICT: Text(_("The check gave no result within %(within_s)d s.")),
     CheckCode.REPORT_UNSOUND: Text(

@@ -214,7 +214,7 @@ def _write(rows: Sequence[ObservedActivity]) -> None:
 
 
 def _record_changes(rows: Sequence[ObservedActivity]) -> None:
-    """Record changes of active signals, rounded to minutes; one statement, as `_write`."""
+    """Record changes of active signals, rounded to minutes, in one statement like `_write`."""
     if not rows:
         return
     meta, quote = ActivityChange._meta, connection.ops.quote_name

@@ -116,7 +116,7 @@ class PolicyForm(forms.Form):
     work_from = _time("work_from")
     work_until = _time("work_until")
     after_hours_minutes = _integer_field("after_hours_minutes", MAX_MINUTES, _("Applies if it is shorter."))
-    stop_at = _time("stop_at", _("After 15 minutes without use. Busy workspaces continue."))
+    stop_at = _time("stop_at", _("Stops only workspaces that have been idle for 15 minutes."))
     start_at = _time("start_at", _("Workspaces stopped by this schedule, on these days except holidays."))
     holidays = Dates(
         label=LABELS["holidays"],

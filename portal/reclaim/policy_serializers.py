@@ -66,22 +66,25 @@ class ReclaimPolicyValuesSerializer(StrictSerializer):
         help_text="Whether to stop workspaces with accelerators once the team's GPU-hours are spent.",
     )
     zone = serializers.CharField(
-        max_length=64, allow_blank=True, required=False, help_text="Time zone, as `Europe/Berlin`."
+        max_length=64, allow_blank=True, required=False, help_text="Time zone, such as `Europe/Berlin`."
     )
     days = serializers.ListField(
-        child=serializers.ChoiceField(DAYS), max_length=7, required=False, help_text="Working days, as `mon`."
+        child=serializers.ChoiceField(DAYS),
+        max_length=7,
+        required=False,
+        help_text="Working days, such as `mon`.",
     )
     work_from = serializers.TimeField(
         allow_null=True,
         required=False,
         format="%H:%M",
-        help_text="Start of the working hours, as `08:00`; null for no schedule.",
+        help_text="Start of the working hours, such as `08:00`; null for no schedule.",
     )
     work_until = serializers.TimeField(
         allow_null=True,
         required=False,
         format="%H:%M",
-        help_text="End of the working hours, as `18:00`; null for no schedule.",
+        help_text="End of the working hours, such as `18:00`; null for no schedule.",
     )
     after_hours_minutes = _limit(
         MAX_MINUTES, ("Idle limit in minutes outside working hours. Applies only if it is shorter.")
@@ -138,12 +141,12 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
     work_from = serializers.TimeField(
         allow_null=True,
         format="%H:%M",
-        help_text="Start of the working hours, as `08:00`; null for no schedule.",
+        help_text="Start of the working hours, such as `08:00`; null for no schedule.",
     )
     work_until = serializers.TimeField(
         allow_null=True,
         format="%H:%M",
-        help_text="End of the working hours, as `18:00`; null for no schedule.",
+        help_text="End of the working hours, such as `18:00`; null for no schedule.",
     )
     stop_at = serializers.TimeField(
         allow_null=True,
@@ -155,9 +158,11 @@ class ReclaimPolicySerializer(serializers.ModelSerializer[ReclaimPolicy]):
         format="%H:%M",
         help_text="Time of day at which workspaces stopped by `stop_at` start again; null for none.",
     )
-    days = serializers.ListField(child=serializers.ChoiceField(DAYS), help_text="Working days, as `mon`.")
+    days = serializers.ListField(
+        child=serializers.ChoiceField(DAYS), help_text="Working days, such as `mon`."
+    )
     holidays = serializers.ListField(
-        child=serializers.DateField(), help_text="Days without working hours, as `2026-12-25`."
+        child=serializers.DateField(), help_text="Days without working hours, such as `2026-12-25`."
     )
 
     class Meta:

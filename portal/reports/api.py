@@ -63,7 +63,7 @@ class GpuUseLineSerializer(serializers.Serializer[Any]):
 class GpuUseDaySerializer(serializers.Serializer[Any]):
     """A day (UTC)."""
 
-    day = serializers.DateField(help_text="The day, as `2026-03-01`.")
+    day = serializers.DateField(help_text="The day, such as `2026-03-01`.")
     amounts = GpuUseAmountsSerializer(
         allow_null=True, help_text="Totals of the day; null if not calculated yet."
     )

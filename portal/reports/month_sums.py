@@ -88,7 +88,7 @@ def _replace_rows(month: date, of_days: int) -> None:
 
 
 def team_deleted(event: TeamDeleted) -> None:
-    """Move the sums of a deleted team to its new slug, as `days.team_deleted` does."""
+    """Move the sums of a deleted team to its new slug, like `days.team_deleted`."""
     GpuMonth.objects.filter(team=event.former_slug).update(team=event.team.slug)
     of_site = GpuMonth.objects.filter(team="", dimension=Dimension.TEAM, key=event.former_slug)
     of_site.update(key=event.team.slug)

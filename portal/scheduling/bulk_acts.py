@@ -65,7 +65,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an act would do. `hidden` selected workspaces do not exist or are not visible."""
+    """Preview of a bulk action.
+
+    `hidden`: number of selected workspaces that do not exist or that the actor may not see.
+    """
 
     done: Sequence[Planned]
     refused: Sequence[Planned]

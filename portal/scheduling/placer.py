@@ -279,17 +279,17 @@ class PoolPlacer:
         )
 
     def fits_beside(
-        self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]
+        self, reserved: Workload, ended: Sequence[str], other: Workload, ended_first: Sequence[str]
     ) -> bool:
-        """Return whether `reserved` fits once `gone` have left and `other` is placed with `left` gone."""
-        with self._without_workloads(left):
+        """Return whether `reserved` fits once `ended` have left, if `other` starts after `ended_first`."""
+        with self._without_workloads(ended_first):
             placed = self._find_placement(other)
             if placed is None:
                 return False
             pool, placement, request = placed
             pool.cluster.commit(placement, request)
             try:
-                with self._without_workloads([name for name in gone if name not in left]):
+                with self._without_workloads([name for name in ended if name not in ended_first]):
                     return self._find_placement(reserved) is not None
             finally:
                 pool.cluster.release(placement, request)
@@ -361,7 +361,7 @@ class PoolPlacer:
 
     @contextmanager
     def prefix_fits(self) -> Iterator[Callable[[Workload, Sequence[str]], bool]]:
-        """Yield a function that acts as `fits` and reuses releases of the common prefix of `gone`."""
+        """Yield a function that acts like `fits` and reuses releases of the common prefix of `gone`."""
         self._read_missing_allocations()
         left: list[tuple[str, list[Undo]]] = []
 

@@ -49,7 +49,7 @@ class GroupKey(NamedTuple):
     team: str
 
     def __str__(self) -> str:
-        """The key in a URL. The name of the team comes last, because it may have any characters."""
+        """Return the key for a URL. The team's name comes last, because it may have any characters."""
         return SEPARATOR.join((self.code, self.resource, str(int(self.needs_approval)), self.team))
 
     @classmethod

@@ -178,7 +178,7 @@ def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
 
 
 def preempting(actor: User) -> list[PreemptingRow]:
-    """Return preempted workspaces that still use capacity, the next to stop first."""
+    """Return preempted workspaces that still use capacity, soonest stop first."""
     notices = list(
         Preemption.objects.filter(workspace__state__in=HOLDING)
         .select_related("workspace__team", "workspace__owner", "workspace__flavor", "workspace__flavor__pool")

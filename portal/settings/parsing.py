@@ -13,7 +13,7 @@ env = environ.Env()
 
 
 def ports(variable: str, default: str) -> range:
-    """A range of ports, written as `first-last`, both included. Raises `ImproperlyConfigured`."""
+    """Parse a range of ports, written as `first-last`, both included. Raises `ImproperlyConfigured`."""
     first, dash, last = env.str(variable, default=default).partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise ImproperlyConfigured(f"{variable} must be a range of ports, such as {default}.")
@@ -24,7 +24,7 @@ def ports(variable: str, default: str) -> range:
 
 
 def hours(variable: str) -> frozenset[int]:
-    """Hours of the day, written as `22-4`: from the first, up to and without the last. Empty: none.
+    """Parse hours of the day, written as `22-4`: from the first, up to and without the last. Empty: none.
 
     Raises `ImproperlyConfigured`.
     """
@@ -39,7 +39,7 @@ def hours(variable: str) -> frozenset[int]:
 
 
 def amounts(variable: str) -> dict[str, int]:
-    """Whole numbers by name, written as `gpu=4,gpu_hours=500`. Raises `ImproperlyConfigured`."""
+    """Parse whole numbers by name, written as `gpu=4,gpu_hours=500`. Raises `ImproperlyConfigured`."""
     pairs = [pair.split("=") for pair in env.list(variable, default=[]) if pair.strip()]
     try:
         return {name.strip(): int(number) for name, number in pairs}
@@ -50,7 +50,7 @@ def amounts(variable: str) -> dict[str, int]:
 
 
 def secret(variable: str, file_name: str) -> str:
-    """A secret from the environment, or else from the file that `make up` writes. Empty if neither has it.
+    """Return a secret from the environment, else from the file that `make up` writes, else an empty string.
 
     Raises `ImproperlyConfigured` if the file cannot be read.
     """

@@ -81,7 +81,7 @@ def change(
 
 
 def _within_life(workspace: Workspace, expected_s: int | None) -> int | None:
-    """A workspace cannot be needed for longer than its lifetime."""
+    """Return the expected time, at most the lifetime of the workspace."""
     if expected_s is None or workspace.lifetime_s is None:
         return expected_s
     return min(expected_s, workspace.lifetime_s)

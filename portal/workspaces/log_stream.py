@@ -24,7 +24,7 @@ from provisioning.types import LogPiece
 POLL_S = 2.0
 SILENT_S = 10.0
 """Seconds without requests to a node that did not answer."""
-TRIES = 3
+MAX_TRIES = 3
 """Attempts to read the rest of a stopped workspace's log before the stream gives up."""
 _PLACES = 10**11
 """Larger than any log in bytes."""
@@ -81,7 +81,7 @@ def follow(
         except Unavailable as error:
             failures += 1
             silent_until = 0.0 if over else time.monotonic() + SILENT_S
-            given_up = over and failures >= TRIES
+            given_up = over and failures >= MAX_TRIES
             if not given_up and failures > 1:
                 return stream.Batch()
             message = message_of(error.reason)
@@ -98,7 +98,7 @@ def follow(
 
 
 def _has_node(workspace: Workspace) -> bool:
-    """Return whether its node can be read; before the first start no node knows the workspace."""
+    """Return whether a node may have the workspace's log. Before the first start, none has."""
     return workspace.pool is not None and workspace.generation > 0 and workspace.state != State.PENDING
 
 

@@ -43,7 +43,7 @@ MAX_PER_HOUR = 6
 WITHIN = timedelta(hours=1)
 SHOWN_IN_APP_FOR = timedelta(hours=1)
 """How long the app itself shows the message. The workspace's page shows it until the next start."""
-NAME_LENGTH = 64
+MAX_NAME_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _reason_of(workspace: Workspace, kill: MemoryKill) -> Reason:
     code = MemoryCode.MACHINE if kill.machine else MemoryCode.LIMIT
     # The program chooses its name.
     process = "".join(
-        character if character.isprintable() else "?" for character in kill.process[:NAME_LENGTH]
+        character if character.isprintable() else "?" for character in kill.process[:MAX_NAME_LENGTH]
     ).strip()
     limit_mib = int(workspace.resources["memory_mib"])
     return Reason(code, {"process": process, "count": kill.count, "limit_mib": limit_mib})

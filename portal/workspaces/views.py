@@ -171,7 +171,7 @@ def _redirect_with_error(request: SignedInRequest, workspace: Workspace, error: 
 @require_GET
 @never_cache
 def open_workspace(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Lead into the workspace with a one-time ticket, or to its page if it is not running.
+    """Redirect into the workspace with a one-time ticket, or to its page if it is not running.
 
     The portal's CSP restricts forms to its own origin, and Chromium applies that to their redirects. After a
     sign-in form, only a page can lead to another origin. `Sec-Fetch-Site` is `none` for a typed address.

@@ -68,7 +68,7 @@ class PackageIndex:
         return tuple(folders)
 
     def networks(self) -> tuple[str, ...]:
-        """Private addresses of the configured hosts: an index is often in a private network."""
+        """Return private addresses of the configured hosts, since an index is often in a private network."""
         networks: dict[str, None] = {}
         for host in self.hosts:
             name, _, port = host.partition(":")

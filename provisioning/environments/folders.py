@@ -72,8 +72,8 @@ def is_plain(path: str) -> bool:
 def named_folders(environ: Mapping[str, str], *, never: Iterable[Path] = ()) -> list[str]:
     """Return the existing folders that the setting names, as resolved paths.
 
-    Skipped: links (name their target instead), folders that contain or are inside a folder of `never`, and
-    folders writable by others than owner and group.
+    Skips links (their target must be named instead), folders that contain or are inside a folder of `never`,
+    and world-writable folders.
     """
     places: dict[str, None] = {}
     forbidden = [Path(os.path.realpath(folder)) for folder in never]

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import sleep
 
 PROC = Path("/proc")
-ATTEMPTS = 20
+MAX_ATTEMPTS = 20
 RETRY_INTERVAL_S = 0.01
 """Number of attempts, and their interval, for a process without arguments."""
 
@@ -33,7 +33,7 @@ def _arguments_and_environment(entry: Path) -> bytes:
     During `execve` a process briefly has neither, although the kernel already knows its program: retry then.
     """
     text = b""
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         text = _read(entry / "cmdline") + _read(entry / "environ")
         if text or not _has_program(entry):
             break

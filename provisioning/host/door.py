@@ -86,14 +86,14 @@ class Door:
         return self._answer("/nodes/v1/join", body)
 
     def rotate(self, body: Mapping[str, Any]) -> JoinAnswer:
-        """Rotate. Raises as `join`."""
+        """Request new keys and a new certificate for this node. Raises like `join`."""
         return self._answer("/nodes/v1/rotate", body)
 
     def leave(self, *, workspaces: str = "") -> NodeWorkspaces | None:
         """Leave; return None when done, otherwise the workspaces that still have to end or move.
 
         `workspaces` is `drain` or `stop`; empty rejects the request while there are workspaces on the node.
-        Raises as `join`.
+        Raises like `join`.
         """
         body = {"workspaces": workspaces} if workspaces else {}
         answer = _request(self._url, self._context, "POST", "/nodes/v1/leave", body)
@@ -106,7 +106,7 @@ class Door:
     def workspaces(self) -> NodeWorkspaces:
         """Return what the portal has of this node.
 
-        Raises as `join`: `RequestRefused` if it is not a member.
+        Raises like `join`: `RequestRefused` if it is not a member.
         """
         answer = _request(self._url, self._context, "POST", "/nodes/v1/standing", {})
         if answer.status_code != 200:

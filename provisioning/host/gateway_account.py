@@ -38,7 +38,7 @@ def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: i
 
 
 def needs(folder: NodeFolder, account: DoorAccount, environ: Mapping[str, str]) -> ServiceNeeds:
-    """Return what the gateway reads and writes."""
+    """Return the paths that the gateway may read and write."""
     return account.needs(_files(folder), environ)
 
 

@@ -53,7 +53,7 @@ _WHY = {
     Why.STILL_THERE: "The driver reported the workspace as suspended, but its memory is still on a GPU.",
     Why.NEVER_ENDING: "The workspace keeps starting new CUDA processes.",
 }
-_END = {
+_FINAL_STATE_TEXTS = {
     TargetState.RUNNING: "All processes of the workspace are running.",
     TargetState.SUSPENDED: "All processes of the workspace are suspended.",
     None: "Some processes may be suspended. Run this command again, or its opposite.",
@@ -107,7 +107,7 @@ def resume(folder: NodeFolder, console: Console, workspace: str) -> SuspendResul
         report = _run(folder, workspace, TargetState.RUNNING, step.update)
         _require(report, folder)
         step.result = "running"
-    return SuspendResult(_END[TargetState.RUNNING], _data(workspace, report))
+    return SuspendResult(_FINAL_STATE_TEXTS[TargetState.RUNNING], _data(workspace, report))
 
 
 def _run(
@@ -165,7 +165,7 @@ def _require(report: SuspendReport, folder: NodeFolder) -> None:
             "Stop the workspace instead, or choose a flavor with more memory.",
         )
     suffix = f" ({report.detail})" if report.detail else ""
-    end = "" if report.problem in (Why.NOT_RUNNING, Why.NO_CUDA) else f" {_END[report.end]}"
+    end = "" if report.problem in (Why.NOT_RUNNING, Why.NO_CUDA) else f" {_FINAL_STATE_TEXTS[report.end]}"
     raise Problem(f"{_WHY[Why(report.problem)]}{suffix}{end}")
 
 

@@ -33,7 +33,7 @@ WAIT_S = 3.0
 POLL_INTERVAL_S = 0.005
 SLOW_S = 10.0
 """A call that takes longer counts as failed."""
-FAILURES = 3
+MAX_FAILURES = 3
 """Consecutive failed calls after which the circuit opens."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 60.0
 
@@ -60,12 +60,12 @@ class Circuit:
 
     @property
     def open(self) -> bool:
-        return self.failures >= FAILURES
+        return self.failures >= MAX_FAILURES
 
     def after_failure(self, now: float) -> Circuit:
         """Return the circuit after a failed call. Each further one doubles the pause."""
         failures = self.failures + 1
-        pause_s = FIRST_PAUSE_S * 2 ** min(max(0, failures - FAILURES), 10)
+        pause_s = FIRST_PAUSE_S * 2 ** min(max(0, failures - MAX_FAILURES), 10)
         return Circuit(self.config, failures, now + min(pause_s, MAX_PAUSE_S))
 
 

@@ -47,7 +47,7 @@ class DoorAccount:
     covered: tuple[Path, ...]
 
     def needs(self, files: Sequence[Path], environ: Mapping[str, str]) -> ServiceNeeds:
-        """Return the needs of a Caddy whose configuration, certificates and key are `files`."""
+        """Return the paths that a Caddy with these `files` (configuration, certificates, key) may use."""
         own = ((self.local / PORTAL_SOCKET).parent, self.local / door.STORAGE)
         return self.caddy_needs(files, environ, reads=(self.local,), writes=own)
 
@@ -59,7 +59,7 @@ class DoorAccount:
         reads: tuple[Path, ...] = (),
         writes: tuple[Path, ...] = (),
     ) -> ServiceNeeds:
-        """Return the needs of a Caddy that also reads and writes these paths."""
+        """Return the paths that a Caddy may read and write, with `reads` and `writes` in addition."""
         paths = (Path(environ[name]) for name in _CERTIFICATES if environ.get(name))
         trusted = tuple(path for path in paths if path.is_absolute() and path.exists())
         return ServiceNeeds(

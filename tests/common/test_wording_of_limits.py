@@ -29,7 +29,7 @@ def test_evidence_shows_holders_ends_and_idle_amount() -> None:
     holder = {"team": "Speech", "amount": 3000, "until": tomorrow.isoformat(), "idle": 1000, "idle_s": 7500}
     said = message_of(Reason(Rule.COHORT, blocker(holders=[holder])))
     assert said.endswith(
-        f"from its cohort. 3 × H100 held by Speech, partly until about {tomorrow:%-d %b %H:%M} UTC"
+        f"from its cohort. 3 × H100 held by Speech, some of it until about {tomorrow:%-d %b %H:%M} UTC"
         " (1 idle for 2 h 5 min)."
     )
 

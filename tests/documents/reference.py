@@ -332,7 +332,7 @@ def engines() -> str:
         "## When an engine does not answer",
         "",
         "On each worker, a pool on the plane `engine` has one call at a time; others wait "
-        f"{calls.WAIT_S:g} s for it. After {calls.FAILURES} calls in a row that failed or took over "
+        f"{calls.WAIT_S:g} s for it. After {calls.MAX_FAILURES} calls in a row that failed or took over "
         f"{calls.SLOW_S:g} s, none begins for {calls.FIRST_PAUSE_S:g} to {calls.MAX_PAUSE_S:g} s. Then one "
         "tries again; each worker tries one pool at a time. A changed configuration is tried at once. Other "
         "pools of the worker continue ([ADR 0159](adr/0159-calls-to-engines.md)).",

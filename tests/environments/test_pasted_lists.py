@@ -136,7 +136,7 @@ def test_environment_yml_is_translated_with_its_python(alice, team, local_pool, 
 def test_conda_packages_without_a_wheel_are_reported_together():
     text = CONDA + "  - ffmpeg=6\n  - r-base\n  - _libgcc_mutex=0.1=main\n  - librosa\n"
     assert messages_about(text) == [
-        "These conda packages (line) have no wheel on the package index: "
+        "These conda packages have no wheel on the package index (line numbers in parentheses): "
         "ffmpeg (14), r-base (15), _libgcc_mutex (16). "
         "Delete these lines: wheels contain their libraries. Ask an operator for programs on the nodes."
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from provisioning.errors import BackendUnavailable, Conflict
 from provisioning.node import engine_calls
-from provisioning.node.engine_calls import FAILURES
+from provisioning.node.engine_calls import MAX_FAILURES
 from provisioning.types import PoolConfig
 
 SLURM, OTHER = PoolConfig("slurm", "simulated"), PoolConfig("other", "simulated")
@@ -27,7 +27,7 @@ def call(folder: Path, pool: PoolConfig = SLURM, error: Exception | None = None)
             raise error
 
 
-def fail(folder: Path, pool: PoolConfig = SLURM, times: int = FAILURES) -> None:
+def fail(folder: Path, pool: PoolConfig = SLURM, times: int = MAX_FAILURES) -> None:
     for _ in range(times):
         with pytest.raises(BackendUnavailable, match="as scripted"):
             call(folder, pool, BackendUnavailable("No answer, as scripted."))
@@ -64,16 +64,16 @@ def test_a_short_call_is_waited_for(tmp_path, monkeypatch):
 
 def test_failures_open_the_circuit_until_a_trial_succeeds(tmp_path, later):
     fail(tmp_path)
-    with pytest.raises(BackendUnavailable, match=f"did not answer {FAILURES} times"):
+    with pytest.raises(BackendUnavailable, match=f"did not answer {MAX_FAILURES} times"):
         call(tmp_path)
     later(engine_calls.FIRST_PAUSE_S)
     fail(tmp_path, times=1)
     later(engine_calls.FIRST_PAUSE_S)
-    with pytest.raises(BackendUnavailable, match=f"did not answer {FAILURES + 1} times"):
+    with pytest.raises(BackendUnavailable, match=f"did not answer {MAX_FAILURES + 1} times"):
         call(tmp_path)
     later(engine_calls.FIRST_PAUSE_S)
     call(tmp_path)
-    fail(tmp_path, times=FAILURES - 1)
+    fail(tmp_path, times=MAX_FAILURES - 1)
     call(tmp_path)
 
 
@@ -92,12 +92,12 @@ def test_a_changed_configuration_is_tried_at_once(tmp_path):
 
 
 def test_refusals_are_answers_and_slow_answers_are_failures(tmp_path, monkeypatch):
-    for _ in range(FAILURES):
+    for _ in range(MAX_FAILURES):
         with pytest.raises(Conflict):
             call(tmp_path, error=Conflict("The name is taken. Choose another."))
     call(tmp_path)
     monkeypatch.setattr(engine_calls, "SLOW_S", -1.0)
-    for _ in range(FAILURES):
+    for _ in range(MAX_FAILURES):
         call(tmp_path)
     with pytest.raises(BackendUnavailable, match="did not answer"):
         call(tmp_path)

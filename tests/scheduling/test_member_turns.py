@@ -63,8 +63,8 @@ def test_disabled_member_shares_order_by_age(backlog, alice, bob, team):
 
 
 def test_order_change_is_explained_to_the_members_concerned(backlog, as_user, alice, bob, charlie, olga):
-    less = "Before alice’s next request: you used less recently."
-    more = "After bob’s next request: you used more recently."
+    less = "Ahead of alice’s next request: your recent usage is lower."
+    more = "Behind bob’s next request: your recent usage is higher."
     pages = {user.username: as_user(user).get("/queue/").content.decode() for user in (bob, charlie, olga)}
     assert pages["bob"].count(less) == 2 and less not in pages["charlie"] and more in pages["olga"]
     rows = as_user(charlie).get("/api/v1/queue").json()["results"]
@@ -80,7 +80,7 @@ def test_preview_shows_the_position_by_member_shares(backlog, make, team, clock)
     clock.shift(1)
     order = {"template": backlog["a1"].template, "flavor": backlog["a1"].flavor, "team": team, "actor": cem}
     verdict = admission.assess(**order)
-    assert verdict.member_order_text == "Before alice’s next request: you used less recently."
+    assert verdict.member_order_text == "Ahead of alice’s next request: your recent usage is lower."
     entry = QueueEntry.objects.get(workspace=make(cem, "sim-h100-x4", name="c"))
     assert (verdict.position, verdict.eta_at) == (entry.position, entry.eta_at) == (3, entry.eta_at)
     assert verdict.member_order.as_json() == entry.member_order

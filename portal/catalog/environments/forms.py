@@ -106,11 +106,11 @@ class NewEnvironmentForm(_Source):
 
 
 class SourceForm(_Source):
-    """The form of another version."""
+    """Form for the source of a new version of an environment."""
 
 
 class AboutForm(forms.Form):
-    """The form of an environment's name and availability."""
+    """Form for an environment's name and availability."""
 
     name = forms.CharField(label=_("Name"), max_length=80, widget=forms.TextInput(attrs=_PLAIN))
     description = forms.CharField(

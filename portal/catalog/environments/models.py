@@ -85,7 +85,7 @@ class Environment(models.Model):
     )
     kind = models.CharField(max_length=5, choices=Kind, default=Kind.BUILT)
     python = models.CharField(
-        max_length=5, default=DEFAULT_PYTHON, help_text="Requested Python version, as `3.12`."
+        max_length=5, default=DEFAULT_PYTHON, help_text="Requested Python version, such as `3.12`."
     )
     # Adds JupyterLab and marimo, so that their templates run in it.
     notebook = models.BooleanField(default=True, help_text="Whether JupyterLab can use it.")
@@ -130,7 +130,7 @@ class EnvironmentVersion(models.Model):
     source = models.TextField(blank=True, help_text="Requested packages, as written.")
     # Equal for equal sources: only one of them is resolved.
     source_digest = models.CharField(max_length=64, db_index=True)
-    python = models.CharField(max_length=5, help_text="Requested Python version, as `3.12`.")
+    python = models.CharField(max_length=5, help_text="Requested Python version, such as `3.12`.")
     lock = models.TextField(blank=True, help_text="Lock file: packages with exact versions and hashes.")
     digest = models.CharField(max_length=32, blank=True, db_index=True)
     packages = models.JSONField(default=list, blank=True)
@@ -139,7 +139,7 @@ class EnvironmentVersion(models.Model):
     python_version = models.CharField(
         max_length=20,
         blank=True,
-        help_text="Installed Python version, as `3.12.4`; empty until it is built.",
+        help_text="Installed Python version, such as `3.12.4`; empty until it is built.",
     )
     cuda = models.CharField(max_length=20, blank=True)
     state = models.CharField(max_length=8, choices=VersionState, default=VersionState.BUILDING)

@@ -88,7 +88,7 @@ def _folders(params: Params) -> Params:
     """Add `there`: the folders on nodes."""
     folders = list(params.get("known", ()))
     folders_text = (
-        gettext(" Nodes have: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
+        gettext(" Folders on nodes: %(folders)s.") % {"folders": ", ".join(folders[:10])} if folders else ""
     )
     return {**params, "there": folders_text}
 
@@ -162,7 +162,10 @@ TEXTS: dict[StrEnum, Text] = {
         _("Use only the list “dependencies”, with “pip” in it, and delete the rest."),
     ),
     EnvironmentCode.CONDA_WITHOUT_WHEEL: Text(
-        _("These conda packages (line) have no wheel on the package index: %(packages)s%(more)s."),
+        _(
+            "These conda packages have no wheel on the package index (line numbers in parentheses): "
+            "%(packages)s%(more)s."
+        ),
         _("Delete these lines: wheels contain their libraries. Ask an operator for programs on the nodes."),
         prepare=_conda_packages,
     ),

@@ -122,10 +122,10 @@ class Workspaces(Resource):
     def stream_events(
         self, workspace_id: str, *, after: int = 0, until: float | None = None, keep_alives: bool = False
     ) -> Iterator[JsonObject]:
-        """Yield its events after event `after` as they happen; with `keep_alives` also empty ones.
+        """Yield the workspace's events after event `after`; with `keep_alives`, also yield empty ones.
 
-        Ends when the portal ends the stream, or some seconds after `until` on the monotonic clock: call it
-        again with the id of the last event.
+        Ends when the portal ends the stream, or some seconds after `until` (monotonic clock). To continue,
+        call this again with the last event's id.
         """
         return self._transport.stream(
             _path(workspace_id, "events", "stream"), after=after, until=until, keep_alives=keep_alives

@@ -20,7 +20,7 @@ from portal.common.events.models import Notification
 from portal.common.htmx import public_url
 
 log = logging.getLogger(__name__)
-ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 BACKOFF = timedelta(seconds=30)
 BATCH = 50
 
@@ -70,7 +70,7 @@ def send_due() -> int:
 def _claim(row: Notification, now: datetime) -> bool:
     row.mail_attempts += 1
     # No due time after the last attempt: if the worker dies now, it is not retried.
-    later = now + BACKOFF * 2 ** (row.mail_attempts - 1) if row.mail_attempts < ATTEMPTS else None
+    later = now + BACKOFF * 2 ** (row.mail_attempts - 1) if row.mail_attempts < MAX_ATTEMPTS else None
     return bool(
         Notification.objects.filter(pk=row.pk, mail_due_at=row.mail_due_at).update(
             mail_due_at=later, mail_attempts=row.mail_attempts
@@ -88,7 +88,9 @@ def _finish(row: Notification) -> None:
 
 
 def _failed(row: Notification, error: Exception) -> None:
-    log.warning("could not send e-mail %s (attempt %s of %s): %s", row.pk, row.mail_attempts, ATTEMPTS, error)
+    log.warning(
+        "could not send e-mail %s (attempt %s of %s): %s", row.pk, row.mail_attempts, MAX_ATTEMPTS, error
+    )
 
 
 def _message(row: Notification, server: Any) -> EmailMessage:

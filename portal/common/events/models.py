@@ -24,7 +24,7 @@ class Event(models.Model):
     )
     actor_label = models.CharField(max_length=80)
     kind = models.CharField(
-        max_length=60, db_index=True, help_text="Type of the event, as `workspace.started`."
+        max_length=60, db_index=True, help_text="Type of the event, such as `workspace.started`."
     )
     workspace = models.ForeignKey(
         "workspaces.Workspace", null=True, on_delete=models.PROTECT, related_name="events"

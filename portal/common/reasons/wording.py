@@ -66,7 +66,7 @@ def joined_lists(*names: str) -> Callable[[Params], Params]:
 
 
 def durations(params: Params) -> Params:
-    """A `prepare` that formats parameters named `*_s`, in seconds, as durations."""
+    """Format parameters named `*_s`, in seconds, as durations. For use as `prepare`."""
     return {
         name: format_duration(value) if name.endswith("_s") and isinstance(value, int | float) else value
         for name, value in params.items()
@@ -74,7 +74,7 @@ def durations(params: Params) -> Params:
 
 
 def first_problem(params: Params) -> Params:
-    """A `prepare` for forms: `first` is the JSON form of the first field error."""
+    """Replace `first`, a field error as JSON, with its message. For use as `prepare` of forms."""
     return {**params, "first": message_of(Reason.from_json(params["first"]))}
 
 

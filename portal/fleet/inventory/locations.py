@@ -27,7 +27,7 @@ FIELDS = ("rack", "block")
 
 
 def location_text(node: Node) -> str:
-    """Return the location of a node as text, as `b1/r07`; empty if unknown."""
+    """Return the location of a node as text, such as `b1/r07`; empty if unknown."""
     return "/".join(filter(None, (node.block, node.rack)))
 
 

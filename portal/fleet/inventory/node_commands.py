@@ -25,7 +25,7 @@ def config_of(pool: Pool) -> PoolConfig:
 
 
 def queue_of(pool: Pool, node_name: str) -> str:
-    """Return the queue of the pool's commands: of the node's worker, or of all workers of the engine."""
+    """Return the queue for the pool's commands: the node's own, or the one that all engine workers share."""
     return node_queue(node_name) if pool.runs_on_node else ENGINE_QUEUE
 
 

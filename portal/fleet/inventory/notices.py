@@ -21,20 +21,20 @@ MAX_NAMED = 3
 
 
 def node_offline(pool: Pool, node: Node) -> None:
-    """A node went offline."""
+    """Notify operators that a node went offline."""
     title = _("%(node)s of %(pool)s is offline") % {"node": node.name, "pool": pool.name}
     body = _("Workspaces there continue when the node is back, or end if they are gone. Check the node.")
     _notify_about_pool(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
 
 
 def pool_unreachable(pool: Pool, message: str) -> None:
-    """A pool's driver cannot take an inventory."""
+    """Notify operators that a pool's driver cannot take an inventory."""
     title = _("Pool %(pool)s is unreachable") % {"pool": pool.name}
     _notify_about_pool(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
 
 
 def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
-    """Devices failed (`ill`), are unreported (`unseen`) or missing (`disappeared`), by node."""
+    """Notify operators of devices, by node: failed (`ill`), `unseen` or missing (`disappeared`)."""
     if not counts:
         return
     count = sum(number for _node, number in counts)
@@ -55,7 +55,7 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
 
 
 def memory_full(pool: Pool, node: Node) -> None:
-    """A node ran out of memory, and its kernel killed a workspace that was within its own limit."""
+    """Notify operators that a node ran out of memory and killed a workspace within its own limit."""
     title = _("%(node)s of %(pool)s ran out of memory") % {"node": node.name, "pool": pool.name}
     body = _(
         "The kernel ended workspaces within their memory limits. Find other programs on the "
@@ -65,7 +65,7 @@ def memory_full(pool: Pool, node: Node) -> None:
 
 
 def clock_off(node: str, off_s: float) -> None:
-    """The clocks of a node and the control plane differ, so messages are rejected."""
+    """Notify operators that messages are rejected because the clock of a node is wrong."""
     title = _("The clock of %(node)s is wrong") % {"node": node}
     body = _(
         "The clock differs by %(seconds)d s from the control plane. Synchronise both. Until "
@@ -75,7 +75,7 @@ def clock_off(node: str, off_s: float) -> None:
 
 
 def messages_refused(claimed: str, reason: str, *, queue: str) -> None:
-    """Messages in `queue` were rejected. Folded to one notice per day, in case of a flood."""
+    """Notify operators that messages in `queue` were rejected; at most one notice a day."""
     if reason in {"undecodable", "unknown_task"}:
         _messages_dropped(reason, queue)
         return
@@ -104,7 +104,7 @@ def _messages_dropped(reason: str, queue: str) -> None:
 
 
 def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
-    """A node filled Redis, so its messages were deleted and it was refused for a while."""
+    """Notify operators that a node filled Redis, was refused for a while and lost its messages."""
     title = _("%(node)s filled Redis") % {"node": node}
     body = _(
         "Redis had %(used)d of %(limit)d MiB in use. Berth deleted the messages of this node and refuses it "
@@ -114,7 +114,7 @@ def redis_flooded(node: str, used_mib: int, limit_mib: int) -> None:
 
 
 def redis_nearly_full(used_mib: int, limit_mib: int) -> None:
-    """Redis has little memory left, and no node is the cause."""
+    """Notify operators that Redis has little memory left, and that no node is the cause."""
     title = _("Redis is nearly full")
     body = _(
         "%(used)d of %(limit)d MiB are in use. Once it is full, workspaces cannot be opened, and "

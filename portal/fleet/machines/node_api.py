@@ -30,7 +30,7 @@ from portal.people.accounts import limits
 
 MAX_BODY = door.MAX_NODE_BODY
 PER_ADDRESS = Limit(60, MINUTE_S)
-FAILURES = 20
+MAX_FAILURES = 20
 FAILURES_WINDOW = timedelta(minutes=15)
 GUESSED_TOKEN_CODES = frozenset({MachineCode.JOIN_TOKEN_UNKNOWN, MachineCode.JOIN_TOKEN_USED})
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def authority(_request: HttpRequest) -> HttpResponse:
 def join(request: HttpRequest) -> HttpResponse:
     body = _body(request, joining.NodeJoinRequest)
     key = f"joins:{_network()}"
-    if limits.current_count(key, window=FAILURES_WINDOW) >= FAILURES:
+    if limits.current_count(key, window=FAILURES_WINDOW) >= MAX_FAILURES:
         raise TooMany(
             Reason(MachineCode.JOIN_TOO_OFTEN),
             retry_after_s=math.ceil(FAILURES_WINDOW.total_seconds()),

@@ -19,7 +19,7 @@ from portal.fleet.machines.models import Machine, MachineState
 from provisioning import node_users
 
 TIMEOUT_S = 3.0
-TRIES = 5
+MAX_TRIES = 5
 PAUSED_PREFIX = "berth:paused:"
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def sync(names: Iterable[str] | None = None) -> bool:
     sorted_names = None if names is None else sorted(names)
     try:
         before: dict[str, tuple[str, ...]] | None = None
-        for _try in range(TRIES):
+        for _try in range(MAX_TRIES):
             # Check again after writing, because a row may have changed concurrently.
             now = _digests(sorted_names)
             if now == before:

@@ -69,7 +69,7 @@ class JointHandler(JudgedHandler):
                 _judge_peer(run, peers[part.uuid], part)
 
     def handle_loss(self, run: GpuCheckRun, reason: str) -> None:
-        """A lost run says nothing about the GPUs."""
+        """Change no device, because a lost run says nothing about the GPUs."""
 
     def title(self, run: GpuCheckRun) -> str:
         return gettext("All GPUs of %(node)s at once") % {"node": run.device.node.name}

@@ -74,7 +74,7 @@ class Delivery(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="deliveries")
     entry_id = models.PositiveBigIntegerField(null=True, blank=True)
-    type = models.CharField(max_length=60, help_text="Type of the event, as `workspace.started`.")
+    type = models.CharField(max_length=60, help_text="Type of the event, such as `workspace.started`.")
     payload = models.JSONField(help_text="The JSON that is sent.")
     state = models.CharField(max_length=10, choices=DeliveryState, default=DeliveryState.PENDING)
     attempt_count = models.PositiveSmallIntegerField(default=0)

@@ -54,7 +54,7 @@ class NewPasswordForm(forms.Form):
 
 
 class ChangePasswordForm(forms.Form):
-    """Change of one's own password, optionally with revocation of tokens."""
+    """Form for users to change their own password and optionally revoke their tokens."""
 
     old_password = forms.CharField(
         label=_("Current password"),

@@ -21,7 +21,7 @@ EXPIRIES = [
     ("", _("Never")),
 ]
 ENDING = [("", _("Any expiry")), ("7", _("Expires within 7 days")), ("30", _("Expires within 30 days"))]
-UNUSED = [("", _("Any use")), ("30", _("Not used for 30 days")), ("90", _("Not used for 90 days"))]
+UNUSED = [("", _("Any last use")), ("30", _("Not used for 30 days")), ("90", _("Not used for 90 days"))]
 OVERLAPS = [("0", _("not at all")), ("1", _("1 hour")), ("24", _("1 day")), ("168", _("1 week"))]
 
 

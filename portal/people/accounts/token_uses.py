@@ -25,7 +25,7 @@ from portal.people.accounts.sessions import audit_targets
 
 RESOLUTION = timedelta(minutes=1)
 MAX_NETWORKS = 20
-"""Networks kept for a token. Uses from further ones are not reported: such a token is used from anywhere."""
+"""Networks kept for a token. With more, it is used from anywhere, and new networks are not reported."""
 _KEY = "berth:acc:token-uses"
 _MAX_KEPT = 4096
 

@@ -169,7 +169,7 @@ def show_test_result(request: SignedInRequest, idp: str) -> HttpResponse:
 @require_POST
 @never_cache
 def saml_acs(request: HttpRequest, idp: str) -> HttpResponse:
-    """Assertion consumer service: accepts a response posted by a SAML provider."""
+    """Accept a response posted by a SAML provider (assertion consumer service)."""
     answer: HttpResponse = _protocol().store_response(request, _saml(idp))
     return answer
 

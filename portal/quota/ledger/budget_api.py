@@ -33,7 +33,7 @@ class BudgetSerializer(serializers.Serializer[Any]):
 
     team = serializers.CharField(source="team.slug")
     month = serializers.DateField(help_text="First day of the month.")
-    currency = serializers.SerializerMethodField(help_text="Currency code (ISO 4217), as `EUR`.")
+    currency = serializers.SerializerMethodField(help_text="Currency code (ISO 4217), such as `EUR`.")
     amount_cents = serializers.IntegerField(help_text="Budget per month, in hundredths of `currency`.")
     spent_cents = serializers.IntegerField(
         help_text="Spending in the month so far, at the prices of flavors, in hundredths of `currency`."

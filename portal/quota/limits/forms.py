@@ -14,7 +14,7 @@ def parse_amount(text: str, resource: str, field: str) -> int:
 
 
 def parse_amount_or_none(text: str, resource: str, field: str) -> int | None:
-    """Parse an amount as `parse_amount`; None for an empty field."""
+    """Parse an amount like `parse_amount`. Returns None for an empty field."""
     return parse_amount(text, resource, field) if text.strip() else None
 
 

@@ -296,7 +296,7 @@ class SiteLimitChangeSerializer(StrictSerializer):
 
 
 class RateSerializer(_ResourceRow, serializers.ModelSerializer[ResourceRate]):
-    """The price of an accelerator in GPU-hours per hour; the default is 1000."""
+    """The price of an hour of an accelerator, in thousandths of a GPU-hour. Default: 1000."""
 
     class Meta:
         model = ResourceRate

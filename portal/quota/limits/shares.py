@@ -29,8 +29,9 @@ def share_of(taken: int, lendable: int, weight_milli: int) -> int:
 
 
 def dominant_share(node: Node, averages: Amounts | None = None) -> int:
-    """Return the largest borrowed part of the lendable amount of any resource, by weight; 0 within quota.
+    """Return the dominant share of a team or cohort; 0 if nothing is borrowed.
 
+    It is the largest ratio of borrowed to lendable amount over all resources, divided by the weight.
     `averages` (recently borrowed amounts, `decay_average`) count as much as currently borrowed ones.
     """
     if node.parent is None:

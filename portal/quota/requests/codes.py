@@ -47,7 +47,7 @@ class RequestCode(StrEnum):
     ONLY_APPROVERS_REVOKE = "only_approvers_revoke"
     NOTE_FOR_REQUESTER = "note_for_requester"
     SITE_HAS_NONE = "site_has_none"
-    UNTIL_IN_FUTURE = "until_in_future"
+    UNTIL_NOT_IN_FUTURE = "until_in_future"
     NOTE_MISSING = "note_missing"
     NOTE_TOO_LONG = "note_too_long"
     REQUEST_CANCELLED_ALREADY = "request_cancelled_already"

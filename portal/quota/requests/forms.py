@@ -62,7 +62,7 @@ class Amount(forms.DecimalField):
 
 
 class AskForm(forms.Form):
-    """The form of a request: resource and amount, duration, and justification."""
+    """Form for a request: resource and amount, duration, and justification."""
 
     team = forms.ChoiceField()
     kind = forms.ChoiceField(
@@ -104,7 +104,7 @@ class AskForm(forms.Form):
 
 
 class DecideForm(forms.Form):
-    """The form of a decision: approve, approve less, or deny with a note."""
+    """Form for a decision: approve, approve less, or deny with a note."""
 
     amount = Amount(required=False)
     lasts = forms.ChoiceField(
@@ -122,7 +122,7 @@ class DecideForm(forms.Form):
 
 
 class RuleForm(forms.Form):
-    """The form of an auto-approve rule."""
+    """Form for an auto-approve rule."""
 
     resource = forms.ChoiceField(label=_("Resource"))
     amount = Amount(label=_("Maximum per team"))
@@ -144,7 +144,7 @@ class RuleForm(forms.Form):
 
 
 class DelegationForm(forms.Form):
-    """The form of a delegation."""
+    """Form for a delegation."""
 
     delegate = forms.CharField(
         label=_("Delegate"),

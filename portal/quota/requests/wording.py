@@ -141,7 +141,7 @@ TEXTS: dict[StrEnum, Text] = {
     RequestCode.SITE_HAS_NONE: Text(
         _("The site has no %(resource)s. Choose another resource."), prepare=_amounts
     ),
-    RequestCode.UNTIL_IN_FUTURE: Text(_("Choose a time in the future.")),
+    RequestCode.UNTIL_NOT_IN_FUTURE: Text(_("Choose a time in the future.")),
     RequestCode.NOTE_MISSING: Text(_("Enter the purpose in a few words.")),
     RequestCode.NOTE_TOO_LONG: Text(_("Use at most %(max)s characters.")),
     RequestCode.REQUEST_CANCELLED_ALREADY: Text(

@@ -71,7 +71,7 @@ class ReservationWriteSerializer(StrictSerializer):
     title = serializers.CharField(max_length=80, help_text="Purpose of the reservation.")
     amounts = serializers.DictField(
         child=serializers.IntegerField(min_value=1),
-        help_text='Amount by resource, in base units, as `{"gpu:h100": 2000}`.',
+        help_text='Amount by resource, in base units, such as `{"gpu:h100": 2000}`.',
     )
     starts_at = serializers.DateTimeField()
     ends_at = serializers.DateTimeField()

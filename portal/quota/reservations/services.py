@@ -199,8 +199,8 @@ def cancel_all_in_team(event: TeamArchived | TeamDeletionStarted) -> None:
         cancel(actor=event.actor, reservation_id=reservation_id)
 
 
-def hand_over_all_of(event: UserDeactivated) -> None:
-    """Cancel the requests of a deactivated user; booked reservations pass to an owner of the team."""
+def release_reservations_of_user(event: UserDeactivated) -> None:
+    """Cancel a deactivated user's requests, and pass booked reservations to an owner of their team."""
     now = timezone.now()
     reservations = Reservation.objects.filter(created_by=event.user, ends_at__gt=now).select_related("team")
     for row in reservations.filter(state=ReservationState.REQUESTED).select_for_update(of=("self",)):

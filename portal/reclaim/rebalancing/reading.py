@@ -97,7 +97,7 @@ class RunningWorkspace:
     loses_work: bool
     placed_at: datetime | None
     signals: str | None = None
-    """As `WorkspaceActivity.signals`; only if fresh, as `is_active`."""
+    """Like `WorkspaceActivity.signals`, but only if fresh; see `is_active`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,12 @@ class SimulatingPlacer(Protocol):
     """A placer that can simulate one placement and then test another."""
 
     def fits_beside(
-        self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]
+        self, reserved: Workload, ended: Sequence[str], other: Workload, ended_first: Sequence[str]
     ) -> bool:
-        """Return whether `reserved` fits once `gone` have left and `other` has been placed with `left` gone.
+        """Return whether `reserved` fits after the workloads `ended` have left, beside `other`.
 
-        Takes no capacity. False if `other` does not fit.
+        `other` is placed as soon as the workloads `ended_first` have left. Takes no capacity. Returns False
+        if `other` does not fit.
         """
 
 

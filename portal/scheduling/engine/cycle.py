@@ -503,7 +503,10 @@ class _Decision:
         return tuple(sorted(names | self._state.preempting_for(workload_id)))
 
     def renew_reserved_starts(self) -> bool:
-        """Find new reserved starts from the first one overtaken by an owner. Returns False if none was."""
+        """Recompute reserved starts, beginning with the first that a quota owner overtook.
+
+        Returns whether any was overtaken.
+        """
         overtaken = [place for place, start in enumerate(self._reserved_starts) if start.overtaken]
         if not overtaken:
             return False

@@ -84,7 +84,7 @@ class TierCursor:
         return rank_of(place, self._usage.delay_ms(self._team)), key[4]
 
     def advance(self) -> None:
-        """Go on after the request that `head` has returned."""
+        """Move past the request that `head` has returned."""
         share, _, number = self._requests[0]
         keys = self._groups[number][1]
         self._seen[number] += 1

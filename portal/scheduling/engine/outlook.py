@@ -180,7 +180,7 @@ class Outlook:
 
     def _eta(self, request: Workload, shortfall: Shortfall) -> Eta:
         if self._shared:
-            eta = self.plan.insert(request, self._scheduler.pending.key_of(request))
+            eta = self.plan.eta_if_inserted(request, self._scheduler.pending.key_of(request))
         else:
             eta = self._etas[request.id] if self._etas is not None else self.plan.eta(request.id)
         if request.fallbacks:

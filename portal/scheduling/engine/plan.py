@@ -111,7 +111,9 @@ class Plan:
             return eta
         pending = self._scheduler.pending
         workload = pending.items[workload_id]
-        return self._tail().insert(workload, self._order.rank_now(workload.team, pending.key_of(workload)))
+        return self._tail().eta_at_rank(
+            workload, self._order.rank_now(workload.team, pending.key_of(workload))
+        )
 
     def by_choice(self, workload_id: str) -> tuple[Eta, ...]:
         """Return the ETAs of a request on each of its flavors; after `DEPTH` requests, on the first only."""
@@ -121,7 +123,7 @@ class Plan:
         """Return the ETAs of all pending requests by id."""
         return {**self._etas, **self._tail().etas()}
 
-    def insert(self, workload: Workload, key: Key) -> Eta:
+    def eta_if_inserted(self, workload: Workload, key: Key) -> Eta:
         """Return the ETA of an additional request that does not start at once.
 
         `key` is its queue key. The plan is unchanged.
@@ -129,7 +131,7 @@ class Plan:
         self._read_member(workload.team, workload.user)
         place = self._order.index_of(workload.team, key)
         if place == DEPTH:
-            return self._tail().insert(workload, self._order.rank_now(workload.team, key))
+            return self._tail().eta_at_rank(workload, self._order.rank_now(workload.team, key))
         left = self._left
         if place < len(self._slots):
             left = left.copy()

@@ -101,7 +101,7 @@ class Tail:
             self._etas = self._all_etas()
         return self._etas
 
-    def insert(self, workload: Workload, rank: Rank) -> Eta:
+    def eta_at_rank(self, workload: Workload, rank: Rank) -> Eta:
         """Return the ETA of an additional request with this rank, or of the one that has it."""
         never = self._slots.eta_if_impossible(workload)
         if never is not None:

@@ -365,7 +365,7 @@ def within_nominal(usage: Usage, workload: Workload, promised: PromisedAmounts |
 def stays_within(
     usage: Usage, team: str, amounts: Iterable[tuple[str, int]], promised: PromisedAmounts | None = None
 ) -> bool:
-    """Return the same as `within_nominal`, for amounts."""
+    """Return whether the team stays within nominal quota with `amounts` and what it has been promised."""
     node = usage.tree.teams[team]
     more = promised.get(team) if promised else None
     for resource, amount in amounts:

@@ -59,7 +59,7 @@ def _holder(resource: str, holder: Params) -> str:
     text = _("%(amount)s held by %(team)s") % {"amount": amount, "team": holder["team"]}
     if holder["until"]:
         until = format_clock(datetime.fromisoformat(holder["until"]), timezone.now())
-        text += _(", partly until about %(time)s") % {"time": until}
+        text += _(", some of it until about %(time)s") % {"time": until}
     if holder["idle"] > 0:
         idle = {
             "amount": format_amount(resource, holder["idle"]),
@@ -168,18 +168,19 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AdmissionCode.HOME_MOVING: Text(
         gettext_lazy("Your home folder is moving to %(node)s."),
-        gettext_lazy("The workspace starts there automatically. See progress on the Home folders page."),
+        gettext_lazy("The workspace starts there automatically. See the progress on the Home folders page."),
     ),
     AdmissionCode.HOME_ARCHIVED: Text(
         gettext_lazy("Your home folder is being archived or restored on %(node)s."),
         gettext_lazy(
-            "The workspace starts automatically afterwards. See progress in the archives of your home folder."
+            "The workspace starts automatically afterwards. See the progress on the page of your home "
+            "folder’s archives."
         ),
     ),
     AdmissionCode.HOME_AWAY: Text(
         gettext_lazy("Your home folder was archived on %(node)s because it was unused."),
         gettext_lazy(
-            "The workspace starts automatically once the folder is restored. See progress on the "
+            "The workspace starts automatically once the folder is restored. See the progress on the "
             "Home folders page."
         ),
     ),

@@ -48,7 +48,7 @@ class Group:
 
 
 def may_start(user: User) -> bool:
-    """Whether the user can start workspaces somewhere."""
+    """Return whether the user can start workspaces somewhere."""
     return not user.only_views
 
 
@@ -61,12 +61,12 @@ def sees_people(user: User) -> bool:
 
 
 def manages_team_templates_only(user: User) -> bool:
-    """Whether the user manages templates of a team only. The catalog is then in the group of the team."""
+    """Return whether the user manages only templates of teams. The catalog is then in the team's group."""
     return not user.sees_all and Role.OWNER in user.team_roles
 
 
 def works_with_gpus(user: User) -> bool:
-    """Whether the user reads the state of GPUs: a flavor with GPUs is offered to them, or they see all."""
+    """Return whether the user sees the state of GPUs: they can use a flavor with GPUs, or see everything."""
     return user.sees_all or catalog.flavors_for(user).filter(accelerator_count__gt=0).exists()
 
 

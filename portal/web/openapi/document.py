@@ -76,7 +76,7 @@ def complete(result: dict[str, Any], **_of_the_generator: Any) -> dict[str, Any]
 
 
 def _mark_any_json(schemas: dict[str, Any]) -> None:
-    """A schema that allows any JSON already allows null; `oneOf` would match null twice."""
+    """Simplify schemas that allow any JSON: they already allow null, which `oneOf` would match twice."""
     for definition in schemas.values():
         for field in definition.get("properties", {}).values():
             if {} in field.get("oneOf", ()):

@@ -184,7 +184,7 @@ def connections_notice() -> Notice:
 
 
 def simulated_notice(name: str, page_url: str) -> Notice:
-    """Placeholder page for simulated workspaces."""
+    """Show a placeholder page for simulated workspaces."""
     return Notice(
         200,
         "workspace_simulated",

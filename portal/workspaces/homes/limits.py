@@ -174,8 +174,8 @@ def _stop_growth(row: HomeUsage, now: datetime, grace: timedelta | None) -> None
         since = max(filter(None, (row.over_since, workspace.ready_at)), default=now)
         if now - since < grace:
             continue
-        growing = " and keeps growing" if grace < timedelta(seconds=settings.BERTH_HOME_GRACE_S) else ""
-        reason = f"its home folder is full{growing}: {amounts(row)}"
+        growth_note = " and keeps growing" if grace < timedelta(seconds=settings.BERTH_HOME_GRACE_S) else ""
+        reason = f"its home folder is full{growth_note}: {amounts(row)}"
         with contextlib.suppress(StateConflict), transaction.atomic():
             services.stop(
                 actor=SYSTEM,

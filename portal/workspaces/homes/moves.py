@@ -1,10 +1,10 @@
 """Moves of homes between nodes of a pool, requested by a person and carried out step by step.
 
-The old node serves the home for a ticket. The new node reads it for some seconds at a time and reports
-progress (`provisioning.node.home_moves`). Commands are sent under leases, so a crash costs at most one
-command. Once the new node holds a complete, compared copy, one transaction changes the place of the home;
-then the old node removes its copy. Until then workspaces of the owner cannot start there, and a move that
-fails or is cancelled leaves the home where it was.
+The old node serves the home to the holder of a ticket. The new node copies it in slices of a few seconds and
+reports progress (`provisioning.node.home_moves`). Commands are sent under leases, so a crash costs at most
+one command. Once the new node has a complete, verified copy, one transaction changes the home's node. Then
+the old node deletes its copy. Until that transaction, workspaces that use the home cannot start, and a move
+that fails or is cancelled leaves the home on the old node.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class OrphanSerializer(serializers.ModelSerializer[Orphan]):
         }
 
     def get_removed_at(self, row: Orphan) -> datetime | None:
-        """When it is removed automatically, or null for never."""
+        """Return when it is removed automatically, or null for never."""
         return selectors.automatic_removal_at(row)
 
 

@@ -54,7 +54,7 @@ def use(listener: socket.socket, control: socket.socket) -> None:
 
 
 def listen(app: Any, listener: socket.socket, control: socket.socket) -> None:
-    """In the event loop: accept connections, notify the agent, and answer its requests."""
+    """Accept connections, notify the agent, and answer its requests. Runs in the event loop."""
     listener.setblocking(False)
     control.setblocking(False)
     traffic, handle = Traffic(), app.http_server.handle_stream

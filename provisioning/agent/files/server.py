@@ -163,7 +163,7 @@ class Server:
         return {}
 
     def receive(self, request: dict[str, Any], read: Callable[[int], bytes]) -> dict[str, Any]:
-        """Answer a request about an incoming home. Raises as `home_receive` does."""
+        """Answer a request about an incoming home. Raises like `home_receive`."""
         assert self.incoming is not None
         with self._receiving:
             if request["do"] == "take":

@@ -109,8 +109,8 @@ class Tree:
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def place(self, path: str) -> Iterator[tuple[int, str]]:
-        """Yield the open parent folder of a path and the path's last name."""
+    def open_parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the parent folder of a path; yield its descriptor and the path's last name."""
         names = parts_of(path)
         if not names:
             raise FileRequestRefused("bad_name")
@@ -146,7 +146,7 @@ class Tree:
         """Return the kind of an entry. Raises `FileRequestRefused`."""
         if not path:
             return "folder"
-        with self.place(path) as (descriptor, name):
+        with self.open_parent(path) as (descriptor, name):
             row = self._row(descriptor, name)
         if row is None:
             raise FileRequestRefused("not_found", wire(name))
@@ -154,7 +154,7 @@ class Tree:
 
     def open_file(self, path: str) -> tuple[int, os.stat_result, str]:
         """Open a regular file for reading; return descriptor, stat result and name. Refuses anything else."""
-        with self.place(path) as (descriptor, name):
+        with self.open_parent(path) as (descriptor, name):
             # Without O_NONBLOCK, opening a pipe blocks until it has a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             if not stat.S_ISREG(self._mode(descriptor, name)):
@@ -176,7 +176,7 @@ class Tree:
             raise refused(error, name) from error
 
     def make_folder(self, path: str) -> None:
-        with self.place(path) as (descriptor, name):
+        with self.open_parent(path) as (descriptor, name):
             try:
                 os.mkdir(name, 0o755, dir_fd=descriptor)
             except OSError as error:
@@ -186,12 +186,12 @@ class Tree:
         """Rename or move an entry. Never replaces an existing one."""
         if to == path or to.startswith(f"{path}/"):
             raise FileRequestRefused("exists" if to == path else "bad_name")
-        with self.place(path) as (source, name), self.place(to) as (target, new):
+        with self.open_parent(path) as (source, name), self.open_parent(to) as (target, new):
             move(source, name, target, new)
 
     def delete(self, path: str) -> None:
         """Delete an entry. A folder disappears immediately; `clear` removes its contents."""
-        with self.place(path) as (descriptor, name):
+        with self.open_parent(path) as (descriptor, name):
             if not stat.S_ISDIR(self._mode(descriptor, name)):
                 try:
                     os.unlink(name, dir_fd=descriptor)

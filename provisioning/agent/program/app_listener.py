@@ -100,7 +100,7 @@ def read_counter(path: str) -> int | None:
 
 
 def become_relay(listener: int, port: int, lifeline: int, passed: memoryview | None = None) -> None:
-    """In a child: run `relay.py` without other descriptors, especially the lock of the workspace.
+    """Run `relay.py` in a child, without other descriptors, especially the lock of the workspace.
 
     Never returns.
     """

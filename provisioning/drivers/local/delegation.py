@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 LEAF = "worker"
-ATTEMPTS = 20
+MAX_ATTEMPTS = 20
 _MARKS = ("user.delegate", "trusted.delegate")
 
 
@@ -80,7 +80,7 @@ def parent_groups(root: Path) -> list[ParentGroup]:
 def vacate(group: Path) -> None:
     """Move every process of the group itself into its leaf. Raises `OSError` if some cannot be moved."""
     leaf = group / LEAF
-    for _ in range(ATTEMPTS):  # processes forked meanwhile start in the group too
+    for _ in range(MAX_ATTEMPTS):  # processes forked meanwhile start in the group too
         pids = (group / "cgroup.procs").read_text().split()
         if not pids:
             return

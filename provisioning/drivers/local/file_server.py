@@ -39,7 +39,7 @@ CPU_MILLI = 1000
 MEMORY_MIB = 256
 TIMEOUT_S = 15.0
 STREAM_TIMEOUT_S = 40.0
-TRIES = 5
+MAX_TRIES = 5
 MAX_ANSWER = 4 << 20
 HOST = "files"
 INCOMING, ARCHIVES = ".moving-", ".archives-"
@@ -87,7 +87,7 @@ class FileServers:
         """
         folder = self._folder(home)
         problem: Exception | None = None
-        for attempt in range(TRIES):
+        for attempt in range(MAX_TRIES):
             with folder.operation() as lock:
                 if not folder.alive():
                     self._start(home, folder, lock)

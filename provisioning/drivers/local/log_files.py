@@ -12,7 +12,7 @@ from provisioning.drivers.local.state import READ_MAX_BYTES, WorkspaceDir
 from provisioning.log_pieces import PIECE_BYTES, last_lines, lines_from
 from provisioning.types import LogPiece
 
-TRIES = 3
+MAX_TRIES = 3
 MARK_MAX_BYTES = 100
 MAX_POSITION = 10**11
 """Beyond any real log; a larger mark was not written by an agent."""
@@ -30,7 +30,7 @@ class _File:
 
 def read_log(folder: WorkspaceDir, *, after: int | None, tail_lines: int, whole: bool) -> LogPiece:
     """See `Driver.read_log`. Reads the log of the start that is on disk."""
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         with contextlib.ExitStack() as stack:
             older = _open_regular(stack, folder.run / "app.log.1")
             newer = _open_regular(stack, folder.app_log)

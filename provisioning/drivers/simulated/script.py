@@ -146,7 +146,7 @@ class Topology:
 
     @classmethod
     def parse(cls, config: Mapping[str, JsonScalar]) -> Topology:
-        """Raises `InvalidConfig`."""
+        """Parse the nodes and GPUs of a pool's configuration. Raises `InvalidConfig`."""
         read = _Reader(config)
         model = read.text("model", "H100").removeprefix("Simulated ").strip()
         if not model or len(model) > 60:
@@ -214,7 +214,7 @@ class Script:
 
     @classmethod
     def parse(cls, config: Mapping[str, JsonScalar]) -> Script:
-        """Raises `InvalidConfig`."""
+        """Parse the timing of a pool's configuration. Raises `InvalidConfig`."""
         read = _Reader(config)
         crash_after_s = None
         if config.get("crash_after_s") is not None:
@@ -272,7 +272,7 @@ class FaultyDevices:
 
     @classmethod
     def parse(cls, config: Mapping[str, JsonScalar]) -> FaultyDevices:
-        """Raises `InvalidConfig`."""
+        """Parse the faulty devices of a pool's configuration. Raises `InvalidConfig`."""
         read = _Reader(config)
         devices: dict[str, frozenset[str]] = {}
         for kind in cls.KINDS:

@@ -52,7 +52,7 @@ _ORDER: Mapping[TargetState, tuple[Call, Call]] = {
     TargetState.SUSPENDED: (Call.LOCK, Call.CHECKPOINT),
     TargetState.RUNNING: (Call.RESTORE, Call.UNLOCK),
 }
-_END: Mapping[TargetState, ProcessState] = {
+_FINAL_STATES: Mapping[TargetState, ProcessState] = {
     TargetState.SUSPENDED: ProcessState.CHECKPOINTED,
     TargetState.RUNNING: ProcessState.RUNNING,
 }
@@ -80,4 +80,4 @@ def end_of(states: Mapping[int, ProcessState]) -> TargetState | None:
     counted = {state for state in states.values() if state is not ProcessState.NONE}
     if not counted:
         return TargetState.RUNNING
-    return next((goal for goal, state in _END.items() if counted == {state}), None)
+    return next((goal for goal, state in _FINAL_STATES.items() if counted == {state}), None)

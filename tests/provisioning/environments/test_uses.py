@@ -54,7 +54,7 @@ def test_starting_process_is_checked_again(proc: Path, monkeypatch: pytest.Monke
     assert uses.in_use(FOLDER)
 
 
-@pytest.mark.parametrize(("program", "looks"), [(True, uses.ATTEMPTS), (False, 0)])
+@pytest.mark.parametrize(("program", "looks"), [(True, uses.MAX_ATTEMPTS), (False, 0)])
 def test_process_without_arguments_does_not_block(
     proc: Path, monkeypatch: pytest.MonkeyPatch, program: bool, looks: int
 ) -> None:

@@ -40,15 +40,15 @@ class NodePlacer:
         self.held[workload.id] = (placement, request)
 
     def fits_beside(
-        self, reserved: Workload, excluded: Sequence[str], other: Workload, left: Sequence[str]
+        self, reserved: Workload, ended: Sequence[str], other: Workload, ended_first: Sequence[str]
     ) -> bool:
         request = self.request(other)
-        with self.without(left):
+        with self.without(ended_first):
             placement = self.cluster.find(request)
             if placement is None:
                 return False
             self.cluster.commit(placement, request)
-            with self.without([name for name in excluded if name not in left]):
+            with self.without([name for name in ended if name not in ended_first]):
                 fits = self.cluster.find(self.request(reserved)) is not None
             self.cluster.release(placement, request)
         return fits

@@ -191,7 +191,7 @@ def test_additional_request_in_a_plan_equals_a_new_plan(depth, snapshot):
         return
     with mock.patch.object(plan, "DEPTH", depth):
         key = with_it.pending.key_of(request)
-        assert without.plan.insert(request, key) == whole.plan.eta(request.id)
+        assert without.plan.eta_if_inserted(request, key) == whole.plan.eta(request.id)
 
 
 @pytest.mark.parametrize("depth", [0, 2])

@@ -58,7 +58,7 @@ class Migration(migrations.Migration):
                 ('at', models.DateTimeField(db_index=True, help_text='When it happened.')),
                 ('actor', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='events', to=settings.AUTH_USER_MODEL)),
                 ('actor_label', models.CharField(max_length=80)),
-                ('kind', models.CharField(db_index=True, help_text='Type of the event, as `workspace.started`.', max_length=60)),
+                ('kind', models.CharField(db_index=True, help_text='Type of the event, such as `workspace.started`.', max_length=60)),
                 ('workspace', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='events', to='workspaces.workspace')),
                 ('team', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='events', to='accounts.team')),
                 ('pool', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='events', to='inventory.pool')),

@@ -41,7 +41,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--link",
             action="store_true",
-            help="show a link where the administrator chooses a password, until it is set",
+            help="show a link to choose the administrator's password, until the password is set",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -61,7 +61,7 @@ class Pool(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, validators=[slug_validator])
     name = models.CharField(max_length=80)
-    driver = models.CharField(max_length=40, help_text="Driver of the pool, as `local` or `kubernetes`.")
+    driver = models.CharField(max_length=40, help_text="Driver of the pool, such as `local` or `kubernetes`.")
     config = models.JSONField(default=dict, blank=True)
     simulated = models.BooleanField(default=False, editable=False)
     enabled = models.BooleanField(default=True)
@@ -241,12 +241,12 @@ class Device(models.Model):
         help_text="UUID of the GPU of a MIG instance; empty for a whole GPU.",
     )
     mig_mode = models.BooleanField(default=False, help_text="Whether it is partitioned into MIG instances.")
-    mig_profile = models.CharField(max_length=40, blank=True, help_text="MIG profile, as `1g.10gb`.")
+    mig_profile = models.CharField(max_length=40, blank=True, help_text="MIG profile, such as `1g.10gb`.")
     mig_start = models.IntegerField(default=-1)
     island = models.CharField(max_length=40, blank=True)
     numa = models.IntegerField(default=-1)
     compute_capability = models.CharField(
-        max_length=8, blank=True, help_text="CUDA compute capability, as `9.0`; empty if unknown."
+        max_length=8, blank=True, help_text="CUDA compute capability, such as `9.0`; empty if unknown."
     )
     facts = models.JSONField(default=dict, blank=True)
     cordoned = models.BooleanField(

@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
                 ('endpoint', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='webhooks.endpoint')),
                 ('entry_id', models.PositiveBigIntegerField(blank=True, null=True)),
-                ('type', models.CharField(help_text='Type of the event, as `workspace.started`.', max_length=60)),
+                ('type', models.CharField(help_text='Type of the event, such as `workspace.started`.', max_length=60)),
                 ('payload', models.JSONField(help_text='The JSON that is sent.')),
                 ('state', models.CharField(choices=[('pending', 'Pending'), ('delivered', 'Delivered'), ('failed', 'Given up')], default='pending', max_length=10)),
                 ('attempt_count', models.PositiveSmallIntegerField(default=0)),

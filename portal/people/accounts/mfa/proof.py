@@ -41,7 +41,7 @@ class ProofTooOld(PortalError):
     title = "Confirm that it is you"
 
 
-def note(request: HttpRequest) -> None:
+def record_proof(request: HttpRequest) -> None:
     """Record that the user of this session has just proven their identity."""
     request.session[PROVEN_AT] = time.time()
 
@@ -110,7 +110,7 @@ def confirm(request: HttpRequest) -> None:
         attempts.code(request, user, data["confirm_code"])
     else:
         attempts.password(request, user, data.get("confirm_password", ""))
-    note(request)
+    record_proof(request)
 
 
 def confirmation_page(request: HttpRequest, *, problem: str, action: str) -> HttpResponse:

@@ -96,8 +96,8 @@ def change_cohort(
     everything = _locked()
     name = strip_nul(name).strip()
     if not name or len(name) > MAX_NAME:
-        length = Reason(QuotaCode.COHORT_NAME_LENGTH, {"max": MAX_NAME})
-        raise InvalidInput(Reason(QuotaCode.COHORT_NAMELESS), errors={"name": [length]})
+        name_too_long = Reason(QuotaCode.COHORT_NAME_LENGTH, {"max": MAX_NAME})
+        raise InvalidInput(Reason(QuotaCode.COHORT_NAMELESS), errors={"name": [name_too_long]})
     row = everything.get(cohort.pk)
     if row is None:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))

@@ -55,8 +55,8 @@ def clean_resource(resource: str) -> str:
     if not resources.is_resource(name):
         raise _field_error("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name}))
     if len(name) > MAX_NAME:
-        length = Reason(QuotaCode.RESOURCE_NAME_LENGTH, {"max": MAX_NAME})
-        raise InvalidInput(Reason(QuotaCode.RESOURCE_NAME_TOO_LONG), errors={"resource": [length]})
+        name_too_long = Reason(QuotaCode.RESOURCE_NAME_LENGTH, {"max": MAX_NAME})
+        raise InvalidInput(Reason(QuotaCode.RESOURCE_NAME_TOO_LONG), errors={"resource": [name_too_long]})
     return name
 
 

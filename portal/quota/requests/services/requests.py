@@ -118,10 +118,10 @@ def create_request(
 def ask_to_start(
     *, actor: User, order: WorkspaceOrder, idempotency_key: str = "", **arguments: Any
 ) -> QuotaRequest:
-    """Request as `create_request` (which takes `arguments`), with a workspace that starts after approval.
+    """Create a request like `create_request`, with a workspace that starts after approval.
 
-    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises as
-    `create_request` and as creating a workspace, and `StateConflict` if no approval is needed.
+    Creating a workspace with the same order and `idempotency_key` then returns this one. Raises like
+    `create_request` and like creating a workspace, and `StateConflict` if no approval is needed.
     """
     waiting = workspaces.create(
         actor=actor, order=order, idempotency_key=idempotency_key, unapproved=True

@@ -35,7 +35,7 @@ def check(
     if isinstance(amount, bool) or not isinstance(amount, int) or amount <= 0:
         problems["amount"] = [Reason(RequestCode.AMOUNT_NOT_POSITIVE)]
     if until is not None and until <= timezone.now():
-        problems["until"] = [Reason(RequestCode.UNTIL_IN_FUTURE)]
+        problems["until"] = [Reason(RequestCode.UNTIL_NOT_IN_FUTURE)]
     if until is not None and kind == RequestKind.LEDGER:
         problems["until"] = [Reason(RequestCode.HOURS_HAVE_NO_END)]
     if not note:

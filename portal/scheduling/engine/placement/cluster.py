@@ -147,7 +147,7 @@ class Cluster:
     def find(
         self, request: ResourceRequest, *, repartition: bool = False, new_home: bool = False
     ) -> Placement | None:
-        """Return the placement as `decide` does, or None, without computing reasons.
+        """Return the placement like `decide`, or None, without computing reasons.
 
         With `new_home`, the request brings a home that stays on the node.
         """

@@ -35,7 +35,7 @@ def devices_with_room(
 
 
 def _instances(node: NodeCapacity, accelerators: AcceleratorRequest, *, repartition: bool) -> int:
-    """Bisects: a larger number never fits where a smaller one does not."""
+    """Return how many instances fit, found by bisection: if a number does not fit, no larger one does."""
     least, beyond = 0, MAX_INSTANCES + 1
     while beyond - least > 1:
         count = (least + beyond) // 2

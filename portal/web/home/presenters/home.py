@@ -20,7 +20,7 @@ from portal.workspaces.models import Workspace
 
 @dataclass(frozen=True, slots=True)
 class LastChoice:
-    """The last choice with its current verdict."""
+    """The user's most recent setup with its current verdict."""
 
     template: Template
     flavor: Flavor
@@ -31,8 +31,8 @@ class LastChoice:
     @property
     def verdict_line(self) -> str:
         if self.verdict.outcome is Outcome.FITS_NOW:
-            return _("Your last choice can start now.")
-        return _("Your last choice would have to wait. %(why)s") % {"why": self.verdict.message}
+            return _("Your most recent setup can start now.")
+        return _("Your most recent setup would have to wait. %(why)s") % {"why": self.verdict.message}
 
 
 def join_page_data(actor: User) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def join_page_data(actor: User) -> dict[str, Any]:
 
 
 def last_choice(actor: User, last: Workspace | None) -> LastChoice | None:
-    """Return the last choice with its verdict, or `None` if it is no longer possible."""
+    """Return the most recent setup with its verdict, or `None` if it is no longer possible."""
     if last is None:
         return None
     environment = software.environment_to_repeat(last)

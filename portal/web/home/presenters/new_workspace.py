@@ -82,7 +82,7 @@ class TemplateCard:
 
 @dataclass(frozen=True, slots=True)
 class NewWorkspaceChoice:
-    """The current state of the form of a new workspace. `last` is the actor's last choice.
+    """The current state of the form of a new workspace. `last` is the actor's most recent setup.
 
     `teams` may be charged. `git_missing`: no node can clone a repository.
     """
@@ -194,7 +194,7 @@ def choice(
 ) -> NewWorkspaceChoice:
     """Return the form with these slugs chosen.
 
-    Empty or unknown ones use the last choice, else a usable entry. `expected_s` is the expected time in
+    Empty or unknown ones use the most recent setup, else a usable entry. `expected_s` is the expected time in
     seconds, if given. `find` limits templates and flavors to those with these words and the chosen ones; at
     most `CARDS` of each are shown. `environment` is empty for the template's own, and `None` for the last
     choice.
@@ -344,7 +344,7 @@ def _flavor_field(
     """Return the flavors with verdicts for the environment of this digest, one of them chosen."""
     choosable = offers.choosable_flavors(preferences.actor, team)
     flavors, left_out = _visible_entries(choosable, preferences.find, _first_preference(preferences.flavors))
-    sized = offers.flavor_offers(
+    flavor_offers = offers.flavor_offers(
         template,
         team,
         preferences.actor,
@@ -352,10 +352,10 @@ def _flavor_field(
         flavors=flavors,
         environment=environment,
     )
-    chosen = _choose_flavor(preferences, sized)
+    chosen = _choose_flavor(preferences, flavor_offers)
     alternatives: list[Flavor] = []
     if chosen is not None and chosen.verdict.outcome is not Outcome.FITS_NOW:
-        alternatives = [offer.flavor for offer in offers.alternatives(sized, chosen.flavor)]
+        alternatives = [offer.flavor for offer in offers.alternatives(flavor_offers, chosen.flavor)]
     without_gpu = with_home = None
     if chosen is not None and team is not None:
         requested: dict[str, Any] = {
@@ -375,16 +375,16 @@ def _flavor_field(
             verdict=offer.verdict,
             chosen=offer is chosen,
         )
-        for offer in sized
+        for offer in flavor_offers
     ]
     return _FlavorField(cards, alternatives, without_gpu, with_home, left_out)
 
 
 def _choose_flavor(
-    preferences: _Preferences, sized: Sequence[offers.FlavorOffer]
+    preferences: _Preferences, flavor_offers: Sequence[offers.FlavorOffer]
 ) -> offers.FlavorOffer | None:
     """Return the requested flavor, else the last one, else one that starts now."""
-    by_slug = {offer.flavor.slug: offer for offer in sized}
+    by_slug = {offer.flavor.slug: offer for offer in flavor_offers}
     # A flavor that needs approval is never chosen by default.
     choosable = [
         slug

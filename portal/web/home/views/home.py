@@ -1,4 +1,4 @@
-"""The home page: workspaces, a button that repeats the last choice, and free capacity."""
+"""The home page: workspaces, a button that repeats the most recent setup, and free capacity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ YEAR_S = 365 * 24 * 3600
 @require_safe
 @never_cache
 def home(request: SignedInRequest) -> HttpResponse:
-    """Show the user's workspaces, a button that repeats the last choice, and free capacity."""
+    """Show the user's workspaces, a button that repeats the most recent setup, and free capacity."""
     user = request.user
     if requests_element(request, "capacity"):
         free = {

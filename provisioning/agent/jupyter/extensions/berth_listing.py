@@ -16,7 +16,7 @@ from jupyter_server.services.contents.manager import (  # type: ignore[import-no
 from jupyter_server.utils import ensure_async  # type: ignore[import-not-found]
 from tornado import web  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 
 
 def retry_folder_listing(manager: Any) -> None:
@@ -25,7 +25,7 @@ def retry_folder_listing(manager: Any) -> None:
 
     @functools.wraps(get)
     async def get_with_retries(path: str, *args: Any, **kwargs: Any) -> Any:
-        for _ in range(ATTEMPTS - 1):
+        for _ in range(MAX_ATTEMPTS - 1):
             try:
                 return await ensure_async(get(path, *args, **kwargs))
             except web.HTTPError as error:

@@ -31,7 +31,7 @@ _NARROW: Mapping[str, float] = {"fp16": 2.0**-10, "bf16": 2.0**-7}
 
 
 def mix64(index: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Same as in common.cuh."""
+    """Return the same value as `mix64` in common.cuh."""
     with np.errstate(over="ignore"):
         z = index * np.uint64(_GOLDEN) + np.uint64(seed & 0xFFFFFFFFFFFFFFFF)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
