@@ -24,6 +24,8 @@ class Body:
 @pytest.fixture
 def body(monkeypatch: pytest.MonkeyPatch) -> Iterator[weakref.ref[Body]]:
     monkeypatch.setattr(web_memory, "RELEASE_AFTER_S", 0.01)
+    # Tests of the scheduler in this process may have left one due.
+    monkeypatch.setattr("portal.scheduling.pauses.collect_if_due", lambda: None)
     gc.disable()
     yield weakref.ref(Body())
     gc.enable()
