@@ -122,7 +122,7 @@ def _state(team: Team) -> str:
 
 
 def _summary(contents: dict[str, Any]) -> str:
-    """Return what ends with the team, such as `members 2, tokens 1`."""
+    """Return what is deleted with the team, such as `members 2, tokens 1`."""
     parts = [f"{name.replace('_', ' ')} {contents[name]}" for name in PARTS if contents[name]]
     parts += ["GPU-hours"] if contents["has_gpu_hours"] else []
     parts += ["budget"] if contents["has_budget"] else []

@@ -1,4 +1,4 @@
-"""Health checks for people, load balancers and the supervisor, and authorization of large bodies."""
+"""Health checks for people, load balancers and the supervisor, and authorization of large request bodies."""
 
 from __future__ import annotations
 

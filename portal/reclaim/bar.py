@@ -24,7 +24,7 @@ from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.gateway.summary import summary_of
 from portal.workspaces.models import Workspace
 
-NEAR = timedelta(hours=24)
+EXTENSION_WINDOW = timedelta(hours=24)
 """Time before the end from which the button works, so that a loop in a page cannot flood the audit log."""
 
 
@@ -40,7 +40,7 @@ def describe(external_name: str) -> dict[str, Any] | None:
     life = presenters.life_of(workspace, None) if workspace is not None else None
     if life is None or life.stops_at is None:
         return {**summary, "ends": None}
-    near = life.stops_at - timezone.now() <= NEAR
+    near = life.stops_at - timezone.now() <= EXTENSION_WINDOW
     button = ""
     if life.idle:
         button = _("Keep for %(time)s") % {"time": life.kept_for}
@@ -77,9 +77,10 @@ def extend(external_name: str, user_id: str) -> tuple[int, dict[str, Any]]:
             keeping.keep_workspace(actor=user, workspace_id=workspace.pk)
             return 200, {"ends_at": None}
         ends_at = workspace.runs_until
-        if ends_at is not None and ends_at - timezone.now() > NEAR:
+        if ends_at is not None and ends_at - timezone.now() > EXTENSION_WINDOW:
             reason = Reason(
-                LifetimeCode.NOT_NEAR_ITS_END, {"name": workspace.name, "near_s": NEAR.days * 86_400}
+                LifetimeCode.NOT_NEAR_ITS_END,
+                {"name": workspace.name, "near_s": EXTENSION_WINDOW.days * 86_400},
             )
             raise StateConflict(reason)
         seconds = extending.extension_step_s(workspace) or extending.OFFERED_S

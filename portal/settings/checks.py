@@ -1,4 +1,4 @@
-"""Errors in settings that stop the start. Each names the variable and what to write instead.
+"""Checks of settings; an error prevents the start. Each names the variable and what to write instead.
 
 Every function raises `ImproperlyConfigured`.
 """

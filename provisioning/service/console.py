@@ -57,7 +57,7 @@ class Step:
 
 
 class Console:
-    """Writes lines. A closed terminal never stops the portal."""
+    """Writes lines, and ignores write errors: a closed terminal must not stop the portal."""
 
     def __init__(self, stream: TextIO | None = None, errors: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout

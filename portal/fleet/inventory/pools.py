@@ -1,4 +1,4 @@
-"""Writes existing pools: change, retire, restore, delete."""
+"""Services to change, retire, restore and delete existing pools."""
 
 from __future__ import annotations
 

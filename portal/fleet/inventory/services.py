@@ -277,7 +277,9 @@ def _node_offline(pool: Pool, node: Node) -> None:
 def expect_node(
     *, actor: User | SystemActor, pool: Pool, name: str, location: Mapping[str, str] | None = None
 ) -> Node:
-    """Create or reset the node of a machine that has joined: offline until its first inventory, due now.
+    """Create or reset the node of a machine that has joined.
+
+    It is offline until its first inventory, which is due at once.
 
     A `location` as in `locations` replaces an earlier one. Requires a transaction. Raises `InvalidInput`.
     """

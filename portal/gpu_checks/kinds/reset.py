@@ -55,7 +55,7 @@ class ResetHandler(KindHandler):
         CheckVerdict.INCONCLUSIVE: StateBadge(_("Not done"), "circle-dashed", "wait"),
     }
     running_title = _("Resetting")
-    open_text = _("Starts when no other check runs on the node. Takes up to 2 minutes.")
+    open_text = _("Starts when no other check is running on the node. Takes up to 2 minutes.")
     simulated_text = _("This device is simulated. Nothing is reset.")
 
     def deadline_s(self, run: GpuCheckRun) -> float:

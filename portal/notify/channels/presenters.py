@@ -75,10 +75,10 @@ def deleting_question(channel: Channel) -> dict[str, Any]:
     """Return the context of the confirmation to delete a channel."""
     return {
         "title": _("Delete the channel “%(name)s”?") % {"name": channel.name},
-        "loses": [_("notices to this channel"), _("the list of sent messages")],
+        "loses": [_("notices to this channel"), _("Berth's list of sent messages")],
         "stays": [
             _("the notices in the portal"),
-            _("messages that were sent"),
+            _("messages already delivered to the channel"),
         ],
         "yes": _("Delete channel"),
     }

@@ -185,7 +185,7 @@ def require_role_for(user: User, role: str) -> None:
 def is_last_administrator(user: User) -> bool:
     """Return whether `user` is the only administrator who can sign in with a password.
 
-    Administrators who sign in by a provider do not count, because a provider can become unavailable.
+    Administrators who sign in through a provider do not count, because a provider can become unavailable.
     """
     if not user.administers:
         return False

@@ -77,7 +77,7 @@ def apply_changed_rules() -> int:
 
 
 def _rules() -> Provider:
-    """Return SCIM's own rules together with those of the provider that its users sign in by."""
+    """Return SCIM's own rules together with those of the provider through which its users sign in."""
     scim = registry.scim()
     provider_rules = registry.provider_by_id(scim.provider).rules if scim.provider else ()
     return Provider(id=SOURCE, name=SOURCE, rules=(*scim.rules, *provider_rules))

@@ -142,10 +142,11 @@ def _text_query(condition: Comparison, column: AttributeLookup) -> Q:
         return empty
     if not isinstance(value, str):
         raise _unsupported(condition)
-    loose = "i" if column.kind is Kind.TEXT else ""
+    case_prefix = "i" if column.kind is Kind.TEXT else ""
     lookup = {
-        "eq": f"{loose}exact", "ne": f"{loose}exact", "co": f"{loose}contains", "sw": f"{loose}startswith",
-        "ew": f"{loose}endswith", "gt": "gt", "ge": "gte", "lt": "lt", "le": "lte",
+        "eq": f"{case_prefix}exact", "ne": f"{case_prefix}exact", "co": f"{case_prefix}contains",
+        "sw": f"{case_prefix}startswith", "ew": f"{case_prefix}endswith",
+        "gt": "gt", "ge": "gte", "lt": "lt", "le": "lte",
     }[condition.operator]  # fmt: skip
     query = Q(**{f"{column.lookup}__{lookup}": value})
     return ~query if condition.operator == "ne" else query

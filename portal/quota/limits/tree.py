@@ -161,7 +161,7 @@ class QuotaTree:
             node.change(resource, -amount)
 
     def shortfall(self, team: str, amounts: Amounts) -> str:
-        """Return the first resource of which the team cannot use that much more, or an empty string."""
+        """Return the first resource of which the team can use less than its amount, or an empty string."""
         node = self.teams[team]
         for resource, amount in amounts.items():
             if amount > 0 and node.available(resource) < amount:

@@ -37,9 +37,9 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStop:
-    """A replayed stop, or with `released` the release of GPUs only.
+    """A stop that the policies would have made; with `released`, only the GPUs are released.
 
-    `freed_s` lasts until it was used again, or actually stopped.
+    `freed_s`: seconds from then until the workspace was used again or really stopped.
     """
 
     at_s: float

@@ -112,7 +112,7 @@ def order_by_turns(groups: Groups, usage: Usage) -> Iterator[tuple[Key, str]]:
 
 
 def key_by_turn(group: Group, key: Key, groups: Groups, usage: Usage) -> Key:
-    """Return the place in its tier that a request has by current use."""
+    """Return the place of a request in its tier if members with less current use go first."""
     own = _share(usage, group)
     before = 0
     for other, keys in groups:

@@ -82,13 +82,13 @@ def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:
         (_("Needs"), str(values.get("program") or "")),
         (_("Variables"), ", ".join(variables) if isinstance(variables, dict) else ""),
         (_("Clones"), str(values.get("git_url") or "")),
-        (_("Ready when"), _ready(str(values.get("ready_path") or ""), timeout)),
+        (_("Ready when"), _ready_text(str(values.get("ready_path") or ""), timeout)),
         (_("Opens"), str(values.get("open_path") or "")),
     ]
     return [(label, text) for label, text in facts if text]
 
 
-def _ready(path: str, timeout_s: Any) -> str:
+def _ready_text(path: str, timeout_s: Any) -> str:
     if not path or not isinstance(timeout_s, int):
         return path
     return _("%(path)s answers, within %(time)s") % {"path": path, "time": format_duration(timeout_s)}

@@ -1,4 +1,4 @@
-"""Texts of the reasons about files of a home."""
+"""Messages of the reason codes of home files."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ AT_ONCE = frozenset({OrphanKind.WORKSPACE, OrphanKind.PROCESS, OrphanKind.CONTRO
 
 
 def orphans(actor: User) -> QuerySet[Orphan]:
-    """Return existing and recently ended orphans, except those that have an owner by now."""
+    """Return orphans that exist or were recently removed, except those that now have an owner."""
     require_see_all(actor)
     keys = {key_of(row): row.pk for row in Orphan.objects.filter(state__in=THERE)}
     return Orphan.objects.select_related("pool").exclude(pk__in=[keys[key] for key in owned(keys)])

@@ -264,7 +264,7 @@ class Tree:
                 continue
 
     def sweep(self, descriptor: int) -> None:
-        """Remove remains of uploads into a folder that were interrupted hours ago."""
+        """Remove what uploads into a folder left when they were interrupted hours ago."""
         with contextlib.suppress(OSError):
             for name in os.listdir(descriptor):
                 if name.startswith(UPLOAD):

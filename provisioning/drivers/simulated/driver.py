@@ -1,7 +1,7 @@
 """A pool of simulated nodes and devices. No process runs; states depend on time only.
 
-Capacity is really checked: a placement that would allocate a device, or CPU or memory of a node, twice is
-refused with `NoCapacity` and recorded in `over_grants()`. Tests use this to find schedulers that place twice.
+Capacity is enforced: a placement that would allocate a device, or CPU or memory of a node, twice is refused
+with `NoCapacity` and recorded in `over_grants()`. Tests use this to find schedulers that allocate twice.
 """
 
 from __future__ import annotations

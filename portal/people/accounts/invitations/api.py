@@ -1,4 +1,4 @@
-"""REST API of invitations of many people to a team."""
+"""REST API for inviting many people to a team."""
 
 from __future__ import annotations
 

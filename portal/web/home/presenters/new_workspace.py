@@ -122,7 +122,7 @@ class NewWorkspaceChoice:
 
     @property
     def runs_in(self) -> str:
-        """The name of the environment that a start takes."""
+        """The name of the environment in which the workspace would run."""
         return next((environment.taken for environment in self.environments if environment.chosen), "")
 
     @property
@@ -423,7 +423,7 @@ def _visible_entries(entries: list[E], find: str, chosen: str) -> tuple[list[E],
 def _runs_in(
     template: Template, default: software.Software, on_nodes: str, state_texts: Mapping[str, str]
 ) -> str:
-    """Return the environment that a start takes, and the state of the template's own unless it is ready.
+    """Return the environment in which it would run, and the state of the template's own unless it is ready.
 
     `on_nodes` names the software of the nodes. Empty for a template without an environment.
     """
