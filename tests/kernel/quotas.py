@@ -104,7 +104,7 @@ def held(pool: Pool, homes: Path) -> Path:
         path.chmod(0o711)
     os.chown(home, USER, USER)
     pool.driver.inventory()
-    assert pool.driver.quotas.enforce("analysts/ada") is not None
+    assert pool.driver.quotas.limit_home("analysts/ada") is not None
     return home
 
 
@@ -117,7 +117,7 @@ def test_size_limit_is_enforced(pool: Pool, homes: Path, held: Path) -> None:
     neighbour = homes / "analysts" / "ben"
     neighbour.mkdir()
     os.chown(neighbour, USER, USER)
-    pool.driver.quotas.enforce("analysts/ben")
+    pool.driver.quotas.limit_home("analysts/ben")
     assert record_of(pool).project != record_of(pool, "analysts/ben").project
     assert full in by_a_user(neighbour, *FILL).stderr
     assert by_a_user(held, "sh", "-c", "echo x > note").returncode == 0
@@ -198,7 +198,7 @@ def test_home_keeps_its_project_id_until_deleted(pool: Pool, homes: Path) -> Non
     first, second = record_of(pool, "a/one").project, record_of(pool, "a/two").project
     assert first != second
     reopened = HomeQuotas(pool.driver.base, homes)
-    assert reopened.enforce("a/one") == record_of(pool, "a/one"), "another process finds the same"
+    assert reopened.limit_home("a/one") == record_of(pool, "a/one"), "another process finds the same"
     assert pool.driver.delete_home(team="a", owner="one")
     # XFS accounts for deletions with a delay.
     subprocess.run(["sync", "-f", homes], check=True)

@@ -96,6 +96,9 @@ def masked_files() -> tuple[str, ...]:
 def probe(base: Path | None = None) -> SandboxProbe:
     """Return the available isolation. Success is cached by this process; a failure is retried after a minute.
 
+    What has worked in this process stays: a shortage of processes or memory during a retry must not weaken
+    the isolation of the next workspace. If it has really stopped working, starts fail.
+
     `base` is the local driver's folder. Probes create folders there and remove those of killed probes. Raises
     `InvalidSpec` if this node's user ids are not a range.
     """
@@ -116,7 +119,26 @@ def probe(base: Path | None = None) -> SandboxProbe:
         result = replace(result, gvisor=path_of_runsc, gvisor_reason=error)
     else:
         result = replace(result, gvisor_reason=result.reason)
+    if cached:
+        result = _keep_proven(result, cached[1])
     _known[path, uid_range] = (time.monotonic(), result)
+    return result
+
+
+def _keep_proven(result: SandboxProbe, before: SandboxProbe) -> SandboxProbe:
+    """Return the result with the kinds of isolation that an earlier probe has proven to work."""
+    if before.bwrap and not result.bwrap:
+        return before
+    if before.disable_userns:
+        result = replace(result, disable_userns=True)
+    if before.network is not None and result.network is None:
+        result = replace(result, network=before.network, network_reason="")
+    if before.seccomp and not result.seccomp:
+        result = replace(result, seccomp=before.seccomp, seccomp_reason="")
+    if before.uids is not None and result.uids is None:
+        result = replace(result, uids=before.uids, uids_reason="")
+    if before.gvisor and not result.gvisor:
+        result = replace(result, gvisor=before.gvisor, gvisor_reason="")
     return result
 
 
