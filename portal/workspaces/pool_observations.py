@@ -83,13 +83,15 @@ def apply(
         return False
     changes: dict[str, Any] = {"lease": "", "failures": row.failures + 1}
     if observed is not None:
-        changes = {"lease": "", "failures": 0, "cursor": observed.cursor}
+        changes = {"lease": "", "failures": 0}
         if observed.complete:
             changes["listed_at"] = row.asked_at
     if not PoolObservation.objects.filter(pool=pool, lease=lease).update(**changes):
         return False
     if observed is not None:
-        _apply_observations(pool, row.asked_at, observed)
+        # Else the next answer has to repeat what could not be applied.
+        if _apply_observations(pool, row.asked_at, observed):
+            PoolObservation.objects.filter(pool=pool).update(cursor=observed.cursor)
     elif failure is not None:
         _apply_failure(pool, row.failures + 1, failure)
     return True
@@ -100,7 +102,8 @@ def _rows(pool: Pool) -> QuerySet[Workspace]:
     return Workspace.objects.filter(pool=pool, state__in=OBSERVED, lease="", launched_at__isnull=False)
 
 
-def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) -> None:
+def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) -> bool:
+    """Apply what concerns known workspaces. Returns False if it also concerns others that start."""
     listed = {seen.ref.workspace_id: seen for seen in observed.listed}
     known = [
         _Known(*values) for values in _rows(pool).filter(launched_at__lte=asked_at).values_list(*_COLUMNS)
@@ -116,14 +119,18 @@ def _apply_observations(pool: Pool, asked_at: datetime, observed: Observations) 
             news.append((workspace, seen))
         elif seen is not None and seen.state is not ObservedState.UNKNOWN and workspace.reason:
             fine.append(workspace.pk)
+    starting = Workspace.objects.filter(pool=pool, state=State.PROVISIONING).values_list("pk", flat=True)
+    applied = not any(str(pk) in listed for pk in set(starting) - {workspace.pk for workspace in known})
     _forget_reasons(fine)
     for workspace, seen in news:
         try:
             _apply_one(workspace, seen)
         except Exception:
-            # One broken row must not block the others; the next complete list names it again.
+            # One broken row must not block the others.
             log.exception("applying the observation of workspace %s failed", workspace.pk)
+            applied = False
     _plan_next(pool)
+    return applied
 
 
 def _plan_next(pool: Pool) -> None:

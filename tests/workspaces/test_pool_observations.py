@@ -106,8 +106,12 @@ def test_workspaces_launched_after_the_request_are_not_concerned(starting, make,
     late = make(bob, "sim-cpu")
     (start,) = [message.command for message in sent.take("node.execute")]
     results.apply_result(seen(start, "starting"))
-    answer(*(observation(workspace, "starting") for workspace in starting))
+    before = PoolObservation.objects.get().cursor
+    late.refresh_from_db()
+    found = (observation(late, "running"), *(observation(workspace, "starting") for workspace in starting))
+    answer(*found, cursor="18")
     assert states(late) == [State.PROVISIONING]
+    assert PoolObservation.objects.get().cursor == before, "the next answer has to repeat it"
     assert PoolObservation.objects.get().due_at <= timezone.now() + timedelta(seconds=1)
 
 
