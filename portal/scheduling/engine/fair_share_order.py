@@ -7,8 +7,9 @@ they are now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterator, Mapping, Sequence, Set
+from copy import copy
+from heapq import heapify, heappop, heappush, heapreplace
 
 from portal.quota.limits.shares import fair_parts, fair_parts_above, share_of
 from portal.scheduling.engine.model import Workload
@@ -26,8 +27,6 @@ class _TeamShare:
         "_delay_of_ms",
         "_node",
         "delay_ms",
-        "entries",
-        "history",
         "terms",
         "usage",
         "version",
@@ -50,8 +49,6 @@ class _TeamShare:
         self._delay_of_ms = usage.delay_of_ms
         self._above = fair_parts_above(node)
         self.delay_ms = usage.delay_ms(team)
-        self.history: list[tuple[int, int]] = [(0, self.delay_ms)]
-        self.entries: list[Key] = []
         self.version = 0
 
     def change(self, workload: Workload, sign: int) -> bool:
@@ -75,22 +72,47 @@ class _TeamShare:
         return True
 
 
+class _Keys:
+    """The keys of several sorted lists in order, one by one, except those of requests in `skipped`."""
+
+    __slots__ = ("_heap", "_lists", "_skipped", "head")
+
+    def __init__(self, lists: Sequence[Sequence[Key]], skipped: Set[str]) -> None:
+        self._lists, self._skipped = lists, skipped
+        self._heap = [(keys[0], number, 0) for number, keys in enumerate(lists)]
+        heapify(self._heap)
+        self.head: Key | None = self._heap[0][0]
+        """The next key, or None at the end."""
+        if self.head[4] in skipped:
+            self.advance()
+
+    def advance(self) -> None:
+        """Move past `head`."""
+        while self._heap:
+            _, number, index = self._heap[0]
+            keys = self._lists[number]
+            index += 1
+            if index < len(keys):
+                heapreplace(self._heap, (keys[index], number, index))
+            else:
+                heappop(self._heap)
+            if self._heap and self._heap[0][0][4] not in self._skipped:
+                self.head = self._heap[0][0]
+                return
+        self.head = None
+
+
 class _Members:
     """The use of a team's members, and their requests that take turns."""
 
-    __slots__ = ("_changed", "_heap", "_keys", "_shares", "_team", "_usage")
+    __slots__ = ("_changed", "_heap", "_keys", "_shares", "_usage")
 
-    def __init__(self, usage: Usage, team: str, keys: Iterable[tuple[Key, str]]) -> None:
-        self._usage, self._team = usage, team
-        self._keys: dict[str, list[Key]] = {}
-        for key, member in keys:
-            self._keys.setdefault(member, []).append(key)
-        self._shares = {member: usage.member_share(team, member) for member in self._keys}
+    def __init__(self, usage: Usage, team: str, keys: Mapping[str, _Keys]) -> None:
+        self._usage, self._keys = usage, keys
+        self._shares = {member: usage.member_share(team, member) for member in keys}
         self._heap: list[tuple[int, int, Key, str]] = []
         self._changed: set[str] = set()
-        for member, own in self._keys.items():
-            # Reversed: `pick` takes from the end.
-            own.sort(reverse=True)
+        for member in keys:
             self._push(member)
 
     def pick(self) -> str:
@@ -101,8 +123,8 @@ class _Members:
         while True:
             _, share, key, member = heappop(self._heap)
             keys = self._keys[member]
-            if keys and keys[-1] is key and self._shares[member] == share:
-                keys.pop()
+            if keys.head is key and self._shares[member] == share:
+                keys.advance()
                 self._push(member)
                 return key[4]
 
@@ -113,62 +135,77 @@ class _Members:
             self._changed.add(workload.user)
 
     def _push(self, member: str) -> None:
-        if keys := self._keys[member]:
-            heappush(self._heap, (keys[-1][1], self._shares[member], keys[-1], member))
+        if (key := self._keys[member].head) is not None:
+            heappush(self._heap, (key[1], self._shares[member], key, member))
 
 
 class FairShareOrder:
     """Yields pending requests one by one; `record_start` records when each gets its slot."""
 
     def __init__(self, scheduler: SchedulerState, starting: frozenset[str]) -> None:
-        self._items = scheduler.pending.items
-        self._accounts = {team: _TeamShare(scheduler.usage, team) for team in scheduler.usage.teams}
-        self._given: list[Rank] = []
+        self._scheduler, self._starting = scheduler, starting
+        self._added: Workload | None = None
+        self._lists = scheduler.pending.by_team()
+        self._begin()
+
+    def with_added(self, workload: Workload, key: Key) -> FairShareOrder:
+        """Return the order from its start on, with one more request. `key` is its queue key."""
+        twin = copy(self)
+        twin._added = workload
+        turn = (
+            workload.user if workload.team in self._scheduler.pending.in_turns and takes_turns(key) else None
+        )
+        lists = [*self._lists.get(workload.team, ()), (turn, [key])]
+        twin._lists = {**self._lists, workload.team: lists}
+        twin._begin()
+        return twin
+
+    def _begin(self) -> None:
+        """Set the state before the first pick."""
+        usage = self._scheduler.usage
+        self._accounts = {team: _TeamShare(usage, team) for team in usage.teams}
+        self._keys = {
+            team: _Keys([keys for _, keys in lists], self._starting) for team, lists in self._lists.items()
+        }
+        self._members = {
+            team: _Members(usage, team, self._turns(team))
+            for team in self._scheduler.pending.in_turns & self._lists.keys()
+        }
         self._picked: set[str] = set()
-        self._front_s = scheduler.now_s
-        self._running: Iterator[tuple[int, Workload]] = scheduler.by_end()
+        self._front_s = self._scheduler.now_s
+        self._running: Iterator[tuple[int, Workload]] = self._scheduler.by_end()
         self._next_end = next(self._running, None)
         self._ends: list[tuple[int, str]] = []
         self._slotted: dict[str, Workload] = {}
         self._heap: list[tuple[Rank, int, str]] = []
-        self._pending = scheduler.pending
-        self._starting = starting
-        for shape, keys in keys_without(self._pending, starting):
-            self._accounts[shape[0]].entries.extend(keys)
-        for account in self._accounts.values():
-            # Reversed: `pick` takes from the end.
-            account.entries.sort(reverse=True)
-        self._members = {
-            team: _Members(scheduler.usage, team, self._member_turn_keys(self._accounts[team].entries))
-            for team in self._pending.in_turns
-        }
-        self._heap = [
-            (rank_of(account.entries[-1], account.delay_ms), 0, team)
-            for team, account in self._accounts.items()
-            if account.entries
-        ]
-        heapify(self._heap)
+        for team in self._keys:
+            self._push(team, self._accounts[team])
+
+    def _turns(self, team: str) -> dict[str, _Keys]:
+        """Return the keys with which members take turns, by member."""
+        turns: dict[str, list[Sequence[Key]]] = {}
+        for member, keys in self._lists[team]:
+            if member is not None:
+                turns.setdefault(member, []).append(keys)
+        return {member: _Keys(lists, self._starting) for member, lists in turns.items()}
 
     def pick(self) -> Workload | None:
         """Return the next request in the order, or None at the end."""
         while self._heap:
-            rank, version, team = heappop(self._heap)
-            account = self._accounts[team]
-            if version != account.version:
+            _, version, team = heappop(self._heap)
+            account, keys = self._accounts[team], self._keys[team]
+            if version != account.version or (key := keys.head) is None:
                 continue
-            key = account.entries.pop()
-            self._given.append(rank)
+            keys.advance()
             account.version += 1
             self._push(team, account)
             members = self._members.get(team)
             picked = members.pick() if members is not None and takes_turns(key) else key[4]
             self._picked.add(picked)
-            return self._items[picked]
+            if self._added is not None and picked == self._added.id:
+                return self._added
+            return self._scheduler.pending.items[picked]
         return None
-
-    def _member_turn_keys(self, keys: Iterable[Key]) -> Iterator[tuple[Key, str]]:
-        """Yield the keys with which members take turns, and their members."""
-        return ((key, self._items[key[4]].user) for key in keys if takes_turns(key))
 
     def remaining(self) -> Iterator[tuple[int, Sequence[Key]]]:
         """Yield the remaining keys by shape, with the current delay of the team.
@@ -176,7 +213,7 @@ class FairShareOrder:
         Turns of members do not count there.
         """
         gone = self._starting | self._picked
-        for shape, keys in keys_without(self._pending, gone):
+        for shape, keys in keys_without(self._scheduler.pending, gone):
             yield self._accounts[shape[0]].delay_ms, keys
 
     def rank_now(self, team: str, key: Key) -> Rank:
@@ -198,32 +235,17 @@ class FairShareOrder:
         while self._ends and self._ends[0][0] <= start_s:
             self._change(self._slotted.pop(heappop(self._ends)[1]), -1)
 
-    def index_of(self, team: str, key: Key) -> int:
-        """Return the index among the picked requests at which another request of the team would have come.
-
-        Not for a request that takes turns with those of other members.
-        """
-        history = self._accounts[team].history
-        change = 0
-        for place, rank in enumerate(self._given):
-            while change + 1 < len(history) and history[change + 1][0] <= place:
-                change += 1
-            if rank_of(key, history[change][1]) < rank:
-                return place
-        return len(self._given)
-
     def _change(self, workload: Workload, sign: int) -> None:
         account = self._accounts[workload.team]
         if (members := self._members.get(workload.team)) is not None:
             members.change(workload, sign)
         if account.change(workload, sign):
-            account.history.append((len(self._given), account.delay_ms))
             account.version += 1
             self._push(workload.team, account)
 
     def _push(self, team: str, account: _TeamShare) -> None:
-        if account.entries:
-            heappush(self._heap, (rank_of(account.entries[-1], account.delay_ms), account.version, team))
+        if team in self._keys and (key := self._keys[team].head) is not None:
+            heappush(self._heap, (rank_of(key, account.delay_ms), account.version, team))
 
 
 def keys_without(pending: PendingQueue, gone: Set[str]) -> Iterator[tuple[Shape, Sequence[Key]]]:

@@ -56,7 +56,7 @@ class Outlook:
             with without_preemption(scheduler):
                 self.cycle = scheduler.cycle(scheduler.now_s)
         self._plan: Plan | None = None
-        self._shared = False
+        self._added_etas: tuple[Eta, ...] | None = None
         self._positions: dict[str, int] | None = None
         self._etas: dict[str, Eta] | None = None
         self._room_times: dict[object, int | None] = {}
@@ -79,16 +79,11 @@ class Outlook:
     def reuse_plan(self, other: Outlook, added: str) -> None:
         """Reuse the plan of an outlook that differs only in lacking the request `added`.
 
-        Does nothing if that request has changed what starts next, or the turns of other members, or lists
-        several flavors: its place in the plan depends on all of them.
+        Does nothing if that request has changed what starts next.
         """
-        pending = self._scheduler.pending
-        if (
-            self.cycle.starts == other.cycle.starts
-            and not pending.has_rivals(added)
-            and not pending.items[added].fallbacks
-        ):
-            self._plan, self._shared = other.plan, True
+        if self.cycle.starts == other.cycle.starts:
+            request = self._scheduler.pending.items[added]
+            self._added_etas = other.plan.etas_if_inserted(request, self._scheduler.pending.key_of(request))
 
     def of(self, workload_id: str) -> PendingOutlook:
         """Return the state of a pending request. Raises KeyError if it is not pending."""
@@ -129,8 +124,7 @@ class Outlook:
     def compute_all(self) -> None:
         """Compute all positions and ETAs at once. Faster for a long queue."""
         self._positions = self._scheduler.pending.positions(self._scheduler.usage)
-        if not self._shared:
-            self._etas = self.plan.etas()
+        self._etas = self.plan.etas()
 
     def _blocked_by(self, request: Workload) -> tuple[bool, Shortfall, Blocker]:
         """Return whether a limit has to change first, the shortfall, and the blocker."""
@@ -159,7 +153,7 @@ class Outlook:
         Raises KeyError if it is not pending.
         """
         request = self._scheduler.pending.items[workload_id]
-        etas = self.plan.by_choice(workload_id)
+        etas = self._added_etas or self.plan.by_choice(workload_id)
         if not request.fallbacks or len(etas) == 1:
             eta = replace(etas[0], choice=request.choice)
             return (self._eta_on_nodes(request, eta, self._find_shortfall(request)),)
@@ -179,13 +173,13 @@ class Outlook:
         )
 
     def _eta(self, request: Workload, shortfall: Shortfall) -> Eta:
-        if self._shared:
-            eta = self.plan.eta_if_inserted(request, self._scheduler.pending.key_of(request))
-        else:
-            eta = self._etas[request.id] if self._etas is not None else self.plan.eta(request.id)
         if request.fallbacks:
             etas = self.by_choice(request.id)
             return etas[expected_choice(etas, request.start_within_s)]
+        if self._added_etas is not None:
+            eta = self._added_etas[0]
+        else:
+            eta = self._etas[request.id] if self._etas is not None else self.plan.eta(request.id)
         return self._eta_on_nodes(request, eta, shortfall)
 
     def _eta_on_nodes(self, request: Workload, eta: Eta, shortfall: Shortfall) -> Eta:

@@ -209,11 +209,6 @@ class PendingQueue:
             if group[1] is not None and group[2] == own[2] and group[0][0] == own[0][0]
         ]
 
-    def has_rivals(self, workload_id: str) -> bool:
-        """Return whether the request takes turns with those of other members. Raises KeyError."""
-        own, _ = self._keys[workload_id]
-        return own[1] is not None and any(group[1] != own[1] for group, _ in self._tier_of(own))
-
     def member_turns(self, usage: Usage) -> dict[tuple[str, int, str], MemberTurn]:
         """Return the turns by team, negative priority and member, where there are several members."""
         return {
@@ -233,6 +228,13 @@ class PendingQueue:
             lists.setdefault(group[0], []).append(keys)
         for shape, several in lists.items():
             yield shape, several[0] if len(several) == 1 else sorted(chain.from_iterable(several))
+
+    def by_team(self) -> dict[str, list[tuple[str | None, Sequence[Key]]]]:
+        """Return the sorted lists of keys by team, with their member if they take turns."""
+        lists: dict[str, list[tuple[str | None, Sequence[Key]]]] = {}
+        for (shape, member, _), keys in self._lists.items():
+            lists.setdefault(shape[0], []).append((member, keys))
+        return lists
 
     def positions(self, usage: Usage) -> dict[str, int]:
         """Return all positions by current shares, from 1. Faster than many calls of `position`."""

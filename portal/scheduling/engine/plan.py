@@ -61,6 +61,18 @@ class _Slot:
     after: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """A request in the order of the plan, on the flavor that it is expected to start on.
+
+    `slot` and `start_s` are None if it has no slot.
+    """
+
+    workload: Workload
+    slot: _Slot | None
+    start_s: int | None
+
+
 class Plan:
     """The ETAs of a queue at the time of construction.
 
@@ -80,12 +92,13 @@ class Plan:
         self._kept: dict[tuple[str, str], Ints] = {}
         self._etas: dict[str, Eta] = {}
         self._by_choice: dict[str, tuple[Eta, ...]] = {}
-        self._slots: list[_Slot | None] = []
+        self._picks: list[_Pick] = []
         self._rest: Tail | None = None
         starts = cycle.starts if cycle is not None else ()
         self._running = _Running(scheduler)
         started = cycle.started(scheduler.pending.items) if cycle is not None else []
         self._build_grid, self._next, self._left = self._read(started)
+        self._started = started
         self._order = order = FairShareOrder(scheduler, frozenset(starts))
         for workload in started:
             need = self._need(self._left, workload)
@@ -93,16 +106,24 @@ class Plan:
             order.record_start(workload, self._now_s)
             self._etas[workload.id] = Eta(self._now_s, ENOUGH_FREE)
         self._earliest = 0 if cycle is None else self._next
-        while len(self._slots) < DEPTH and (pending := order.pick()) is not None:
-            slots = self._find_all(self._left, pending, self._earliest)
-            slot, eta, chosen = slots[expected_choice([eta for _, eta, _ in slots], pending.start_within_s)]
-            self._slots.append(slot)
-            self._etas[pending.id] = eta
+        while len(self._picks) < DEPTH and (pending := order.pick()) is not None:
+            pick, etas = self._give_slot(self._left, order, pending)
+            self._picks.append(pick)
+            self._etas[pending.id] = etas[expected_choice(etas, pending.start_within_s)]
             if pending.fallbacks:
-                self._by_choice[pending.id] = tuple(eta for _, eta, _ in slots)
-            if slot is not None and eta.eta_s is not None:
-                self._take(self._left, slot, -1)
-                order.record_start(chosen, eta.eta_s)
+                self._by_choice[pending.id] = etas
+
+    def _give_slot(
+        self, left: Ints, order: FairShareOrder, pending: Workload
+    ) -> tuple[_Pick, tuple[Eta, ...]]:
+        """Give a request that the order has picked its slot. Returns its ETAs on each of its flavors, too."""
+        slots = self._find_all(left, pending, self._earliest)
+        etas = tuple(eta for _, eta, _ in slots)
+        slot, eta, chosen = slots[expected_choice(etas, pending.start_within_s)]
+        if slot is not None and eta.eta_s is not None:
+            self._take(left, slot, -1)
+            order.record_start(chosen, eta.eta_s)
+        return _Pick(chosen, slot, eta.eta_s), etas
 
     def eta(self, workload_id: str) -> Eta:
         """Return the ETA of a pending request. Raises KeyError if it was not pending at construction."""
@@ -123,22 +144,42 @@ class Plan:
         """Return the ETAs of all pending requests by id."""
         return {**self._etas, **self._tail().etas()}
 
-    def eta_if_inserted(self, workload: Workload, key: Key) -> Eta:
-        """Return the ETA of an additional request that does not start at once.
+    def etas_if_inserted(self, workload: Workload, key: Key) -> tuple[Eta, ...] | None:
+        """Return the ETAs of an additional request that does not start at once, on each of its flavors.
 
-        `key` is its queue key. The plan is unchanged.
+        `key` is its queue key. After `DEPTH` requests, on the first flavor only, and None if the requests
+        before it are not those of this plan. The plan is unchanged.
         """
         self._read_member(workload.team, workload.user)
-        place = self._order.index_of(workload.team, key)
-        if place == DEPTH:
-            return self._tail().eta_at_rank(workload, self._order.rank_now(workload.team, key))
-        left = self._left
-        if place < len(self._slots):
-            left = left.copy()
-            for slot in self._slots[place:]:
-                if slot is not None:
-                    self._take(left, slot, 1)
-        return self._find(left, workload, self._next)[1]
+        order = self._order.with_added(workload, key)
+        for started in self._started:
+            order.record_start(started, self._now_s)
+        same = 0
+        while same < DEPTH and (pending := order.pick()) is not None:
+            pick = self._picks[same] if same < len(self._picks) else None
+            if pick is None or pick.workload.id != pending.id:
+                return self._etas_from(same, order, pending, workload)
+            if pick.slot is not None and pick.start_s is not None:
+                order.record_start(pick.workload, pick.start_s)
+            same += 1
+        return (self._tail().eta_at_rank(workload, order.rank_now(workload.team, key)),)
+
+    def _etas_from(
+        self, same: int, order: FairShareOrder, pending: Workload | None, workload: Workload
+    ) -> tuple[Eta, ...] | None:
+        """Return the ETAs of the additional request in an order whose first `same` picks are the plan's."""
+        left = self._left.copy()
+        for pick in self._picks[same:]:
+            if pick.slot is not None:
+                self._take(left, pick.slot, 1)
+        for _ in range(same, DEPTH):
+            if pending is None:
+                break
+            if pending.id == workload.id:
+                return tuple(eta for _, eta, _ in self._find_all(left, workload, self._next))
+            self._give_slot(left, order, pending)
+            pending = order.pick()
+        return None
 
     def _tail(self) -> Tail:
         if self._rest is None:

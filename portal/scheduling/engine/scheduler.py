@@ -28,6 +28,15 @@ from portal.scheduling.engine.usage import Usage
 __all__ = ["Placer", "Scheduler", "SimulatingPlacer", "schedule"]
 
 
+class _ByEnd:
+    """The result of `amounts_by_end`, shared by copies until one of them changes."""
+
+    __slots__ = ("amounts",)
+
+    def __init__(self) -> None:
+        self.amounts: RunningAmounts | None = None
+
+
 class Scheduler:
     """The queue and the running workloads of a site over time.
 
@@ -50,7 +59,7 @@ class Scheduler:
             self._by_team.setdefault(run.workload.team, set()).add(run.workload.id)
             if run.preempt_at_s is not None and run.preempted_by:
                 self._preempting.setdefault(run.preempted_by, set()).add(run.workload.id)
-        self._ended: RunningAmounts | None = None
+        self._by_end = _ByEnd()
         self._ends = sorted((run.ends_s, name) for name, run in self.running.items())
         self.usage.add_all(run.workload for run in snapshot.running)
         for workload in snapshot.queued:
@@ -62,7 +71,7 @@ class Scheduler:
         twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
         twin.usage, twin.pending = self.usage.clone(), self.pending.clone()
         twin.running, twin._ends = dict(self.running), list(self._ends)
-        twin._ended = self._ended
+        twin._by_end = self._by_end
         twin._preempting = {name: set(ids) for name, ids in self._preempting.items()}
         twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
         return twin
@@ -82,7 +91,7 @@ class Scheduler:
     def finish(self, workload_id: str) -> Running:
         """Record that the workload has ended. Raises KeyError if it is not running."""
         run = self.running.pop(workload_id)
-        self._ended = None
+        self._by_end = _ByEnd()
         del self._ends[bisect_left(self._ends, (run.ends_s, workload_id))]
         self._by_team[run.workload.team].discard(workload_id)
         self.usage.remove(run.workload)
@@ -110,7 +119,7 @@ class Scheduler:
         run = self.running[victim.workload]
         if run.preempt_at_s is not None:
             return
-        self._ended = None
+        self._by_end = _ByEnd()
         del self._ends[bisect_left(self._ends, (run.ends_s, victim.workload))]
         run = replace(
             run,
@@ -143,7 +152,7 @@ class Scheduler:
         if run.workload.id in self.running:
             raise ValueError(f"{run.workload.id!r} runs already")
         self.running[run.workload.id] = run
-        self._ended = None
+        self._by_end = _ByEnd()
         self._by_team.setdefault(run.workload.team, set()).add(run.workload.id)
         insort(self._ends, (run.ends_s, run.workload.id))
         self.usage.add(run.workload)
@@ -169,9 +178,9 @@ class Scheduler:
 
     def amounts_by_end(self) -> RunningAmounts:
         """Return running workloads as arrays, cached until a workload starts or ends."""
-        if self._ended is None:
-            self._ended = RunningAmounts.of(self.by_end())
-        return self._ended
+        if self._by_end.amounts is None:
+            self._by_end.amounts = RunningAmounts.of(self.by_end())
+        return self._by_end.amounts
 
     def preempting_for(self, workload_id: str) -> AbstractSet[str]:
         """Return the workloads under notice for the request that still run."""
