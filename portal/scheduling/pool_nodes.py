@@ -15,6 +15,7 @@ from portal.scheduling.engine.placement import cluster, filters
 from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, emptied
 from portal.scheduling.engine.placement.room import devices_with_room
 from portal.scheduling.engine.placement.types import (
+    HOME_LABEL,
     Candidate,
     ModelPreference,
     NodeCapacity,
@@ -58,6 +59,7 @@ class PoolNodes:
     maintenance: ActiveMaintenance | None = None
     _cluster: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
+    _available: dict[str, NodeCapacity] | None = field(default=None, repr=False)
     _silent: frozenset[str] | None = field(default=None, repr=False)
     _closed_in_use: bool | None = field(default=None, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
@@ -150,7 +152,18 @@ class PoolNodes:
 
     def fitting_nodes(self, request: ResourceRequest) -> Iterator[str]:
         """Yield the names of nodes that could take a share of it if empty and in service."""
-        return (node.name for node in self.nodes if self._fits(_as_if_available(node), request))
+        nodes: Iterable[NodeCapacity] = self._nodes_if_available.values()
+        if home := next((value for name, value in request.labels if name == HOME_LABEL), ""):
+            # Only the node of this name has the label.
+            nodes = [self._nodes_if_available[home]] if home in self._nodes_if_available else []
+        return (node.name for node in nodes if self._fits(node, request))
+
+    @property
+    def _nodes_if_available(self) -> dict[str, NodeCapacity]:
+        """The nodes by name as if they were empty and in service. Cached."""
+        if self._available is None:
+            self._available = {node.name: _as_if_available(node) for node in self.nodes}
+        return self._available
 
     def could_fit_on_reporting(self, request: ResourceRequest) -> bool:
         """Return whether the request would fit if the nodes that report were empty and in service."""
@@ -187,7 +200,7 @@ class PoolNodes:
         """Return where a share of the request fits now, and where it would on an empty pool."""
         return (
             self._count_fits_on(self.cluster.snapshot(), request),
-            self._count_fits_on((_as_if_available(node) for node in self.nodes), request),
+            self._count_fits_on(self._nodes_if_available.values(), request),
         )
 
     def _count_fits_on(self, nodes: Iterable[NodeCapacity], request: ResourceRequest) -> FitCount:
@@ -202,7 +215,7 @@ class PoolNodes:
 
     def reasons_if_empty(self, request: ResourceRequest) -> Reasons:
         """Return per node why it could never take the request."""
-        pairs = ((node.name, filters.reason(_as_if_available(node), request)) for node in self.nodes)
+        pairs = ((name, filters.reason(node, request)) for name, node in self._nodes_if_available.items())
         return tuple((name, reason) for name, reason in pairs if reason is not None)
 
     def reasons(self, request: ResourceRequest) -> Reasons:
@@ -234,6 +247,9 @@ class PoolNodes:
         if _sizes_of(before) != _sizes_of(node):
             self._sizes = None
         self._models.clear()
+        if self._available is not None and (now := _as_if_available(node)) != self._available[node.name]:
+            self._available[node.name] = now
+            self._ever.clear()
         if before.unusable is not None or node.unusable is not None:
             self._silent = self._closed_in_use = None
         if self._cluster is not None:
