@@ -222,8 +222,8 @@ def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
     others = {
         UUID(name)
         for name, pending in snapshot.pending_workloads.items()
-        if pending.placement_request.home
-        and (pending.workload.user, pending.workload.team) in people
+        if (pending.workload.user, pending.workload.team) in people
+        and pending.placement_request.home
         and UUID(name) not in keys
     }
     if others:
