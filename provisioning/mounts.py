@@ -139,8 +139,11 @@ def path_inside(name: str) -> str:
 
 
 def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
-    """Return the resolved folder. Raises `MissingDependency` if it does not exist or does not answer, and
-    `InvalidSpec` if it overlaps with Berth's own folders."""
+    """Return the resolved folder.
+
+    Raises `MissingDependency` if it does not exist or does not answer, and `InvalidSpec` if it overlaps with
+    Berth's own folders.
+    """
     probe = _probes.get(folder.path)
     if probe is None:
         probe = _probes[folder.path] = _FolderProbe(folder.path)

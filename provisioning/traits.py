@@ -1,4 +1,4 @@
-"""What a driver declares about its pools, so that nothing outside a driver decides by its name.
+"""Traits that a driver declares for its pools, so that no other code decides by the driver's name.
 
 Each driver has a module `traits` with a constant `TRAITS`. It imports no code of the driver: the portal reads
 traits without loading a driver (`provisioning.registry.traits_of`).

@@ -62,7 +62,7 @@ PACKAGE = "berth_agent"
 def module(name: str) -> ModuleType:
     """Import a module beside this file as part of a package outside `sys.path`.
 
-    This way no module is searched in a folder of the workspace, and none shadows a module of Python.
+    This way, Python never searches a folder of the workspace, and no module shadows one of Python's own.
     """
     if PACKAGE not in sys.modules:
         package = type(sys)(PACKAGE)

@@ -68,7 +68,7 @@ def nvrtc_version() -> str:
 
 
 def elf_abi(code: bytes) -> int:
-    """Return the ABI version of a cubin: 7, or 8 from CUDA 13 and for Blackwell; 0 if it is no ELF."""
+    """Return the ABI version of a cubin: 7, or 8 from CUDA 13 and for Blackwell; 0 if it is not ELF."""
     return code[8] if code[:4] == b"\x7fELF" and len(code) > 8 else 0
 
 

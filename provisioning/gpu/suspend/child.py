@@ -103,11 +103,11 @@ def _handle(writer: MessageWriter, config: dict[str, Any]) -> None:
         stop=stop,
         on_call=lambda call, pid: writer.send("step", call=call, pid=pid),
     )
-    trouble = outcome.trouble
+    failure = outcome.trouble
     writer.send(
         "outcome",
         states={str(pid): state for pid, state in outcome.states.items()},
-        trouble=[trouble.call, trouble.pid, trouble.name] if trouble else None,
+        trouble=[failure.call, failure.pid, failure.name] if failure else None,
     )
 
 
