@@ -57,7 +57,7 @@ class EgressPolicy:
         return self.egress is Egress.LIST and bool(self.hosts)
 
     def as_text(self) -> str:
-        """Return what is allowed, in the format of `policy_of`."""
+        """Return the allowed networks and hosts, in the format of `policy_of`."""
         return ",".join(map(str, (*self.allowed, *self.hosts)))
 
 

@@ -2,7 +2,7 @@
 
 A node lists them in `BERTH_MOUNTS`, as `imagenet=/srv/imagenet scratch=/srv/scratch:rw`; a template refers to
 them as `imagenet` or `scratch:rw`. Messages never contain paths: only the node decides which folder a name
-stands for, and whether it is writable. Workspaces see it as `/data/NAME`.
+means, and whether it is writable. Workspaces see it as `/data/NAME`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ redelivered after `visibility_timeout`, which leases make harmless.
 
 Kombu also ends the worker when an envelope cannot be decoded. Here it is dropped and reported.
 
-Each node writes to a queue of its own, its outbox, so that it cannot fill the control plane's queue. Workers
+Each node writes to its own queue, the outbox, so that it cannot fill the control plane's queue. Workers
 of the control plane take turns between their queue and all outboxes. Kombu's routing tables in Redis are not
 used, because anyone who can write them can copy messages elsewhere: the routing key is the queue.
 """

@@ -14,21 +14,21 @@ STARTING_OBSERVE_S = 5.0
 
 
 class Plane(StrEnum):
-    """Who runs a driver's calls: `node`: the node's worker; `engine`: any worker that reaches the engine."""
+    """Worker that runs a driver's calls. `node`: the node's; `engine`: any worker that reaches the engine."""
 
     NODE = "node"
     ENGINE = "engine"
 
 
 class HomeStorage(StrEnum):
-    """Where homes of users are. `node`: on the disk of each node, within reach of its worker."""
+    """Location of users' homes. `node`: on the disk of each node, within reach of its worker."""
 
     NODE = "node"
     NONE = "none"
 
 
 class SoftwareSource(StrEnum):
-    """What workspaces run. `folders`: programs and environments of the node; `none`: nothing."""
+    """Source of workspaces' programs. `folders`: programs and environments of the node; `none`: nothing."""
 
     FOLDERS = "folders"
     NONE = "none"
@@ -42,7 +42,7 @@ class AppReach(StrEnum):
 
 
 class DeviceChecks(StrEnum):
-    """How devices are checked, scrubbed and reset. `node`: by processes of the node's worker; `none`: not."""
+    """How devices are checked, scrubbed and reset. `node`: by the node's worker; `none`: not at all."""
 
     NODE = "node"
     SIMULATED = "simulated"
@@ -59,9 +59,9 @@ class Traits:
     reach: AppReach
     device_checks: DeviceChecks
     simulated: bool = False
-    """Whether nothing of it is real. It is shown and counted apart from real pools."""
+    """Whether the pools are simulated. They are shown and counted apart from real pools."""
     measured: bool = False
-    """Whether its nodes send measurements of devices, workspaces and homes."""
+    """Whether nodes send measurements of devices, workspaces and homes."""
     limits_egress: bool = False
     """Whether the driver enforces `WorkspaceSpec.egress` and its pool's `egress`."""
     limits_homes: bool = False

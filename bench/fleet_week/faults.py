@@ -6,7 +6,7 @@ silent data corruption 6, thermal interface and sensor 6. "Faulty GPU" includes 
 further there; equal parts for its classes here are an ASSUMPTION.
 
 Meta finds about one device in a thousand that corrupts silently ("How Meta keeps its AI hardware reliable",
-engineering.fb.com, 2025-07-22): as many have the fault when the week begins.
+engineering.fb.com, 2025-07-22): the same share has the fault when the week begins.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ agent_token, heartbeat_s*      the token of this start
 start_timeout_s*, stop_timeout_s*
 state_path, log_path, log_max_bytes*      files that the driver reads; one old log is kept
 devices*             UUIDs of the granted GPUs; `shared_devices`* are those of which it has a share, and
-                     `gpu_processes_visible`* says that /proc shows who has device files open
+                     `gpu_processes_visible`* says that /proc shows processes with open device files
 packages*            folder for packages that the user installs (`packages_overlay.make`)
 progress_dir*        folder to create, in which the app reports its progress (`progress.py`)
 remove_config*       true: delete CONFIG after reading it, because it contains tokens

@@ -396,7 +396,7 @@ class CheckoutRun:
         raise StepFailed("no_ref")
 
     def head(self, folder: str) -> str:
-        """Return the commit of a folder; empty if it is not a repository of its own."""
+        """Return the commit of a folder; empty if the folder is not the root of a repository."""
         if not os.path.isdir(os.path.join(folder, ".git")):
             return ""
         try:

@@ -44,7 +44,7 @@ def is_monitor(command: bytes) -> bool:
         return False
     words = b" ".join(arguments).split()
     while words and words[0].startswith(b"-"):
-        # An interval may be an argument of its own.
+        # An interval may be a separate argument.
         words = words[2:] if words[0] in (b"-n", b"--interval") else words[1:]
     return bool(words) and words[0].rpartition(b"/")[2] in MONITORS
 

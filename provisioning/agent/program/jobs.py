@@ -157,7 +157,7 @@ class Meter:
         self.io_bytes: int | None = 0
 
     def measure(self, pids: set[int], table: Table) -> None:
-        """Add what the processes have used since the last call."""
+        """Add the use of the processes since the last call."""
         seen, readable = {}, True
         for pid in pids:
             ticks = table[pid][2]

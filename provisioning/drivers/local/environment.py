@@ -87,7 +87,7 @@ def resolve(root: Path) -> Environment:
 def from_stamp(stamp: EnvironmentStamp) -> Environment:
     """Return a built environment. Reads nothing from its folder, in which code of packages has run.
 
-    An existing one is trusted like the node's own: its operator decides who may write it.
+    An existing environment is trusted like the node's own: its operator decides who may write it.
     """
     place = Path(stamp.place)
     if stamp.folder:

@@ -1,7 +1,7 @@
 """Start one workspace detached from the worker that requested it. Standard library only.
 
 Run as `python -I -S launcher.py STATUS_FD OPERATION_FD` with the plan as JSON on standard input. It forks and
-its parent exits at once, so the workspace is no child of the worker and leaves no zombie. The child takes the
+its parent exits at once, so the workspace is not a child of the worker and leaves no zombie. The child takes the
 workspace's life lock, which the agent holds until it ends. Then it enters the cgroups, applies the limits,
 writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the workspace. It is
 held here too, so that no second worker can start the workspace again if the first is killed. Both descriptors

@@ -1,4 +1,4 @@
-"""Change the MIG layout of one GPU: replace idle instances by new ones, safely even if killed in between.
+"""Change the MIG layout of one GPU: replace idle instances by new ones, safely even if killed meanwhile.
 
 A change is written to a journal on disk before anything is destroyed. The journal is removed once the new
 layout exists. Any process that finds a journal whose lock is free finishes the change (`recover`), or

@@ -73,7 +73,7 @@ SPARE_NAME = "berth"
 
 @dataclass(frozen=True, slots=True)
 class SpareKind:
-    """What a spare is created from. A workspace can adopt only a spare of its own kind."""
+    """Everything that a spare is created from. A workspace can adopt only a spare of its own kind."""
 
     recipe: Recipe
     environment: Environment

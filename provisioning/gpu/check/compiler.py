@@ -2,7 +2,7 @@
 
 Cubins instead of PTX, because older drivers refuse the PTX of newer compilers. They also refuse cubins of a
 newer CUDA, so there are two compilers, and packaged cubins use the older one. No device is needed.
-`NoCubin` says what is missing and what to install.
+`NoCubin` names the missing part and the package to install.
 """
 
 from __future__ import annotations

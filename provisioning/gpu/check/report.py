@@ -27,7 +27,7 @@ SCHEMA_PATH = Path(__file__).parent / "report.schema.json"
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Missing driver or device: what is missing, and what to do."""
+    """A missing driver or device, and the next action."""
 
     text: str
     library: str

@@ -1,8 +1,8 @@
 """The process that calls the driver and may hang without harm. Started by `run.py`; not for direct use.
 
 It reads GPU use from NVML, walks (`walk.py`) if requested, and reads it again. Unlike other children of the
-node it survives its parent, since processes would otherwise stay locked. It then goes back on its own, as it
-does when its time is over.
+node it survives its parent, since processes would otherwise stay locked. It then goes back automatically,
+as it does when its time is over.
 """
 
 from __future__ import annotations
