@@ -1,11 +1,11 @@
 """Start one workspace detached from the worker that requested it. Standard library only.
 
 Run as `python -I -S launcher.py STATUS_FD OPERATION_FD` with the plan as JSON on standard input. It forks and
-its parent exits at once, so the workspace is not a child of the worker and leaves no zombie. The child takes the
-workspace's life lock, which the agent holds until it ends. Then it enters the cgroups, applies the limits,
-writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the workspace. It is
-held here too, so that no second worker can start the workspace again if the first is killed. Both descriptors
-close on exec. Data written to STATUS_FD is the reason why exec was not reached.
+its parent exits at once, so the workspace is not a child of the worker and leaves no zombie. The child takes
+the workspace's life lock, which the agent holds until it ends. Then it enters the cgroups, applies the
+limits, writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the workspace.
+It is held here too, so that no second worker can start the workspace again if the first is killed. Both
+descriptors close on exec. Data written to STATUS_FD is the reason why exec was not reached.
 
 `sockets` maps names to paths of Unix sockets to listen on, `files` to files to read. The program inherits the
 descriptors, and their numbers replace `{name}` in its argv. `user` is the program's user if root starts
