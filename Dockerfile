@@ -1,17 +1,17 @@
-# The portal: web, gateway, control worker, beat, node worker and the one-off jobs are this image with another command.
+# The portal. Web, gateway, control worker, beat, node worker and one-off jobs run this image with different commands.
 # Build: docker build -t berth .
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /opt/berth
 # `gpu` has what the GPU check needs as well: compose.gpu.yaml.
 ARG LOCK=portal
-# Where packages come from, where that is not pip's own index.
+# Source of packages, if it is not pip's default index.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ARG PIP_DEFAULT_TIMEOUT
 COPY requirements/${LOCK}.lock requirements/
 RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/${LOCK}.lock
-# What workspaces run stands apart: a notebook cannot import the portal.
+# Software of workspaces is in a separate environment, so that a notebook cannot import the portal.
 COPY requirements/notebook.lock requirements/notebook.lock
 RUN python -m venv /opt/notebook && /opt/notebook/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/notebook.lock
 
@@ -32,7 +32,7 @@ COPY provisioning provisioning
 COPY templates templates
 COPY static static
 COPY docs docs
-# A page of the documents leads to the changelog.
+# A page of the documentation is a link to the changelog.
 COPY CHANGELOG.md ./
 COPY LICENSE ./
 ENV PATH=/opt/venv/bin:$PATH \

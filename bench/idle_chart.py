@@ -8,7 +8,7 @@ from typing import Any
 
 _WIDTH, _LEFT, _RIGHT, _BAR, _STEP = 860, 190, 110, 26, 44
 _NAMES = {"without": "without reclaim", "with": "with reclaim"}
-# Okabe and Ito's, which people with any kind of colour vision tell apart.
+# Okabe and Ito's palette, which people with any kind of colour vision can distinguish.
 _USED, _IDLE, _WAIT = "#0072B2", "#E69F00", "#009E73"
 
 

@@ -65,7 +65,7 @@ class Session:
 
     @property
     def held_s(self) -> int:
-        """Seconds for which it holds its GPUs without reclaim."""
+        """Seconds for which the session holds its GPUs without reclaim."""
         return sum(self.turns)
 
 

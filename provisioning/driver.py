@@ -52,7 +52,7 @@ class Driver(ABC):
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
-    """What it declares, from its module `traits`."""
+    """Traits that the driver declares, from its module `traits`."""
     settings: ClassVar[frozenset[str]] = frozenset()
     """Valid keys of a pool's configuration, checked when it is saved; empty: the driver validates them
     itself."""
@@ -111,8 +111,9 @@ class Driver(ABC):
     def observe_all(self, since: str = "") -> Observations:
         """Return the workspaces of the pool, or those that changed after the cursor `since`.
 
-        One call to the engine, whatever their number. For pools on the plane `engine` the portal calls it
-        instead of `observe`. An unknown or expired `since` returns all. Raises `BackendUnavailable`.
+        Makes one call to the engine, regardless of the number of workspaces. For pools on the plane `engine`,
+        the portal calls this method instead of `observe`. An unknown or expired `since` returns all. Raises
+        `BackendUnavailable`.
         """
         return Observations(self.list_owned(), complete=True)
 
@@ -121,12 +122,12 @@ class Driver(ABC):
         """Ask the workspace to end and close its generation. Return STOPPING until it has ended.
 
         The workspace has the time of its specification, or `grace_s` seconds from the first request. The
-        first call after that kills what is left.
+        first call after that kills its remaining processes.
         """
 
     @abstractmethod
     def ensure_deleted(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
-        """End the workspace and remove everything of it except its home. Return STOPPING until ABSENT.
+        """End the workspace and remove all its resources except its home. Return STOPPING until ABSENT.
 
         See `ensure_stopped` for `grace_s`.
         """
@@ -145,9 +146,9 @@ class Driver(ABC):
         """Return everything on the backend that carries one of our names, for the orphan sweep."""
 
     def list_leftovers(self) -> tuple[Leftover, ...]:
-        """Return what has no workspace, user or running process on this machine, and what was removed of it.
+        """Return resources on this machine without a workspace, user or running process, and recent removals.
 
-        Never returns anything that has an owner, at any point of its life. Raises `BackendUnavailable`.
+        Never returns a resource that has an owner. Raises `BackendUnavailable`.
         """
         return ()
 
@@ -202,8 +203,8 @@ class Driver(ABC):
         `baseline_of`: the software versions of both baselines; they are ignored with other versions. `peers`:
         UUIDs of idle devices; links to them are measured if possible. `meeting`: check only the link to
         another node, whose driver gets the same meeting. `joint`: check only the device and all `peers` under
-        load at once. The default implementation runs processes on this
-        machine. A driver whose devices are elsewhere overrides it or raises `MissingDependency`.
+        load at once. The default implementation runs processes on this machine. A driver whose devices are
+        elsewhere overrides it or raises `MissingDependency`.
         """
         # Imported here so that only processes that check a GPU load it.
         from provisioning.gpu.check.runner import run_check

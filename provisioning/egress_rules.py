@@ -57,7 +57,7 @@ class EgressPolicy:
         return self.egress is Egress.LIST and bool(self.hosts)
 
     def as_text(self) -> str:
-        """Return what is allowed, in the format of `policy_of`."""
+        """Return the allowed networks and hosts, in the format of `policy_of`."""
         return ",".join(map(str, (*self.allowed, *self.hosts)))
 
 
@@ -125,7 +125,7 @@ def reachable(network: Network, policy: EgressPolicy) -> bool:
 def names_host(rule: HostRule, policy: EgressPolicy) -> bool:
     """Return whether the policy allows every host of the rule by name."""
     if policy.egress is Egress.OPEN:
-        return True  # names never lead to blocked addresses
+        return True  # names never resolve to blocked addresses
     return policy.egress is Egress.LIST and any(_covers(outer, rule) for outer in policy.hosts)
 
 

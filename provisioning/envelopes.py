@@ -59,7 +59,7 @@ _decoder = msgspec.json.Decoder(_Envelope)
 def parse(raw: bytes, *, queue: str) -> dict[str, Any]:
     """Return an envelope for kombu, as one received from `queue`. Raises `Undecodable`.
 
-    It gets a delivery tag of its own: a sender could repeat the tag of another message.
+    The envelope gets a new delivery tag, because a sender could repeat another message's tag.
     """
     if len(raw) > MAX_BYTES:
         raise Undecodable(f"longer than {MAX_BYTES >> 20} MiB")

@@ -109,7 +109,7 @@ def read(client: Any) -> dict[str, float]:
 
 
 def _time_of(value: object) -> float | None:
-    """Parse an entry: the time, at most the present one. None if it is invalid."""
+    """Return the time of an entry, at most the current time; None if the entry is invalid."""
     try:
         at = min(float(json.loads(value)["at"]), time.time())  # type: ignore[arg-type]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -57,7 +57,7 @@ class HomeMoveOrder:
 class HomeMoved:
     """Result of a `HomeMoveOrder`. `done` if the offer, the deletion or the complete copy is finished.
 
-    `bytes_done` and `entries_done` count what has arrived, of the totals; totals are 0 until known. `failure`
+    `bytes_done` and `entries_done` have arrived, out of the totals; totals are 0 until known. `failure`
     is the reason of a failed order; if the disk is too small, with `needed` and `free` bytes.
     """
 

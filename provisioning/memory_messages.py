@@ -1,4 +1,4 @@
-"""Reports of programs that the kernel ended for lack of memory in workspaces that go on."""
+"""Reports of programs that the kernel ended for lack of memory in workspaces that continue."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A node lists them in `BERTH_MOUNTS`, as `imagenet=/srv/imagenet scratch=/srv/scratch:rw`; a template refers to
 them as `imagenet` or `scratch:rw`. Messages never contain paths: only the node decides which folder a name
-stands for, and whether it is writable. Workspaces see it as `/data/NAME`.
+means, and whether it is writable. Workspaces see it as `/data/NAME`.
 """
 
 from __future__ import annotations
@@ -139,8 +139,11 @@ def path_inside(name: str) -> str:
 
 
 def _source(folder: ListedFolder, own: Iterable[Path]) -> Path:
-    """Return the resolved folder. Raises `MissingDependency` if it does not exist or does not answer, and
-    `InvalidSpec` if it overlaps with Berth's own folders."""
+    """Return the resolved folder.
+
+    Raises `MissingDependency` if it does not exist or does not answer, and `InvalidSpec` if it overlaps with
+    Berth's own folders.
+    """
     probe = _probes.get(folder.path)
     if probe is None:
         probe = _probes[folder.path] = _FolderProbe(folder.path)

@@ -65,7 +65,7 @@ TO_APP: dict[str, Any] = {"flush_interval": FLUSH_NS, "stream_close_delay": STRE
 and JupyterLab 4.6 does not reconnect. It does after a connection that ends without a code."""
 
 CHUNKED: dict[str, Any] = {"header": {"Transfer-Encoding": ["*"]}}
-"""Matcher of requests in chunks. Caddy drops a `Content-Length` that they have, too, before it matches."""
+"""Matcher of requests in chunks. Caddy drops an additional `Content-Length` before it matches."""
 CLOSE_AFTER_CHUNKS: dict[str, Any] = {
     "match": [CHUNKED],
     "handle": [{"handler": "headers", "response": {"set": {"Connection": ["close"]}}}],
@@ -191,7 +191,7 @@ def transport(*, idle_ns: int, idle: int, **options: Any) -> dict[str, Any]:
 
 
 def client_tls(certificates: Certificates, *, server_name: str) -> dict[str, Any]:
-    """Return the TLS settings to a server whose certificate of the authority is for `server_name`."""
+    """Return the TLS settings for a server with a certificate of the authority for `server_name`."""
     return {
         "ca": {"provider": "file", "pem_files": [str(certificates.authority)]},
         "client_certificate_file": str(certificates.certificate),

@@ -1,4 +1,4 @@
-"""Redis users of nodes. Their list is what Redis itself knows: who may write there."""
+"""Redis users of nodes. Redis itself keeps the list of nodes that may write there."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ FIXED_NAMES = frozenset({"PATH", "LANG", "LANGUAGE", "HOME", "TMPDIR"})
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to preload for a command.
+    """Modules to preload for a command, and how.
 
     `command` is the beginning of the app's argv: an interpreter, `-c` and the code to run in the end.
     `blocked` modules are kept from being imported by the app. `kernel_modules` are imported first, into a

@@ -7,9 +7,9 @@ redelivered after `visibility_timeout`, which leases make harmless.
 
 Kombu also ends the worker when an envelope cannot be decoded. Here it is dropped and reported.
 
-Each node writes to a queue of its own, its outbox, so that it cannot fill the control plane's queue. Workers
+Each node writes to its own queue, the outbox, so that it cannot fill the control plane's queue. Workers
 of the control plane take turns between their queue and all outboxes. Kombu's routing tables in Redis are not
-used, because who can write them can copy messages elsewhere: the routing key is the queue.
+used, because anyone who can write them can copy messages elsewhere: the routing key is the queue.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Channel(redis.Channel):
 
     @property
     def active_queues(self) -> list[str]:
-        """The queues that are consumed; with the outboxes, if it is a worker of the control plane."""
+        """Queues that are consumed, with the outboxes of nodes in a worker of the control plane."""
         queues: list[str] = super().active_queues
         return [*queues, *self._outboxes] if self.outboxes_of in queues else queues
 
@@ -108,10 +108,10 @@ class Channel(redis.Channel):
         return [routing_key]
 
     def _queue_bind(self, *_: object) -> None:
-        """Without routing tables there is nothing to bind."""
+        """Do nothing: without routing tables there is nothing to bind."""
 
     def _brpop_read(self, **options: Any) -> bool:
-        """Deliver the message that Redis has answered with. Raises `Empty` if there is none."""
+        """Deliver the message in Redis's answer. Raises `Empty` if there is none."""
         try:
             try:
                 answer = self.client.parse_response(self.client.connection, "BRPOP", **options)

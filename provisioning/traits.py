@@ -1,4 +1,4 @@
-"""What a driver declares about its pools, so that nothing outside a driver decides by its name.
+"""Traits that a driver declares for its pools, so that no other code decides by the driver's name.
 
 Each driver has a module `traits` with a constant `TRAITS`. It imports no code of the driver: the portal reads
 traits without loading a driver (`provisioning.registry.traits_of`).
@@ -14,21 +14,21 @@ STARTING_OBSERVE_S = 5.0
 
 
 class Plane(StrEnum):
-    """Who runs a driver's calls: `node`: the node's worker; `engine`: any worker that reaches the engine."""
+    """Worker that runs a driver's calls. `node`: the node's; `engine`: any worker that reaches the engine."""
 
     NODE = "node"
     ENGINE = "engine"
 
 
 class HomeStorage(StrEnum):
-    """Where homes of users are. `node`: on the disk of each node, within reach of its worker."""
+    """Location of users' homes. `node`: on the disk of each node, within reach of its worker."""
 
     NODE = "node"
     NONE = "none"
 
 
 class SoftwareSource(StrEnum):
-    """What workspaces run. `folders`: programs and environments of the node; `none`: nothing."""
+    """Source of workspaces' programs. `folders`: programs and environments of the node; `none`: nothing."""
 
     FOLDERS = "folders"
     NONE = "none"
@@ -42,7 +42,7 @@ class AppReach(StrEnum):
 
 
 class DeviceChecks(StrEnum):
-    """How devices are checked, scrubbed and reset. `node`: by processes of the node's worker; `none`: not."""
+    """How devices are checked, scrubbed and reset. `node`: by the node's worker; `none`: not at all."""
 
     NODE = "node"
     SIMULATED = "simulated"
@@ -59,9 +59,9 @@ class Traits:
     reach: AppReach
     device_checks: DeviceChecks
     simulated: bool = False
-    """Whether nothing of it is real. It is shown and counted apart from real pools."""
+    """Whether the pools are simulated. They are shown and counted apart from real pools."""
     measured: bool = False
-    """Whether its nodes send measurements of devices, workspaces and homes."""
+    """Whether nodes send measurements of devices, workspaces and homes."""
     limits_egress: bool = False
     """Whether the driver enforces `WorkspaceSpec.egress` and its pool's `egress`."""
     limits_homes: bool = False

@@ -418,8 +418,8 @@ class Observation:
 class Observations:
     """Workspaces of a pool, observed in one call.
 
-    With `complete`, those that are not listed do not exist. Otherwise they are as they were at the `since` of
-    the call. `cursor` is the `since` of the next call; empty if a driver can only list all.
+    With `complete`, workspaces that are not listed do not exist. Otherwise they have not changed since the
+    call's `since`. `cursor` is the `since` of the next call; empty if a driver can only list all.
     """
 
     listed: Annotated[tuple[Observation, ...], Meta(max_length=100_000)]

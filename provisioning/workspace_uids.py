@@ -15,7 +15,7 @@ VARIABLE = "BERTH_NODE_UIDS"
 DEFAULT = "200000-265535"
 MIN_UID, MIN_COUNT, MAX_UID = 1000, 64, 2**31 - 2
 SPARE_PART = 16
-"""Fraction for spares: one of this many IDs."""
+"""Divisor: spares get this part of the IDs."""
 
 
 @dataclass(frozen=True, slots=True)

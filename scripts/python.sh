@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the first Python on this machine that is new enough; says in one line what to do when none is.
+# Prints the path of the first Python on this machine that is new enough; if there is none, prints the fix.
 for candidate in "$@" python3 python3.13 python3.12 python3.11 python3.14 python; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
         command -v "$candidate"

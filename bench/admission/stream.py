@@ -51,7 +51,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
 def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeCapacity], Any, list[Any]]:
     """Return the cluster, the requests that define the mix, and the stream.
 
-    They are drawn as by `bench.placement.speed`.
+    The requests are drawn as in `bench.placement.speed`.
     """
     nodes = speed.copies(read_nodes(data), copies)
     past = next((read.past for read in read_workloads(data) if read.name == workload), None)

@@ -1,7 +1,7 @@
 """Measure requests per second: `python -m bench.api [--rounds 3] [--seconds 6] [--rows 10000] [--json FILE]`.
 
 Compares Berth as started by `make up`, with default settings in its own folder, with JupyterHub
-(configurable-http-proxy, SQLite). For the gateway, a bare Traefik and a configurable-http-proxy stand in
+(configurable-http-proxy, SQLite). For the gateway, a bare Traefik and a configurable-http-proxy run in
 front of a JupyterLab of the same environment on a TCP port, since they cannot use a workspace's Unix socket.
 JupyterLab gets its token from all three proxies.
 

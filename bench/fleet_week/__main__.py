@@ -5,8 +5,8 @@
 Devices, nodes, users and the clock are simulated; everything else is the portal. Messages of nodes go to the
 functions that receive them, on an empty SQLite file or on DATABASE_URL, with the default settings of a pool.
 Reports of checks are judged by the check's own rules. `faults` has the rates with their sources, and marks
-assumptions. At the published rates a week has only a few faults; `--rate 25` gives as many as half a year.
-The control plane looks for due checks every `--tick` seconds instead of every 30 s. Interim figures are
+assumptions. At the published rates a week has only a few faults; `--rate 25` gives the faults of half a
+year. The control plane looks for due checks every `--tick` seconds instead of every 30 s. Interim figures are
 printed after each day.
 """
 

@@ -1,4 +1,4 @@
-"""A simulated device, and measurements as a check of it would return, judged by the check's own rules."""
+"""A simulated device, and the measurements of a check on it, judged by the check's own rules."""
 
 from __future__ import annotations
 

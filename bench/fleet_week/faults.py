@@ -6,7 +6,7 @@ silent data corruption 6, thermal interface and sensor 6. "Faulty GPU" includes 
 further there; equal parts for its classes here are an ASSUMPTION.
 
 Meta finds about one device in a thousand that corrupts silently ("How Meta keeps its AI hardware reliable",
-engineering.fb.com, 2025-07-22): as many have the fault when the week begins.
+engineering.fb.com, 2025-07-22): the same share has the fault when the week begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SILENT_DEVICES = 1 / 1000
 PARTS_OF_FAULTY_GPU = 5
 STRAGGLERS_AS_THERMAL = 6
 XID_TOLD = 0.95
-"""Part of XIDs that a watcher sees. Others happen while it restarts, or are not logged."""
+"""Fraction of XIDs that a watcher sees. Others happen while it restarts, or are not logged."""
 APPLICATION_XIDS_PER_GPU_HOUR = 1 / 100
 """XIDs 13, 31 and 43 of faulty programs, on GPUs at work."""
 FIGURE_SIGMA = 0.015
@@ -62,7 +62,7 @@ class FaultClass:
     wrong: bool = False
     slow: bool = False
     only_under_load: bool = False
-    """It shows only after some seconds at full power, so never in a quick check."""
+    """The fault shows only after some seconds at full power, so never in a quick check."""
 
     @property
     def hard(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the portal did about each fault, read from its audit log."""
+"""The portal's reaction to each fault, read from its audit log."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _of_class(name: str, week: Week, first: dict[int, Outage]) -> dict[str, Any]
 
 
 def _hours(seconds: Iterable[float]) -> dict[str, float] | None:
-    """Median, 90 % and longest, in hours."""
+    """Return the median, the 90th percentile and the longest, in hours; None without values."""
     ranked = sorted(duration_s / HOUR_S for duration_s in seconds)
     if not ranked:
         return None

@@ -88,7 +88,7 @@ class Case:
 
 @dataclass(slots=True)
 class Week:
-    """What happened in the week, for the report; the portal's audit log has its reactions."""
+    """Events of the week, for the report; the audit log has the portal's reactions."""
 
     devices: int
     days: float
@@ -259,7 +259,7 @@ class Fleet:
         return [key for key, (_, uuids) in self.held.items() if gpu.uuid in uuids]
 
     def _account(self, key: UUID) -> None:
-        """Add its time on its devices up to now to the sums; on a faulty device by the class of fault."""
+        """Add the workspace's time on its devices to the sums; on a faulty device, also by class of fault."""
         since_s, uuids = self.held.pop(key)
         for uuid in uuids:
             gpu = self.gpus[uuid]

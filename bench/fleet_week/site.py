@@ -43,7 +43,7 @@ def fleet(devices: int, chance: random.Random) -> list[Gpu]:
 
 
 def inventory(gpus: Sequence[Gpu], now: float) -> Inventory:
-    """Return what all nodes report now."""
+    """Return the current inventory of all nodes."""
     by_node: dict[str, list[Gpu]] = {}
     for gpu in gpus:
         by_node.setdefault(gpu.node, []).append(gpu)

@@ -1,1 +1,1 @@
-"""Cost of isolating workspaces: memory, CPU and start time of each, and speed of the route to its app."""
+"""Cost of isolating workspaces: memory, CPU and start time of each, and speed of the route to the app."""

@@ -19,12 +19,12 @@ NOTE, DRAINED_FOR = "Training for the paper", "New power supply"
 
 
 def administrator(berth: Berth) -> Api:
-    """The REST API as the administrator."""
+    """Return the REST API as the administrator."""
     return Api(berth, berth.manage("create_token", "admin", "--name", "journeys"))
 
 
 def request_more(berth: Berth) -> None:
-    """A team with a quota of one core has requested a workspace with two; ben approves requests."""
+    """Limit a team to one core and request a workspace with two for it; ben approves requests."""
     berth.run("manage.py", "shell", "-c", MAKE_APPROVER)
     admin, ada = administrator(berth), berth.api("ada")
     admin.json("POST", "quotas", {"team": "lab", "resource": "cpu_milli", "quota": 1000})
@@ -35,7 +35,7 @@ def request_more(berth: Berth) -> None:
 
 
 def busy_fleet(berth: Berth, workspaces: int = WORKSPACES) -> None:
-    """40 × 8 simulated GPUs, more work than fits, a failed GPU, a silent pool and a drained node."""
+    """Add 40 × 8 simulated GPUs, more work than fits, a failed GPU, a silent pool and a drained node."""
     for slug, nodes in (("training", NODES), ("annex", 2)):
         size = ("--nodes", str(nodes), "--gpus", str(GPUS), "--model", "H100")
         faults = ("--set", "fault_xid79=sim-003:2") if slug == "training" else ()
@@ -60,14 +60,14 @@ def busy_fleet(berth: Berth, workspaces: int = WORKSPACES) -> None:
 
 
 def _broken(api: Api) -> dict[str, Any]:
-    """The GPU that falls off the bus during a check."""
+    """Return the GPU that falls off the bus during a check."""
     rows = _all(api, "devices?pool=training")
     (row,) = [row for row in rows if (row["node"], row["index"]) == ("sim-003", 2)]
     return row
 
 
 def _all(api: Api, path: str) -> list[dict[str, Any]]:
-    """All rows of a list, page by page."""
+    """Return all rows of a list, read page by page."""
     rows: list[dict[str, Any]] = []
     url = f"{path}&page_size=100"
     while url:

@@ -11,14 +11,14 @@ NAMES = ["mia", "noah", "emma", "liam", "olivia", "paul", "sofia", "jonas", "len
 
 
 def first_notebook(visitor: Visitor) -> None:
-    """A member starts JupyterLab with the form's default values, and wait_for_text its launcher."""
+    """Start JupyterLab as a member with the form's default values, and wait for its launcher."""
     visitor.click("New workspace")
     visitor.click("Start")
     visitor.page.locator(".jp-Launcher").first.wait_for()
 
 
 def first_hour(visitor: Visitor) -> None:
-    """An administrator adds two teams, ten people, quotas, a template and an environment."""
+    """Add two teams, ten people, quotas, a template and an environment as an administrator."""
     page = visitor.page
     for team, people in (("Vision", NAMES[:5]), ("Robots", NAMES[5:])):
         visitor.click("Teams", within="nav")
@@ -50,7 +50,7 @@ def first_hour(visitor: Visitor) -> None:
 
 
 def team_owner(visitor: Visitor) -> None:
-    """An owner finds who holds the team's GPUs, sends a message, caps a member and invites a person."""
+    """As an owner, find the holders of the team's GPUs, send a message, cap a member and invite a person."""
     page = visitor.page
     visitor.click("Teams", within="nav")
     if page.url.rstrip("/").endswith("/teams"):
@@ -66,7 +66,7 @@ def team_owner(visitor: Visitor) -> None:
 
 
 def approver(visitor: Visitor) -> None:
-    """An approver opens the inbox on a phone, reads the evidence and approves."""
+    """As an approver, open the inbox on a phone, read the evidence and approve."""
     visitor.click(re.compile("^Inbox"), within="nav")
     visitor.click(re.compile("^View details"), within=f'main li:has-text("{NOTE}")')
     visitor.wait_for_text(NOTE, within="main")
@@ -75,7 +75,7 @@ def approver(visitor: Visitor) -> None:
 
 
 def operator(visitor: Visitor) -> None:
-    """An operator finds the failed GPU, the silent pool and the drained node from the overview."""
+    """As an operator, find the failed GPU, the silent pool and the drained node from the overview."""
     visitor.press(visitor.page.locator("#to-inbox"))
     for trouble in ("Annex", "sim-003"):
         visitor.click(re.compile("^View|^Open"), within=f'main li:has-text("{trouble}")')

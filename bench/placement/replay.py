@@ -1,7 +1,7 @@
 """Replay one workload: requests arrive one by one, are placed or dropped, and never leave.
 
 Each request follows the same path as in the portal (`site`). By default the mix is learnt while requests
-arrive, with the portal's functions and after as many requests as there.
+arrive, with the portal's functions and after the same number of requests as in the portal.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     for way, percent in (("fill", 0), ("churn", _CHURN_PERCENT)):
         # Learn the mix from the last requests, like the portal.
         cluster = Cluster(nodes, policy=options.policy, mix=RequestMix.learnt(requests, ()))
-        # As the portal does with what it has read (`snapshot_cache`), and after each cycle (`tasks`).
+        # As the portal does after reading a snapshot (`snapshot_cache`), and after each cycle (`tasks`).
         pauses.freeze()
         report[way] = measure(cluster, requests, gpus * 10 * percent)
         print(way, json.dumps(report[way]), flush=True)

@@ -19,7 +19,7 @@ _REPEATED = re.compile(r"-tuned-\d+$")
 
 
 class TraceError(Exception):
-    """A trace is missing or cannot be read. The message names it and says what is expected."""
+    """A trace is missing or cannot be read. The message names the trace and the expected files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Each session of `tests/reclaim/recorded` is one running workspace with one GPU of its own. Once a minute its
 newest heartbeat goes through `reports.activity_of` and `results.agent_heartbeat`, as the agent's API does.
 The periodic tasks `observe_activity` (every minute) and `reclaim` (every 30 s) run by the site's settings.
-The audit log says what was warned. After its end a recording repeats its last minute.
+The audit log shows the warnings. After its end a recording repeats its last minute.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one session got, in seconds since its first report. `stopped_s` is None if it was kept.
+    """Outcome of one session, in seconds since its first report. `stopped_s` is None if it was kept.
 
-    `idle_s` is how long it was idle by its ground truth, and `back_s` for how much of that its GPU was given
-    back.
+    `idle_s` is its idle time by the ground truth, and `back_s` the part in which its GPU was given back.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Result:
 
     @property
     def is_false(self) -> bool:
-        """Whether a session that works was warned or stopped."""
+        """Whether a session at work was warned or stopped."""
         return self.works and (self.warned > 0 or self.stopped_s is not None)
 
 
@@ -94,7 +93,7 @@ def _walk(histories: dict[Any, History], began_at: datetime, until_s: float) -> 
 
 
 def _prepare(histories: dict[Any, History], began_at: datetime) -> None:
-    """Give all these workspaces their recorded app, ready since `began_at` and without an end time."""
+    """Set the recorded app of all these workspaces, ready since `began_at` and without an end time."""
     from portal.catalog.models import Template
 
     templates = {
@@ -138,7 +137,7 @@ def _result(pk: Any, history: History, stopped_s: float | None, until_s: float) 
 
 
 def false_stops(results_: Sequence[Result]) -> int:
-    """Return how many sessions that work were warned or stopped."""
+    """Return how many sessions at work were warned or stopped."""
     return sum(result.is_false for result in results_)
 
 

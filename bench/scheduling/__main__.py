@@ -7,7 +7,7 @@ DIR contains `philly/philly_first_half.csv.gz`; `--trace FILE` (with `--part`) n
 Compares FIFO, EASY back-fill, Tiresias and SRSF (`peers`), Gavel and Themis (`rounds`; also with a minute
 lost each time that a job returns), all of them re-implemented, and Berth's engine without and with
 preemption, with durations known and estimated from history. Waits in a queue this long depend on chance, so
-preemption is compared again with all submissions moved by some minutes. All but the re-implemented policies
+preemption is compared again with all submissions shifted by some minutes. All but the re-implemented policies
 follow the path of a request in the portal (`site`), with its default settings. Every 500th request is
 previewed first, and must get the previewed result.
 

@@ -112,7 +112,7 @@ class _Simulation:
         return self._count
 
     def _rank(self, state: _State) -> Rank:
-        """Return its rank: in 2D-LAS by queue, running requests first; in SRSF by remaining service."""
+        """Return the job's rank: in 2D-LAS by queue, running requests first; in SRSF by remaining service."""
         waits = int(state.since_s < 0)
         if self._limits is not None:
             return (state.level, waits, state.number, state.job.id)

@@ -48,12 +48,12 @@ class Active:
 
 
 def gavel(jobs: Sequence[Job], gpus: int, restart_s: int = 0, round_s: int = ROUND_S) -> PeerOutcome:
-    """Max-min fairness by rounds."""
+    """Run the trace with max-min fairness by rounds."""
     return _replay(jobs, gpus, restart_s, round_s, _by_part)
 
 
 def themis(jobs: Sequence[Job], gpus: int, restart_s: int = 0, round_s: int = ROUND_S) -> PeerOutcome:
-    """Finish-time fairness by rounds."""
+    """Run the trace with finish-time fairness by rounds."""
     return _replay(jobs, gpus, restart_s, round_s, _by_finish)
 
 

@@ -50,7 +50,7 @@ def synthetic(seed: int, count: int, gpus: int, load: float = 0.95) -> list[Job]
     """Return synthetic jobs that request `load` of the GPUs on average.
 
     Durations are log-normal (median 20 minutes, with a long tail). Sizes are powers of two up to an eighth of
-    the GPUs. Eight groups of unequal size submit in bursts, with hours without submissions in between.
+    the GPUs. Eight groups of unequal size submit in bursts, hours apart.
     """
     chance = Random(seed)
     drawn = []
@@ -77,8 +77,8 @@ def shifted(jobs: Sequence[Job], seed: int, most_s: int = 600) -> list[Job]:
 def thinned(jobs: Sequence[Job], seed: int, gpus: int, of: int = 4) -> list[Job]:
     """Return a random subset of about one job in `of`, without jobs that request over a third of `gpus`.
 
-    With as small a part of the GPUs, this gives sites that are as loaded as the whole one and share hardly
-    any job, to tell an effect from chance.
+    With the same part of the GPUs, such sites are as loaded as the whole one and share hardly any job.
+    So they tell an effect from chance.
     """
     chance = Random(seed)
     return [job for job in jobs if chance.random() * of < 1 and job.gpus <= gpus // 3]

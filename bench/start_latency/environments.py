@@ -4,8 +4,8 @@
 
 The environments alternate, so that changes in the machine's speed affect all of them equally. They must be
 built, and the token must be able to create, enter and delete workspaces. Ratios are relative to the first
-environment, whose first cell imports nothing. After each deletion it waits for `--pause` seconds, so that
-spares are created again.
+environment, whose first cell imports nothing. After each deletion the program waits for `--pause` seconds, so
+that spares are created again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Takes `portal/cli` and the version of the checkout that it stands in; nothing is copied to keep."""
+"""Builds from `portal/cli` and the version of the surrounding checkout; no copy is kept here."""
 
 import tomllib
 from pathlib import Path

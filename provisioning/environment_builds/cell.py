@@ -113,7 +113,7 @@ class Cell:
 
     @property
     def uid(self) -> int | None:
-        """The user of foreign steps; None if they run as the node's user."""
+        """User id of foreign steps; None if they run as the node's user."""
         return self.sandbox.uids.builds if self.sandboxed and self.sandbox.uids is not None else None
 
     def tmp(self, *, foreign: bool) -> Path:

@@ -123,8 +123,11 @@ def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolvi
 
 
 def own_lock_error(error: BuildError) -> BuildError:
-    """Return the error for a failed installation of a lock that Berth resolved. The list is not at fault if
-    the index lacks a package that it listed itself, which can happen with several copies of an index."""
+    """Return the error for a failed installation of a lock that Berth resolved.
+
+    The list is not at fault if the index lacks a package that it listed itself. This can happen with several
+    copies of an index.
+    """
     if error.code not in (BuildFailure.RESOLUTION_FAILED, BuildFailure.NO_SUCH_PACKAGE):
         return error
     message = (

@@ -69,7 +69,7 @@ def loaded_by_extensions(recipe: dict[str, list[str]]) -> list[str]:
         sys.modules[name] = None  # type: ignore[assignment]  # blocks the import
     load([*recipe["kernel_modules"], *recipe["modules"]])
     before = set(sys.modules)
-    # Imported here: what it loads is measured.
+    # Imported here, because the modules that it loads are measured.
     from jupyterlab.labapp import LabApp  # type: ignore[import-not-found]
 
     LabApp.initialize_server(argv=["--no-browser", "--ServerApp.log_level=ERROR", "--allow-root"])

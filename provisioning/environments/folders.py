@@ -49,7 +49,7 @@ class Folder:
 
     @property
     def fingerprint(self) -> str:
-        """Equal if Python and packages are equal."""
+        """Fingerprint of the folder, equal if Python and packages are equal."""
         return fingerprint_of(self.python, ((package.name, package.version) for package in self.packages))
 
 

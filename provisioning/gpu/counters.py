@@ -1,8 +1,8 @@
 """Differences of monotonic counters that may wrap or restart. Pure functions.
 
-A decreased value means one of the two. A counter that wraps continues from 0, so only a small amount can have
-been added. After a device reset or a reload of the driver it restarts at 0: its value was counted since then,
-and earlier counts are lost.
+A decreased value means a wrap or a restart. A counter that wraps continues from 0, so only a small amount can
+have been added. After a device reset or a reload of the driver it restarts at 0: its value was counted since
+then, and earlier counts are lost.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ WIDE = 64
 NARROW = 32
 """Width of counters in bits: most of NVML's have 64, that of PCIe replays has 32."""
 WRAP_MARGIN_BITS = 8
-"""A wrap may add less than 1 / 2^8 of a counter's range; any more counts as a restart."""
+"""A wrap may add less than 1 / 2^8 of a counter's range; a larger increase counts as a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterStep:
     """Increase of a counter between two readings.
 
-    `restarted`: it restarted at 0 in between, so `by` is a lower bound.
+    `restarted`: the counter restarted at 0 between them, so `by` is a lower bound.
     """
 
     by: int

@@ -140,7 +140,7 @@ class GpuFacts:
 
     @property
     def unusable_reason(self) -> str:
-        """Why no new work may be placed here, with the next action; empty if there is no reason."""
+        """Reason why no new work may be placed here, with the next action; empty if there is none."""
         if self.recovery_action not in (None, "none"):
             action = str(self.recovery_action)
             todo = _WHAT_TO_DO.get(action, "Search dmesg for Xid lines.")

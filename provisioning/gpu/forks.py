@@ -36,7 +36,7 @@ _process_sessions = _Sessions()
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Keep NVML open in this process during the block; waits if a fork is imminent."""
+    """Keep NVML open in this process during the block; wait first if a fork is imminent."""
     sessions = _process_sessions
     with sessions.changed:
         while sessions.is_close_requested():
@@ -56,7 +56,7 @@ def is_close_requested() -> bool:
 
 
 def prepare(*, wait_s: float = WAIT_S, hold_s: float = HOLD_S) -> bool:
-    """Have NVML closed until the next fork; returns whether it is."""
+    """Request that NVML be closed until the next fork; return whether it is closed."""
     sessions = _process_sessions
     with sessions.changed:
         sessions.closed_until = time.monotonic() + hold_s

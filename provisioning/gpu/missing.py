@@ -46,7 +46,7 @@ def has_nouveau(root: Path) -> bool:
 
 
 def none_shown(driver: str) -> str:
-    """Return a clause that a driver of this version lists no GPU, without a full stop."""
+    """Return the clause “The NVIDIA driver lists no GPU” with the version, without a full stop."""
     return f"The NVIDIA driver {driver} lists no GPU" if driver else "The NVIDIA driver lists no GPU"
 
 

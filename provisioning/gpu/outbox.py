@@ -46,7 +46,7 @@ class Outbox(Generic[T]):
             self._ready.notify()
 
     def flush(self) -> bool:
-        """Send waiting batches until the sink fails; returns True if none is left."""
+        """Send waiting batches until the sink fails; return True if none is left."""
         while True:
             with self._ready:
                 if not self._waiting:

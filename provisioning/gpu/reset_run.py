@@ -134,7 +134,7 @@ def _processes_by_nvml(gpu: _Gpu) -> tuple[int, ...]:
     try:
         pids = DeadlineThread().call(read_pids, timeout_s=NVML_S)
     except (GpuLost, DeviceGone):
-        # A lost GPU is what the reset is for; open device files are still checked.
+        # The reset exists for lost GPUs; open device files are still checked.
         return ()
     except NoDriver as problem:
         raise _ResetRefused(problem.sentence) from problem

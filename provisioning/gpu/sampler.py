@@ -319,5 +319,5 @@ class Sampler:
                 self._sender.ensure_running(self._end)
 
     def flush(self) -> bool:
-        """Pass on buffered rollups in this thread; returns False if the sink failed."""
+        """Pass on buffered rollups in this thread; return False if the sink failed."""
         return self._sender.flush()

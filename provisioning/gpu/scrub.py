@@ -100,7 +100,7 @@ class ScrubResult:
 
 
 def allocate_by_halving(free_bytes: int, take: Callable[[int], bool]) -> int:
-    """Allocate chunks, the largest first, halving when `take` refuses; returns the allocated bytes.
+    """Allocate chunks, the largest first, halving when `take` refuses; return the allocated bytes.
 
     Chunks are powers of two down to `CHUNK_MIN`. Never requests more than `free_bytes`, so it ends even if
     `take` always succeeds.

@@ -88,7 +88,7 @@ class OverShare:
     killed: bool = False
     done: frozenset[tuple[int, int]] = frozenset()
     within_since: float | None = None
-    """When it came back within its share, if it is now."""
+    """When the workspace returned within its share; None while it exceeds the share."""
 
 
 @dataclass(frozen=True, slots=True)

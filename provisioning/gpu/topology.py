@@ -67,6 +67,6 @@ def pci_place(bus: str, root: Path = Path("/")) -> PciLocation:
         return PciLocation(numa)
     roots = [part for part in parts if part.startswith("pci") and ":" in part]
     above = [part for part in parts if _BUS_ID.fullmatch(part)][:-1]
-    # Root port, upstream port, downstream port: fewer means no switch in between.
+    # Root port, upstream port, downstream port: fewer means no switch.
     switch = above[-2] if len(above) >= 3 else ""
     return PciLocation(numa, roots[0] if roots else "", switch)

@@ -13,7 +13,7 @@ from provisioning.host.folder import NodeFolder
 
 @dataclass(frozen=True, slots=True)
 class AbilityResult:
-    """One result: its subject, whether it is as required, and what was found or has to be done."""
+    """One result: its subject, whether it is as required, and the finding or the next action."""
 
     label: str
     good: bool

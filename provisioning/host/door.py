@@ -82,7 +82,7 @@ class Door:
             self._context.load_cert_chain(proof.certificate, proof.key)
 
     def join(self, body: Mapping[str, Any]) -> JoinAnswer:
-        """Join. Raises `Problem`, including `Unreachable`, `ResponseLost` and `RequestRefused`."""
+        """Join the portal. Raises `Problem`, including `Unreachable`, `ResponseLost` and `RequestRefused`."""
         return self._answer("/nodes/v1/join", body)
 
     def rotate(self, body: Mapping[str, Any]) -> JoinAnswer:
@@ -90,7 +90,7 @@ class Door:
         return self._answer("/nodes/v1/rotate", body)
 
     def leave(self, *, workspaces: str = "") -> NodeWorkspaces | None:
-        """Leave; return None when done, otherwise the workspaces that still have to end or move.
+        """Leave the portal; return None when done, otherwise the workspaces that still have to end or move.
 
         `workspaces` is `drain` or `stop`; empty rejects the request while there are workspaces on the node.
         Raises like `join`.
@@ -104,7 +104,7 @@ class Door:
         return _workspaces_of(answer)
 
     def workspaces(self) -> NodeWorkspaces:
-        """Return what the portal has of this node.
+        """Return the workspaces that the portal has on this node.
 
         Raises like `join`: `RequestRefused` if it is not a member.
         """

@@ -41,7 +41,7 @@ def end_all(environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> int:
 
 
 def run(pool: PoolConfig, *, limit_s: float) -> int:
-    """Ask each to end within the time of its own specification; return how many are left."""
+    """Ask each workspace to end within the time of its specification; return how many are left."""
     driver = driver_for(pool)
     until = time.monotonic() + limit_s
     while True:

@@ -26,7 +26,7 @@ class NodeFolder:
 
     @property
     def id(self) -> str:
-        """Distinguishes this node's services from others on the machine."""
+        """ID that distinguishes this node's services from others on the machine."""
         return hashlib.sha256(b"node\0" + os.fsencode(self.home)).hexdigest()[:12]
 
     @property
@@ -36,12 +36,12 @@ class NodeFolder:
 
     @property
     def state(self) -> Path:
-        """The node's identity; the other files beside it are copies for programs."""
+        """File with the node's identity; the files beside it are copies for programs."""
         return self.home / "node" / "node.json"
 
     @property
     def pending(self) -> Path:
-        """A join whose answer has not arrived."""
+        """File of a join whose answer has not arrived."""
         return self.home / "node" / "joining.json"
 
     @property
@@ -66,7 +66,7 @@ class NodeFolder:
 
     @property
     def settings(self) -> Path:
-        """Variables of this node, as NAME=value lines."""
+        """File with variables of this node, as NAME=value lines."""
         return self.home / "node.env"
 
     @property
@@ -79,7 +79,7 @@ class NodeFolder:
 
     @property
     def local(self) -> Path:
-        """State of the local driver."""
+        """Folder of the local driver's state."""
         return self.home / "local"
 
     @property

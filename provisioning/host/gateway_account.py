@@ -12,7 +12,7 @@ from provisioning.service.confinement import ServiceNeeds
 from provisioning.service.door_account import AccountUnusable, DoorAccount
 
 ROOTS = "BERTH_SERVICES_UID"
-"""0 there selects root, as for the portal's services."""
+"""Variable whose value 0 selects root, as for the portal's services."""
 
 
 def choose(folder: NodeFolder, settings: Mapping[str, str], caddy: Path, port: int) -> DoorAccount | None:

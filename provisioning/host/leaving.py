@@ -31,7 +31,9 @@ def leave(
     workspaces: str = "",
     wait_s: float = WAIT_S,
 ) -> None:
-    """Leave. With `forget`, only locally: the portal then has to be updated manually. Raises `Problem`.
+    """Leave the portal. With `forget`, leave only locally: the portal then has to be updated manually.
+
+    Raises `Problem`.
 
     `workspaces` selects what happens to workspaces on this node: `drain` (they are asked to move away, with
     notice) or `stop`; empty rejects the request and names them. Waits up to `wait_s` for them.

@@ -189,7 +189,7 @@ class MembershipWatch:
 
 
 def describe(cut_off: CutOff, limits: GracePeriods, *, now_s: float) -> str:
-    """Describe the state for people: what, since when, and what follows."""
+    """Describe the state for people: its cause, its start and its consequence."""
     cause = (
         "The portal no longer has this node"
         if cut_off.word is PortalAnswer.REVOKED

@@ -42,8 +42,10 @@ def programs(
     caddy: Path,
     account: DoorAccount | None = None,
 ) -> tuple[Program, ...]:
-    """Write the files of both services and return them; `account`, if any, runs the gateway. Raises
-    `OSError`."""
+    """Write the files of both services and return the services. Raises `OSError`.
+
+    `account`, if any, runs the gateway.
+    """
     write_gateway(folder, membership)
     name = membership.name
     worker_environ = node_environ(folder, membership, environ)

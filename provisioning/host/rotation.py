@@ -62,7 +62,7 @@ def rotate(folder: NodeFolder, identity: Membership) -> Membership:
 
 
 def membership_rejected(identity: Membership, reason: str) -> Problem:
-    """Return the problem that the portal no longer knows this node, or another one has its name."""
+    """Return the problem that the portal no longer knows this node, or that another node has its name."""
     return Problem(
         f"The portal does not accept this machine as {identity.name}: {reason}",
         "Run `berth node leave --forget` here, then join again with a new token from the pool's page.",

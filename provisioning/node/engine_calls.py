@@ -1,8 +1,8 @@
 """Keeps an engine that hangs from occupying this worker: a slot and a circuit breaker for each pool.
 
-The pools of all engines share the few processes of a worker. A pool has one call at a time, and none for a
-while after several that failed or were slow; then one call tries again, on a worker one pool's at a time. A
-call that may not begin fails at once with `BackendUnavailable`, which the control plane retries.
+The pools of all engines share the few processes of a worker. A pool has one call at a time. After several
+failed or slow calls, it has none for a while; then one call tries again. A worker tries one such pool at a
+time. A call that may not begin fails at once with `BackendUnavailable`, which the control plane retries.
 
 The state is in files that the processes of a worker share. The kernel releases the locks of a killed process.
 """
@@ -63,7 +63,7 @@ class Circuit:
         return self.failures >= MAX_FAILURES
 
     def after_failure(self, now: float) -> Circuit:
-        """Return the circuit after a failed call. Each further one doubles the pause."""
+        """Return the circuit after a failed call. Each further failure doubles the pause."""
         failures = self.failures + 1
         pause_s = FIRST_PAUSE_S * 2 ** min(max(0, failures - MAX_FAILURES), 10)
         return Circuit(self.config, failures, now + min(pause_s, MAX_PAUSE_S))
@@ -118,7 +118,7 @@ def _take_slot(locks: ExitStack, path: Path) -> None:
     until = time.monotonic() + WAIT_S
     while not _lock(file.fileno()):
         began = os.fstat(file.fileno()).st_mtime
-        # A call that has taken long already is not waited for.
+        # Do not wait for a call that has already taken long.
         if time.monotonic() >= until or time.time() - began > WAIT_S:
             raise BackendUnavailable(
                 "The engine of this pool has not answered another call yet. The portal retries "

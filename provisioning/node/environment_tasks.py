@@ -77,8 +77,11 @@ def environment_remove(command: dict[str, Any]) -> None:
 
 @app.task(name="node.read_overlay")  # type: ignore[untyped-decorator]
 def read_overlay(of: dict[str, Any], reply_key: str, pool: dict[str, Any] | None = None) -> None:
-    """Answer with `{"packages": ["name==version", …], "python": "3.12"}` or `{"error": text}`, as
-    `node.read_logs` does. `pool` locates the homes, if not in this node's own setting."""
+    """Answer, as `node.read_logs` does, with a user's own packages.
+
+    The answer is `{"packages": ["name==version", …], "python": "3.12"}` or `{"error": text}`. `pool` locates
+    the homes, if not in this node's own setting.
+    """
     require_reply_key(reply_key)
     answer: dict[str, Any]
     try:

@@ -221,8 +221,11 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 def _connect(
     order: HomeMoveOrder, environ: Mapping[str, str]
 ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-    """Return connection, path and headers to the old machine: by the portal's endpoint for machines, or by
-    its front door on the portal's own machine."""
+    """Return connection, path and headers to the old machine.
+
+    The way leads through the portal's endpoint for machines, or, on the portal's own machine, through its
+    front door.
+    """
     if url := environ.get(DOOR):
         context = ssl.create_default_context(cafile=environ[AUTHORITY])
         context.minimum_version = ssl.TLSVersion.TLSv1_3

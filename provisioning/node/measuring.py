@@ -66,7 +66,7 @@ class HomeMeasurer(threading.Thread):
         self.join(timeout_s)
 
     def round(self, now_s: float | None = None) -> None:
-        """Measure what is due and report it. Raises `OSError` and errors of the broker."""
+        """Measure the homes that are due and report them. Raises `OSError` and errors of the broker."""
         now_s = time.monotonic() if now_s is None else now_s
         homes = self._driver.homes
         if not homes.is_dir():

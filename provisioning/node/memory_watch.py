@@ -1,6 +1,6 @@
 """Reports programs that the kernel ended for lack of memory, in a thread of the node's worker.
 
-A workspace whose own app was ended fails, and its observation says why. Only workspaces that go on are
+A workspace whose own app was ended fails, and its observation says why. Only workspaces that continue are
 reported here, so a loss is held back for one round. Counts are kept in a file, so a restarted worker reports
 what it missed, and nothing twice.
 """
@@ -87,7 +87,7 @@ class MemoryWatch(threading.Thread):
             write_atomically(self._base / FILE, json.dumps(living).encode())
 
     def _count_of(self, key: tuple[str, str]) -> int:
-        """Return the number of losses already reported of a start."""
+        """Return the number of losses already reported for a start."""
         name, attempt = key
         kept_attempt, count = self._reported.get(name, ("", 0))
         return count if kept_attempt == attempt else 0

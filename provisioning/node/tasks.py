@@ -68,7 +68,7 @@ def inventory(pool: dict[str, Any]) -> None:
 
 @app.task(name="node.list_owned")
 def list_owned(pool: dict[str, Any], node: str) -> None:
-    """Report everything of ours on the backend. A failure reports nothing and is retried later."""
+    """Report everything on the backend that carries our names. A failure is only logged."""
     try:
         config = messages.load(pool, PoolConfig)
         with engine_calls.call(config):
@@ -109,7 +109,7 @@ def delete_home(order: dict[str, Any]) -> None:
 
 @app.task(name="node.list_leftovers")
 def list_leftovers(pool: dict[str, Any], node: str) -> None:
-    """Report leftovers; after a failure nothing is reported and it is retried later."""
+    """Report leftovers. A failure is only logged."""
     try:
         config = messages.load(pool, PoolConfig)
         with engine_calls.call(config):

@@ -14,7 +14,7 @@ QUIET_REPEAT_S = 10.0
 
 
 class Problem(Exception):
-    """A problem that the operator has to fix: what is wrong, and one next action."""
+    """A problem that the operator has to fix: its cause, and one next action."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(" ".join(filter(None, (message, fix))))

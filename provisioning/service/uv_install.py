@@ -55,7 +55,7 @@ def program(python: Path) -> str:
 def command(python: Path, lock: Path, environ: dict[str, str]) -> tuple[list[str], dict[str, str]] | None:
     """Return the command and its environment variables; `None` where only pip can install.
 
-    That is the case without uv, and with a setting of pip that uv does not have.
+    Only pip can install without uv, or with a setting of pip that uv does not have.
     """
     uv = program(python)
     settings = _pip_settings(python, environ) if uv else None

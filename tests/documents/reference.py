@@ -272,7 +272,7 @@ def states() -> str:
         parts.append(
             f"| `{state.value}` | {state.label} | {', '.join(f'`{lead}`' for lead in leads) or '–'} |"
         )
-    parts += ["", "## GPUs and other devices", "Meaning: [gpus.md](gpus.md#what-a-state-means).", ""]
+    parts += ["", "## GPUs and other devices", "Meaning: [gpus.md](gpus.md#device-states).", ""]
     parts += ["| state | on pages |", "|---|---|"]
     parts += [f"| `{state.value}` | {look.word} |" for state, look in LOOKS.items()]
     for title, choices in (

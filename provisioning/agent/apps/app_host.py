@@ -40,7 +40,7 @@ def main() -> None:
     kernels: Any = None
     kernels_pid, kernels_link = 0, None
     if recipe["kernel_modules"]:
-        # Before the app is imported, so that kernels start only with the modules of a kernel.
+        # Before the app is imported, so that kernels start with a kernel's modules only.
         kernels = importlib.import_module("forked_kernels")
         load(recipe["kernel_modules"])
         if is_single_threaded():
@@ -153,7 +153,7 @@ def take_over(claim: dict[str, Any], set_by_imports: dict[str, str]) -> None:
 
 
 def oom_score(value: int, pid: int) -> None:
-    """Set the OOM score of a process. The highest is killed first; the agent has 0 to report the reason."""
+    """Set the OOM score of a process. The highest is killed first; the agent keeps 0 to report the reason."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as handle:  # noqa: PTH123
         handle.write(str(value))
 

@@ -30,7 +30,7 @@ MAX_REQUEST_BYTES = 128 * 1024
 ANSWER_TIMEOUT_S = 5.0
 KERNEL_OOM_SCORE = 300
 CPU_COUNT = "PYTHON_CPU_COUNT"
-"""Set in every workspace. The sandbox shows an interpreter that has not read it the same number of cores."""
+"""Set in every workspace. An interpreter that does not read it finds the same number in the sandbox."""
 # Read when an interpreter or library starts: a kernel that sets one of these gets a separate process.
 FIXED_AT_START = (
     "PYTHON",
@@ -149,7 +149,7 @@ def use_packages(folder: str) -> None:
 
 
 def use(link: socket.socket, server_pid: int) -> None:
-    """Request kernels at `link` from now on."""
+    """Request kernels over `link` from now on."""
     global _link, _server_pid
     _link, _server_pid = link, server_pid
 
@@ -165,7 +165,7 @@ def arguments_of(command: list[str]) -> list[str] | None:
 
 
 def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | None:
-    """Start a kernel by the kernel server; return None if it needs a separate process."""
+    """Start a kernel through the kernel server; return None if it needs a separate process."""
     arguments = arguments_of(command)
     changed = [
         key

@@ -231,7 +231,7 @@ class _Job:
 
 
 class _ArchiveWriter:
-    """Compresses what is written to it into a file."""
+    """Compresses the bytes written to it into a file."""
 
     def __init__(self, file: int, room: Any, max_bytes: int, job: _Job) -> None:
         self._file, self._room, self._max_bytes, self._job = file, room, max_bytes, job

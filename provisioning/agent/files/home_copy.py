@@ -80,7 +80,7 @@ class HomeWriter:
         self._folder, self._names = -1, None
 
     def folder(self, names: list[bytes]) -> int:
-        """Return the open folder of these names, created if missing; open until the next call."""
+        """Return the open folder of these names, created if missing. It stays open until the next call."""
         if self._names == names:
             return self._folder
         descriptor = os.dup(self.root)
@@ -272,7 +272,7 @@ def read_home(read: Callable[[int], bytes], root: int, room: DiskRoom) -> dict[s
 
 
 def remove(folder: int, name: bytes | str) -> None:
-    """Remove a name of an open folder and everything below it."""
+    """Remove an entry of an open folder and everything below it."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Receives a home from another machine: tracks what has arrived, what is missing, and whether it is complete.
+"""Receives a home from another machine: tracks its received and missing parts until it is complete.
 
 Standard library only. The folder contains `home`, which becomes the home, `manifest` (the records of
 `home_stream`, without content) and finally `whole`. Every step can be interrupted at any point and resumes

@@ -219,7 +219,7 @@ def _nonzero_runs(place: int, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def digest_of(file: int, start: int, end: int) -> str:
-    """Return the SHA-256 of the blocks of a file's range and their offsets. Independent of holes."""
+    """Return the SHA-256 of the blocks in a file's range and their offsets. Holes do not change it."""
     digest = hashlib.sha256(OFFSET.pack(end))
     for place, data in blocks(file, start, end):
         for offset in range(0, len(data), BLOCK):

@@ -201,7 +201,7 @@ class Tree:
             move(descriptor, name, self.root, TRASH + secrets.token_hex(8))
 
     def clear(self) -> None:
-        """Remove deleted folders, also of an earlier server; nested folders are moved up, not entered."""
+        """Remove deleted folders, even of an earlier server; nested folders are moved up, not entered."""
         with contextlib.suppress(OSError, FileRequestRefused), self.folder([]) as root:
             for name in [child for child in os.listdir(root) if child.startswith(TRASH)]:
                 self._clear(name)
@@ -264,7 +264,7 @@ class Tree:
                 continue
 
     def sweep(self, descriptor: int) -> None:
-        """Remove what uploads into a folder left when they were interrupted hours ago."""
+        """Remove remains of uploads into a folder that were interrupted hours ago."""
         with contextlib.suppress(OSError):
             for name in os.listdir(descriptor):
                 if name.startswith(UPLOAD):
@@ -303,5 +303,5 @@ _CODES = {
 
 
 def refused(error: OSError, name: str = "") -> FileRequestRefused:
-    """Convert a system error."""
+    """Convert a system error to a refusal."""
     return FileRequestRefused(_CODES.get(error.errno or 0, "failed"), wire(name))

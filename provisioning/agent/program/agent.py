@@ -19,7 +19,7 @@ agent_token, heartbeat_s*      the token of this start
 start_timeout_s*, stop_timeout_s*
 state_path, log_path, log_max_bytes*      files that the driver reads; one old log is kept
 devices*             UUIDs of the granted GPUs; `shared_devices`* are those of which it has a share, and
-                     `gpu_processes_visible`* says that /proc shows who has device files open
+                     `gpu_processes_visible`* says that /proc shows processes with open device files
 packages*            folder for packages that the user installs (`packages_overlay.make`)
 progress_dir*        folder to create, in which the app reports its progress (`progress.py`)
 remove_config*       true: delete CONFIG after reading it, because it contains tokens
@@ -62,7 +62,7 @@ PACKAGE = "berth_agent"
 def module(name: str) -> ModuleType:
     """Import a module beside this file as part of a package outside `sys.path`.
 
-    This way no module is searched in a folder of the workspace, and none shadows a module of Python.
+    This way, Python never searches a folder of the workspace, and no module shadows one of Python's own.
     """
     if PACKAGE not in sys.modules:
         package = type(sys)(PACKAGE)

@@ -150,7 +150,7 @@ def addresses_of(host: str, port: int) -> list[str]:
     try:
         entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return []  # names may lead nowhere here: only the proxy resolves them
+        return []  # names may not resolve here: only the proxy resolves them
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
@@ -256,10 +256,10 @@ class CheckoutRun:
                 )
             except OSError as error:
                 raise StepFailed("no_git" if argv[0] == "git" else "failed", str(error)) from error
-            trouble = self.wait(process, errors.fileno(), deadline, watch)
+            reason = self.wait(process, errors.fileno(), deadline, watch)
             error_text = self.read(errors)
-            if trouble:
-                raise StepFailed(trouble, tail(error_text))
+            if reason:
+                raise StepFailed(reason, tail(error_text))
             if process.returncode:
                 text = error_text if watch else error_text + "\n" + self.read(output)
                 raise (
@@ -288,8 +288,8 @@ class CheckoutRun:
 
         weighed = self.clock()
         limit = int(self.item.get("limit_mib") or 0) << 20
-        trouble = ""
-        while not trouble:
+        reason = ""
+        while not reason:
             try:
                 process.wait(POLL_INTERVAL_S)
                 return ""
@@ -297,12 +297,12 @@ class CheckoutRun:
                 pass
             now = self.clock()
             if now > deadline:
-                trouble = "timed_out" if watch else "script_timed_out"
+                reason = "timed_out" if watch else "script_timed_out"
             elif watch and now - self.reported_at > REPORT_EVERY_S:
                 self.progress(errors, now)
             if watch and limit and now - weighed > WEIGH_S:
                 weighed = now
-                trouble = trouble or ("too_large" if disk_usage(self.half) > limit else "")
+                reason = reason or ("too_large" if disk_usage(self.half) > limit else "")
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(process.pid, number)
@@ -312,7 +312,7 @@ class CheckoutRun:
                 process.wait(3)
             except subprocess.TimeoutExpired:
                 continue
-        return trouble
+        return reason
 
     def progress(self, errors: int, now: float) -> None:
         """Report the progress that Git writes as `Receiving objects:  45% (9/20)`."""
@@ -396,7 +396,7 @@ class CheckoutRun:
         raise StepFailed("no_ref")
 
     def head(self, folder: str) -> str:
-        """Return the commit of a folder; empty if it is not a repository of its own."""
+        """Return the commit of a folder; empty if the folder is not the root of a repository."""
         if not os.path.isdir(os.path.join(folder, ".git")):
             return ""
         try:

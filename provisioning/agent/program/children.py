@@ -66,7 +66,7 @@ class Children:
         self.reap()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `condition` holds (True) or the timeout (False). SIGCHLD triggers a check."""
+        """Wait until `condition` is true; return False after the timeout. SIGCHLD triggers a check."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.reap()
@@ -93,7 +93,7 @@ def signal_one(pid: int, number: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Adopt orphans of the app, so that none escapes the end or remains a zombie."""
+    """Adopt orphans of the app, so that none outlives the workspace or remains a zombie."""
     try:
         import ctypes
 

@@ -27,7 +27,7 @@ def program_of(command: bytes) -> bytes:
 
 
 def is_prompt(command: bytes) -> bool:
-    """Return whether this is a shell without a script or a command."""
+    """Return whether this command line is a shell without a script or a command."""
     name, *arguments = command.rstrip(b"\0").split(b"\0")
     return name.rpartition(b"/")[2].lstrip(b"-") in SHELLS and all(
         argument.startswith(b"--") or (argument.startswith(b"-") and b"c" not in argument)
@@ -36,7 +36,7 @@ def is_prompt(command: bytes) -> bool:
 
 
 def is_monitor(command: bytes) -> bool:
-    """Return whether this only shows what others do, perhaps repeated by `watch`."""
+    """Return whether this command only shows the activity of others, perhaps repeated by `watch`."""
     if program_of(command) in MONITORS:
         return True
     name, *arguments = command.rstrip(b"\0").split(b"\0")
@@ -44,13 +44,13 @@ def is_monitor(command: bytes) -> bool:
         return False
     words = b" ".join(arguments).split()
     while words and words[0].startswith(b"-"):
-        # An interval may be an argument of its own.
+        # An interval may be a separate argument.
         words = words[2:] if words[0] in (b"-n", b"--interval") else words[1:]
     return bool(words) and words[0].rpartition(b"/")[2] in MONITORS
 
 
 def is_placeholder(command: bytes) -> bool:
-    """Return whether this does nothing and never ends: `sleep infinity`, `tail -f /dev/null`."""
+    """Return whether this command does nothing and never ends: `sleep infinity`, `tail -f /dev/null`."""
     name, *arguments = command.rstrip(b"\0").split(b"\0")
     program = name.rpartition(b"/")[2]
     if program == b"sleep":

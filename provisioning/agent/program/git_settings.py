@@ -1,6 +1,6 @@
 """Git settings and credentials for the app and the clones, in the sandbox's own memory.
 
-Nothing of them is written to the home.
+They are never written to the home.
 """
 
 # ruff: noqa: PTH101, PTH103, PTH123, UP031
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def prepare(config: Config) -> None:
-    """Write them if the sandbox has memory for them. Problems are reported when the repository is cloned."""
+    """Write them if the sandbox has a folder in memory. Problems are reported when a repository is cloned."""
     credentials = {credential.get("what", ""): credential for credential in config["git_credentials"]}
     try:
         if not config["git_dir"]:

@@ -37,7 +37,7 @@ XATTR_OF_LINKS = {"x86_64": (192, 195), "aarch64": (9, 12)}
 
 
 def run_around(arguments: list[str]) -> int:
-    """Run as described above until runsc has ended; return its exit code."""
+    """Run the outer part described above until runsc has ended; return its exit code."""
     listener, port, argv = int(arguments[0]), int(arguments[1]), arguments[3:]
     lifeline, write_end = os.pipe()
     passed = counter(arguments[2])
@@ -56,7 +56,7 @@ def run_around(arguments: list[str]) -> int:
             os.close(write_end)  # ends the relay
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         if pid == ending:
-            ending = 0  # too early a request has no effect; the requester repeats it
+            ending = 0  # a request that comes too early has no effect; the requester repeats it
         if pid == relay:
             relay = start_relay(listener, port, lifeline, write_end, passed)
 

@@ -29,8 +29,8 @@ class Jobs:
     """The number of running commands, their processes, and those of kernels.
 
     `commands`: the processes of each command, without descendants in other groups.
-    `monitor_pids`: programs that only show what others do.
-    `viewed_terminals`: terminals in which a monitor or multiplexer writes, so that output is no sign of work.
+    `monitor_pids`: programs that only show the activity of others.
+    `viewed_terminals`: terminals in which a monitor or multiplexer writes, so output is not a sign of work.
     """
 
     __slots__ = ("commands", "count", "kernel_pids", "monitor_pids", "pids", "viewed_terminals")
@@ -87,7 +87,7 @@ def jobs_of(
         if shown == set(members[key]):
             groups.remove(key)
             viewers.update(members[key])
-            # Those that others have started are in the CPU time of these, once they have ended.
+            # When a monitor started by another one ends, its CPU time counts for the other: omit it here.
             monitors.update(pid for pid in own if table[pid][0] not in own)
         elif all(is_placeholder(line) for line in lines.values()):
             groups.remove(key)
@@ -121,7 +121,7 @@ def jobs_of(
 
 
 def editor_pids(pids: list[int], table: Table, app: int) -> set[int]:
-    """Return VS Code's server, `app` and its own children, without what they have started for users."""
+    """Return VS Code's server, `app` and its own children, without processes started for users."""
     own = {app, *(pid for pid in pids if table[pid][0] == app)}
     return {pid for pid in pids if pid in own or any(mark in command_line(pid) for mark in EDITOR_PROCESSES)}
 
@@ -157,7 +157,7 @@ class Meter:
         self.io_bytes: int | None = 0
 
     def measure(self, pids: set[int], table: Table) -> None:
-        """Add what the processes have used since the last call."""
+        """Add the use of the processes since the last call."""
         seen, readable = {}, True
         for pid in pids:
             ticks = table[pid][2]

@@ -13,7 +13,7 @@ MASKED_MIN = 8  # shorter texts are too common to redact
 
 
 class Log:
-    """Copies the app's output to a file. A full disk loses lines, never the app."""
+    """Copies the app's output to a file. On a full disk lines are lost, but the app continues."""
 
     def __init__(self, path: str, max_bytes: int, tokens: list[str]) -> None:
         self.path = path
@@ -124,7 +124,7 @@ class Log:
 
 
 def overlap(data: bytes, part: bytes) -> int:
-    """Return the length of the longest end of `data` that is a proper prefix of `part`."""
+    """Return the length of the longest suffix of `data` that is a proper prefix of `part`."""
     start = max(0, len(data) - len(part) + 1)
     while True:
         start = data.find(part[:1], start)

@@ -40,7 +40,7 @@ def marimo_activity(port: int, token: str) -> dict[str, Any]:
 def wakeups_of(pids: list[int], table: Table, app: int) -> dict[int, int]:
     """Return the number of voluntary context switches of each marimo kernel's main thread: {pid: number}.
 
-    It changes with each cell that runs, however short, and only then.
+    The number changes with each cell that runs, however short, and only then.
     """
     switches = {}
     for pid in pids:

@@ -121,7 +121,7 @@ class Observer:
             own_terminals = activity["terminals"]
             activity.update(jupyter_activity(self.app.port, self.config["app_token"]))
             if viewed_terminals and activity["terminals"] is not None:
-                # Jupyter Server cannot tell the output of a monitor from that of work.
+                # Jupyter Server cannot distinguish the output of a monitor from that of work.
                 activity["terminals"] = own_terminals
         elif self.config["activity"] == "marimo":
             activity.update(marimo_activity(self.app.port, self.config["app_token"]))

@@ -1,4 +1,4 @@
-"""Use of a GPU by the processes of this workspace, where a GPU has other users or reports no utilisation.
+"""GPU use of this workspace's processes, for GPUs that have other users or report no utilisation.
 
 - A share of a GPU: the driver samples each process. It returns PIDs of the caller's namespace.
 - A MIG instance: GPM counters, from Hopper on.
@@ -35,7 +35,7 @@ class Holders:
     """Processes of this workspace with open device files.
 
     `cuda`: PIDs that have initialised CUDA. `others`: PIDs that have only a GPU's file open, for graphics or
-    to read figures, and those whose files are unreadable, as of `ssh-agent`.
+    to read figures, and those whose files are unreadable, such as `ssh-agent`.
     """
 
     __slots__ = ("cuda", "others")
@@ -46,7 +46,7 @@ class Holders:
 
 
 def holders() -> Holders:
-    """Return who has device files open. Raises `OSError` if there is no process table."""
+    """Return the processes that have device files open. Raises `OSError` if there is no process table."""
     cuda: set[int] = set()
     others: set[int] = set()
     for pid in descendants(os.getpid(), process_table()):
@@ -89,7 +89,7 @@ class OwnUse:
         self.gpm_samples: dict[str, c_void_p] = {}
 
     def percents(self, handles: dict[str, c_void_p]) -> dict[str, int | None]:
-        """Return the use in percent of those of these devices that are shared or MIG instances."""
+        """Return the use in percent of those devices in `handles` that are shared or MIG instances."""
         uuids = [uuid for uuid in handles if uuid in self.shared or uuid.startswith("MIG-")]
         if not uuids:
             return {}
@@ -120,7 +120,7 @@ class OwnUse:
         return self._processes_percent(uuid, handle, own) if uuid in self.shared else busy
 
     def _listed(self, handle: c_void_p) -> set[int] | None:
-        """Return the PIDs of compute and graphics processes on a device; None if the driver does not say."""
+        """Return the PIDs of compute and graphics processes on a device; None if not reported."""
         import ctypes
 
         class Process(ctypes.Structure):

@@ -14,7 +14,7 @@ import time
 from collections import deque
 
 MAX_NAMES = 4
-MAX_ENTRIES = 64  # of the folder that are read
+MAX_ENTRIES = 64  # entries of the folder that are read
 MAX_BYTES = 64
 MAX_DONE = 1e15
 WINDOW_S = 600.0

@@ -158,9 +158,9 @@ class Agent:
         signal.signal(signal.SIGINT, self.on_term)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self.waking.write_end, warn_on_full_buffer=False)
-        trouble = self.take_secrets() if self.config["secrets"] else ""
-        if trouble:
-            return self.end_before_start(trouble, None)
+        reason = self.take_secrets() if self.config["secrets"] else ""
+        if reason:
+            return self.end_before_start(reason, None)
         port = free_port(self.config["ports"])
         if port is None:
             self.state.write("exited", None, reason="port_taken", exit_code=None)

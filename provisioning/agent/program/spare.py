@@ -37,7 +37,7 @@ class Spare:
         child_end.close()
 
     def wait(self) -> Config | None:
-        """Return the configuration of the claiming workspace; None if there will be none."""
+        """Return the configuration of the claiming workspace; None if no workspace can claim it any more."""
         poller = select.poll()
         poller.register(self.owner, select.POLLIN)
         poller.register(self.control, select.POLLIN)

@@ -1,4 +1,4 @@
-"""Switch to another user in a mount namespace with what its program needs. Standard library only.
+"""Switch to another user in a mount namespace with the files that its program needs. Standard library only.
 
 Folders of this installation, and their parents, may be inaccessible to other users. So this process gets its
 own mount namespace, with copies of the needed mounts in a small tmpfs over the folder `at`, which exists on
@@ -28,7 +28,7 @@ MS_NOSUID, MS_NODEV, MS_REC = 0x2, 0x4, 0x4000
 
 
 def become(user: dict[str, Any]) -> None:
-    """Mount for this process and its children, and switch to that user. Raises `OSError`."""
+    """Apply the mounts to this process and its children, and switch to the user. Raises `OSError`."""
     mounts = user["mounts"]
     trees = [attach.copy_of(mount) for mount in mounts]
     libc = attach.libc

@@ -98,14 +98,14 @@ def namespace_of(stored: int, mapped: int) -> int:
 
 
 def become(uid: int) -> None:
-    """Switch permanently from root to that user and its group."""
+    """Switch permanently from root to this user and its group."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
 def copies_of(mounts: list[dict[str, Any]]) -> list[int]:
-    """Call `copy_of` for each; if not permitted, in a child with its own user namespace."""
+    """Call `copy_of` for each source; if not permitted, in a child with its own user namespace."""
     try:
         return [copy_of(mount) for mount in mounts]
     except PermissionError:

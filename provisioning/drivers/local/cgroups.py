@@ -36,7 +36,7 @@ CONTROLLER_MISSING = "control groups of this user do not have that controller"
 
 @dataclass(frozen=True, slots=True)
 class CgroupHost:
-    """Parents of workspaces' groups, and the limits that they hold; `reason` explains missing limits.
+    """Parents of workspaces' groups, and the limits that they enforce; `reason` explains missing limits.
 
     `version` 0: no usable groups.
     """
@@ -54,7 +54,7 @@ _trying = threading.Lock()
 def detect(instance: str, root: Path = ROOT) -> CgroupHost:
     """Test and return where this instance can create groups.
 
-    Cached by this process if every limit holds; otherwise tested again after a minute.
+    Cached by this process if every limit is enforced; otherwise tested again after a minute.
     """
     with _trying:
         cached = _known.get((instance, root))
@@ -112,7 +112,7 @@ def limit(host: CgroupHost, groups: Sequence[Path], *, cpu_milli: int, memory_mi
 
 
 def remove(groups: Sequence[Path]) -> bool:
-    """Remove groups; returns False while one still holds a process."""
+    """Remove groups; return False while one still contains a process."""
     removed = True
     for group in groups:
         try:

@@ -1,8 +1,9 @@
 """The number of cores that programs in a workspace see: its own, not the machine's.
 
-A limit of control groups changes no count. Programs that start a thread per core of the machine are then
-throttled. So libraries get the number in variables, the C library and programs that ask it in
-`/sys/devices/system/cpu/online` (ADR 0119), and runtimes that read limits find the control group's files.
+A control group's limit does not change the number of cores that programs see. Programs that start a thread
+per core of the machine are then throttled. So libraries get the number in variables; the C library, and
+programs that ask it, in `/sys/devices/system/cpu/online` (ADR 0119). Runtimes that read limits find the
+control group's files.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def write(folder: Path, cpu_milli: int) -> None:
 
 
 def sandbox_mounts(etc: Path, groups: Sequence[Path]) -> tuple[tuple[str, str], ...]:
-    """Return what a sandbox mounts read-only: paths of this machine, and paths inside."""
+    """Return the files that a sandbox mounts read-only: paths on this machine, and paths inside."""
     online = ((str(etc / FILE), ONLINE),) if Path(ONLINE).exists() else ()
     return (*online, *((str(group), _path_inside(group)) for group in groups))
 

@@ -1,4 +1,4 @@
-"""Disk space for homes: what is free, and what is reserved for running workspaces."""
+"""Disk space for homes: free space, and the reserve for running workspaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access of an unprivileged front door to workspace sockets, if root runs the node worker.
+"""Gives an unprivileged front door access to workspace sockets, if root runs the node worker.
 
 The door (the front door, or the gateway of a node) is a separate user. Its group is that of the local
 driver's folder. It can traverse that folder and those of workspaces, list neither, and connect to the sockets
@@ -67,7 +67,7 @@ def _open_socket(name: str, folder: int, uid: int) -> None:
 
 
 def own_folders(base: Path, uid: int) -> None:
-    """Give the door ownership of its folders in the local driver's. Raises `OSError`.
+    """Give the door ownership of its folders inside the local driver's folder. Raises `OSError`.
 
     Running sandboxes have the folder of the agents' socket mounted. So that folder is kept and emptied
     instead of replaced.

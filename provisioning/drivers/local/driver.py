@@ -190,7 +190,7 @@ class LocalDriver(LocalHomes):
             node = replace(node, devices=(), warnings=(*node.warnings, NO_GPUS))
         if not share_guard.refusal(scan):
             node = replace(node, provides=(*node.provides, PROVIDES_SHARES))
-        if node.devices and not self.suspending().granted(node.driver_version):
+        if node.devices and not self.suspending().refusal(node.driver_version):
             # A property of this node, not of its pool, whose other nodes may differ.
             node = replace(node, provides=(*node.provides, PROVIDES_SUSPEND))
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}

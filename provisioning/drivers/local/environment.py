@@ -14,7 +14,7 @@ from provisioning.environments.store import EnvironmentStamp
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 PROGRAMS = ("jupyter-lab", "marimo", "code-server", "rserver", "bash")
 FOLDERS = {"rserver": "/usr/lib/rstudio-server/bin"}
-"""Where packages install programs that are not on the search path."""
+"""Folders in which packages install programs that are not on the search path."""
 VARIABLE = "BERTH_NODE_PROGRAMS"
 MAX_NAMED = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,79}")
@@ -87,7 +87,7 @@ def resolve(root: Path) -> Environment:
 def from_stamp(stamp: EnvironmentStamp) -> Environment:
     """Return a built environment. Reads nothing from its folder, in which code of packages has run.
 
-    An existing one is trusted like the node's own: its operator decides who may write it.
+    An existing environment is trusted like the node's own: its operator decides who may write it.
     """
     place = Path(stamp.place)
     if stamp.folder:

@@ -64,7 +64,7 @@ class Home:
 
     @property
     def folder(self) -> str:
-        """Its name in the team's folder. No owner's name begins with a dot."""
+        """Name of the folder in the team's folder. No owner's name begins with a dot."""
         return f"{INCOMING if self.incoming else ARCHIVES if self.archives else ''}{self.owner}"
 
 
@@ -81,7 +81,7 @@ class FileServers:
     def query(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
-        """Return the server's answer: `{"ok": …}` or `{"refused": …}`. `stream` is sent after the question.
+        """Return the server's answer: `{"ok": …}` or `{"refused": …}`. `stream` is sent after the request.
 
         Raises `ProvisioningError` or `OSError`.
         """
@@ -215,7 +215,7 @@ def _mode(home: Home, store: str) -> tuple[str, ...]:
 
 
 def end_all(base: Path) -> int:
-    """End the servers of all homes below `base`; returns how many are left. Raises `OSError`."""
+    """End the servers of all homes below `base`; return how many are left. Raises `OSError`."""
     remaining = 0
     instance = instance_of(base.parent)
     for path in sorted(base.glob(f"{FILES_PREFIX}*")):
@@ -255,7 +255,7 @@ def _process_tree(pid: int) -> list[int]:
 def _exchange(
     folder: Path, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
 ) -> dict[str, Any]:
-    """Exchange one request through the socket in `folder`, whose full path may be too long for a socket."""
+    """Send one request to the socket in `folder`, whose full path may be too long for a socket."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

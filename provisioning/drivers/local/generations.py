@@ -1,4 +1,4 @@
-"""Sequence of a workspace's generations: checks before a start, and how one is closed and ended.
+"""Sequence of a workspace's generations: checks before a start, and closing and ending one.
 
 The caller holds the folder's operation lock. A closed generation never starts again (ADR 0004).
 """
@@ -60,7 +60,7 @@ def check_before_start(folder: state.WorkspaceDir, spec: WorkspaceSpec, instance
 def close_and_end(
     folder: state.WorkspaceDir, ref: WorkspaceRef, instance: str, *, grace_s: float | None
 ) -> bool:
-    """Close the generation and end its processes; returns True once nothing is left.
+    """Close the generation and end its processes; return True once nothing is left.
 
     Raises `StaleCommand` if a newer generation exists, which must not be ended.
     """
@@ -99,7 +99,7 @@ def close_and_end(
 
 
 def still_stopping(folder: state.WorkspaceDir, ref: WorkspaceRef) -> Observation:
-    """Return the observation while parts of it are left."""
+    """Return the observation while parts of the workspace are left."""
     record = folder.record()
     return Observation(
         ref if record is None else WorkspaceRef(ref.workspace_id, record.generation),

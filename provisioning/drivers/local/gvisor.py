@@ -144,7 +144,7 @@ def write(folder: Path, config: Mapping[str, Any]) -> None:
 def _bwrap_arguments(
     bwrap: str, runsc: str, bundle: str, hostname: str, system: tuple[tuple[str, str], ...]
 ) -> list[str]:
-    """Return bubblewrap's command with the needs of runsc, and the system for it and below `ROOT`.
+    """Return bubblewrap's command with the options of runsc, and the system's folders at / and below `ROOT`.
 
     runsc creates namespaces, so it has all capabilities in bubblewrap's user namespace, which owns the
     network. gVisor runs in a nested user namespace and cannot change the network's rules.
@@ -171,12 +171,12 @@ def _folders(plan: SandboxPlan) -> Sequence[tuple[str, str, bool]]:
 
 
 def _programs(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
-    """Return what both the launcher of runsc and the container see: host path, path inside."""
+    """Return the folders that both the launcher of runsc and the container see: host path, path inside."""
     return [*((path, path) for path in plan.readonly), *plan.readonly_at, (plan.agent, AGENT_PATH)]
 
 
 def _is_mounted(inside: str, *, readonly: bool) -> bool:
-    """Return whether runsc must mount it: writable folders, and paths below its own tmpfs."""
+    """Return whether runsc must mount the folder: if it is writable, or below a tmpfs of runsc."""
     return not readonly or any(inside.startswith(f"{path}/") for path in OWN_TMPFS)
 
 

@@ -50,13 +50,13 @@ class HomeArchives:
     servers: FileServers
 
     def make(self, home: Home, *, job: str, archive: str, most_bytes: int) -> dict[str, Any]:
-        """Create an archive; returns the server's answer. See `FileServers.query`."""
+        """Create an archive; return the server's answer. See `FileServers.query`."""
         self._prepare(home)
         question = {"do": "archive", "job": job, "archive": archive, "most_bytes": most_bytes}
         return self.servers.query(_store(home), question)
 
     def restore(self, home: Home, *, job: str, archive: str) -> dict[str, Any]:
-        """Restore a home beside the current one; returns the server's answer. See `FileServers.query`."""
+        """Restore a home beside the current one; return the server's answer. See `FileServers.query`."""
         self._prepare(home)
         return self.servers.query(_store(home), {"do": "restore", "job": job, "archive": archive})
 
@@ -126,7 +126,7 @@ class HomeArchives:
         self.install(home, job=job)
 
     def clear(self, home: Home, *, limit_s: float) -> bool:
-        """Remove unfinished archives and the replaced home; returns True once all are gone."""
+        """Remove unfinished archives and the replaced home; return True once all are gone."""
         record = self._record(home)
         if record.get("job"):
             self.complete_install(home, job=str(record["job"]))
@@ -153,7 +153,7 @@ class HomeArchives:
                     os.unlink(name, dir_fd=store)
 
     def delete_all(self, home: Home, *, limit_s: float) -> bool:
-        """Delete all archives of a deleted home; returns True once all are gone."""
+        """Delete all archives of a deleted home; return True once all are gone."""
         self.end(home)
         return home_folders.delete(self.servers.homes, home.team, _store(home).folder, limit_s=limit_s)
 

@@ -23,7 +23,7 @@ LOCK = ".homes.lock"
 def homes_dir(config: Mapping[str, object], home: Path) -> Path:
     """Return the folder of homes of a pool whose state is in `home`.
 
-    It is the pool's setting `homes`; or inside `home` if the pool sets that; else `BERTH_HOMES_DIR`.
+    This is the pool's setting `homes`; or inside `home` if the pool sets that; else `BERTH_HOMES_DIR`.
     """
     configured = config.get("homes")
     if not configured and not config.get("home"):

@@ -90,7 +90,7 @@ class HomeMoves:
     def query(
         self, home: Home, question: Mapping[str, Any], stream: Iterable[bytes] | None = None
     ) -> dict[str, Any]:
-        """Send a question to the server that builds the home. See `FileServers.query`."""
+        """Send a request to the server that builds the home. See `FileServers.query`."""
         return self.servers.query(Home(home.team, home.owner, incoming=True), question, stream)
 
     def install(self, home: Home, move: str) -> None:
@@ -104,7 +104,7 @@ class HomeMoves:
         shutil.rmtree(self._incoming_path(home), ignore_errors=True)
 
     def discard(self, home: Home, move: str, *, limit_s: float) -> bool:
-        """Delete what was received in this transfer, even if it was placed; returns True once all is gone."""
+        """Delete everything received in this transfer, even if installed; return True once all is gone."""
         record = self._record(home)
         if not record or record["move"] != move:
             return True
@@ -122,7 +122,7 @@ class HomeMoves:
         return True
 
     def remove(self, home: Home, *, limit_s: float) -> bool:
-        """Delete the home, which was moved elsewhere; returns True once all is gone."""
+        """Delete the home, which was moved elsewhere; return True once all is gone."""
         self.servers.end(home)
         deleted = home_folders.delete(self.servers.homes, home.team, home.owner, limit_s=limit_s)
         if deleted:

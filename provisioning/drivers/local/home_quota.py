@@ -79,7 +79,7 @@ class HomeQuotas:
         return files_of(limit_mib, disk.f_blocks * disk.f_frsize, disk.f_files)
 
     def limit_home(self, home: str) -> QuotaRecord | None:
-        """Enforce the limit on the existing home `<team>/<owner>`; returns None if that is not possible.
+        """Enforce the limit on the existing home `<team>/<owner>`; return None if that is not possible.
 
         Raises `OSError`.
         """
@@ -242,7 +242,7 @@ def _names(folder: int) -> Iterator[str]:
 
 
 def _assign_entry(place: int, name: str, project: int, device: int) -> int | None:
-    """Assign one entry; returns the open descriptor of a folder. Raises `OSError`."""
+    """Assign one entry; return the open descriptor of a folder. Raises `OSError`."""
     info = os.stat(name, dir_fd=place, follow_symlinks=False)
     is_folder = stat.S_ISDIR(info.st_mode)
     if info.st_dev != device or not (is_folder or stat.S_ISREG(info.st_mode)):

@@ -49,7 +49,7 @@ class UnlinkedFiles:
 
 
 def measure(homes: Path, name: str, unnamed: UnlinkedFiles | None = None, most_files: int = 0) -> Steps:
-    """Yield between steps; returns the usage including `unnamed`. Raises `OSError` without a home."""
+    """Yield between steps; return the usage including `unnamed`. Raises `OSError` without a home."""
     unnamed = unnamed or UnlinkedFiles()
     walk = _UsageWalk(os.open(homes / name, _FOLDER))
     try:

@@ -35,7 +35,7 @@ def delete_rest(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
 
 
 def delete(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
-    """Delete the home; returns False after about `limit_s` seconds if more is left.
+    """Delete the home; return False after about `limit_s` seconds if more is left.
 
     The caller has checked that both names are valid folder names and that nothing uses the home. Idempotent.
     Raises `HomeProtected` for links and mounts, and `OSError`.
@@ -74,7 +74,7 @@ def _delete(homes: Path, team: str, owner: str, limit_s: float, *, rest_only: bo
 
 
 def _move_to_trash(place: int, owner: str, trash_name: str, path: Path) -> bool:
-    """Move the home away; returns False if neither it nor an earlier remainder exists."""
+    """Move the home away; return False if neither it nor an earlier remainder exists."""
     try:
         info = os.stat(owner, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def _move_to_trash(place: int, owner: str, trash_name: str, path: Path) -> bool:
 
 
 def _split_name(trash: int, name: str, until: float) -> bool:
-    """Delete one entry of the folder `trash`, moving its subfolders up; returns False on timeout."""
+    """Delete one entry of the folder `trash`, moving its subfolders up; return False on timeout."""
     if not _is_folder(trash, name):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=trash)
@@ -117,7 +117,7 @@ def _split_name(trash: int, name: str, until: float) -> bool:
 
 
 def _next_names(folder: int, at_most: int = 1000) -> list[str]:
-    """Return some names in an open folder; empty if the folder is."""
+    """Return some names in an open folder; empty if the folder is empty."""
     with os.scandir(folder) as entries:
         return [entry.name for entry, _ in zip(entries, range(at_most), strict=False)]
 
@@ -144,7 +144,7 @@ def restore_access(place: int, name: str) -> None:
 
 
 def _remove_if_empty(place: int, trash_name: str) -> bool:
-    """Remove the folder of moved homes if it is empty; returns whether it is gone."""
+    """Remove the folder of moved homes if it is empty; return whether it is gone."""
     try:
         os.rmdir(trash_name, dir_fd=place)
     except FileNotFoundError:

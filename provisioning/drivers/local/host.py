@@ -97,7 +97,7 @@ def node_info(
 
 
 def cpu_milli() -> int:
-    """Return what this process may use: its CPU affinity, or its quota if lower."""
+    """Return the milli-CPUs that this process may use: by its CPU affinity, or its quota if lower."""
     milli = len(os.sched_getaffinity(0)) * 1000
     quota = cgroups.cpu_quota_milli()
     return min(milli, quota) if quota else milli

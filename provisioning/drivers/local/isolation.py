@@ -61,7 +61,7 @@ class SandboxProbe:
 
     @property
     def no_gvisor(self) -> str:
-        """Why the pool's requirement of gVisor cannot be met; empty if it can."""
+        """Reason why the pool's requirement of gVisor cannot be met; empty if it can."""
         if not self.runsc:
             return f"This pool requires gVisor. {self.gvisor_reason}"
         if self.network is None:
@@ -96,8 +96,8 @@ def masked_files() -> tuple[str, ...]:
 def probe(base: Path | None = None) -> SandboxProbe:
     """Return the available isolation. Success is cached by this process; a failure is retried after a minute.
 
-    What has worked in this process stays: a shortage of processes or memory during a retry must not weaken
-    the isolation of the next workspace. If it has really stopped working, starts fail.
+    Isolation that has worked in this process is kept: a shortage of processes or memory during a retry must
+    not weaken the isolation of the next workspace. If it has really stopped working, starts fail.
 
     `base` is the local driver's folder. Probes create folders there and remove those of killed probes. Raises
     `InvalidSpec` if this node's user ids are not a range.
@@ -247,7 +247,7 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
 
 
 def _try_user(sandbox: SandboxProbe, uid: int, base: Path) -> str:
-    """Start a sandbox and its egress as another user; returns a sentence if that fails.
+    """Start a sandbox and its egress as another user; return a sentence if that fails.
 
     Its processes must be visible from here.
     """
@@ -306,7 +306,7 @@ def _run_as(sandbox: SandboxProbe, uid: int, folder: Path) -> None:
 
 
 def _try_network(bwrap: str, disable_userns: bool, tools: network.NetworkTools, base: Path) -> str:
-    """Start a sandbox with its own network and egress; returns a sentence if that fails."""
+    """Start a sandbox with its own network and egress; return a sentence if that fails."""
     argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=True)]
     argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", "--", "/bin/cat"]
     try:

@@ -6,8 +6,8 @@ process of the sandbox, `nft` (a program), `rules` (its input), `pasta_argv` (pa
 nonzero with the reason on standard error. With `uid` in the plan, root switches to that user, the owner of
 the sandbox, once it has found the sandbox.
 
-It enters the user namespace that owns the sandbox's network, so it needs no root. The sandbox's processes are
-in another one, so they cannot change the rules.
+This program enters the user namespace that owns the sandbox's network, so it needs no root. The sandbox's
+processes are in another user namespace, so they cannot change the rules.
 """
 
 # ruff: noqa: PTH123, S606 - pathlib would double the time that this program takes to start

@@ -1,16 +1,17 @@
 """Start one workspace detached from the worker that requested it. Standard library only.
 
 Run as `python -I -S launcher.py STATUS_FD OPERATION_FD` with the plan as JSON on standard input. It forks and
-its parent exits at once, so the workspace is no child of the worker and leaves no zombie. The child takes the
-workspace's life lock, which the agent holds until it ends. Then it enters the cgroups, applies the limits,
-writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the workspace. It is
-held here too, so that no second worker can start the workspace again if the first is killed. Both descriptors
-close on exec. Data written to STATUS_FD is the reason why exec was not reached.
+its parent exits at once, so the workspace is not a child of the worker and leaves no zombie. The child takes
+the workspace's life lock, which the agent holds until it ends. Then it enters the cgroups, applies the
+limits, writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the workspace.
+It is held here too, so that no second worker can start the workspace again if the first is killed. Both
+descriptors close on exec. Data written to STATUS_FD is the reason why exec was not reached.
 
 `sockets` maps names to paths of Unix sockets to listen on, `files` to files to read. The program inherits the
-descriptors, and their numbers replace `{name}` in its argv. `user` is who the program runs as if root starts
-it, and what that user can see (`as_user.py`). `owner` is a process: the program is a spare and inherits a
-pidfd of the owner as `{owner}`. Members of the group `door` may connect to the socket `app` (`door.py`).
+descriptors, and their numbers replace `{name}` in its argv. `user` is the program's user if root starts
+it, with the files that this user can see (`as_user.py`). `owner` is a process: the program is a spare and
+inherits a pidfd of the owner as `{owner}`. Members of the group `door` may connect to the socket `app`
+(`door.py`).
 """
 
 # ruff: noqa: PTH100, PTH101, PTH105, PTH108, PTH120, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
@@ -93,7 +94,7 @@ def write_new(path: str, data: bytes) -> None:
 
 
 def open_inherited(plan: dict[str, Any]) -> dict[str, str]:
-    """Open the descriptors that the program inherits; returns them as words of its argv."""
+    """Open the descriptors that the program inherits; return them as words of its argv."""
     import _socket  # only the C part: `socket` takes 7 ms to import
 
     descriptors: dict[str, int] = {}

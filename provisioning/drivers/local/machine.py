@@ -143,4 +143,4 @@ class LocalMachine(Driver):
             raise NoCapacity(NO_GPUS)
         scan = gpus.scan()
         granted = gpus.granted(scan, node_placement.devices)
-        return granted, share_guard.parts(scan, node_placement.devices, granted)
+        return granted, share_guard.granted_shares(scan, node_placement.devices, granted)

@@ -228,7 +228,7 @@ def _kinds(folder: Path) -> tuple[bool, bool]:
 
 
 def end(folder: Path) -> bool:
-    """Kill the workspace's egress processes; returns True once all are gone."""
+    """Kill the workspace's egress processes; return True once all are gone."""
     remaining = egress_processes(folder)
     processes.kill((), [pid for pid, _ in remaining])
     return not remaining

@@ -84,7 +84,7 @@ def _observe_dead(
     if not record.closed and (launched is None or launched.attempt != record.attempt):
         if not locked and folder.operation_held():
             return Observation(recorded, ObservedState.STARTING, spec_digest=record.spec_digest)
-        # Recorded but never launched: its worker died in between.
+        # Recorded but never launched: its worker died before the launch.
         return Observation(recorded, ObservedState.ABSENT)
     leftovers = processes.scan(instance, folder.name, spares=folder.claimed())
     if leftovers or cgroups.pids(groups):

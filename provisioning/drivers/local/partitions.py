@@ -1,4 +1,4 @@
-"""Change the MIG layout of one GPU: replace idle instances by new ones, safely even if killed in between.
+"""Change the MIG layout of one GPU: replace idle instances by new ones, safely even if killed meanwhile.
 
 A change is written to a journal on disk before anything is destroyed. The journal is removed once the new
 layout exists. Any process that finds a journal whose lock is free finishes the change (`recover`), or
@@ -54,7 +54,7 @@ class PartitionJournal:
 def repartition(
     base: Path, change: MigRepartition, scrub: Scrub, *, before: Callable[[], Sequence[DeviceInfo]] = tuple
 ) -> tuple[str, ...]:
-    """Carry out `change`; returns the UUIDs of the new instances in the order of `change.create`.
+    """Carry out `change`; return the UUIDs of the new instances in the order of `change.create`.
 
     `before` returns the GPU's current instances, which inventory reports until the change is complete.
 
@@ -126,7 +126,7 @@ def recover(base: Path) -> bool:
 
 @contextlib.contextmanager
 def layouts_locked(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]:
-    """Block layout changes meanwhile; yields the GPUs where one is in progress.
+    """Block layout changes meanwhile; yield the GPUs where one is in progress.
 
     Each is mapped to its instances from before the change. A GPU whose layout changes for the first time is
     not known here yet: compare `repartitioned_gpus` before and after.
@@ -258,7 +258,7 @@ def _read_before(base: Path, parent_uuid: str) -> tuple[DeviceInfo, ...] | None:
 
 @contextlib.contextmanager
 def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[bool]:
-    """Lock the GPU's layout; yields whether that succeeded. The kernel unlocks it if the holder dies."""
+    """Lock the GPU's layout; yield whether that succeeded. The kernel unlocks it if the holder dies."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     until = time.monotonic() + wait_s
     folder = base / FOLDER

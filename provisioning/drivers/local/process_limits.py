@@ -13,7 +13,7 @@ from pathlib import Path
 PER_WORKSPACE = 1024
 PER_CORE = 512
 SERVICES_PART = 4
-"""Services keep one part in this many."""
+"""Divisor: services keep this part of the processes, workspaces get the rest."""
 LIMIT = "pids.max"
 KERNEL = Path("/proc/sys/kernel")
 _KERNEL_LIMITS = ("pid_max", "threads-max")

@@ -67,9 +67,9 @@ def scan(
     """Return all live processes with `instance`'s marker, of `workspace` or of all workspaces.
 
     `spares` maps the id of an adopted spare to its workspace and generation; processes of other spares belong
-    to no workspace. Descendants are found through their parents; inside a sandbox, only so, since all of them
-    descend from its first process. Processes of other users are unreadable and ignored. A process just forked
-    by an agent has the agent's environment until exec, and does not count as an agent.
+    to no workspace. Descendants are found through their parents; inside a sandbox, only this way, since
+    all of them descend from its first process. Processes of other users are unreadable and ignored. A process
+    just forked by an agent has the agent's environment until exec, and does not count as an agent.
     """
     marker = f"BERTH_INSTANCE={instance}".encode()
     marked: dict[int, tuple[str, int, bool]] = {}
@@ -154,7 +154,7 @@ def pid_namespace(entry: str) -> str:
 
 
 def send(process: OwnedProcess | tuple[int, int], number: signal.Signals) -> bool:
-    """Signal exactly this process; returns False if it is gone, even if its PID is in use again."""
+    """Signal exactly this process; return False if it is gone, even if its PID is in use again."""
     pid, ticks = (process.pid, process.start_ticks) if isinstance(process, OwnedProcess) else process
     try:
         handle = os.pidfd_open(pid)

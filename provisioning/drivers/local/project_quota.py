@@ -1,4 +1,4 @@
-"""Kernel project quotas (ext4, XFS) by system calls; no program is needed.
+"""Kernel project quotas (ext4, XFS) through system calls; no program is needed.
 
 New files in a project's folder with `PROJINHERIT` belong to the same project. The file system counts and
 limits a project's use for all writers. See quotactl_fd(2) of Linux 5.14, and ioctl_xfs_fsgetxattr(2).
@@ -83,7 +83,7 @@ def project_of(file: int) -> int:
 
 
 def assign(file: int, project: int, *, folder: bool) -> bool:
-    """Assign an open file or folder to a project; returns whether that changed it. Raises `OSError`."""
+    """Assign an open file or folder to a project; return whether that changed it. Raises `OSError`."""
     flags, extent, extents, before, copied = _FLAGS.unpack(fcntl.ioctl(file, _GET_FLAGS, bytes(_FLAGS.size)))
     new_flags = flags | _INHERIT if folder else flags
     if (before, flags) == (project, new_flags):

@@ -117,7 +117,7 @@ def _is_owned(base: Path, path: Path) -> bool:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether it is a folder of this user that no process holds.
+    """Return whether the path is a folder of this user that no process has locked.
 
     Called while no folders are created.
     """

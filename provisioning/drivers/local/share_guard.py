@@ -1,4 +1,4 @@
-"""GPU shares: whether this node can enforce them, who has one, and the owner of a process.
+"""GPU shares: whether this node can enforce them, their holders, and the owners of processes.
 
 The rule is in `provisioning.gpu.shares`; `provisioning.node.guarding` enforces it. Processes are attributed
 as for stops (`processes.py`), by properties they cannot choose.
@@ -63,7 +63,7 @@ def refusal(scan: GpuScan, *, proc: Path = processes.PROC) -> str:
     return ""
 
 
-def parts(
+def granted_shares(
     scan: GpuScan, grants: Sequence[DeviceGrant], granted: Sequence[DeviceInfo]
 ) -> tuple[state.GpuShare, ...]:
     """Return the granted shares, without whole devices. Raises `NoCapacity` if they cannot be enforced."""
@@ -104,7 +104,7 @@ class Shares:
     def usage_by_holder(
         self, uuid: str, holders: Iterable[ShareHolder], sample: Sample
     ) -> dict[str, ShareUse]:
-        """Return by name what each holder uses of the device in this sample; empty if unknown."""
+        """Return each holder's use of the device in this sample, by name; empty if unknown."""
         if sample.processes is None:
             return {}
         by_holder = self._processes_by_holder(uuid, sample.processes)

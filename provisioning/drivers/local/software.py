@@ -63,7 +63,7 @@ class LocalSoftware(LocalMachine):
         return site.parent.name.removeprefix("python") if site else ""
 
     def remove_environment(self, digest: str) -> bool:
-        """Remove an environment; returns False if a process or a started workspace uses it.
+        """Remove an environment; return False if a process or a started workspace uses it.
 
         Ends its spares first. Raises `OSError`.
         """

@@ -9,7 +9,7 @@ most one workspace, and nothing used by a workspace becomes a spare. Under `$BER
 
 A claim is a connection to `claims`; the agent accepts only the first. The claimer renames the folder into
 the workspace's, so that the spare's life lock, identity and files change owner atomically. Then it mounts
-home and devices into the sandbox and sends the agent its configuration. If the claimer dies in between,
+home and devices into the sandbox and sends the agent its configuration. If the claimer dies before that,
 its connection closes and the agent ends, so no spare is used twice or left half adopted.
 
 A spare ends with the node worker (`owner`), so none outlives it. Spares are found by BERTH_SPARE in their
@@ -73,7 +73,7 @@ SPARE_NAME = "berth"
 
 @dataclass(frozen=True, slots=True)
 class SpareKind:
-    """What a spare is created from. A workspace can adopt only a spare of its own kind."""
+    """Everything that a spare is created from. A workspace can adopt only a spare of its own kind."""
 
     recipe: Recipe
     environment: Environment
@@ -171,7 +171,7 @@ class Spares:
                     self._start(kind, digest, owner, cgroup_host, lock)
 
     def end(self, folder: WorkspaceDir, mark: SpareMark) -> bool:
-        """End a spare, or a claimed one that was not handed over; returns True once nothing is left of it."""
+        """End a spare, or a claimed one that was not handed over; return True once nothing is left of it."""
         groups = [Path(path) for path in mark.cgroups]
         processes.kill(self.processes(mark.id), cgroups.pids(groups))
         if self.processes(mark.id) or cgroups.pids(groups) or folder.alive():
@@ -316,7 +316,7 @@ class Spares:
 
     @contextlib.contextmanager
     def _exclusive_lock(self) -> Iterator[int | None]:
-        """Lock creating and ending of spares; yields the descriptor, or None if the lock is held."""
+        """Lock creating and ending of spares; yield the descriptor, or None if the lock is held."""
         self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.base / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -329,7 +329,7 @@ class Spares:
 
 
 def programs_at() -> tuple[tuple[str, str], ...]:
-    """Return what every sandbox has beside environment and agent: JupyterLab's extension, and uv."""
+    """Return the programs in every sandbox besides environment and agent: JupyterLab's extension, and uv."""
     uv = uv_program()
     programs = ((str(JUPYTER), JUPYTER_PATH),)
     return (*programs, (uv, f"{PROGRAMS_PATH}/uv")) if uv else programs

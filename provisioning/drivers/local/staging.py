@@ -1,4 +1,4 @@
-"""Mounts for sandboxes of another user, from where that user can access them (`as_user.py`)."""
+"""Mounts for sandboxes of another user, in a place that this user can access (`as_user.py`)."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def staged(plan: SandboxPlan) -> tuple[SandboxPlan, list[Mount]]:
 
 
 def readonly_mounts(plan: SandboxPlan) -> Sequence[tuple[str, str]]:
-    """Return what is mounted read-only: host path and path inside."""
+    """Return the read-only mounts: host path and path inside."""
     return (*((path, path) for path in plan.readonly), *plan.readonly_at)
 
 
 def staged_program(bwrap: str) -> tuple[str, list[Mount]]:
     """Return bubblewrap's path for another user, and the mounts it needs.
 
-    A packaged one has its libraries beside it.
+    A packaged bubblewrap has its libraries beside it.
     """
     package = Path(bwrap).parent.parent
     libraries = package.with_name(f"{package.name}.libs")

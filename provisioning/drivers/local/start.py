@@ -241,7 +241,7 @@ def agent_config(
         "traffic_path": f"{run}/{gvisor.TRAFFIC}" if settings.sandbox.runsc else "",
         "devices": [device.uuid for device in devices],
         "shared_devices": [share.uuid for share in settings.shares],
-        # gVisor has a process table and device files of its own, which no driver knows.
+        # gVisor has its own process table and device files, which no driver knows.
         "gpu_processes_visible": not settings.sandbox.runsc,
         "secrets": spec.secrets,
         "secrets_dir": SECRETS_PATH if settings.sandbox.bwrap else "",
@@ -439,7 +439,7 @@ def _sandbox(
     host = hostname(spec.name)
     groups = [Path(path) for path in record.cgroups]
     cpu_count.write(folder.etc, spec.resources.cpu_milli)
-    # gVisor has a /sys of its own.
+    # gVisor has its own /sys.
     cpu_mounts = () if settings.sandbox.runsc else cpu_count.sandbox_mounts(folder.etc, groups)
     write_etc(folder, spec.owner, host, settings.sandbox)
     return SandboxPlan(

@@ -143,7 +143,7 @@ class WorkspaceDir:
 
     @contextlib.contextmanager
     def operation(self) -> Iterator[int]:
-        """Hold the workspace's operation lock; yields its descriptor. Raises `Busy` after 5 s.
+        """Hold the workspace's operation lock; yield its descriptor. Raises `Busy` after 5 s.
 
         The lock is released by closing the descriptor, not by unlocking. A launcher that inherited the
         descriptor keeps the lock until it has become the workspace, even if this process is killed.
@@ -207,7 +207,7 @@ class WorkspaceDir:
         write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
 
     def changed_at(self) -> tuple[int, ...]:
-        """Return a value that changes whenever `record` may: mtimes in ns and inodes of its files."""
+        """Return a value that changes whenever `record` may change: mtimes in ns and inodes of its files."""
         return (*_stamp(self.path / "record.json"), *_stamp(self._closed))
 
     def prepare(self, uid: int = NODE_USER, door: int | None = None) -> None:

@@ -85,7 +85,7 @@ class Suspender:
     def __init__(self, base: Path, instance: str) -> None:
         self.base, self.instance = base, instance
 
-    def granted(self, driver: str) -> str:
+    def refusal(self, driver: str) -> str:
         """Return why this machine must not suspend, from `grant.refusal`; empty if it may."""
         return grant.refusal(grant.load(self.base), driver=driver, instance=self.instance)
 
@@ -152,9 +152,9 @@ class Suspender:
         def no(problem: SuspendProblem, detail: str = "") -> SuspendReport:
             return SuspendReport(end_of(snapshot.states), problem, detail, states=snapshot.states)
 
-        if snapshot.trouble or snapshot.before.problem:
-            return no(SuspendProblem.NOT_TOLD, snapshot.trouble or snapshot.before.problem)
-        refusal = self.granted(snapshot.before.driver)
+        if snapshot.failure or snapshot.before.problem:
+            return no(SuspendProblem.NOT_TOLD, snapshot.failure or snapshot.before.problem)
+        refusal = self.refusal(snapshot.before.driver)
         if refusal:
             return no(SuspendProblem.NOT_GRANTED, refusal)
         cuda_states = {
@@ -206,7 +206,7 @@ class Suspender:
                 return self._report(folder, answer, gpus, memory_bytes)
             all_now = self._cuda_processes(folder)
             newer = read_states(all_now - pids)
-            if newer.trouble or any(
+            if newer.failure or any(
                 process_state is not ProcessState.NONE for process_state in newer.states.values()
             ):
                 # Opened CUDA meanwhile, or unknown: suspend those too.
@@ -255,14 +255,14 @@ class Suspender:
         outcome = answer.outcome
         if outcome is None:
             # It never began, so nothing changed; the next call retries.
-            return SuspendReport(None, SuspendProblem.REFUSED, answer.trouble, memory_bytes, gpus)
+            return SuspendReport(None, SuspendProblem.REFUSED, answer.failure, memory_bytes, gpus)
         if outcome.end is TargetState.SUSPENDED:
             self._save_suspension(folder, gpus, memory_bytes, settled=True)
         elif not set(outcome.states.values()) & HELD_UP:
             # All processes that can run do, so nothing is left to resume, even if one is lost.
             folder.suspended_file.unlink(missing_ok=True)
         problem = "" if outcome.is_reached else SuspendProblem.REFUSED
-        return SuspendReport(outcome.end, problem, _trouble(outcome), memory_bytes, gpus, outcome.states)
+        return SuspendReport(outcome.end, problem, _failure_text(outcome), memory_bytes, gpus, outcome.states)
 
     def _is_off_gpus(self, folder: WorkspaceDir, after: GpuSnapshot) -> bool:
         """Return whether no process of the workspace uses any GPU."""
@@ -320,6 +320,6 @@ def _may_use_cuda(pid: int) -> bool:
         return True
 
 
-def _trouble(outcome: SuspendOutcome) -> str:
-    trouble = outcome.trouble
-    return " ".join(filter(None, (trouble.call, trouble.name))) if trouble else ""
+def _failure_text(outcome: SuspendOutcome) -> str:
+    failure = outcome.trouble
+    return " ".join(filter(None, (failure.call, failure.name))) if failure else ""

@@ -511,7 +511,7 @@ class SimulatedDriver(Driver):
     def _check_placement(
         self, book: rows.PoolRows, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
-        """Return what is wrong with a placement, regardless of other workspaces."""
+        """Return the problem of a placement, regardless of other workspaces."""
         request, epoch, now = spec.resources, rows.epoch(book.connection), book.now
         names = [part.node for part in placement.nodes]
         if len(names) != request.nodes or len(set(names)) != len(names):

@@ -57,7 +57,7 @@ def find(
 def change(
     connection: sqlite3.Connection, topology: Topology, repartition: MigRepartition, busy: Collection[str]
 ) -> tuple[str, ...]:
-    """Carry out a change inside the transaction; returns the UUIDs of the new instances. Idempotent.
+    """Carry out a change inside the transaction; return the UUIDs of the new instances. Idempotent.
 
     Raises `NoCapacity` if an instance to destroy is in use or missing, or the layout is not legal.
     """

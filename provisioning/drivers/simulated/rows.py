@@ -94,7 +94,7 @@ def epoch(connection: sqlite3.Connection) -> float:
 
 
 def count_call(connection: sqlite3.Connection, name: str, now: float) -> int:
-    """Count a call for `name`; returns its number, starting from 1."""
+    """Count a call for `name`; return its number, starting from 1."""
     row = connection.execute(
         "INSERT INTO marks (name, calls, changed_at) VALUES (?, 1, ?) "
         "ON CONFLICT (name) DO UPDATE SET calls = calls + 1, changed_at = excluded.changed_at "

@@ -227,7 +227,7 @@ def _describe(j: Judgement) -> str:
 
 
 def raw_of(message: Mapping[str, Any]) -> Raw | None:
-    """Convert a `result` message; returns None if it is malformed."""
+    """Convert a `result` message; return None if it is malformed."""
     try:
         errors = message.get("errors")
         measures = {str(k): float(v) for k, v in dict(message.get("measures") or {}).items()}

@@ -21,7 +21,7 @@ LIMIT_BYTES = 2560 * 1024
 
 
 def main() -> int:
-    """Write all cubins; returns 1 if one cannot be built or they exceed the size limit."""
+    """Write all cubins; return 1 if one cannot be built or they exceed the size limit."""
     built: dict[str, bytes] = {}
     # Code of the older compiler works with older and newer drivers.
     oldest = min(compilers(), key=lambda compiler: compiler.major, default=None)

@@ -2,7 +2,7 @@
 
 Cubins instead of PTX, because older drivers refuse the PTX of newer compilers. They also refuse cubins of a
 newer CUDA, so there are two compilers, and packaged cubins use the older one. No device is needed.
-`NoCubin` says what is missing and what to install.
+`NoCubin` names the missing part and the package to install.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def nvrtc_version() -> str:
 
 
 def elf_abi(code: bytes) -> int:
-    """Return the ABI version of a cubin: 7, or 8 from CUDA 13 and for Blackwell; 0 if it is no ELF."""
+    """Return the ABI version of a cubin: 7, or 8 from CUDA 13 and for Blackwell; 0 if it is not ELF."""
     return code[8] if code[:4] == b"\x7fELF" and len(code) > 8 else 0
 
 

@@ -1,4 +1,4 @@
-"""Consequences of an XID between two checks for its device. Pure functions.
+"""Consequences for a device of an XID between two checks. Pure functions.
 
 Numbers and meanings: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. During a check
 `health.xids` judges. Here the device may be in use, so only XIDs caused by the device count.

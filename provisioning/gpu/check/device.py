@@ -161,7 +161,7 @@ class Device:
         return Device(self._driver, ordinal)
 
     def call(self, function: str, *args: Any) -> Any:
-        """Call the driver; returns the result without the status. Raises `CudaError`."""
+        """Call the driver; return the result without the status. Raises `CudaError`."""
         try:
             status, *values = getattr(self._driver, function)(*args)
         except Exception as error:
@@ -207,7 +207,7 @@ class Device:
 
     @contextmanager
     def whole_memory(self) -> Iterator[tuple[list[Chunk], int]]:
-        """Allocate all free memory in chunks that halve down to 2 MiB; yields them and what was free before.
+        """Allocate all free memory in chunks that halve down to 2 MiB; yield them and the bytes free before.
 
         Leaves a small reserve, which the driver needs to load further kernels.
         """
@@ -310,7 +310,7 @@ class Device:
 
     # --- timing ---
     def timed(self, work: Callable[[], None]) -> float:
-        """Return the device time of what `work` queues, in ms, without queueing.
+        """Return the device time in ms that the launches of `work` take, without queueing.
 
         Supports a few hundred launches, since the queue behind the gate is limited. Raises `GateTimedOut`.
         """

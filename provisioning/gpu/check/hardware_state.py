@@ -38,7 +38,7 @@ NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """What the free memory depends on: only values of the same `metric` are compared.
+    """State that the free memory depends on: only values of the same `metric` are compared.
 
     `display`: a display or drawing program uses the memory; `holders` names its processes, if listed.
     """
@@ -120,7 +120,7 @@ def _retired_memory(snapshot: Mapping[str, Any], before: float | None) -> list[F
 
 
 def memory_state(ecc: bool | None, snapshots: Sequence[Mapping[str, Any] | None]) -> MemoryState:
-    """Return what the free memory depends on beside the driver, from the snapshots before and after a run."""
+    """Return the state that the free memory depends on, from the snapshots before and after a run."""
     existing = [snapshot for snapshot in snapshots if snapshot is not None]
     memory_by_pid = {
         int(process["pid"]): process["memory_mib"]

@@ -1,4 +1,4 @@
-"""Devices that lose speed when all of a node are busy, by their own speed alone. Pure functions."""
+"""Devices that lose speed when all of a node are busy, compared with their speed alone. Pure functions."""
 
 from __future__ import annotations
 

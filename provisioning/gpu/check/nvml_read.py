@@ -51,7 +51,7 @@ NVLINK5_ERRORS = (
 
 
 class NoDevice(Exception):
-    """No driver, or no such device. `library` is what is missing, `fix` what to do."""
+    """No driver, or no such device. `library` is missing; `fix` is the next action."""
 
     def __init__(self, text: str, library: str, fix: str) -> None:
         super().__init__(text)
@@ -222,7 +222,7 @@ class DeviceReader:
         return value
 
     def board(self) -> dict[str, Any]:
-        """Read what is needed once before a run: inforom, ECC, retired memory, conflicting drivers."""
+        """Read the values needed once before a run: inforom, ECC, retired memory, conflicting drivers."""
         mode = self.query("ecc", self.gpu.ecc_mode)
         pages, rows = self.query("retired_pages", self.gpu.retired_pages), _quiet(self.gpu.remapped_rows)
         return {
@@ -235,7 +235,7 @@ class DeviceReader:
         }
 
     def display(self) -> dict[str, Any]:
-        """Read what displays use of the device, before and after a run."""
+        """Read how displays use the device, before and after a run."""
         return {
             "drawing": self._processes_of("drawing", self.device.graphics_processes),
             "display_active": self.query("display_active", self.gpu.display_active),

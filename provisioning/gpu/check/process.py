@@ -37,7 +37,7 @@ _abandoned: list[subprocess.Popen[bytes]] = []
 
 
 def reap_abandoned() -> int:
-    """Reap abandoned processes that have ended; returns how many remain."""
+    """Reap abandoned processes that have ended; return how many remain."""
     _abandoned[:] = [process for process in _abandoned if process.poll() is None]
     return len(_abandoned)
 

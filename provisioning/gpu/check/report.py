@@ -27,7 +27,7 @@ SCHEMA_PATH = Path(__file__).parent / "report.schema.json"
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Missing driver or device: what is missing, and what to do."""
+    """A missing driver or device, and the next action."""
 
     text: str
     library: str
@@ -65,7 +65,7 @@ class Report:
 
     @property
     def software_key(self) -> str:
-        """Results with another key cannot serve as baselines."""
+        """Key of the software; results with another key cannot serve as baselines."""
         return software_key(self.facts.driver_version if self.facts is not None else "", self.software)
 
     @property
@@ -97,7 +97,7 @@ class Report:
 
 
 def software_key(driver_version: str, software: Mapping[str, str]) -> str:
-    """Return what results depend on beside the device: driver, kernels and libraries.
+    """Return the software that results depend on: driver, kernels and libraries.
 
     Empty without a driver version, so nothing can be compared.
     """

@@ -56,8 +56,8 @@ def run_check(
     both; with another key they are ignored. `peers`: UUIDs of idle devices whose links are measured (standard
     and extended); without `peers_required` a missing measurement is accepted. `meeting`: test only the link
     to another node, whose check connects to the same rendezvous. `joint`: test only the device and all
-    `peers` under load at once. `deadline_s`: limit for the whole check, after which it is aborted. The rest
-    is for tests.
+    `peers` under load at once. `deadline_s`: limit for the whole check, after which it is aborted. The other
+    parameters are for tests.
 
     Values below their floor are measured again, alone on this node, before they count. Blocks until the
     report is complete; two devices can be checked from two threads. Only `KeyboardInterrupt` and similar

@@ -391,7 +391,7 @@ def judge_joint(metric: str, value: float) -> Judgement:
 
 
 def judge_link_state(facts: Facts, observed: Sequence[tuple[int | None, int | None]]) -> str:
-    """Return what is wrong with the PCIe link under load, or an empty string.
+    """Return the problem of the PCIe link under load, or an empty string.
 
     `observed`: generation and width during transfers. Idle links save power and prove nothing.
     """

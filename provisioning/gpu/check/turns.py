@@ -1,7 +1,7 @@
 """Serialise checks on one machine that would distort each other's measurements, near their device's memory.
 
 Turns are file locks, which the kernel releases if their holder dies. Waits are limited: a check without a
-turn has not measured, which is no pass.
+turn has not measured, which is not a pass.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def near_cpus(bus: str, root: Path = Path("/")) -> tuple[int, ...]:
 
 @contextmanager
 def hold_turns(where: Path, turns: Sequence[NamedLock], *, wait_s: float = WAIT_S) -> Iterator[bool]:
-    """Hold all `turns` during the block; yields False if that takes longer than `wait_s`."""
+    """Hold all `turns` during the block; yield False if that takes longer than `wait_s`."""
     until = time.monotonic() + wait_s
     with ExitStack() as stack:
         acquired = True
@@ -104,7 +104,7 @@ def _lock(file: int, alone: bool, until: float) -> bool:
 
 @contextmanager
 def on_cpus(cpus: Collection[int]) -> Iterator[bool]:
-    """Run on these CPUs, if allowed; yields whether that succeeded. Memory is then allocated there too."""
+    """Run on these CPUs, if allowed; yield whether that succeeded. Memory is then allocated there too."""
     before = os.sched_getaffinity(0)
     allowed = set(cpus) & before
     moved = False

@@ -118,7 +118,7 @@ class Facts:
     confidential: bool = False
     """Confidential computing is on: transfers are encrypted."""
     numa_hidden: bool = False
-    """A virtual machine that does not show the NUMA node of the device."""
+    """This is a virtual machine that does not show the NUMA node of the device."""
     links: Mapping[str, int] = field(default_factory=dict)
     """Active NVLinks to each peer of the check, by UUID."""
 

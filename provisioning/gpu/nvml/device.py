@@ -355,7 +355,7 @@ class Device:
         return self._running("nvmlDeviceGetGraphicsRunningProcesses")
 
     def _running(self, name: str) -> tuple[tuple[int, int | None], ...] | None:
-        # The unversioned name raises an error that is no NVMLError on older drivers.
+        # The unversioned name raises an error other than NVMLError on older drivers.
         processes = query_optional(f"{name}_v3", self.handle)
         if processes is None:
             processes = query_optional(f"{name}_v2", self.handle)

@@ -21,7 +21,7 @@ class GpuInstance:
         self.profile_id, self.start = int(info.profileId), int(info.placement.start)
 
     def destroy(self) -> None:
-        """Destroy it. Raises `NvmlProblem` while it has compute instances."""
+        """Destroy the instance. Raises `NvmlProblem` while it has compute instances."""
         query_required("nvmlGpuInstanceDestroy", self.handle)
 
     def compute_instances(self) -> list[Any]:
@@ -37,7 +37,7 @@ class GpuInstance:
         return instances
 
     def create_compute_instance(self) -> None:
-        """Create one compute instance that spans all of it."""
+        """Create one compute instance that spans the whole GPU instance."""
         largest = max(self._compute_profiles(), key=lambda info: int(info.sliceCount))
         query_required("nvmlGpuInstanceCreateComputeInstance", self.handle, int(largest.id))
 

@@ -1,8 +1,8 @@
 """The process that calls the driver and may hang without harm. Started by `run.py`; not for direct use.
 
 It reads GPU use from NVML, walks (`walk.py`) if requested, and reads it again. Unlike other children of the
-node it survives its parent, since processes would otherwise stay locked. It then goes back on its own, as it
-does when its time is over.
+node it survives its parent, since processes would otherwise stay locked. It then goes back automatically,
+as it does when its time is over.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def _handle(writer: MessageWriter, config: dict[str, Any]) -> None:
         stop=stop,
         on_call=lambda call, pid: writer.send("step", call=call, pid=pid),
     )
-    trouble = outcome.trouble
+    failure = outcome.trouble
     writer.send(
         "outcome",
         states={str(pid): state for pid, state in outcome.states.items()},
-        trouble=[trouble.call, trouble.pid, trouble.name] if trouble else None,
+        trouble=[failure.call, failure.pid, failure.name] if failure else None,
     )
 
 

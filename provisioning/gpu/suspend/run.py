@@ -61,15 +61,15 @@ class GpuSnapshot(msgspec.Struct, frozen=True):
 class ChildAnswer:
     """Actions and observations of a child. `outcome` is None if it only looked or could not begin.
 
-    `states` are those of processes it only looked at. `trouble` is why there is no answer: the driver's or
-    our name for what is missing, `hung`, or how it ended.
+    `states` are those of processes it only looked at. `failure` is the reason if there is no answer: the
+    driver's or our name for a missing part, `hung`, or how the child ended.
     """
 
     before: GpuSnapshot = field(default_factory=GpuSnapshot)
     after: GpuSnapshot | None = None
     outcome: SuspendOutcome | None = None
     states: Mapping[int, ProcessState] = field(default_factory=dict)
-    trouble: str = ""
+    failure: str = ""
     simulated: bool = False
 
 
@@ -100,26 +100,26 @@ def drive_processes(
     limit_s = WITHIN_S + memory_bytes / BYTES_PER_S if within_s is None else within_s
     config = {"goal": str(goal), "pids": unique_pids, "pairs": dict(pairs or {}), "within_s": limit_s}
     answer = _query(config, limit_s * 3 + QUERY_TIMEOUT_S, on_call)
-    if answer.outcome is not None or answer.trouble not in (HUNG, ENDED, UNREADABLE):
+    if answer.outcome is not None or answer.failure not in (HUNG, ENDED, UNREADABLE):
         return answer
     second = _query({**config, "goal": str(TargetState.RUNNING)}, limit_s * 3 + QUERY_TIMEOUT_S, on_call)
     if second.outcome is None:
         # The state is unknown; the next call finds out.
         states = dict.fromkeys(unique_pids, ProcessState.UNKNOWN)
-        outcome = SuspendOutcome(goal, None, states, CallFailure("", 0, answer.trouble))
+        outcome = SuspendOutcome(goal, None, states, CallFailure("", 0, answer.failure))
     else:
-        outcome = replace(second.outcome, goal=goal, trouble=CallFailure("", 0, answer.trouble))
+        outcome = replace(second.outcome, goal=goal, trouble=CallFailure("", 0, answer.failure))
     return replace(second, before=answer.before, outcome=outcome)
 
 
 def _query(config: Mapping[str, Any], limit_s: float, on_call: StepCallback) -> ChildAnswer:
     if reap_abandoned() >= MAX_ABANDONED:
-        return ChildAnswer(trouble=HUNG)
+        return ChildAnswer(failure=HUNG)
     nonce = secrets.token_hex(16)
     try:
         process = Process("suspend", python("provisioning.gpu.suspend.child"), {**config, "nonce": nonce}, {})
     except OSError:
-        return ChildAnswer(trouble=ENDED)
+        return ChildAnswer(failure=ENDED)
     return _Listener(config, nonce, on_call).listen(process, time.monotonic() + limit_s)
 
 
@@ -132,30 +132,30 @@ class _Listener:
         self._ended = False
 
     def listen(self, process: Process, until_s: float) -> ChildAnswer:
-        trouble = ""
+        failure = ""
         with selectors.DefaultSelector() as selector:
             process.register(selector)
             try:
                 while not process.closed and not self._ended:
                     left_s = until_s - time.monotonic()
                     if left_s <= 0:
-                        trouble = HUNG
+                        failure = HUNG
                         break
                     for key, _ in selector.select(min(left_s, 0.5)):
                         owner, stream = key.data
                         for message in owner.read(stream, selector):
                             self._take(message)
             except (ProtocolViolation, msgspec.ValidationError, KeyError, ValueError, TypeError):
-                trouble = UNREADABLE
+                failure = UNREADABLE
             finally:
                 process.unregister(selector)
         if self._ended:
             process.wait(5.0)
         if not process.end():
-            trouble = HUNG
-        if self._ended and not trouble:
+            failure = HUNG
+        if self._ended and not failure:
             return self._answer
-        return replace(self._answer, outcome=None, trouble=trouble or ENDED)
+        return replace(self._answer, outcome=None, failure=failure or ENDED)
 
     def _take(self, message: dict[str, Any]) -> None:
         match message.pop("kind"):
@@ -170,14 +170,14 @@ class _Listener:
             case "step":
                 self._on_call(str(message["call"]), int(message["pid"]))
             case "unable":
-                self._answer = replace(self._answer, trouble=str(message["name"]))
+                self._answer = replace(self._answer, failure=str(message["name"]))
             case "states":
                 self._answer = replace(self._answer, states=_states(message))
             case "outcome":
                 states = _states(message)
                 fields = message["trouble"]
-                trouble = CallFailure(str(fields[0]), int(fields[1]), str(fields[2])) if fields else None
-                outcome = SuspendOutcome(TargetState(self._config["goal"]), end_of(states), states, trouble)
+                failure = CallFailure(str(fields[0]), int(fields[1]), str(fields[2])) if fields else None
+                outcome = SuspendOutcome(TargetState(self._config["goal"]), end_of(states), states, failure)
                 self._answer = replace(self._answer, outcome=outcome)
             case "end":
                 self._ended = message["nonce"] == self._nonce

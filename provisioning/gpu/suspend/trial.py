@@ -71,8 +71,8 @@ def run_trial(
 def _choose_idle(answer: ChildAnswer, uuid: str, onto: str) -> str:
     """Return the GPU for the trial. Raises `_TrialFailed`; GPUs in use are never touched."""
     gpus = answer.before.gpus
-    if answer.trouble or answer.before.problem:
-        raise _TrialFailed(NOT_TOLD, answer.trouble or answer.before.problem)
+    if answer.failure or answer.before.problem:
+        raise _TrialFailed(NOT_TOLD, answer.failure or answer.before.problem)
     if any(name and not name.startswith("GPU-") for name in (uuid, onto)):
         raise _TrialFailed(SPLIT)
     for name in filter(None, (uuid, onto)):
@@ -142,8 +142,8 @@ def _is_free(after: GpuSnapshot | None, uuid: str, pid: int, used_before: int) -
 
 
 def _problem_of(answer: ChildAnswer) -> str:
-    trouble = answer.outcome.trouble if answer.outcome else None
-    return f"{trouble.call} {trouble.name}".strip() if trouble else answer.trouble
+    failure = answer.outcome.trouble if answer.outcome else None
+    return f"{failure.call} {failure.name}".strip() if failure else answer.failure
 
 
 def _next_message(subject: Process, nonce: str) -> dict[str, Any]:

@@ -73,14 +73,14 @@ def walk(
     Once `stop` returns True, no step towards the goal starts; going back is limited only by the caller.
     """
     drive = _Drive(calls, tuple(dict.fromkeys(pids)), on_call)
-    trouble = drive.drive_to(goal, stop=stop, give_up_at_once=True)
-    if trouble is not None:
+    failure = drive.drive_to(goal, stop=stop, give_up_at_once=True)
+    if failure is not None:
         drive.drive_to(goal.opposite)
         if end_of(drive.states()) is None:
             # Neither state for all: a running app is better than one that stays suspended.
             drive.drive_to(TargetState.RUNNING)
     states = drive.states()
-    return SuspendOutcome(goal, end_of(states), states, trouble)
+    return SuspendOutcome(goal, end_of(states), states, failure)
 
 
 class _Drive:

@@ -213,7 +213,7 @@ PAGE = """\
 
 Numbers and comparisons decide whether a GPU passes its check. A test guards each of them.
 
-It does not prove that a [limit](gpu-check.md#floors) is right for a model of GPU.
+These tests do not prove that a [limit](gpu-check.md#floors) is right for a GPU model.
 
 ## Method
 The script changes the source in one place and runs the tests of the rules against that mutant. Whole numbers

@@ -154,7 +154,7 @@ def test_driver_without_checkpoint_calls_is_not_used(driver: FakeDriver, text: s
     else:
         (driver.folder / "libcuda.so.1").unlink()
     found = drive_processes([app.pid], TargetState.SUSPENDED)
-    assert (found.outcome, found.trouble) == (None, trouble)
+    assert (found.outcome, found.failure) == (None, trouble)
     assert driver.calls() == [] and driver.state(app.pid) == RUNNING
 
 

@@ -53,7 +53,7 @@ class ForwardHandler(WebSocketHandler, JupyterHandler):  # type: ignore[misc]
     local_ended = remote_ended = False
 
     def set_default_headers(self) -> None:
-        """Set none of the headers for pages."""
+        """Do nothing: only pages need these headers."""
 
     def check_origin(self, origin: str) -> bool:
         return False

@@ -1,8 +1,8 @@
 """Jupyter Server extension that lists folders reliably while their files change.
 
-Jupyter Server reads the names of a folder and then looks up each of them. If a file was renamed or deleted in
-between, it returns 404 for the folder, and JupyterLab shows “Directory not found”. This extension repeats the
-listing.
+Jupyter Server reads the names in a folder and then looks up each of them. If a file is renamed or deleted
+meanwhile, it returns 404 for the folder, and JupyterLab shows “Directory not found”. This extension repeats
+the listing.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def compile_rules(rules: FilterRules) -> bytes:
 
 
 def _ranges(rules: FilterRules) -> list[tuple[int, tuple[Rule, ...]]]:
-    """Merge neighbouring numbers with the same rules; returns the first number of each range."""
+    """Merge neighbouring numbers with the same rules; return the first number of each range."""
     ranges: list[tuple[int, tuple[Rule, ...]]] = []
     for number in range(rules.newest + 1):
         of_call = rules.calls.get(number, ())

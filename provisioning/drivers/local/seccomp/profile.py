@@ -131,7 +131,7 @@ def _action(name: str, errno: int | None) -> int:
 
 
 def _effective_rules(call_rules: list[Rule]) -> tuple[Rule, ...]:
-    """Like libseccomp: a rule without comparisons decides alone."""
+    """Return the rules that take effect: as in libseccomp, a rule without comparisons decides alone."""
     plain = {rule for rule in call_rules if not rule.comparisons}
     if len(plain) > 1:
         raise ValueError("the profile both allows and denies a call")

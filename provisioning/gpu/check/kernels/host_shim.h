@@ -1,6 +1,6 @@
-// Lets the kernels be compiled by a C++ compiler and run on the host: for tests of their logic, never for a
-// verdict on a device. A launch runs either as one thread that strides over everything, or with its whole
-// block as fibres, one after another, which meet at __syncthreads() and inside a warp at each mma.
+// Compile the kernels with a C++ compiler and run them on the host, to test their logic, never to judge a
+// device. A launch runs either as one thread that strides over everything, or with its whole block as fibres,
+// one after another, which meet at __syncthreads() and inside a warp at each mma.
 #pragma once
 #include <ucontext.h>
 
@@ -33,7 +33,7 @@ static inline u64 atomic_add(u64* p, u64 v) { u64 old = *p; *p = old + v; return
 static inline u64 atomic_min(u64* p, u64 v) { u64 old = *p; if (v < old) *p = v; return old; }
 static inline u64 atomic_or(u64* p, u64 v) { u64 old = *p; *p = old | v; return old; }
 static inline u64 atomic_xor(u64* p, u64 v) { u64 old = *p; *p = old ^ v; return old; }
-// A made-up place, another one for each block of a small grid.
+// A made-up SM, different for each block of a small grid.
 static inline u32 sm_id() { return blockIdx.x + 10 * blockIdx.y; }
 static inline u64 now_ns() {
   timespec t;
@@ -41,9 +41,9 @@ static inline u64 now_ns() {
   return (u64)t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-// A multiplier that is broken, for tests of the oracle: bits of its first or second operand that are stuck at 0 or
-// at 1 (as bits of the operand's own type), or one partial product (bit `cell_a` of one mantissa times bit `cell_b` of
-// the other, from the lowest) that is never added. The integer reference stays whole.
+// A broken multiplier, for tests of the comparison: bits of its first or second operand are stuck at 0 or at 1 (bits of
+// the operand's own type), or one partial product (bit `cell_a` of one mantissa times bit `cell_b` of the other, from the
+// lowest) is never added. The integer reference stays intact.
 struct Broken {
   u64 clear_a, set_a, clear_b, set_b;
   int cell_a, cell_b;
@@ -67,8 +67,8 @@ static inline double operand(double v, u64 clear, u64 set) { return stuck<u64>(v
 #define OPERAND_A(v) operand(v, broken_multiplier.clear_a, broken_multiplier.set_a)
 #define OPERAND_B(v) operand(v, broken_multiplier.clear_b, broken_multiplier.set_b)
 
-// A broken unit besides the multipliers, for tests of its oracle: bits of what it returns that are stuck at 0 or at 1,
-// and for shared memory a line of the address that is dead. `block`: only there, as on one multiprocessor; -1: everywhere.
+// A broken unit other than the multipliers, for tests of the comparison: bits of its results are stuck at 0 or at 1, or an
+// address line of shared memory is dead. `block`: only in this block, as on one multiprocessor; -1: in all blocks.
 enum { NO_UNIT, FUNCTIONS, ATOMICS, SHARED, L1, L2 };
 static struct {
   int unit, block;
@@ -88,7 +88,7 @@ static inline u64 from_unit(int unit, u64 v) { return is_broken(unit) ? (v & ~br
 static inline u64 load_l1(const u64* p) { return from_unit(L1, *p); }
 static inline u64 load_l2(const u64* p) { return from_unit(L2, *p); }
 static inline void store_l2(u64* p, u64 v) { *p = v; }
-// As wide as the cell is: a 32-bit operation has the lower half of the broken bits.
+// As wide as the cell: a 32-bit operation uses the lower half of the broken bits.
 template <class T>
 static inline void keep(T* p, T v) {
   u64 bits = 0;
@@ -103,7 +103,7 @@ template <class T> static inline void UNIT_AND(T* p, T v) { keep<T>(p, *p & v); 
 template <class T> static inline void UNIT_OR(T* p, T v) { keep<T>(p, *p | v); }
 template <class T> static inline void UNIT_XOR(T* p, T v) { keep<T>(p, *p ^ v); }
 template <class T> static inline void UNIT_CAS_ADD(T* p, T v) { keep<T>(p, *p + v); }
-// As precise as a float is, which is within the bounds of the approximations.
+// As precise as a float, which is within the bounds of the approximations.
 static inline float sin_of(float x) { return (float)std::sin((double)x); }
 static inline float cos_of(float x) { return (float)std::cos((double)x); }
 static inline float exp2_of(float x) { return (float)std::exp2((double)x); }
@@ -134,7 +134,7 @@ static void enter() {
   fibres[current].done = true;
   swapcontext(&fibres[current].context, &scheduler);
 }
-// Every fibre runs up to its next meeting point before any goes on.
+// Every fibre runs to its next meeting point before any of them continues.
 static inline void meet() {
   if (!fibres.empty()) swapcontext(&fibres[current].context, &scheduler);
 }
@@ -187,7 +187,7 @@ static void* prepare(void (*k)(A...), void** params, u32 gx, u32 gy, u32 threads
   extern "C" void* prepare_##name(void** params, u32 gx, u32 gy, u32 threads, int whole) {             \
     return berth::prepare(name, params, gx, gy, threads, whole ? berth::WHOLE_BLOCKS : berth::ONE_THREAD); \
   }
-// For kernels whose blocks each do all of their work by themselves.
+// For kernels in which each block does all of its work without other blocks.
 #define HOST_BLOCKS(name)                                                                              \
   extern "C" void* prepare_##name(void** params, u32 gx, u32 gy, u32 threads, int whole) {             \
     return berth::prepare(name, params, gx, gy, threads, whole ? berth::WHOLE_BLOCKS : berth::THREAD_EACH); \
@@ -227,7 +227,7 @@ static inline float bits_to_float(u32 sign, int exponent, u32 mantissa, int ebit
   v = ldexpf(v, (exponent == 0 ? 1 : exponent) - (1 << (ebits - 1)) + 1);
   return sign ? -v : v;
 }
-// One element of a word. `UNREAD`: so many of its last bits are not looked at, as TF32 does with those of a float.
+// One element of a word. `UNREAD`: number of its last bits that are ignored, as TF32 ignores those of a float.
 template <int EBITS, int MBITS, int UNREAD>
 static inline float value(u32 word, int i, u64 clear, u64 set) {
   const int bits = 1 + EBITS + MBITS + UNREAD;
@@ -236,7 +236,7 @@ static inline float value(u32 word, int i, u64 clear, u64 set) {
   return bits_to_float(v >> (EBITS + MBITS), (int)(v >> MBITS & ((1u << EBITS) - 1)), v & ((1u << MBITS) - 1), EBITS,
                        MBITS);
 }
-// a * b, without the partial product that is broken.
+// a * b without the broken partial product.
 static inline float multiplied(float a, float b, int mantissa) {
   float whole = a * b;
   if (broken_multiplier.cell_a < 0 || whole == 0) return whole;
@@ -280,7 +280,7 @@ struct Mma {
 static inline int integer(u32 word, int i, u64 clear, u64 set) {
   return (signed char)((word >> (8 * i) & ~(u32)clear) | (u32)set);
 }
-// a * b in two's complement, without the partial product that is broken: that of a sign bit counts negative.
+// a * b in two's complement without the broken partial product: that of a sign bit is negative.
 static inline int multiplied(int a, int b) {
   int i = broken_multiplier.cell_a, j = broken_multiplier.cell_b, whole = a * b;
   if (i < 0 || !(a >> i & b >> j & 1)) return whole;

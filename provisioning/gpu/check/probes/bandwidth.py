@@ -106,7 +106,7 @@ def _memory(bench: Bench, *, everything: bool) -> Outcome:
 def pcie(bench: Bench) -> Outcome:
     """Measure copies to the device and back, long enough to observe the link under load.
 
-    Uses pinned memory. With `both_ways`, also copies in both directions at once; the sum is reported only.
+    Uses pinned memory. With `both_ways`, also copies in both directions at once; that sum is only reported.
     """
     device, size, tally = bench.device, bench.sizes.pcie_bytes, Tally()
     words = size // 8
@@ -155,7 +155,7 @@ def pcie(bench: Bench) -> Outcome:
 def peers(bench: Bench) -> Outcome:
     """Measure copies to every peer and back; the slower direction counts. Peers are other visible devices.
 
-    Then in both directions at once; the sum is reported only.
+    Then copies in both directions at once; that sum is only reported.
     """
     device, size, tally = bench.device, bench.sizes.copy_bytes // 2, Tally()
     if device.count < 2:

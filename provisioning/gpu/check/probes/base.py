@@ -22,7 +22,7 @@ class Skip(Exception):
 
 
 class NotApplicable(Skip):
-    """The test is not applicable here, since something it needs is missing. The text says what."""
+    """The test is not applicable here, since something it needs is missing. The text names it."""
 
 
 def unreachable(device: Device) -> tuple[str, str] | None:

@@ -172,7 +172,7 @@ class ExactProduct:
         self._report_errors(tally, label, signed)
 
     def run_for(self, multiply: Callable[[], None], seconds: float, tally: Tally, label: str) -> int:
-        """Compute products without pause for `seconds`; returns their number.
+        """Compute products without a pause for `seconds`; return their number.
 
         They are queued ahead so that the device never waits for the host, and the log is read once per
         second. Full power needs both.

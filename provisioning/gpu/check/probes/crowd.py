@@ -44,7 +44,7 @@ class CopyPair:
 def all_pairs(bench: Bench) -> Outcome:
     """Copy between all ordered pairs of the checked device and its peers at once; verify all data.
 
-    Measures GB/s over all pairs, from the first copy's start to the last one's end, and what each device sent
+    Measures GB/s over all pairs, from the first copy's start to the last one's end, and GB/s of each sender
     until its own last copy. Received data is not timed, since devices have separate clocks. Wrong words
     between two peers are counted separately, not as errors of the checked device.
     """
@@ -166,7 +166,7 @@ def _pair(bench: Bench, stack: ExitStack, source: Device, target: Device, size: 
 
 
 def _all_at_once(bench: Bench, pairs: Sequence[CopyPair], begun: Any, size: int) -> dict[str, float]:
-    """Return GB/s of one round: `all`, and by UUID what each device sent. Raises `GateTimedOut`."""
+    """Return GB/s of one round: for `all`, and by UUID for each sender. Raises `GateTimedOut`."""
     device = bench.device
 
     def work() -> None:

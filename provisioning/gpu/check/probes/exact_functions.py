@@ -32,7 +32,7 @@ Values = NDArray[np.float64]
 _MASK = 0xFFFFFFFFFFFFFFFF
 SAMPLES = 4
 MARGIN = 2.0
-"""Only a fault is outside, even if an architecture is a little less precise than documented."""
+"""Only a fault exceeds this, even if an architecture is a little less precise than documented."""
 ULP = 2.0**-23
 """Largest relative size of a unit in the last place of FP32."""
 
@@ -55,7 +55,7 @@ class Function:
 
     @property
     def high_bit(self) -> int:
-        """Bit whose flip is always outside the bound: the highest but the sign's, of the exponent."""
+        """Bit whose flip is always outside the bound: the highest one of the exponent."""
         return self.bits - 2
 
 

@@ -1,4 +1,4 @@
-"""Burn several devices at the same time: what power, cooling and chassis allow."""
+"""Burn several devices at the same time, to test power, cooling and chassis."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from provisioning.gpu.check.probes.several import end_on, free_on, on_device, op
 
 ALONE_S = 5.0
 COMPARE_EVERY = 4
-"""One product in so many is compared: the host has to keep all devices busy."""
+"""Interval of compared products: the host has to keep all devices busy."""
 BUSY = 0.05
-"""Minimum share of the time in which the host waits for the devices; with less they wait for it."""
+"""Minimum share of time in which the host waits for the devices; with less, they wait for the host."""
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ def _burn(bench: Bench, loads: Sequence[Load], seconds: float) -> None:
 
 
 def _canary(bench: Bench, load: Load) -> bool:
-    """Return whether the device finds a planted bit. With wrong products, which are errors anyway, True."""
+    """Return whether the device finds a planted bit; True for wrong products, which are errors anyway."""
     if load.tally.errors:
         return True
     with on_device(bench, load.device):

@@ -1,6 +1,6 @@
 """Use several devices in one process: the checked one and its peers.
 
-Every call is made while its device's context is current; afterwards that of the checked device is again.
+Every call is made while its device's context is current; afterwards the checked device's is current again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def close_peer(bench: Bench, peer: Device) -> None:
 
 
 def end_on(bench: Bench, device: Device, function: str, resource: Any) -> None:
-    """Release something; errors are ignored, since the original failure is reported."""
+    """Release `resource` by `function`; errors are ignored, since the original failure is reported."""
     with suppress(CudaError):
         device.make_current()
         device.call(function, resource)

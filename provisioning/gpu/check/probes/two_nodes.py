@@ -91,7 +91,7 @@ class _WatchedCalls:
     seconds: float
 
     def call(self, work: Callable[[], T]) -> T:
-        """Like `_CallThread.call`, including errors of `check`."""
+        """Call as `_CallThread.call` does, and raise errors of `check`."""
         return self.watched.call(work, self.seconds, self.check)
 
     def leave(self, work: Callable[[], None]) -> None:

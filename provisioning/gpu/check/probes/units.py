@@ -136,7 +136,7 @@ def _function_canary(
 
 
 def atomics(bench: Bench) -> Outcome:
-    """Let many threads change few words in global and shared memory; the result does not depend on the order.
+    """Let many threads change a few words in global and shared memory; the order does not matter.
 
     Expected values are computed without atomic operations. A wrong word is also noted by an ordinary store,
     since the error log itself needs them.
@@ -235,7 +235,7 @@ def caches(bench: Bench) -> Outcome:
     """Read L1 and L2 in several orders while their lines stay cached; L2 also with moving inversions."""
     device, tally, missed = bench.device, Tally(), []
     blocks, turns = bench.sizes.blocks or device.sms * 8, int(bench.params.get("turns", 1))
-    # Half of L2: all of it would not stay there beside what else uses it.
+    # Half of L2: other data would evict a part of a full one.
     words = max(device.l2_bytes // 2 // 8 // L1_WINDOW, 1) * L1_WINDOW
     words = min(words, bench.sizes.copy_bytes // 8 // L1_WINDOW * L1_WINDOW)
     windows = words // L1_WINDOW
