@@ -144,7 +144,7 @@ def offer_provider_sign_out(request: HttpRequest, idp: str) -> HttpResponse:
     except RequestException as error:
         log.warning("could not notify %s of a sign-out: %s", provider.id, error)
         url = ""
-    return render(request, "identity/left.html", {"provider": provider, "url": url})
+    return render(request, "identity/signed_out.html", {"provider": provider, "url": url})
 
 
 @require_http_methods(["GET", "HEAD"])
