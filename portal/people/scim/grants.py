@@ -64,7 +64,7 @@ def lock_accounts(keys: Iterable[object]) -> None:
 
 
 def apply_changed_rules() -> int:
-    """Settle all SCIM users if the rules have changed since the last time. Returns the number of users."""
+    """Apply the rules to all SCIM users if the rules have changed. Returns the number of users."""
     digest = hashlib.sha256(msgspec.json.encode((registry.scim(), _rules().rules))).hexdigest()
     if AppliedRules.objects.filter(pk=1, digest=digest).exists():
         return 0
