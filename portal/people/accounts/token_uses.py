@@ -30,20 +30,20 @@ _KEY = "berth:acc:token-uses"
 _MAX_KEPT = 4096
 
 log = logging.getLogger(__name__)
-_recorded: dict[UUID, tuple[datetime, str]] = {}
+_last_recorded: dict[UUID, tuple[datetime, str]] = {}
 
 
 def note(token: ApiToken, now: datetime) -> None:
     """Record a use of `token`, unless one from the same address was recorded within the last minute."""
     address = request_context.current().address
-    last = _recorded.get(token.pk)
+    last = _last_recorded.get(token.pk)
     if last is None and token.last_used_at is not None:
         last = token.last_used_at, token.last_used_from or ""
     if last is not None and now - last[0] <= RESOLUTION and last[1] == address:
         return
-    if len(_recorded) >= _MAX_KEPT:
-        _recorded.clear()
-    _recorded[token.pk] = now, address
+    if len(_last_recorded) >= _MAX_KEPT:
+        _last_recorded.clear()
+    _last_recorded[token.pk] = now, address
     try:
         live.connection().hset(_KEY, str(token.pk), f"{now.isoformat()} {address}")
     except (redis.RedisError, OSError) as error:

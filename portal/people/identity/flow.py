@@ -57,7 +57,7 @@ def finish(
     try:
         user, decision = services.sign_in(provider=provider, claims=claims)
     except NotAllowed as error:
-        return render_failure(request, provider, error.reason, recorded=True)
+        return render_failure(request, provider, error.reason, is_recorded=True)
     present = get_user(request)
     if isinstance(present, User):
         request.user = present
@@ -81,10 +81,10 @@ def sign_out_data(provider: Provider, claims: Mapping[str, Any]) -> dict[str, st
 
 
 def render_failure(
-    request: HttpRequest, provider: Provider, reason: Reason, *, recorded: bool = False
+    request: HttpRequest, provider: Provider, reason: Reason, *, is_recorded: bool = False
 ) -> HttpResponse:
-    """Render the page of a failed sign-in, and record it in the audit log unless `recorded`."""
-    if not recorded:
+    """Render the page of a failed sign-in, and record it in the audit log unless `is_recorded`."""
+    if not is_recorded:
         services.record_refusal(provider, reason)
     context = {
         "message": message_of(reason),
