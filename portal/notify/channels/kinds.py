@@ -1,4 +1,4 @@
-"""Kinds of content of channels: notice subjects for users, event types for teams."""
+"""What channels can receive: notice subjects for users, event types for teams."""
 
 from __future__ import annotations
 
