@@ -57,7 +57,7 @@ class WorkLost(models.TextChoices):
 
 
 class TemplateEgress(models.TextChoices):
-    """What a template's workspaces may reach; never more than their pool and node allow."""
+    """Egress policy of a template's workspaces. It can only restrict what pool and node allow."""
 
     POOL = "", _("As the pool allows")
     LIST = "list", _("Only listed hosts")

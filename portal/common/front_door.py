@@ -38,12 +38,12 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def token_of(gateway_secret: str) -> str:
-    """Return the token by which the front door authenticates itself."""
+    """Return the token with which the front door authenticates itself."""
     return hmac.new(gateway_secret.encode(), b"berth:front-door", hashlib.sha256).hexdigest()
 
 
 def gateway_process_token(gateway_secret: str) -> str:
-    """Return the token by which the gateway process authenticates itself to the front door."""
+    """Return the token with which the gateway process authenticates itself to the front door."""
     return hmac.new(gateway_secret.encode(), b"berth:onward", hashlib.sha256).hexdigest()
 
 

@@ -23,7 +23,7 @@ MEASURED_CHANNEL = "berth:ev:measured"
 
 
 class Hint(IntFlag):
-    """What may have changed: something on a stream's channel, or measurements of running workspaces."""
+    """A hint at changes: on a stream's channel, or new measurements of running workspaces."""
 
     CHANGED = 1
     MEASURED = 2

@@ -114,7 +114,7 @@ def entity_id(provider: Saml) -> str:
 
 
 def _state(request: HttpRequest, provider: Saml, auth: OneLogin_Saml2_Auth) -> dict[str, Any] | None:
-    """Return the state of the request that the assertion answers, or None if there is none or it is used."""
+    """Return the state of the request that the assertion answers, or None if it is missing or used."""
     answered = _signed_request_id(auth)
     if not answered or answered != auth.get_last_response_in_response_to():
         return None

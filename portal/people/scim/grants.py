@@ -36,7 +36,7 @@ def grants_anything(names: Iterable[str]) -> bool:
 
 
 def names_of(group: ScimGroup) -> set[str]:
-    """Return the names by which rules can refer to a group: its name, and its id at the provider."""
+    """Return the names that rules can use for a group: its name, and its id at the provider."""
     return {name for name in (group.display_name, group.external_id) if name}
 
 

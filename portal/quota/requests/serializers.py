@@ -133,7 +133,7 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 
 
 class BorrowerSerializer(serializers.Serializer[Any]):
-    """A team that borrows the requested capacity."""
+    """A team from which the grant would reclaim borrowed capacity."""
 
     team = serializers.CharField(help_text="Slug of the team that has borrowed it.")
     amount = serializers.IntegerField(help_text="Borrowed amount, in the resource's base unit.")
