@@ -127,8 +127,8 @@ class EntryViewSet(TaggedViewSet, ReadViewSet, ABC):
             row.changes = changes  # type: ignore[attr-defined]
         return Response(RevisionSerializer([row for row, _ in shown], many=True).data)
 
-    def _take_back(self, request: UserRequest, number: int) -> Response:
-        """Restore a version."""
+    def _restore(self, request: UserRequest, number: int) -> Response:
+        """Restore the version `number`."""
         entry = entries.restore(
             actor=request.user,
             entry=self.get_object(),
@@ -241,7 +241,7 @@ class TemplateViewSet(EntryViewSet):
     )
     @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
     def restore(self, request: UserRequest, slug: str, number: int) -> Response:
-        return self._take_back(request, number)
+        return self._restore(request, number)
 
 
 @documented(
@@ -327,7 +327,7 @@ class FlavorViewSet(EntryViewSet):
     )
     @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
     def restore(self, request: UserRequest, slug: str, number: int) -> Response:
-        return self._take_back(request, number)
+        return self._restore(request, number)
 
 
 router = Router()

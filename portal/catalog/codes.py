@@ -1,6 +1,6 @@
-"""Codes of templates and flavors."""
+"""Codes for errors and warnings about templates and flavors."""
 
-# ruff: noqa: S105  (codes that name a token are no secrets)
+# ruff: noqa: S105  (codes about tokens are not secrets)
 from __future__ import annotations
 
 from enum import StrEnum

@@ -64,8 +64,8 @@ def document_of_new(entry: Template | Flavor) -> Document:
 def fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
     """Write the fields of a full or partial document to an unsaved entry.
 
-    `teams` lists the teams that may use it, or is None for all teams. Returns the teams to store, or None if
-    `values` has none. Raises `InvalidInput` for unknown names.
+    `teams` lists the teams that may use the entry; None means all teams. Returns the teams to store, or None
+    if `values` has no `teams`. Raises `InvalidInput` for unknown names.
     """
     for name in fields_of(type(entry)):
         if name in values:
@@ -104,7 +104,7 @@ def _pool(slug: str | None) -> Pool | None:
 
 
 def _environment(template: Template, slug: str | None) -> Environment | None:
-    """Return an environment that all users of the template may use: a general one, or the same team's."""
+    """Return an environment that all users of the template may use: a general one, or their team's."""
     if not slug:
         return None
     environment = Environment.objects.filter(slug=strip_nul(slug)).first()
@@ -114,7 +114,10 @@ def _environment(template: Template, slug: str | None) -> Environment | None:
 
 
 def _successor(entry: Template | Flavor, slug: str | None) -> Template | Flavor | None:
-    """Return a successor of the same kind that all users of the entry may see. Raises for cycles."""
+    """Return a successor of the same kind that all users of the entry may see.
+
+    Raises `InvalidInput` for an unknown slug or a cycle.
+    """
     if not slug:
         return None
     rows: Any = type(entry)._default_manager.filter(deleted_at=None, slug=strip_nul(slug))

@@ -39,7 +39,7 @@ E = TypeVar("E", Template, Flavor)
 
 
 def kind_of(model: type[Template] | type[Flavor]) -> SubjectKind:
-    """Return the kind in the history."""
+    """Return the history's kind of subject for this model."""
     return SubjectKind.TEMPLATE if model is Template else SubjectKind.FLAVOR
 
 
@@ -47,7 +47,7 @@ def kind_of(model: type[Template] | type[Flavor]) -> SubjectKind:
 def create(
     *, actor: User | SystemActor, model: type[E], values: Mapping[str, Any], team: Team | None = None
 ) -> E:
-    """Create an entry from a document. With `team` it is a template of that team.
+    """Create an entry from a document. With `team`, the entry is a template of that team.
 
     Its slug is then prefixed with the team's: `vision_pytorch`. Raises `NotAllowed`, `InvalidInput`, and
     `StateConflict` if the slug is taken.
@@ -101,7 +101,7 @@ def change(
 ) -> E:
     """Change the fields in `values`. Running workspaces are unaffected until their next start.
 
-    Writes nothing if they are equal. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    Writes nothing if all values are equal. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
     """
     row = _locked(entry)
     policies.require_manage(actor, row)
@@ -149,8 +149,8 @@ def restore(*, actor: User | SystemActor, entry: E, number: int, expected: froze
 def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = etags.ANY) -> None:
     """Delete an entry: it becomes invisible, and its slug can be reused.
 
-    Clears it as a successor. A workspace being created at this moment keeps it. Raises `NotAllowed`,
-    `PreconditionFailed`, and `StateConflict` while workspaces use it.
+    Entries with this successor lose it. A workspace that is being created keeps the entry. Raises
+    `NotAllowed`, `PreconditionFailed`, and `StateConflict` while workspaces use the entry.
     """
     row = _locked(entry)
     policies.require_manage(actor, row)
@@ -183,7 +183,7 @@ def pool_deleted(event: PoolDeleted) -> None:
 
 
 def team_deleted(event: TeamDeletion) -> None:
-    """Remove a deleted team from the templates and flavors that name it. They stay restricted."""
+    """Remove a deleted team from the templates and flavors that list it. They stay restricted."""
     event.team.offered_templates.clear()
     event.team.offered_flavors.clear()
 
@@ -193,7 +193,7 @@ def _flavors_of(pool: Pool) -> QuerySet[Flavor]:
 
 
 def changed_by(entry: Template | Flavor) -> str:
-    """Return the display name of the account that changed it last."""
+    """Return the display name of the account that last changed the entry."""
     return history.last_label(kind_of(type(entry)), entry.pk) or SYSTEM.label
 
 
@@ -209,7 +209,7 @@ def slug_for(slug: str, team: Team | None) -> str:
 
 
 def _fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | None:
-    """Write `values` to the entry and validate it. Returns the teams that it names."""
+    """Write `values` to the entry and validate it. Returns the teams to store, or None (`documents.fill`)."""
     teams = documents.fill(entry, values)
     if isinstance(entry, Template) and entry.team_id is not None:
         _check_team_fields(entry)
@@ -229,7 +229,10 @@ def _fill(entry: Template | Flavor, values: Mapping[str, Any]) -> list[Team] | N
 
 
 def _check_team_fields(template: Template) -> None:
-    """Reject fields that a team's template cannot have, even by operators: its owners can change the rest."""
+    """Reject fields that a team's template cannot have, even if operators set them.
+
+    The team's owners could change the rest of the template afterwards.
+    """
     for field, value in (
         ("service_workers", template.service_workers),
         ("teams", template.restricted),

@@ -18,14 +18,14 @@ MIN_LIFETIME_S = 60
 
 @dataclass(frozen=True, slots=True)
 class LifetimeTerms:
-    """Seconds from ready: the default and the maximum. None: no limit."""
+    """Default and maximum lifetime, in seconds after the workspace is ready. None: no limit."""
 
     default_s: int | None
     max_s: int | None
 
 
 def terms_of(template: Template, flavor: Flavor) -> LifetimeTerms:
-    """Return the terms for this template and flavor: the shorter of their values.
+    """Return the terms for this template and flavor: the shorter of both values.
 
     If both are empty, the site's settings apply. The default is never longer than the maximum.
     """
@@ -48,9 +48,9 @@ def _seconds(own_h: Iterable[int | None], site_h: int) -> int | None:
 def lifetime_of(
     template: Template, flavor: Flavor, asked_s: int | None, *, expected_s: int | None = None
 ) -> int | None:
-    """Return how many seconds a workspace may run; None for no limit.
+    """Return the lifetime of a new workspace in seconds; None for no limit.
 
-    Without `asked_s` it is the default, or `expected_s` if longer. Raises `InvalidInput` if the requested
+    Without `asked_s`, this is the default, or `expected_s` if longer. Raises `InvalidInput` if the requested
     time is not allowed.
     """
     terms = terms_of(template, flavor)
@@ -68,7 +68,7 @@ def lifetime_of(
 
 
 def restart_lifetime(template: Template, flavor: Flavor, lifetime_s: int | None) -> int | None:
-    """Return the lifetime for a restart: its previous one, within the current maximum."""
+    """Return the lifetime for a restart: the previous one, within the current maximum."""
     terms = terms_of(template, flavor)
     if lifetime_s is None or terms.max_s is None:
         return terms.default_s if lifetime_s is None else lifetime_s
@@ -76,9 +76,9 @@ def restart_lifetime(template: Template, flavor: Flavor, lifetime_s: int | None)
 
 
 def expected_run_time(template: Template, flavor: Flavor, requested_s: int | None = None) -> int:
-    """Return the run time for estimates, in seconds: `requested_s`, else the flavor's usual one.
+    """Return the run time for estimates, in seconds: `requested_s`, else the flavor's usual run time.
 
-    Never longer than the maximum lifetime.
+    Never longer than the maximum lifetime or, without `requested_s`, the default one.
     """
     terms = terms_of(template, flavor)
     expected_s = requested_s or round(flavor.expected_hours * 3600)

@@ -32,7 +32,7 @@ template_slug_validator = RegexValidator(
 
 
 class UpstreamAuth(models.TextChoices):
-    """How the gateway authenticates to the app with the app's token."""
+    """How the gateway authenticates to the app with its token."""
 
     NONE = "none", _("None")
     BEARER = "bearer", _("Authorization: Bearer …")
@@ -40,7 +40,7 @@ class UpstreamAuth(models.TextChoices):
 
 
 class Activity(models.TextChoices):
-    """How the agent queries the app's activity. CPU, GPUs and commands are measured for every app."""
+    """How the agent queries the app's activity. The agent measures CPU, GPUs and commands for every app."""
 
     UNKNOWN = "", _("None: only CPU, GPUs and commands")
     JUPYTER = "jupyter", _("Jupyter: kernels and terminals")
@@ -57,7 +57,7 @@ class WorkLost(models.TextChoices):
 
 
 class TemplateEgress(models.TextChoices):
-    """What a template's workspaces may reach; never more than their pool and node allow."""
+    """Egress policy of a template's workspaces. It can only restrict what pool and node allow."""
 
     POOL = "", _("As the pool allows")
     LIST = "list", _("Only listed hosts")
@@ -72,7 +72,7 @@ COMPUTE_CAPABILITIES = (
 
 
 class Bond(models.TextChoices):
-    """What the accelerators of a flavor must share. Values are those of `Within`."""
+    """What a flavor's accelerators must share. Values are those of `Within`."""
 
     NODE = Within.NODE.value, _("Same node")
     NUMA = Within.NUMA.value, _("Same NUMA node")
@@ -120,8 +120,8 @@ class Entry(models.Model):
 class Template(Entry):
     """A program to run in a workspace.
 
-    `argv`, `env` and `startup` may contain the placeholders of `provisioning.types.AppSpec`. With a `team` it
-    belongs to that team: its owners manage it, and it is invisible to others.
+    `argv`, `env` and `startup` may contain the placeholders of `provisioning.types.AppSpec`. A template with
+    a `team` belongs to that team: its owners manage it, and it is invisible to others.
     """
 
     slug = models.CharField(max_length=81, validators=[template_slug_validator])
@@ -141,7 +141,7 @@ class Template(Entry):
     install_hint = models.CharField(
         max_length=200, blank=True, help_text=_("Instructions for operators if the program is missing.")
     )
-    # Device requirements; empty is any. The driver's CUDA, and the minimum compute capability.
+    # Required CUDA version of the driver, and minimum compute capability; empty: any.
     min_cuda = models.CharField(
         max_length=6,
         blank=True,
@@ -255,7 +255,7 @@ class Template(Entry):
         return self.name
 
     def offered_to(self, team_id: uuid.UUID) -> bool:
-        """Return whether the team may use it. Prefetch `teams`."""
+        """Return whether the team may use the template. Prefetch `teams`."""
         if self.team_id is not None:
             return self.team_id == team_id
         return not self.restricted or any(team.pk == team_id for team in self.teams.all())
@@ -268,13 +268,13 @@ class Template(Entry):
         return ("/bin/sh", "-c", RUN_AFTER, "startup", self.startup, *self.argv)
 
     def loses_work_on(self, flavor: Flavor) -> bool:
-        """Return whether preemption loses its work; the flavor's setting takes precedence."""
+        """Return whether preemption on this flavor loses work. The flavor's setting takes precedence."""
         rule = flavor.work_lost or self.work_lost
         return rule == WorkLost.ALWAYS or (rule == WorkLost.ACCELERATED and flavor.accelerator_count > 0)
 
 
 class Flavor(Entry):
-    """A size. With `pool` it is available only there; simulated pools have no other flavors."""
+    """A size. With `pool`, it is available only there. Simulated pools have only their own flavors."""
 
     slug = models.CharField(max_length=60, validators=[slug_validator])
     teams = models.ManyToManyField("accounts.Team", blank=True, related_name="offered_flavors")
@@ -357,7 +357,7 @@ class Flavor(Entry):
         return self.name
 
     def offered_to(self, team_id: uuid.UUID) -> bool:
-        """Return whether the team may use it. Prefetch `teams`."""
+        """Return whether the team may use the flavor. Prefetch `teams`."""
         return not self.restricted or any(team.pk == team_id for team in self.teams.all())
 
     @property

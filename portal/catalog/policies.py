@@ -18,7 +18,7 @@ E = TypeVar("E", Template, Flavor)
 
 
 def _names_team(rows: QuerySet[E], teams: Any) -> Exists:
-    """Return a condition: one of the teams is among those that an entry names."""
+    """Return the condition that an entry lists one of the teams."""
     through: Any = rows.model.teams.through
     own = f"{rows.model._meta.model_name}_id"
     return Exists(through.objects.filter(**{own: OuterRef("pk")}, team__in=teams))
@@ -40,20 +40,20 @@ def entries_offered_to(team: Team, rows: QuerySet[E]) -> QuerySet[E]:
 def visible_to(actor: User, rows: QuerySet[E]) -> QuerySet[E]:
     """Return the entries that one of the actor's teams may use; all for users who see all.
 
-    Disabled ones are visible to those who manage them, and to users who see all.
+    Disabled entries are visible to users who manage them or see all.
     """
     rows = rows.filter(deleted_at=None)
     if actor.sees_all:
         return rows
-    places = Membership.objects.filter(user=actor)
-    seen = _allowed(rows, places.values("team")) & Q(enabled=True)
+    memberships = Membership.objects.filter(user=actor)
+    condition = _allowed(rows, memberships.values("team")) & Q(enabled=True)
     if rows.model is Template:
-        seen |= Q(team__in=places.filter(role=Role.OWNER).values("team"))
-    return rows.filter(seen)
+        condition |= Q(team__in=memberships.filter(role=Role.OWNER).values("team"))
+    return rows.filter(condition)
 
 
 def may_manage(actor: User | SystemActor, entry: Template | Flavor) -> bool:
-    """Return whether the actor may change and delete it: operators, or owners of a template's team."""
+    """Return whether the actor may change and delete the entry: operators, and owners of its team."""
     if isinstance(actor, SystemActor) or actor.operates:
         return True
     return (

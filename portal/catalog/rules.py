@@ -1,6 +1,7 @@
-"""Validation of templates and flavors beyond their columns, and warnings.
+"""Validates templates and flavors beyond their columns, and finds warnings.
 
-Functions collect problems and raise nothing: `{field: [reason]}`, or a list of `Finding`.
+Functions collect problems and raise nothing: they return or fill `{field: [reason]}`, or return a list of
+`Finding`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _SECRET = re.compile(
 _SECRET_NAME = re.compile(
     r"(?i)(?:^|[_-])(?:password|passwd|secret|token|api[_-]?key|credentials?)(?:$|[_-])"
 )
-# Arguments are up to 1.6 MB in sum: each pattern tries a run of letters at its beginning only.
+# Arguments have up to 1.6 MB in total, so each pattern matches only at the start of a word.
 _OPTION = re.compile(r"(?<![\w.-])([\w.-]++)=(?=[^{}\s]{4})")
 _SECRET_WORD = re.compile(r"password|passwd|secret|token|api-?key", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(?<=[a-z0-9+.-])://[^/\s:@{}]+:[^/\s@{}]+@")
@@ -96,7 +97,7 @@ def template_problems(template: Template) -> Problems:
 
 
 def _are_mounts(value: Any) -> bool:
-    """Return whether they are unique folder names as listed by nodes."""
+    """Return whether the value is a list of unique folder names as nodes list them."""
     if not isinstance(value, list) or len(value) > mounts.MAX_FOLDERS:
         return False
     if not all(isinstance(entry, str) and mounts.WORD.fullmatch(entry) for entry in value):
@@ -105,7 +106,7 @@ def _are_mounts(value: Any) -> bool:
 
 
 def _argv(argv: Any, problems: Problems) -> None:
-    """Check that arguments are texts, the program first."""
+    """Check that the arguments are texts and begin with the program."""
     invalid = Reason(CatalogCode.ARGV_INVALID, {"most": MAX_ARGUMENTS})
     if (
         not isinstance(argv, list)
@@ -145,9 +146,9 @@ def _env(env: Any, all_problems: Problems) -> None:
 
 
 def _check_consistency(template: Template, problems: Problems) -> None:
-    """Check placeholders, and texts that are certainly secrets."""
+    """Check placeholders, and reject texts that certainly contain secrets."""
     for field, _where, text in _parts(template):
-        # Scripts and code have braces of their own.
+        # Scripts and code may contain other braces.
         if field == "env" or (field == "argv" and not re.search(r"[\n;()]", text)):
             for name in _PLACEHOLDER.findall(text):
                 if name not in PLACEHOLDERS:
@@ -195,7 +196,7 @@ def _has_secret_option(text: str) -> bool:
 
 
 def lacks_program(template: Template, programs: Collection[str]) -> bool:
-    """Return whether the template's program has to come with the environment, which lacks it.
+    """Return whether the environment lacks the template's program and has to provide it.
 
     Other programs, such as editors, are installed on nodes and find the environment's Python by its path.
     """
@@ -277,7 +278,7 @@ def _texts(entry: Template | Flavor, fields: tuple[str, ...], problems: Problems
 
 
 def _is_displayable(text: str) -> bool:
-    """Return whether the text is displayed as is: no control characters or changes of direction."""
+    """Return whether the text has no control characters or changes of direction."""
     return storable(text) and not any(
         sign in _BIDI or unicodedata.category(sign) in ("Cc", "Cs") for sign in text
     )

@@ -32,7 +32,7 @@ MAX_KNOWN_SHOWN = 20
 
 
 def _with_relations(rows: QuerySet[E]) -> QuerySet[E]:
-    """Join everything that documents and responses need, with a constant number of queries."""
+    """Join the relations that documents and responses need, with a constant number of queries."""
     related = (
         ("team", "successor", "environment__current") if rows.model is Template else ("pool", "successor")
     )
@@ -86,7 +86,7 @@ def all_flavors() -> QuerySet[Flavor]:
 
 
 def search(rows: QuerySet[E], query: str) -> QuerySet[E]:
-    """Return those with every word in name, slug or description (or model, or program)."""
+    """Return the entries with every word in name, slug or description (or model, or program)."""
     more = "program" if rows.model is Template else "accelerator_model"
     for term in strip_nul(query).split()[:10]:
         rows = rows.filter(
@@ -163,7 +163,7 @@ def template_at(template: Template, moment: datetime | None) -> Template:
 
 
 def deprecation_of(entry: Template | Flavor) -> Reason | None:
-    """Return the deprecation and its successor as a reason; None if it is not deprecated."""
+    """Return the deprecation and its successor as a reason; None if the entry is not deprecated."""
     if not entry.deprecated:
         return None
     if entry.successor is None:
@@ -173,7 +173,7 @@ def deprecation_of(entry: Template | Flavor) -> Reason | None:
 
 
 def deprecations(*entries: Template | Flavor) -> list[Finding]:
-    """Return the deprecations among the entries, by `template` and `flavor`."""
+    """Return the deprecated entries as findings on `template` and `flavor`."""
     return [
         Finding("template" if isinstance(entry, Template) else "flavor", reason)
         for entry in entries
@@ -183,14 +183,14 @@ def deprecations(*entries: Template | Flavor) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class TemplateOffer:
-    """A template card. `blocker` is why it is unavailable, or None."""
+    """A template card. `blocker` is why the template is unavailable, or None."""
 
     template: Template
     blocker: Reason | None = None
 
     @property
     def reason(self) -> str:
-        """Why it is unavailable, as a sentence, or an empty string."""
+        """Why the template is unavailable, as a sentence, or an empty string."""
         return message_of(self.blocker) if self.blocker else ""
 
     @property
@@ -202,26 +202,26 @@ class TemplateOffer:
 def template_offers(
     templates: Iterable[Template], programs: NodePrograms | None = None
 ) -> list[TemplateOffer]:
-    """Return the templates, with a reason where no node has the program."""
+    """Return the offers; a template whose program no node has gets a reason."""
     installed = (programs or node_programs()).installed
     return [TemplateOffer(template, missing_program(template, installed)) for template in templates]
 
 
 @dataclass(frozen=True, slots=True)
 class NodePrograms:
-    """The programs of each real node: path by name, empty if it lacks the program."""
+    """The programs of each real node: path by name, empty if the node lacks the program."""
 
     nodes: Sequence[Mapping[str, str]]
 
     @property
     def installed(self) -> frozenset[str] | None:
-        """The programs of all nodes; None without nodes."""
+        """The programs of all nodes together; None without nodes."""
         if not self.nodes:
             return None
         return frozenset(name for programs in self.nodes for name, path in programs.items() if path)
 
     def lack(self, name: str) -> bool:
-        """Return whether every node reports that it lacks this program. Unreported means unknown."""
+        """Return whether every node reports that it lacks this program. A missing report means unknown."""
         return bool(self.nodes) and all(programs.get(name) == "" for programs in self.nodes)
 
 

@@ -42,7 +42,7 @@ MOUNTS_HELP = (
 
 
 class AcceleratorsSerializer(serializers.Serializer[Any]):
-    """Accelerators on each node. `share_milli` is 1000 for whole accelerators."""
+    """Accelerators per node. `share_milli` is 1000 for whole accelerators."""
 
     count = serializers.IntegerField(help_text="Number of accelerators on each node; 0 for none.")
     model = serializers.CharField(allow_blank=True)
@@ -197,10 +197,10 @@ class TemplateSerializer(EntrySerializer):
         read_only_fields = fields
 
     def to_representation(self, template: Template) -> dict[str, Any]:
-        shown = super().to_representation(template)
+        data = super().to_representation(template)
         if template.pk not in self.context["kept"]:
-            shown |= dict.fromkeys(COMMAND)
-        return shown
+            data |= dict.fromkeys(COMMAND)
+        return data
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_argv(self, template: Template) -> list[str]:
@@ -224,7 +224,7 @@ class TemplateSerializer(EntrySerializer):
         return self._offer(template).next_action
 
     def _offer(self, template: Template) -> selectors.TemplateOffer:
-        # Read once for all rows of a response.
+        # Read the programs once for all rows of a response.
         context: dict[str, Any] = self.context  # type: ignore[assignment]
         if "programs" not in context:
             context["programs"] = selectors.node_programs().installed
@@ -618,9 +618,9 @@ class FlavorCreateSerializer(FlavorChangeSerializer):
     resources = FlavorResourcesSerializer(source="*", help_text="Resources on each node.")
 
 
-def ids_with_visible_command(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:
-    """Return the ids of the templates whose command the actor may read."""
+def ids_with_visible_command(actor: Any, templates: Iterable[Template]) -> frozenset[Any]:
+    """Return the ids of those templates in `templates` whose command the actor may read."""
     if actor.sees_all:
-        return frozenset(template.pk for template in shown)
+        return frozenset(template.pk for template in templates)
     owned = set(actor.memberships.filter(role="owner").values_list("team_id", flat=True))
-    return frozenset(template.pk for template in shown if template.team_id in owned)
+    return frozenset(template.pk for template in templates if template.team_id in owned)

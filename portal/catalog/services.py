@@ -1,4 +1,4 @@
-"""Catalog entries that the portal creates: the initial ones, and flavors for discovered accelerators."""
+"""Catalog entries of the portal: the initial catalog, and flavors for discovered accelerators."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def offer_accelerators(event: InventoryApplied) -> None:
 
 
 def ensure_accelerator_flavors(pool: Pool) -> None:
-    """Create flavors with 1, 2, 4 and 8 whole accelerators of each model, as far as one node has them.
+    """Create flavors with 1, 2, 4 and 8 whole accelerators of each model, up to the largest node.
 
-    They get the node's CPU and memory in proportion, minus 1/10 for work without accelerators: a small
-    workspace must not block all GPUs of a node. Flavors of a simulated pool are bound to it, and include one
-    without accelerators, since no others can run there.
+    They get a proportional part of the node's CPU and memory, minus 1/10 for work without accelerators: a
+    small workspace must not block all GPUs of a node. Flavors of a simulated pool are bound to it, and
+    include one without accelerators, since no others can run there.
     """
     for model, (largest, cpu_milli, memory_mib) in _models(pool).items():
         for count, cpu, memory in accelerator_sizes(largest, cpu_milli, memory_mib):
@@ -87,7 +87,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
 
 
 def accelerator_sizes(largest: int, cpu_milli: int, memory_mib: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the counts of devices to offer on a node with `largest` devices, each with its CPU and memory."""
+    """Yield device counts to offer on a node with `largest` devices, each with its CPU and memory."""
     for count in (n for n in GPU_COUNTS if n <= largest):
         yield (
             count,
@@ -97,12 +97,12 @@ def accelerator_sizes(largest: int, cpu_milli: int, memory_mib: int) -> Iterator
 
 
 def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
-    """Return by model: maximum devices on one node, and that node's CPU and memory."""
+    """Return by model the most devices on one node, and that node's CPU and memory."""
     models: dict[str, tuple[int, int, int]] = {}
     for node in pool.nodes.prefetch_related("devices"):
         counts: dict[str, int] = {}
         for device in node.devices.all():
-            # A partitioned GPU is granted as instances only.
+            # Workspaces get only instances of a partitioned GPU.
             if device.present and device.kind == DeviceKind.GPU.value and not device.mig_mode:
                 counts[device.model] = counts.get(device.model, 0) + 1
         for model, count in counts.items():
@@ -113,7 +113,7 @@ def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
 
 
 def _profiles(pool: Pool) -> dict[str, tuple[int, int, int]]:
-    """Return by MIG profile: devices of any kind on the largest node, and its CPU and memory."""
+    """Return by MIG profile the most devices of any kind on one node, and that node's CPU and memory."""
     profiles: dict[str, tuple[int, int, int]] = {}
     for node in pool.nodes.prefetch_related("devices"):
         devices = [device for device in node.devices.all() if device.present and not device.mig_mode]

@@ -1,4 +1,4 @@
-"""`berth announcements …`: texts above every page."""
+"""`berth announcements …`: announcements above every page."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from portal.cli.commands import print_json, print_line, print_table
 from portal.cli.errors import Missing, UsageError
 from portal.cli.maintenance import end_of
 
-SHORT, SHORTEST = 8, 4
-"""Length of displayed ids, and minimum length of a unique prefix for `cancel`."""
+ID_LENGTH, MIN_PREFIX_LENGTH = 8, 4
+"""Length of displayed ids, and minimum length of an id prefix for `cancel`."""
 Announcement = dict[str, Any]
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """List current and scheduled announcements; with --all also ended ones."""
+    """List current and scheduled announcements. With --all, also list ended ones."""
     rows = [row for row in client.announcements.list() if arguments.all or row["state"] != "ended"]
     if arguments.json:
         return print_json(rows)
@@ -29,7 +29,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     for row in rows:
         times = (row["begins_at"][:16], (row["ends_at"] or "-")[:16])
         shown_to = row["pool"] or "everybody"
-        table.append((row["id"][:SHORT], row["state"], row["kind"], shown_to, *times, row["text"]))
+        table.append((row["id"][:ID_LENGTH], row["state"], row["kind"], shown_to, *times, row["text"]))
     return print_table(table)
 
 
@@ -54,7 +54,7 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 def _find_announcement(rows: Iterable[Announcement], reference: str) -> Announcement:
     """Return the announcement with this id or id prefix. Raises `Missing`, `UsageError`."""
     begins = reference.lower()
-    matches = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
+    matches = [row for row in rows if len(begins) >= MIN_PREFIX_LENGTH and row["id"].startswith(begins)]
     if not matches:
         raise Missing(f"No announcement matches “{reference}”.", "`berth announcements` lists them.")
     if len(matches) > 1:

@@ -33,7 +33,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def make(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Create an archive; with --wait, exit code 1 if it fails."""
+    """Create an archive. With --wait, wait for it; exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
     archive = client.archives.create(workspace_id, name=arguments.name)
     if arguments.wait:
@@ -44,7 +44,7 @@ def make(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Restore the home from an archive after confirmation; with --wait, exit code 1 if it fails."""
+    """Restore the home from an archive after confirmation. With --wait, exit code 1 if it fails."""
     workspace_id = find(client, arguments)["id"]
     archive = _find_archive(client, workspace_id, arguments.archive)
     confirm(arguments, f"Permanently replace your home folder with “{archive['name']}”?")
@@ -68,19 +68,22 @@ def cancel(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Delete an archive after confirmation; --wait waits until it is gone."""
+    """Delete an archive after confirmation. With --wait, wait until it is gone."""
     workspace_id = find(client, arguments)["id"]
     archive = _find_archive(client, workspace_id, arguments.archive)
     confirm(arguments, f"Permanently delete the archive “{archive['name']}”?")
     client.archives.delete(workspace_id, archive["id"])
     if arguments.wait:
-        with contextlib.suppress(Missing):  # it is gone
+        with contextlib.suppress(Missing):  # the archive is gone
             _wait_for(client, arguments, workspace_id, {**archive, "state": "deleting"})
     return print_json({"deleted": archive["id"]}) if arguments.json else 0
 
 
 def _find_archive(client: BerthClient, workspace_id: str, reference: str) -> Archive:
-    """Return the archive with this id or name. Raises `Missing`, `UsageError` if the name is ambiguous."""
+    """Return the archive with this id or name.
+
+    Raises `Missing`, and `UsageError` if the name is ambiguous.
+    """
     rows = client.archives.list(workspace_id)
     matches = [row for row in rows if row["id"] == reference] or [
         row for row in rows if row["name"] == reference
@@ -99,7 +102,10 @@ def _find_archive(client: BerthClient, workspace_id: str, reference: str) -> Arc
 def _wait_for(
     client: BerthClient, arguments: argparse.Namespace, workspace_id: str, archive: Archive
 ) -> Archive:
-    """Return the archive when its operation has ended. Raises `TimedOut`, and `Missing` when it is gone."""
+    """Return the archive after its operation has ended.
+
+    Raises `TimedOut`, and `Missing` once the archive is deleted.
+    """
     ends_at = time.monotonic() + arguments.timeout
     last_line = ""
     while archive["state"] in (*UNDER_WAY, "deleting"):

@@ -1,4 +1,4 @@
-"""Types of arguments, and arguments of several commands."""
+"""Argument types, and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def port(text: str) -> int:
 
 
 def forward(text: str) -> tuple[int, int]:
-    """Parse `[LOCAL:]PORT` into the local port (0: any free one) and the port in the workspace."""
+    """Parse `[LOCAL:]PORT` into the local port (0: any free port) and the port in the workspace."""
     local, colon, inside = text.rpartition(":")
     try:
         number = port(inside)
@@ -63,7 +63,7 @@ def positive(text: str) -> int:
 
 
 def moment(text: str) -> str:
-    """Parse a time (ISO 8601), by default in the time zone of this machine. Returns it with its offset."""
+    """Parse a time (ISO 8601), by default in this machine's time zone. Returns it with its offset."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
@@ -74,7 +74,10 @@ def moment(text: str) -> str:
 def verb_of(
     group: str, verbs: Any, common: argparse.ArgumentParser, argument: str, metavar: str
 ) -> Callable[..., argparse.ArgumentParser]:
-    """Return a function that adds a command to a group whose commands name one thing and may ask first."""
+    """Return a function that adds a command to this group.
+
+    Its commands take the positional `argument` and, with `confirms`, the option --yes.
+    """
 
     def verb(
         name: str, summary: str, *, named: bool = True, confirms: bool = False

@@ -1,4 +1,4 @@
-"""`berth bulk …`: acts on many workspaces, with a preview of what happens to each."""
+"""`berth bulk …`: acts on many workspaces, after a preview of the effect on each."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def _act(
 ) -> int:
     """Show what would happen to each workspace, confirm, and act on those where it is possible.
 
-    `preview` has the terms that the preview needs, `final_terms` those that only the act needs.
+    `preview` has the terms for preview and act, `final_terms` those for the act only.
     """
     terms = preview or {}
-    plan = client.workspaces.preview_act(_chosen(client, arguments), act=act, **terms)
+    plan = client.workspaces.preview_act(_selected_ids(client, arguments), act=act, **terms)
     lines: list[Line] = plan["results"]
     if arguments.dry_run:
         return print_json(plan) if arguments.json else _print_plan(lines)
@@ -80,8 +80,8 @@ def _act(
     confirm(arguments, QUESTIONS[act].format(count=_count(len(possible))))
     answer = client.workspaces.act_on_many(list(possible), act=act, **terms, **(final_terms or {}))
     failed = any(result["problem"] is not None for result in answer["results"])
-    # Those that a filter has chosen may include some without anything to do.
-    missed = bool(arguments.workspaces) and len(possible) < len(lines)
+    # Filters may select workspaces that need no act, so skipping these is no failure.
+    has_skipped = bool(arguments.workspaces) and len(possible) < len(lines)
     if arguments.json:
         skipped = [
             {"id": line["id"], "status": line["problem"]["status"], "workspace": None, **_problem(line)}
@@ -91,10 +91,10 @@ def _act(
         print_json({"results": [*answer["results"], *skipped]})
     else:
         _print_results(answer["results"], lines, act)
-    return EXIT_REFUSED if failed or missed else 0
+    return EXIT_REFUSED if failed or has_skipped else 0
 
 
-def _chosen(client: BerthClient, arguments: argparse.Namespace) -> list[str]:
+def _selected_ids(client: BerthClient, arguments: argparse.Namespace) -> list[str]:
     """Return the ids of the named workspaces, or of those that the filters select. Raises `UsageError`."""
     filters = {name: value for name in FILTERS if (value := getattr(arguments, name))}
     if arguments.workspaces:
@@ -117,7 +117,7 @@ def _chosen(client: BerthClient, arguments: argparse.Namespace) -> list[str]:
 
 
 def _ids_of(client: BerthClient, references: list[str], team: str) -> list[str]:
-    """Return the ids of these ids and names of own workspaces. Raises `Missing`, `UsageError`."""
+    """Return ids for these ids and names of own workspaces. Raises `Missing`, `UsageError`."""
     ids = [_id(reference) for reference in references]
     names = {reference for reference, key in zip(references, ids, strict=True) if not key}
     by_name: dict[str, list[str]] = {}

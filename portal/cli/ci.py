@@ -21,7 +21,7 @@ RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class JobToken:
-    """A token of the portal, and the key with which the same ID token can be exchanged again."""
+    """A token of the portal, and the key that allows exchanging the same ID token again."""
 
     token: str = field(repr=False)
     key: str = field(repr=False)
@@ -36,9 +36,9 @@ def token(
     key: str = "",
     transport: httpx.BaseTransport | None = None,
 ) -> JobToken:
-    """Return a token of the portal. `key` is that of an earlier exchange in this job.
+    """Return a token of the portal. `key` is the one of an earlier exchange in this job.
 
-    Tries for `RETRY_FOR_S`, also after a lost answer. Raises `NotSignedIn` (no job token, or rejected) or
+    Tries for `RETRY_FOR_S`, also after a lost response. Raises `NotSignedIn` (no job token, or rejected) or
     `Unreachable`.
     """
     key = key or secrets.token_urlsafe(32)
@@ -59,7 +59,7 @@ def token(
 
 
 def _id_token(client: httpx.Client, environ: Mapping[str, str], audience: str) -> str:
-    """Return the job's token: `BERTH_ID_TOKEN` (as in GitLab), or requested from GitHub Actions."""
+    """Return the job's ID token: `BERTH_ID_TOKEN` (as in GitLab), or one from GitHub Actions."""
     if id_token := environ.get("BERTH_ID_TOKEN", ""):
         return id_token
     request_url, secret = (environ.get(f"ACTIONS_ID_TOKEN_REQUEST_{name}", "") for name in ("URL", "TOKEN"))

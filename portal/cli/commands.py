@@ -28,12 +28,12 @@ from portal.cli.errors import (
     Unreachable,
     UsageError,
 )
-from portal.cli.signals import held_signals
+from portal.cli.signals import ignore_signals
 from portal.cli.terminal import Progress
 from portal.cli.waiting import failure_text, line_of, wait_ready, wait_stopped, wait_until_deleted
 
 MINIMAL = "minimal"
-"""Environment of a workspace that names none: that of its node."""
+"""Environment of a workspace that uses the software installed on its node."""
 MAX_CLEAN_UP_TRIES = 3
 CLEAN_UP_RETRY_S = 1.0
 Workspace = dict[str, Any]
@@ -113,7 +113,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "move_home": arguments.move_home,
         "secrets": arguments.secret,
         "git": _git(arguments),
-        # A workspace that is reused serves other jobs, too.
+        # With --reuse, later jobs use the workspace, too.
         "keep_after_job": arguments.keep or arguments.reuse,
         "idempotency_key": arguments.idempotency_key or str(uuid.uuid4()),
     }
@@ -137,15 +137,15 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         return code
     except (KeyboardInterrupt, Unreachable):
         if workspace is None and arguments.clean_up:
-            # The workspace may exist although the response was lost: repeating the key returns it.
-            with held_signals(), contextlib.suppress(CliError):
+            # The workspace may exist although the response was lost: the same key returns it.
+            with ignore_signals(), contextlib.suppress(CliError):
                 workspace = client.workspaces.create(**request, retries=0)
         raise
     finally:
         if arguments.clean_up and workspace is not None and code != 0:
-            with held_signals():
+            with ignore_signals():
                 if quota_request is not None:
-                    # An approver need not decide on it any more.
+                    # Cancel the request, so that no approver has to decide it.
                     with contextlib.suppress(CliError):
                         client.quota_requests.cancel(quota_request["id"])
                 _clean_up(client, workspace)
@@ -154,10 +154,10 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
 def _request_quota(
     client: BerthClient, error: RequestRejected, arguments: argparse.Namespace, *, key: str = ""
 ) -> dict[str, Any]:
-    """Request the quota that `error` lacks, with its workspace if it is a new one.
+    """Request the quota that `error` lacks, together with the workspace if it is new.
 
-    Raises `error` if nothing can be requested or `--ask` is missing, and `RequestRejected` if an existing
-    workspace has to be started again after the approval.
+    Raises `error` if there is nothing to request or `--ask` is missing, and `RequestRejected` if the user has
+    to start an existing workspace again after the approval.
     """
     if error.ask is None:
         raise error
@@ -179,13 +179,13 @@ def _request_quota(
 
 
 def flavors_of(text: str) -> dict[str, Any]:
-    """Return the fields of a request for `--flavor`, which may list several in order of preference."""
+    """Return the request fields for `--flavor`, which may list several in order of preference."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     return {"flavors": names} if len(names) > 1 else {"flavor": "".join(names)}
 
 
 def _existing_workspace(client: BerthClient, arguments: argparse.Namespace) -> Workspace | None:
-    """Return the user's own workspace of this name. Raises `UsageError` if it differs from the request."""
+    """Return the user's workspace with this name. Raises `UsageError` if it differs from the request."""
     rows = client.workspaces.list(
         owner=client.users.me()["username"], name=arguments.name, team=arguments.team
     )
@@ -213,11 +213,11 @@ def _clean_up(client: BerthClient, workspace: Workspace) -> None:
             client.workspaces.delete(workspace["id"])
         except Missing:
             return
-        except Unreachable as failed:
-            error = failed
+        except Unreachable as exception:
+            error = exception
             time.sleep(CLEAN_UP_RETRY_S)
-        except CliError as failed:
-            error = failed
+        except CliError as exception:
+            error = exception
             break
         else:
             print(f"{workspace['name']} deleted.", file=sys.stderr, flush=True)
@@ -292,7 +292,7 @@ def _require_not_denied(quota_request: dict[str, Any]) -> None:
 
 
 def end_after_hours(hours: float) -> str:
-    """Return the end of a request of `hours` from now."""
+    """Return the time `hours` from now, as the end of a request."""
     return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
 
 
@@ -316,7 +316,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def print_table(table: list[tuple[str, ...]], *, numbers_from: int = 1000) -> int:
-    """Print columns as wide as needed; those from `numbers_from` are right-aligned."""
+    """Print columns with the required width; those from `numbers_from` are right-aligned."""
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for line in table:
         cells = [
@@ -384,7 +384,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
         # Imported here: it takes longer to import than the rest of the command.
         import webbrowser
 
-        # Through the portal, where the browser is signed in and gets the ticket.
+        # Open the portal, where the browser is signed in and gets the ticket.
         if not webbrowser.open(f"{workspace['portal_url']}open/"):
             raise CliError("No browser found.", f"Open {workspace['portal_url']} yourself.")
     return 0

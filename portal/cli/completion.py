@@ -1,4 +1,4 @@
-"""`berth completion SHELL`: a shell script with all commands and options; makes no requests."""
+"""`berth completion SHELL`: prints a shell script with all commands and options. Makes no requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from portal.cli.parser import parser
 
 Option = tuple[tuple[str, ...], str, bool]
-"""Its spellings, its help, and whether it takes a value."""
+"""An option: its spellings, its help, and whether it takes a value."""
 
 
 @dataclass
@@ -34,21 +34,21 @@ def completion(arguments: argparse.Namespace) -> int:
 
 def _commands(parser: argparse.ArgumentParser, prefix: tuple[str, ...]) -> Iterator[Command]:
     command = Command(prefix)
-    below: list[tuple[tuple[str, ...], argparse.ArgumentParser]] = []
+    subparsers: list[tuple[tuple[str, ...], argparse.ArgumentParser]] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for choice in action._choices_actions:
                 command.verbs[choice.dest] = choice.help or ""
-                below.append(((*prefix, choice.dest), action.choices[choice.dest]))
+                subparsers.append(((*prefix, choice.dest), action.choices[choice.dest]))
         elif action.option_strings:
-            spelled = tuple(action.option_strings)
-            command.options.append((spelled, action.help or "", action.nargs != 0))
+            spellings = tuple(action.option_strings)
+            command.options.append((spellings, action.help or "", action.nargs != 0))
             if action.choices:
-                command.choices.update(dict.fromkeys(spelled, tuple(map(str, action.choices))))
+                command.choices.update(dict.fromkeys(spellings, tuple(map(str, action.choices))))
         elif action.choices:
             command.verbs.update({str(choice): action.help or "" for choice in action.choices})
     yield command
-    for path, subparser in below:
+    for path, subparser in subparsers:
         yield from _commands(subparser, path)
 
 
@@ -105,7 +105,7 @@ complete -F _berth berth
 
 
 def _zsh(commands: list[Command]) -> str:
-    """zsh runs the bash script in its emulation, so one list of commands serves both."""
+    """Return the bash script with zsh's emulation of bash, so that both use one list of commands."""
     return (
         "#compdef berth\n# Completion of berth for zsh: write into ~/.zshrc, after compinit:"
         "  source <(berth completion zsh)\nautoload -U +X bashcompinit && bashcompinit\n" + _bash(commands)
@@ -132,10 +132,10 @@ def _fish(commands: list[Command]) -> str:
         for verb, description in command.verbs.items():
             lines.append(f"complete -c berth {condition} -a {verb} -d {_quoted(description)}")
         for names, description, valued in command.options:
-            spelled = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in names)
+            spellings = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in names)
             choices = next((command.choices[name] for name in names if name in command.choices), ())
             value = f" -x -a {_quoted(' '.join(choices))}" if choices else " -r -F" if valued else ""
-            lines.append(f"complete -c berth {condition} {spelled}{value} -d {_quoted(description)}")
+            lines.append(f"complete -c berth {condition} {spellings}{value} -d {_quoted(description)}")
     return "\n".join(lines) + "\n"
 
 

@@ -18,7 +18,7 @@ DEFAULT_URL = "http://localhost:8000"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`exchange_key` proves a later exchange of the same ID token to be of the same job (`portal.cli.ci`)."""
+    """Portal URL and token. `exchange_key` lets the same CI job exchange its ID token again (`ci`)."""
 
     url: str
     token: str = field(repr=False)

@@ -26,8 +26,8 @@ from portal.cli.errors import CliError, Missing, RequestRejected, Unreachable, U
 from portal.cli.files import PIECE, encode_name, home_path, send
 from portal.cli.terminal import Progress
 
-NAMED = 10
-"""Number of skipped paths to name; the others are only counted."""
+MAX_NAMED = 10
+"""Maximum number of skipped paths to name."""
 LEFT_OUT = "BERTH.left_out"
 """Header of a tar's last entry in which a node lists unreadable paths (`packing.py`)."""
 FOLDER = "folder"
@@ -114,7 +114,7 @@ def _make_plan(sources: list[str], target: str, *, is_folder: bool) -> _Plan:
         last = os.path.basename(name.rstrip("/"))  # noqa: PTH119 - Path drops the dot of `data/.`
         contents = last in ("", ".", "..")
         at = _join_path(target, last) if is_folder and not contents else target
-        # A link is followed if it is a source itself, never below one.
+        # Follow a link that is itself a source, but no link inside a source.
         source = Path(name)
         try:
             if not source.is_dir():
@@ -255,7 +255,7 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
     half = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
         half.mkdir()
-        fetched = _fetch(client, url, half)
+        download = _fetch(client, url, half)
         if mode is None:
             half.rename(to)
         else:
@@ -265,16 +265,16 @@ def _get(client: BerthClient, arguments: argparse.Namespace, path: str, to: Path
         raise CliError(f"{error.filename or to} cannot be written: {error.strerror}.") from error
     finally:
         shutil.rmtree(half, ignore_errors=True)
-    if fetched.unread:
+    if download.unread:
         raise CliError(
-            f"{to} is incomplete. Not readable in the workspace: {_name_list(fetched.unread)}",
+            f"{to} is incomplete. Not readable in the workspace: {_name_list(download.unread)}",
             "Make it readable in the workspace, then copy again with --force.",
         )
-    _note(fetched.left_out)
-    counts = {"files": fetched.files, "size_bytes": fetched.size, "left_out": fetched.left_out}
+    _note(download.left_out)
+    counts = {"files": download.files, "size_bytes": download.size, "left_out": download.left_out}
     if arguments.json:
         return print_json({"from": path, "to": str(to), **counts})
-    return print_line(f"{to}: {_counted(fetched.files, fetched.size)}")
+    return print_line(f"{to}: {_counted(download.files, download.size)}")
 
 
 @dataclass
@@ -286,40 +286,40 @@ class _Download:
 
 
 def _fetch(client: BerthClient, url: str, folder: Path) -> _Download:
-    """Unpack the node's archive into a private folder, completely or with an error."""
-    fetched = _Download()
+    """Unpack the node's archive into a private folder. Either completes or raises an error."""
+    download = _Download()
     with client.files.transfer("GET", url) as answer:
         pieces = answer.iter_bytes(PIECE)
         try:
             with tarfile.open(fileobj=_Stream(pieces), mode="r|", errorlevel=1) as archive:  # type: ignore[call-overload]
                 for entry in archive:
-                    _unpack(archive, entry, folder, fetched)
+                    _unpack(archive, entry, folder, download)
         except tarfile.FilterError as error:
             raise CliError("The node sent a path outside the target.", "Contact an operator.") from error
         except tarfile.TarError as error:
             raise Unreachable("The download is incomplete.", "Copy again.") from error
         for _ in pieces:
             pass  # also detects a stream truncated after the archive
-    return fetched
+    return download
 
 
-def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, fetched: _Download) -> None:
-    fetched.unread += filter(None, entry.pax_headers.get(LEFT_OUT, "").split("\n"))
-    # Each name begins with that of the source folder, which is called differently here.
+def _unpack(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, download: _Download) -> None:
+    download.unread += filter(None, entry.pax_headers.get(LEFT_OUT, "").split("\n"))
+    # Names begin with the source folder's name, which differs from the target's.
     name = entry.name.partition("/")[2]
     if not name:
         return
     if entry.isdir() or entry.isreg():
         # The filter rejects names outside the folder and removes unsafe permissions.
         archive.extract(entry.replace(name=name, deep=False), folder, filter="data")
-        fetched.files += entry.isreg()
-        fetched.size += entry.size
+        download.files += entry.isreg()
+        download.size += entry.size
     else:
-        fetched.left_out.append(name)
+        download.left_out.append(name)
 
 
 class _Stream:
-    """Adapts pieces to a sequential file."""
+    """File-like reader of an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -335,7 +335,7 @@ class _Stream:
 
 
 def _require_room(source: Path, target: Path) -> None:
-    """Raise `UsageError` if a file would replace a folder, or the other way round."""
+    """Raise `UsageError` if a file would replace a folder, or a folder a file."""
     with os.scandir(source) as entries:
         items = list(entries)
     for entry in items:
@@ -390,5 +390,5 @@ def _note(left_out: list[str]) -> None:
 
 
 def _name_list(paths: list[str]) -> str:
-    unnamed = len(paths) - NAMED
-    return ", ".join(paths[:NAMED]) + (f" and {unnamed} more" if unnamed > 0 else "") + "."
+    unnamed = len(paths) - MAX_NAMED
+    return ", ".join(paths[:MAX_NAMED]) + (f" and {unnamed} more" if unnamed > 0 else "") + "."

@@ -29,7 +29,7 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
         print("You have no running workspaces.", file=sys.stderr)
         return 0
     table = [
-        (row["name"], row["team"], _percent(shares["used"]), _percent(_measured(shares)))
+        (row["name"], row["team"], _percent(shares["used"]), _percent(_measured_share(shares)))
         for row, shares in pairs
     ]
     print_table([("WORKSPACE", "TEAM", "GPU TIME USED", "MEASURED"), *table], numbers_from=2)
@@ -50,8 +50,8 @@ def efficiency(client: BerthClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(shares: dict[str, Any]) -> float | None:
-    """Return None without a whole GPU, because utilisation is only measured for whole GPUs."""
+def _measured_share(shares: dict[str, Any]) -> float | None:
+    """Return the measured share, or None without a whole GPU, because only whole GPUs are measured."""
     return None if shares["since"] is None else shares["measured"]
 
 

@@ -1,4 +1,4 @@
-"""`berth environments …`: software environments, and following their builds."""
+"""`berth environments …`: software environments and their builds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def build(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Build an environment from a file, as a new version if it exists; --wait follows the build."""
+    """Build an environment from a file, as a new version if it exists. With --wait, follow the build."""
     fields: dict[str, str] = {}
     if arguments.source:
         kind, text = _source(arguments.source)
@@ -91,7 +91,10 @@ def _source(name: str) -> tuple[str, str]:
 
 
 def _wait_for_build(client: BerthClient, slug: str, number: int, *, timeout_s: float, show: Any) -> Version:
-    """Return the version when it is ready or has finally failed. Raises `TimedOut`; the build continues."""
+    """Return the version once it is ready or has finally failed.
+
+    Raises `TimedOut`; the build continues.
+    """
     ends_at = time.monotonic() + timeout_s
     last_line = ""
     while True:
@@ -130,24 +133,25 @@ def _line(client: BerthClient, slug: str, version: Version) -> str:
 
 
 def _failure_reason(client: BerthClient, slug: str, version: Version, source: str) -> tuple[str, str]:
-    """Return the reason of a failure, with its lines of the file and of the log."""
+    """Return why a build failed, with the failed lines of source and log, and where the full log is."""
     params = (version["failure"] or {}).get("params", {})
     lines = [text for text in (version["message"], version.get("next_action")) if text]
-    # The portal translates an environment.yml: its lines are those of the list on the page.
+    # The portal translates an environment.yml, so line numbers refer to the list on the page.
     if (number := params.get("source_line")) and source and not source.endswith((".yml", ".yaml")):
         lines.append(f"  {source}, line {number}")
-    failed = next(client.environments.builds(slug, version["number"]), None)
-    if failed is not None:
+    failed_build = next(client.environments.builds(slug, version["number"]), None)
+    if failed_build is not None:
         lines += [
-            f"  | {line}" for line in _log_excerpt(client.environments.build_log(slug, failed["id"]), params)
+            f"  | {line}"
+            for line in _log_excerpt(client.environments.build_log(slug, failed_build["id"]), params)
         ]
     page = f"{client.base_url}/environments/{slug}/"
-    where = f"{page}builds/{failed['id']}/" if failed is not None else page
+    where = f"{page}builds/{failed_build['id']}/" if failed_build is not None else page
     return "\n".join(lines), f"Full log: {where}"
 
 
 def _log_excerpt(log: str, params: dict[str, Any]) -> list[str]:
-    """Return the failed line of the log, marked, and those before it; else the last lines."""
+    """Return the failed line of the log, marked, and the lines before it; otherwise the last lines."""
     lines = log.rstrip("\n").split("\n")
     log_line = " ".join(str(params.get("log_line") or "").split())
     matches = [at for at, line in enumerate(lines) if log_line and log_line in " ".join(line.split())]

@@ -30,7 +30,8 @@ class CliError(Exception):
 class RequestRejected(CliError):
     """The portal rejected the request. `status`, `code` and `ask` are those of its problem document.
 
-    `ask` is the quota request that would allow it, as a body for `client.quota_requests.create`, or `None`.
+    `ask` is the quota request that would allow the request, as a body for `client.quota_requests.create`, or
+    `None`.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class NotSignedIn(CliError):
 
 
 class Unreachable(CliError):
-    """No answer, or one that is not from a portal."""
+    """No response, or one that is not from a portal."""
 
     exit_code = EXIT_UNREACHABLE
 

@@ -1,4 +1,4 @@
-"""`berth exec`: runs a command inside a workspace through a kernel of its Jupyter, until it ends."""
+"""`berth exec`: runs a command inside a workspace, through a kernel of its Jupyter."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from portal.cli.client import BerthClient
 from portal.cli.commands import find
 from portal.cli.errors import CliError, Unreachable, UsageError
 from portal.cli.loopback import LOOPBACK, Connection
-from portal.cli.signals import held_signals
+from portal.cli.signals import ignore_signals
 
 OPEN_S = 30.0
 REGAIN_S = 300.0
 REGAIN_PAUSE_S = 1.0
 QUIET_S = 10.0
 """Seconds without a message after a lost connection until the state of the kernel is checked."""
-# Runs in the kernel. Jupyter drops output above about one megabyte per second, so it is throttled.
+# Runs in the kernel. Throttles output, because Jupyter drops more than about 1 MB per second.
 PROGRAM = """\
 import codecs as _codecs, os as _os, subprocess as _subprocess, sys as _sys, time as _time
 def _run(argv):
@@ -76,16 +76,16 @@ def execute(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _kernel(connection: Connection, name: str) -> Iterator[str]:
-    """Start a separate kernel; it ends with this command, together with what it has started."""
+    """Start a separate kernel. At the end of the block, end it with all that it has started."""
     kernel = _create_kernel(connection, name)
     try:
         yield kernel
     except KeyboardInterrupt:
-        with held_signals(), contextlib.suppress(httpx.HTTPError):
+        with ignore_signals(), contextlib.suppress(httpx.HTTPError):
             connection.http.post(f"/api/kernels/{kernel}/interrupt")
         raise
     finally:
-        with held_signals(), contextlib.suppress(httpx.HTTPError):
+        with ignore_signals(), contextlib.suppress(httpx.HTTPError):
             connection.http.delete(f"/api/kernels/{kernel}")
 
 
@@ -99,13 +99,13 @@ def _create_kernel(connection: Connection, name: str) -> str:
 
 
 class ConnectionLost(Exception):
-    """The connection to the kernel was lost. The command goes on."""
+    """The connection to the kernel was lost. The command continues."""
 
 
 class Command:
-    """A command in a kernel. After a `ConnectionLost`, `follow` continues it.
+    """A command in a kernel. After a `ConnectionLost`, call `follow` again to continue.
 
-    Jupyter keeps the output of a kernel without a connection for the same session.
+    While a kernel has no connection, Jupyter keeps its output for the same session.
     """
 
     def __init__(self, connection: Connection, kernel: str, argv: list[str]) -> None:
@@ -115,13 +115,13 @@ class Command:
         self._request = self._session = uuid.uuid4().hex
         self._idle = False
         self.alive_at = float("-inf")
-        """When it was last connected, on the monotonic clock."""
+        """Time of the last connection, on the monotonic clock."""
         self._exit_code: int | None = None
 
     def follow(self) -> int:
         """Print output until the command ends; return its exit code.
 
-        Raises `ConnectionLost`, and `Unreachable` if its end was missed.
+        Raises `ConnectionLost`, and `Unreachable` if the end of the command was missed.
         """
         # Imported here: other commands need no WebSocket.
         from websockets.exceptions import WebSocketException
@@ -133,7 +133,7 @@ class Command:
         is_retry, connected = self.alive_at > 0, False
         try:
             if target.host == LOOPBACK:
-                # A name below localhost, which is not resolved.
+                # Python does not resolve names below localhost.
                 options["sock"] = socket.create_connection((target.host, target.port), timeout=OPEN_S)
             with connect(
                 target.uri, additional_headers=target.headers, max_size=None, open_timeout=OPEN_S, **options
@@ -153,7 +153,7 @@ class Command:
                 self.alive_at = time.monotonic()
 
     def _next(self, channel: Any) -> str | bytes | None:
-        """Return the next message, or None after a while. Raises `Unreachable` if no more will come."""
+        """Return the next message, or None after a while. Raises `Unreachable` if none can follow."""
         try:
             return channel.recv(timeout=QUIET_S)
         except TimeoutError:
@@ -182,7 +182,7 @@ class Command:
 def _regain(
     client: BerthClient, connection: Connection, workspace_id: str, kernel: str, ends_at: float
 ) -> None:
-    """Wait until the kernel answers again, as after a restart of the portal.
+    """Wait until the kernel responds again, for example after a restart of the portal.
 
     Raises `NotSignedIn` if the token has expired, and `Unreachable` if the kernel is gone, or at `ends_at` on
     the monotonic clock.
@@ -221,7 +221,7 @@ def _request(identifier: str, session: str, argv: list[str]) -> dict[str, Any]:
 
 
 def _code(content: dict[str, Any]) -> int:
-    """Return the exit code from the kernel's reply. Raises `CliError` if there is none."""
+    """Return the exit code from the kernel's reply. Raises `CliError` if the reply lacks it."""
     try:
         return int(content["user_expressions"]["code"]["data"]["text/plain"])
     except (KeyError, TypeError, ValueError):

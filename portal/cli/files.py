@@ -109,7 +109,7 @@ def home_path(text: str) -> str:
 
 
 def encode_name(name: str) -> str:
-    """Return a name in wire form: `%` and characters that are not printable are percent-encoded."""
+    """Return a name in wire form: `%` and unprintable characters are percent-encoded."""
     return "".join(
         character
         if character.isprintable() and character != "%"
@@ -119,7 +119,7 @@ def encode_name(name: str) -> str:
 
 
 def _pieces(file: Any, size: int) -> Iterator[bytes]:
-    """Yield exactly `size` bytes: data appended meanwhile is not sent."""
+    """Yield exactly `size` bytes. Bytes appended to the file meanwhile are not sent."""
     while size > 0 and (data := file.read(min(PIECE, size))):
         size -= len(data)
         yield data

@@ -33,18 +33,18 @@ PIECE = 1 << 16
 PATH = "/berth/forward"
 END = "end"
 NOTHING_LISTENS = 4001
-OLD = " Restart a workspace that was started before Berth was updated."
+RESTART_HINT = " Restart a workspace that was started before Berth was updated."
 
 
 def port_forward(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Forward until the workspace ends or the command is interrupted; never returns."""
+    """Forward ports until the workspace ends or the user interrupts the command; never returns."""
     workspace = find(client, arguments)
     inside.require_running(workspace)
     name = workspace["name"]
     with client.workspaces.connect(workspace) as connection, contextlib.ExitStack() as stack:
         answer = inside.request(connection, "GET", PATH, name)
         if not _forwards(answer):
-            raise inside.no_jupyter(name, "forwards ports", answer.status_code, OLD)
+            raise inside.no_jupyter(name, "forwards ports", answer.status_code, RESTART_HINT)
         listeners = [
             (stack.enter_context(_listener(local, port)), port) for local, port in arguments.forwards
         ]
@@ -82,7 +82,7 @@ def _announce_port(local: int, port: int, name: str, *, as_json: bool) -> None:
 
 
 class _Connect(connect):
-    """Rejects redirects: they mean that access is denied, and the token must go nowhere else."""
+    """Rejects redirects, which mean that access is denied: the token must not be sent elsewhere."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -112,7 +112,7 @@ class PortForwarder:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept one connection. Not in a task, whose cancellation could lose a connection."""
+        """Accept one connection. Call it outside of tasks, whose cancellation could lose a connection."""
         try:
             line, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -131,7 +131,7 @@ class PortForwarder:
         task.add_done_callback(self._leading.discard)
 
     def watch(self, client: BerthClient, workspace_id: str) -> int:
-        """Wait until the workspace stops running or is no longer visible; raise the reason."""
+        """Wait until the workspace stops running or is no longer visible, then raise the reason."""
         while True:
             self._soon.wait(POLL_INTERVAL_S)
             self._soon.clear()
@@ -188,7 +188,7 @@ class PortForwarder:
         target = self._connection.websocket(f"{PATH}/{port}")
         options: dict[str, Any] = {}
         if target.host == LOOPBACK:
-            # A name below localhost, which is not resolved.
+            # Python does not resolve names below localhost.
             options = {"host": target.host, "port": target.port, "proxy": None}
         return _Connect(
             target.uri,
@@ -196,7 +196,7 @@ class PortForwarder:
             compression=None,
             max_size=None,
             open_timeout=OPEN_S,
-            # A client that reads nothing for long does not answer pings either, which is fine.
+            # No ping timeout: a client that reads nothing for long does not answer pings.
             ping_timeout=None,
             **options,
         )

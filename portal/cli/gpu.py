@@ -23,12 +23,12 @@ EXIT_USAGE = 64
 EXIT_PORTAL = 69
 EXIT_TIMEOUT = 75
 POLL_INTERVAL_S = 1.0
-WORST = (5, 2, EXIT_UNAVAILABLE, 3, 1, 0)
+EXIT_CODE_PRECEDENCE = (5, 2, EXIT_UNAVAILABLE, 3, 1, 0)
 """Precedence of exit codes with several devices: the first that occurs is returned."""
 
 
 class _CheckCommandError(CliError):
-    """An error with an exit code that does not collide with verdicts."""
+    """An error with an exit code that differs from those of verdicts."""
 
     def __init__(self, message: str, next_action: str = "", exit_code: int = EXIT_PORTAL) -> None:
         super().__init__(message, next_action)
@@ -55,7 +55,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def _check_here(arguments: argparse.Namespace) -> int:
     try:
-        # Imported here, because checks by the portal must work where only the command line is installed.
+        # Imported here: checks through the portal must work without the modules of nodes.
         from provisioning.gpu.check.report import render
         from provisioning.gpu.check.runner import run_check
     except ModuleNotFoundError as error:
@@ -87,7 +87,7 @@ def _check_here(arguments: argparse.Namespace) -> int:
         for report in reports:
             print(render(report))
     codes = {report.exit_code for report in reports}
-    return next(code for code in WORST if code in codes)
+    return next(code for code in EXIT_CODE_PRECEDENCE if code in codes)
 
 
 def _uuids() -> list[str]:
@@ -158,7 +158,7 @@ def _node(client: BerthClient, name: str) -> str:
 
 
 def _is_running(client: BerthClient, run: dict[str, Any]) -> bool:
-    """Return whether a check is still running; a link check runs until both ends have finished."""
+    """Return whether a check is still running. A link check runs until both ends have finished."""
     goes_on = ("queued", "running")
     if run["state"] in goes_on:
         return True

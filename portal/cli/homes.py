@@ -1,4 +1,4 @@
-"""`berth homes …`: unused and archived homes; for operators, moving all homes of a machine to another one."""
+"""`berth homes …`: unused and archived homes. Operators also move all homes of a node to another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_S = 2.0
 def move(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Show the homes of a node, confirm, move them and wait; exit code 1 if some stayed.
 
-    A repeated call continues a running move and retries homes that stayed.
+    The command continues a running move, and retries homes that stayed in an earlier one.
     """
     node = _node(client, arguments)
     report = client.nodes.homes(node["id"])
@@ -41,7 +41,7 @@ def move(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Print one line per home; with --json the REST objects."""
+    """Print one line per home. With --json, print the REST objects."""
     filters = {"archived": "true"} if arguments.archived else {}
     if not arguments.all:
         filters["owner"] = client.users.me()["username"]
@@ -88,7 +88,7 @@ def _find_home(client: BerthClient, arguments: argparse.Namespace) -> dict[str, 
 
 
 def _line(row: dict[str, Any]) -> str:
-    """Return one home as a line."""
+    """Return a home as one line."""
     archive = row["archive"]
     days = None if row["unused_s"] is None else row["unused_s"] // 86_400
     state = "in use or not limited"

@@ -1,4 +1,4 @@
-"""Requests of commands to the Jupyter inside a workspace, through its own origin."""
+"""Requests to the Jupyter inside a workspace, through the workspace's origin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.cli.errors import CliError, NotSignedIn, RequestRejected, Unreachabl
 from portal.cli.loopback import Connection
 
 ROUTE_S = 30.0
-"""How long its URL may return 503: the front door learns of a ready workspace with a short delay."""
+"""Seconds to retry on 503: the front door learns of a ready workspace with a short delay."""
 
 
 def require_running(workspace: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _is_denied(answer: httpx.Response) -> bool:
 
 
 def _page(connection: Connection, name: str) -> httpx.Response:
-    """Request the workspace's first page, to distinguish denied access from an app without this path."""
+    """Request the workspace's first page, to tell denied access from an app without this path."""
     try:
         return connection.http.get("/")
     except httpx.HTTPError as error:

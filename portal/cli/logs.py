@@ -30,14 +30,14 @@ def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _follow(client: BerthClient, workspace_id: str, arguments: argparse.Namespace) -> int:
-    """Print output until the workspace has ended; with --json one object per line of the log."""
+    """Print output until the workspace has ended. With --json, print one object per log line."""
     after, previous = 0, deque[str](maxlen=REMEMBERED)
     while True:
         try:
             for message in client.workspaces.stream_logs(workspace_id, after=after, tail=arguments.tail):
                 after, text = message["id"], message["text"]
                 if message["kept"]:
-                    # The log is from the portal's saved copy, which may have been printed in part.
+                    # The portal's saved copy may repeat lines that have been printed.
                     new_lines = fresh_lines(list(previous), text.splitlines())
                     text = "".join(f"{line}\n" for line in new_lines)
                 previous.extend(text.splitlines())

@@ -28,10 +28,10 @@ def whoami(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def logout(arguments: argparse.Namespace) -> int:
     """Delete the stored token. It stays valid until it is revoked."""
-    was_there = config.forget(os.environ)
+    existed = config.forget(os.environ)
     if arguments.json:
-        return print_json({"forgotten": was_there})
-    if not was_there:
+        return print_json({"forgotten": existed})
+    if not existed:
         return print_line("No stored token.")
     return print_line("Token deleted from this machine. To revoke it everywhere, see Tokens in your account.")
 
@@ -44,7 +44,7 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
     rows = (
         ("name", workspace["name"]),
         ("state", workspace["state"] + (" (simulated)" if workspace["simulated"] else "")),
-        ("why", error.get("message", "") or _stopped(workspace["stopped"])),
+        ("why", error.get("message", "") or _stop_reason(workspace["stopped"])),
         ("queue", _position(queue)),
         ("address", workspace["url"]),
         ("page", workspace["portal_url"]),
@@ -62,8 +62,8 @@ def show(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_table([(name, str(value)) for name, value in rows if value])
 
 
-def _stopped(cause: dict[str, Any] | None) -> str:
-    """Return why and when the portal stopped it, and by which rule."""
+def _stop_reason(cause: dict[str, Any] | None) -> str:
+    """Return why and when the portal stopped the workspace, and by which rule."""
     if not cause:
         return ""
     rule = f" Rule {cause['rule']}, set by {cause['set_by']}." if cause["rule"] else ""

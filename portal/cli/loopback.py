@@ -22,13 +22,13 @@ def address_of(host: str) -> str:
 
 
 class LoopbackTransport(httpx.BaseTransport):
-    """Sends requests for `*.localhost` to this machine; passes all others on."""
+    """Sends requests for `*.localhost` to this machine, and all others unchanged."""
 
     def __init__(self, inner: httpx.BaseTransport | None = None) -> None:
         self._inner = inner or httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        # The Host header was set when the request was built, and is kept.
+        # The request keeps the Host header that it was built with.
         host = address_of(request.url.host)
         if host != request.url.host:
             request.extensions = {**request.extensions, "sni_hostname": request.url.host}
@@ -52,8 +52,8 @@ class WebSocketTarget:
 class Connection:
     """A workspace's origin, for programs. `base_url` is the workspace's `url` in the API.
 
-    The token needs the scope `workspaces:connect`. Redirects are not followed: they mean that the token was
-    not accepted. Close it, or use it in a `with` statement.
+    The token needs the scope `workspaces:connect`. Redirects are not followed: they mean that the workspace
+    rejected the token. Close the connection, or use it in a `with` statement.
     """
 
     def __init__(

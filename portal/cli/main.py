@@ -1,4 +1,4 @@
-"""The command `berth`: workspaces from a shell. Imports only what a command needs, to start fast."""
+"""The command `berth`: workspaces from a shell. Imports only the modules of the command, to start fast."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser().parse_args(args)
     except SystemExit as leaving:
         if leaving.code == EXIT_USAGE and args[:2] == ["gpu", "check"]:
-            # Its exit codes are verdicts, and 2 is one of them.
+            # Exit codes of the GPU check are verdicts, and 2 is one of them.
             raise SystemExit(64) from None
         raise
     streams = sys.stdout, sys.stderr
@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         return node.run(arguments)
     if arguments.function == "completion":
-        # Imported here: other commands need none.
+        # Imported here: other commands do not need it.
         from portal.cli import completion
 
         return completion.completion(arguments)

@@ -12,7 +12,7 @@ from portal.cli.users import confirm
 
 
 def show(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Print maintenance in progress or planned. Raises `Missing` if there is none."""
+    """Print current or planned maintenance. Raises `Missing` without any."""
     row = client.maintenance.get(pool=arguments.pool)
     return print_json(row) if arguments.json else print_line(_line(row))
 
@@ -36,7 +36,7 @@ def off(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def end_of(arguments: argparse.Namespace) -> str | None:
-    """Return the end by `--until`, or by `--hours` after the begin; None without both."""
+    """Return the end: `--until`, or `--hours` after the beginning; None without both."""
     if arguments.hours is None:
         until: str | None = arguments.ends_at
         return until

@@ -1,4 +1,4 @@
-"""`berth node`: runs this machine as a node of another machine's portal."""
+"""`berth node`: runs this machine as a node of a portal on another machine."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from portal.cli.users import confirm
 
 POLL_S = 2.0
 PRESENT_STATES = ("found", "removing")
-SHORT, SHORTEST = 8, 4
+ID_LENGTH, MIN_PREFIX_LENGTH = 8, 4
 """Length of displayed ids, and minimum length of a unique prefix for `rm`."""
 Orphan = dict[str, Any]
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """List orphans with age, size and fate; with --all also recently removed ones."""
+    """List orphans with age, size and fate. With --all, also list recently removed ones."""
     rows = list(client.orphans.list(pool=arguments.pool, node=arguments.node, kind=arguments.kind))
     if not arguments.all:
         rows = [row for row in rows if row["state"] in PRESENT_STATES]
@@ -37,12 +37,15 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         size = "-" if row["size_mib"] is None else _size(row["size_mib"])
         age = _span((now - datetime.fromisoformat(row["first_seen_at"])).total_seconds())
         kind = row["kind"].replace("_", " ")
-        table.append((row["id"][:SHORT], kind, row["name"], row["node"], size, age, _fate(row, now)))
+        table.append((row["id"][:ID_LENGTH], kind, row["name"], row["node"], size, age, _fate(row, now)))
     return print_table(table)
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Confirm, with the name for a home folder, and delete it; --wait waits. Exit code 1 if it remains."""
+    """Delete an orphan after confirmation; a home folder needs its name. Exit code 1 if it remains.
+
+    With --wait, wait until it is gone.
+    """
     row = _find_orphan(client.orphans.list(), arguments.orphan)
     typed = _typed_name(row, arguments) if row["kind"] == "home" else ""
     if not typed:
@@ -62,7 +65,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
 def _find_orphan(rows: Iterable[Orphan], reference: str) -> Orphan:
     """Return the existing orphan with this id, id prefix, or name. Raises `Missing`, `UsageError`."""
     present = [row for row in rows if row["state"] in PRESENT_STATES]
-    matches = [row for row in present if row["name"] == reference or _begins(row, reference)]
+    matches = [row for row in present if row["name"] == reference or _has_id_prefix(row, reference)]
     if not matches:
         raise Missing(f"No orphan matches “{reference}”.", "`berth orphans` lists them.")
     if len(matches) > 1:
@@ -71,12 +74,12 @@ def _find_orphan(rows: Iterable[Orphan], reference: str) -> Orphan:
     return matches[0]
 
 
-def _begins(row: Orphan, reference: str) -> bool:
-    return len(reference) >= SHORTEST and bool(row["id"].startswith(reference.lower()))
+def _has_id_prefix(row: Orphan, reference: str) -> bool:
+    return len(reference) >= MIN_PREFIX_LENGTH and bool(row["id"].startswith(reference.lower()))
 
 
 def _typed_name(row: Orphan, arguments: argparse.Namespace) -> str:
-    """Return the typed name of a home folder: deletion is permanent, so --yes is not enough."""
+    """Return the typed name of a home folder. --yes is not enough, because deletion is permanent."""
     if arguments.confirm:
         return str(arguments.confirm)
     if not sys.stdin.isatty():
@@ -94,7 +97,7 @@ def _typed_name(row: Orphan, arguments: argparse.Namespace) -> str:
 
 
 def _wait_until_gone(client: BerthClient, row: Orphan, timeout_s: float) -> Orphan:
-    """Return the orphan when it is gone or its node failed. Raises `TimedOut`; the removal continues."""
+    """Return the orphan once it is gone or its node failed. Raises `TimedOut`; the removal continues."""
     ends_at = time.monotonic() + timeout_s
     while row["state"] == "removing":
         if time.monotonic() > ends_at:

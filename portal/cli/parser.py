@@ -1,4 +1,4 @@
-"""Arguments of `berth`: commands, options and their help."""
+"""Parser of the `berth` command line: commands, options and their help."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ exit codes (`berth gpu check` has its own):
 
 @cache
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands. To make it takes 40 ms."""
+    """Return the parser of all commands. Takes 40 ms."""
     top = argparse.ArgumentParser(
         prog="berth",
         description="GPU workspaces from the command line.",

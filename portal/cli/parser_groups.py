@@ -1,4 +1,4 @@
-"""Arguments of the command groups, such as `berth files ls` and `berth requests ask`."""
+"""Parser of the command groups, such as `berth files ls` and `berth requests ask`."""
 
 from __future__ import annotations
 
@@ -437,7 +437,7 @@ def node(commands: Any, common: argparse.ArgumentParser) -> None:
 
     def verb(name: str, summary: str) -> argparse.ArgumentParser:
         subparser = verbs.add_parser(name, help=summary, description=summary, parents=[common])
-        # Progress lines are rewritten in place, so output is not filtered; foreign text is sanitized at
+        # Progress lines are rewritten in place, so output is not filtered; untrusted text is sanitized at
         # input.
         subparser.set_defaults(function=f"node_{name.replace('-', '_')}", raw=True)
         subparser.add_argument(

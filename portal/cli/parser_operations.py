@@ -1,4 +1,4 @@
-"""Arguments of the command groups for operators, and of acts on many workspaces."""
+"""Parser of the operators' command groups, and of acts on many workspaces."""
 
 from __future__ import annotations
 

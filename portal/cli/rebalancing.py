@@ -12,13 +12,13 @@ from portal.cli.commands import print_json, print_line, print_table
 from portal.cli.errors import Missing, UsageError
 from portal.cli.users import confirm
 
-SHORT, SHORTEST = 8, 4
+ID_LENGTH, MIN_PREFIX_LENGTH = 8, 4
 """Length of displayed ids, and minimum length of a unique prefix for `apply`."""
 Proposal = dict[str, Any]
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """List open proposals; with --all also earlier ones and their outcome."""
+    """List open proposals. With --all, also list earlier ones and their outcome."""
     rows = list(client.rebalance_proposals.list(**({} if arguments.all else {"state": "open"})))
     if arguments.json:
         return print_json(rows)
@@ -27,13 +27,13 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         return 0
     table: list[tuple[str, ...]] = [("ID", "STATE", "MOVES", "WHY", "INTERRUPTS")]
     table += [
-        (row["id"][:SHORT], row["state"], _moves(row), row["message"], row["interrupts"]) for row in rows
+        (row["id"][:ID_LENGTH], row["state"], _moves(row), row["message"], row["interrupts"]) for row in rows
     ]
     return print_table(table)
 
 
 def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Show what a proposal interrupts, confirm, and ask its workspaces to move."""
+    """Show which workspaces a proposal interrupts, confirm, and ask them to move."""
     row = _find_proposal(client.rebalance_proposals.list(state="open"), arguments.proposal)
     confirm(arguments, f"Move {_moves(row)}? {row['interrupts']}")
     row = client.rebalance_proposals.apply(row["id"])
@@ -45,7 +45,7 @@ def apply(client: BerthClient, arguments: argparse.Namespace) -> int:
 def _find_proposal(rows: Iterable[Proposal], reference: str) -> Proposal:
     """Return the open proposal with this id or id prefix. Raises `Missing`, `UsageError`."""
     begins = reference.lower()
-    matches = [row for row in rows if len(begins) >= SHORTEST and row["id"].startswith(begins)]
+    matches = [row for row in rows if len(begins) >= MIN_PREFIX_LENGTH and row["id"].startswith(begins)]
     if not matches:
         raise Missing(f"No open proposal matches “{reference}”.", "`berth rebalancing` lists them.")
     if len(matches) > 1:

@@ -18,9 +18,9 @@ MIN_PAUSE_S = 1.0
 
 @contextlib.contextmanager
 def renewing(base_url: str, token: str) -> Iterator[None]:
-    """Renew a job token now, and again after half of its lifetime within the block.
+    """Renew a job token now and, within the block, after each half of its lifetime.
 
-    Raises `NotSignedIn` if it has expired. Other tokens are left alone.
+    Raises `NotSignedIn` if the token has expired. Does not renew other tokens.
     """
     if not token.startswith(JOB_TOKEN):
         yield
@@ -32,7 +32,7 @@ def renewing(base_url: str, token: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not joined: a request may wait for the portal, and the thread ends with the process.
+        # Do not join the thread: a request may wait for the portal. It ends with the process.
         done.set()
 
 
@@ -42,17 +42,17 @@ def _keep(base_url: str, token: str, pause_s: float, done: threading.Event) -> N
             try:
                 pause_s = _renew(client)
             except NotSignedIn:
-                # The command sees it, too, and says so.
+                # The command gets the same error and reports it.
                 return
 
 
 def _has_ended(done: threading.Event, pause_s: float) -> bool:
-    """Return whether the command has ended, after up to `pause_s`."""
+    """Return whether the command ends within `pause_s` seconds."""
     return done.wait(pause_s)
 
 
 def _renew(client: BerthClient) -> float:
-    """Return the seconds until the next renewal. Raises `NotSignedIn`."""
+    """Renew the token. Returns the seconds until the next renewal. Raises `NotSignedIn`."""
     try:
         return max(MIN_PAUSE_S, client.tokens.renew()["expires_in"] / 2)
     except Unreachable:

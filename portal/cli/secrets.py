@@ -32,7 +32,7 @@ def set(client: BerthClient, arguments: argparse.Namespace) -> int:
         arguments.name,
         team=arguments.team,
         template=arguments.template,
-        **(_place(arguments.vault) if arguments.vault else {"value": _value(arguments)}),
+        **(_vault_location(arguments.vault) if arguments.vault else {"value": _value(arguments)}),
         kind="file" if arguments.file else "",
         description=arguments.description,
         everywhere=arguments.everywhere,
@@ -48,7 +48,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     return print_line(f"Secret {arguments.name} deleted.")
 
 
-def _place(text: str) -> dict[str, str]:
+def _vault_location(text: str) -> dict[str, str]:
     """Return the location of a value in Vault. Raises `UsageError` if the key is missing."""
     path, sign, key = text.rpartition("#")
     if not (path and sign and key):

@@ -138,11 +138,11 @@ def untrust(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 SIGNS = {"exact": "=", "glob": "~"}
-"""Sign of each kind of condition."""
+"""Operator of each kind of condition."""
 
 
 def _condition(text: str) -> dict[str, str]:
-    """Return the condition in `claim = value` or `claim ~ pattern`. Raises `UsageError`."""
+    """Parse a condition: `claim = value` or `claim ~ pattern`. Raises `UsageError`."""
     signs = [text.index(sign) for sign in SIGNS.values() if sign in text]
     position = min(signs, default=0)
     claim, value = text[:position].strip(), text[position + 1 :].strip()
@@ -180,7 +180,7 @@ def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
 def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the account's token with this id, prefix or name.
 
-    Raises `Missing` for none and `UsageError` for several.
+    Raises `Missing` without a match and `UsageError` for several.
     """
     name, reference = _account(arguments), str(arguments.token)
     rows = list(client.service_accounts.tokens(_team(client, arguments), name))
@@ -195,7 +195,7 @@ def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def _minute(at: str | None) -> str:
-    """Format an API timestamp to the minute, in UTC; a dash for none."""
+    """Format an API timestamp to the minute, in UTC; a dash for None."""
     if not at:
         return "-"
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%MZ")

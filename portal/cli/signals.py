@@ -33,8 +33,8 @@ def terminating() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_signals() -> Iterator[None]:
-    """Ignore both signals within the block: CI platforms send both in sequence."""
+def ignore_signals() -> Iterator[None]:
+    """Ignore both signals within the block, because CI platforms send both in sequence."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -12,11 +12,11 @@ from portal.cli.errors import Missing, TimedOut
 from portal.cli.users import confirm
 
 POLL_S = 2.0
-PARTS = (
+CONTENT_KINDS = (
     *("members", "service_accounts", "tokens", "workspaces", "homes", "templates", "environments"),
     *("secrets", "webhooks", "channels", "quotas"),
 )
-"""Numbers of what ends with a team, in the order in which they are shown."""
+"""Counts of what is deleted with a team, in display order."""
 Team = dict[str, Any]
 
 
@@ -71,7 +71,7 @@ def restore(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def delete(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Show what the team has, confirm and delete it; --wait waits until its slug can be used again."""
+    """Show the team's contents, confirm and delete it. With --wait, wait until the slug can be reused."""
     slug = arguments.team
     contents = client.teams.contents(slug)
     if arguments.dry_run:
@@ -122,8 +122,8 @@ def _state(team: Team) -> str:
 
 
 def _summary(contents: dict[str, Any]) -> str:
-    """Return what is deleted with the team, such as `members 2, tokens 1`."""
-    parts = [f"{name.replace('_', ' ')} {contents[name]}" for name in PARTS if contents[name]]
+    """Return the counts of what is deleted with the team, such as `members 2, tokens 1`."""
+    parts = [f"{name.replace('_', ' ')} {contents[name]}" for name in CONTENT_KINDS if contents[name]]
     parts += ["GPU-hours"] if contents["has_gpu_hours"] else []
     parts += ["budget"] if contents["has_budget"] else []
     return f"Deleted with the team: {', '.join(parts) or 'nothing'}."

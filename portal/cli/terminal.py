@@ -1,4 +1,4 @@
-"""Terminal output: text from workspaces and other people must not contain control sequences."""
+"""Terminal output, where text from workspaces and other people must not contain control sequences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def harmless(text: str) -> str:
 
 
 class HarmlessStream:
-    """A stream to a terminal that only gets `harmless` text; other attributes are the stream's own."""
+    """A terminal stream that writes only `harmless` text, and otherwise works like the wrapped stream."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -70,7 +70,7 @@ class Progress:
         if not self._in_place:
             print(text, file=self._stream, flush=True)
             return
-        # Only our own sequences: the text was written by others.
+        # Write only our own sequences, because the text comes from others.
         self._stream.unguarded(f"\r\x1b[K{harmless(text).replace(chr(10), ' ')}")
         self._begun = True
 

@@ -1,4 +1,4 @@
-"""`berth usage`: measured use of a workspace's CPU, memory and GPUs."""
+"""`berth usage`: a workspace's measured CPU, memory and GPU usage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = (
     ("GPU use", "%", 1, 0, "gpu_pct", "gpu_max_pct"),
     ("GPU memory", "GiB", 1024, 1, "gpu_memory_mib", "gpu_memory_max_mib"),
 )
-"""Name, unit, what one of it is in the API's units, digits, and the fields of mean and maximum."""
+"""Name, unit, factor to the API's unit, digits, and the fields of mean and maximum."""
 
 
 def usage(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -64,7 +64,7 @@ def print_changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:
-    """Ask for confirmation. Raises `CliError` for a no, and `UsageError` without a terminal."""
+    """Ask for confirmation. Raises `CliError` unless confirmed, and `UsageError` without a terminal."""
     if arguments.yes:
         return
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""Waits until a workspace runs, has stopped, or is gone, showing its progress."""
+"""Waits until a workspace runs, has stopped, or is gone, and shows progress."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def wait_ready(
     goes_on: bool = True,
     requested: bool = False,
 ) -> Workspace:
-    """Follow the events of a workspace until it runs, or never will.
+    """Follow the events of a workspace until it runs, or can no longer run.
 
-    Raises `TimedOut`, after which its start continues unless the caller ends it, and `RequestRejected` if it
-    needs an approval that was not `requested`.
+    Raises `TimedOut`; the start then continues unless the caller ends it. Raises `RequestRejected` if the
+    workspace needs an approval that was not `requested`.
     """
 
     def done(now: Workspace) -> bool:
@@ -59,17 +59,17 @@ def wait_ready(
 
 
 def wait_stopped(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> Workspace:
-    """Wait until the workspace has stopped. Raises `TimedOut`; it then continues to stop."""
-    late = f"{workspace['name']} did not stop within {timeout_s:g} s. It is still stopping."
+    """Wait until the workspace has stopped. Raises `TimedOut`; the stop then continues."""
+    message = f"{workspace['name']} did not stop within {timeout_s:g} s. It is still stopping."
     ended = ("stopped", "failed", "terminated")
     return _follow(
-        client, workspace, lambda now: now["state"] in ended, timeout_s, show, _timeout(workspace, late)
+        client, workspace, lambda now: now["state"] in ended, timeout_s, show, _timeout(workspace, message)
     )
 
 
 def wait_until_deleted(client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Show) -> None:
-    """Wait until the workspace is gone. Raises `TimedOut`; it then continues to end."""
-    late = f"{workspace['name']} was not deleted within {timeout_s:g} s. The deletion continues."
+    """Wait until the workspace is gone. Raises `TimedOut`; the deletion then continues."""
+    message = f"{workspace['name']} was not deleted within {timeout_s:g} s. The deletion continues."
     try:
         _follow(
             client,
@@ -77,7 +77,7 @@ def wait_until_deleted(client: BerthClient, workspace: Workspace, *, timeout_s: 
             lambda now: now["state"] == "terminated",
             timeout_s,
             show,
-            _timeout(workspace, late),
+            _timeout(workspace, message),
         )
     except Missing:
         return
@@ -93,7 +93,7 @@ def _follow(
     done: Callable[[Workspace], bool],
     timeout_s: float,
     show: Show,
-    late: TimedOut,
+    timeout_error: TimedOut,
 ) -> Workspace:
     ends_at = time.monotonic() + timeout_s
     last, shown = 0, line_of(workspace)
@@ -110,10 +110,10 @@ def _follow(
                 workspace["id"], after=last, until=ends_at, keep_alives=True
             ):
                 if not event:
-                    # Its position in the queue changes without events.
+                    # The position in the queue changes without events.
                     break
                 last = event["id"]
-                # History comes first and is not new: only state changes need another request.
+                # The stream begins with past events. Only new state changes need another request.
                 if event["kind"] in MOVES and datetime.fromisoformat(event["at"]) >= since:
                     break
         except Unreachable as error:
@@ -123,15 +123,15 @@ def _follow(
             show(f"{error.message} Retrying …")
             time.sleep(RETRY_S)
         if time.monotonic() > ends_at:
-            raise late
+            raise timeout_error
 
 
 def line_of(workspace: Workspace) -> str:
-    """Return its status as one line: state, stage, position in the queue, expected start, error."""
+    """Return the workspace's status as one line: state, stage, queue position, expected start, error."""
     error = workspace["error"]
     detail = f": {error['message']}" if error and error["message"] else ""
     simulated = " (simulated)" if workspace["simulated"] else ""
-    position = _place(workspace)
+    position = _queue_text(workspace)
     return f"{workspace['name']} is {workspace['state']}{simulated}{_stage(workspace)}{position}{detail}"
 
 
@@ -144,15 +144,15 @@ def failure_text(workspace: Workspace) -> str:
 
 
 def _stage(workspace: Workspace) -> str:
-    """Return the current step of its start."""
+    """Return the current step of the start."""
     if workspace["state"] != "provisioning":
         return ""
     labels = (stage["label"] for stage in workspace.get("stages") or () if stage["state"] == "current")
     return f", {label}" if (label := next(labels, "")) else ""
 
 
-def _place(workspace: Workspace) -> str:
-    """Return its position in the queue and expected start, in local time."""
+def _queue_text(workspace: Workspace) -> str:
+    """Return the position in the queue and the expected start, in local time."""
     queue = workspace["queue"] or {}
     text = ", waiting for approval" if _waits_for_approval(workspace) else ""
     if queue.get("position"):

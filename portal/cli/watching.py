@@ -40,7 +40,7 @@ def queue(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def events(client: BerthClient, arguments: argparse.Namespace) -> int:
-    """Print events of a workspace, or all visible ones; -f follows."""
+    """Print events of a workspace, or all visible ones. With -f, follow them."""
     if not arguments.workspace:
         return _watch_all(client, arguments)
     if arguments.type:
@@ -86,8 +86,8 @@ def _follow(
     last = rows[-1]["id"] if rows else 0
     while True:
         try:
-            # Checked first: later events are in the stream.
-            over = is_terminated()
+            # Check first: the stream then has all later events.
+            is_over = is_terminated()
             for row in stream(after=last):
                 last = row["id"]
                 _print(row, as_json=as_json)
@@ -97,7 +97,7 @@ def _follow(
             print(f"{error.message} Retrying …", file=sys.stderr, flush=True)
             time.sleep(RETRY_S)
             continue
-        if over:
+        if is_over:
             return 0
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SystemActor:
-    """The portal acting on its own behalf. `label` is its name in the audit log."""
+    """The portal as an actor. `label` is its name in the audit log."""
 
     label: str = "Berth"
 

@@ -1,4 +1,4 @@
-"""Shared base of all REST endpoints: views, routes, problem responses and OpenAPI documentation."""
+"""Base of all REST endpoints: views, routes, problem responses and OpenAPI documentation."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ RETRY_AFTER = OpenApiParameter(
 if TYPE_CHECKING:
 
     class UserRequest(Request):
-        """A request whose user is signed in, as permissions have verified."""
+        """A request of a signed-in user, as the permissions have verified."""
 
         user: User
 
@@ -124,7 +124,7 @@ def body_of(
 ) -> dict[str, Any]:
     """Return the request body, validated by `serializer`. Raises DRF's `ValidationError`.
 
-    The body of a PUT or PATCH may be what GET returns. With `partial` it may lack any field.
+    A PUT or PATCH may send the body that GET returns. With `partial`, the body may lack any field.
     """
     body = serializer(data=request.data, context=context, partial=partial)
     body.initial_data = drop_read_only_fields(request, body)
@@ -184,7 +184,7 @@ class ApiView(APIView):
             raise InvalidInput(reason, errors={name[:60]: [sentence] for name in unknown[:10]})
         empty = [name for name, values in request.query_params.lists() if not all(map(str.strip, values))]
         if rejected := [name for name in empty if name not in self.may_be_empty]:
-            # An empty variable of a script must not widen a list.
+            # A script's empty variable must not remove a filter.
             blank = serializers.CharField.default_error_messages["blank"]
             raise serializers.ValidationError({name: [blank] for name in rejected})
 
@@ -192,7 +192,7 @@ class ApiView(APIView):
         return self.query_params
 
     def current(self) -> Response:
-        """Return what GET of the address of this PUT or PATCH returns."""
+        """Return the response of GET at the URL of this PUT or PATCH."""
         shown: Response = self.get(self.request, **self.kwargs)  # type: ignore[attr-defined]
         return shown
 
@@ -237,7 +237,7 @@ class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
     - `queryset` only supplies the model to the OpenAPI document.
     - `ordering` starts with a field of the row itself and ends with a unique field.
     - `sorts`: orders selectable by `sort`; the first is the default.
-    - `missing`: code of the refusal when the row does not exist.
+    - `missing`: code of the error for a row that does not exist.
     """
 
     pagination_class = Pages
@@ -343,7 +343,7 @@ class Router(SimpleRouter):
 
 
 def routes(route: str, view: type[APIView], name: str) -> list[URLPattern]:
-    """Return the routes of a view that is not a resource, with and without a trailing slash."""
+    """Return the routes of a view that is not a viewset, with and without a trailing slash."""
     return [
         path(route, view.as_view(), name=name),
         path(f"{route}/", view.as_view(schema=None)),
@@ -366,9 +366,9 @@ def operation(
     """Document one method of an endpoint. Errors are problems; authentication errors are added automatically.
 
     - `idempotent`: accept an `Idempotency-Key`. The method then runs in one transaction and must wait only
-      for the database. A method that lists the parameter itself handles keys itself.
-    - `located`: responses 201 and 202 have a `Location` header. Set to False if the created thing has no URL
-      of its own, or if it is the URL of the request.
+      for the database. A method that lists the parameter handles keys itself.
+    - `located`: responses 201 and 202 have a `Location` header. Set to False if the created object has no
+      separate URL.
     - `retry_after_s`: seconds until the client should poll `Location` again, sent as `Retry-After`.
     """
     accepted = [*parameters, idempotency.PARAMETER] if idempotent else list(parameters)
@@ -380,7 +380,7 @@ def operation(
         chosen: Any = _with_retry_after(method, retry_after_s) if retry_after_s else method
         if idempotent:
             chosen = _with_idempotency_key(chosen)
-        described = extend_schema(
+        decorate = extend_schema(
             summary=summary,
             description=description or summary,
             request=request,
@@ -391,7 +391,7 @@ def operation(
             parameters=[*accepted, *headers],
             **more,
         )
-        endpoint: F = described(chosen)
+        endpoint: F = decorate(chosen)
         return endpoint
 
     return document_method
@@ -399,27 +399,27 @@ def operation(
 
 def _with_retry_after(method: Callable[..., Response], retry_after_s: int) -> Callable[..., Response]:
     @wraps(method)
-    def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def wrapper(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         response = method(view, request, *args, **kwargs)
         if response.status_code in CREATED_STATUSES:
             response["Retry-After"] = str(retry_after_s)
         return response
 
-    return answered
+    return wrapper
 
 
 def _with_idempotency_key(method: Callable[..., Response]) -> Callable[..., Response]:
     @wraps(method)
-    def answered(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def wrapper(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
         return idempotency.answer_once(request, lambda: method(view, request, *args, **kwargs))
 
-    return answered
+    return wrapper
 
 
 def documented(
     *, list: str, retrieve: str = "", of: str = "", errors: Iterable[int] = ()
 ) -> Callable[[V], V]:
-    """Document the list and detail operations of a resource. `of` is the description of the list."""
+    """Document the list and detail operations of a resource. `of` describes the list."""
 
     def document_view(view: V) -> V:
         resource: Any = view

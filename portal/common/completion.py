@@ -26,7 +26,7 @@ Option = tuple[str, str | Promise]
 
 @dataclass(frozen=True, slots=True)
 class CompletionOptions:
-    """Options to choose from, as pairs of slug and name. `many` is True if there were too many for a list."""
+    """Options as pairs of slug and name. `many`: there were too many for a select list."""
 
     options: list[Option]
     many: bool
@@ -77,7 +77,7 @@ def options_html(options: Iterable[Option]) -> SafeString:
 def offer_choices(
     form: forms.Form, name: str, among: CompletionOptions, *, url: Any, none: str | Promise
 ) -> None:
-    """Turn a form field into a select list, or into a completed text input if there are too many options."""
+    """Turn a form field into a select list or, with too many options, into a completed text input."""
     field: Any = form.fields[name]
     if not among.many:
         field.choices = [("", none), *among.options]

@@ -1,4 +1,4 @@
-"""Find out which constraint an `IntegrityError` violates, on PostgreSQL and SQLite."""
+"""Finds out which constraint an `IntegrityError` violates, on PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _COLUMNS = re.compile(r"UNIQUE constraint failed: (.+)")
 def violates(error: IntegrityError, model: type[Model], *names: str) -> bool:
     """Return whether `error` violates one of these unique constraints of `model`.
 
-    A name is that of a `UniqueConstraint` or of a unique field. Raises `FieldDoesNotExist` for another name,
-    and `ValueError` for a field that is not unique.
+    Pass names of `UniqueConstraint`s or of unique fields. Raises `FieldDoesNotExist` for any other name, and
+    `ValueError` for a field that is not unique.
     """
     constraints = [_Constraint(model, name) for name in names]
     diag = getattr(error.__cause__, "diag", None)
@@ -26,7 +26,7 @@ def violates(error: IntegrityError, model: type[Model], *names: str) -> bool:
 
 
 class _Constraint:
-    """`name` is the constraint's name in PostgreSQL, `failed` what SQLite reports when it is violated."""
+    """A constraint: its `name` in PostgreSQL, and the text `failed` in SQLite's message."""
 
     def __init__(self, model: type[Model], name: str) -> None:
         table = model._meta.db_table

@@ -1,4 +1,4 @@
-"""`Content-Security-Policy` header, built once instead of per response, and `Permissions-Policy`."""
+"""Sets `Content-Security-Policy`, built once instead of per response, and `Permissions-Policy`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from django.http import HttpRequest, HttpResponseBase
 from portal.common.front_door import PERMISSIONS_POLICY
 
 # django-csp attributes that give a response or view its own policy.
-_OF_ITS_OWN = ("_csp_config", "_csp_update", "_csp_replace", "_csp_exempt")
+_POLICY_ATTRIBUTES = ("_csp_config", "_csp_update", "_csp_replace", "_csp_exempt")
 
 
 class ContentPolicyMiddleware(CSPMiddleware):
     """CSPMiddleware that caches the default policy.
 
-    Responses with their own policy are built by django-csp.
+    django-csp builds the header of responses with their own policy.
     """
 
     _usual: str | None = None
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         response["Permissions-Policy"] = PERMISSIONS_POLICY
-        own = HEADER in response or any(hasattr(response, name) for name in _OF_ITS_OWN)
+        own = HEADER in response or any(hasattr(response, name) for name in _POLICY_ATTRIBUTES)
         if own or getattr(request, "_csp_nonce", None) is not None:
             return super().process_response(request, response)
         if self._usual is None:

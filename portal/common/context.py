@@ -10,7 +10,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest
 
 BARE = "bare.html"
-"""The frame of error pages that must not read the database."""
+"""Base template of error pages that must not read the database."""
 
 
 def error_frame(request: HttpRequest) -> str:
@@ -18,7 +18,7 @@ def error_frame(request: HttpRequest) -> str:
     try:
         return "errors/framed.html" if request.user.is_authenticated else BARE
     except (AttributeError, DatabaseError):
-        # Refused before the session was read, or without a database.
+        # The error occurred before the session was read, or the database is unavailable.
         return BARE
 
 

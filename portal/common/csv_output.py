@@ -1,4 +1,4 @@
-"""Lines of CSV files, written so that spreadsheets read no cell as a formula."""
+"""Writes lines of CSV files in which spreadsheets read no cell as a formula."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def cell(value: Any) -> str | int | float:
-    """Return the value of a cell: numbers as they are, "" for None, JSON for a mapping, other values as text.
+    """Return the value of a cell: numbers unchanged, "" for None, JSON for a mapping, else text.
 
     A text that begins like a formula gets a leading apostrophe.
     """

@@ -7,9 +7,10 @@ from django.utils.http import content_disposition_header
 
 
 def text_file(text: str, name: str) -> HttpResponse:
-    """Return the text as a file in UTF-8. The name may have any characters.
+    """Return the text as a file in UTF-8. The name may contain any characters.
 
-    `SecurityMiddleware` adds `X-Content-Type-Options: nosniff`, so that no browser runs it as a page.
+    `SecurityMiddleware` adds `X-Content-Type-Options: nosniff`, so that no browser renders the file as a
+    page.
     """
     answer = HttpResponse(text, content_type="text/plain; charset=utf-8")
     answer["Content-Disposition"] = content_disposition_header(as_attachment=True, filename=name)

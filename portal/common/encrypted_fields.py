@@ -1,6 +1,6 @@
-"""Encryption at rest for secrets that the portal has to read back, such as webhook secrets.
+"""Encrypts stored secrets that the portal has to read back, such as webhook secrets.
 
-Keys are derived from the portal's secret key. Texts written under an earlier key
+Keys are derived from the portal's secret key. Texts encrypted under an earlier key
 (`BERTH_SECRET_KEY_FALLBACKS`) stay readable and are re-encrypted when next written. `manage.py reseal_texts`
 re-encrypts all of them.
 """
@@ -33,7 +33,7 @@ def encrypt(text: str, *, purpose: str) -> str:
 
 
 def decrypt(sealed: str, *, purpose: str) -> str:
-    """Decrypt. Raises `Unreadable`."""
+    """Decrypt a text of `encrypt`. Raises `Unreadable`."""
     try:
         return _ciphers(purpose).decrypt(sealed.encode()).decode()
     except InvalidToken:
@@ -67,7 +67,7 @@ COLUMNS: list[SealedColumn] = []
 def reencrypt(column: SealedColumn) -> tuple[int, int]:
     """Re-encrypt a column under the current key. Returns the numbers of rewritten and of unreadable texts.
 
-    Skips rows that change meanwhile: they are written under the current key anyway.
+    Skips rows that change meanwhile, because changes use the current key anyway.
     """
     written = lost = 0
     for row in column.model._default_manager.exclude(**{column.field: ""}).order_by("pk").iterator():

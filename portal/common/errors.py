@@ -32,7 +32,7 @@ class PortalError(Exception):
 
     @property
     def message(self) -> str:
-        """What went wrong, as one sentence."""
+        """The cause, as one sentence."""
         return message_of(self.reason)
 
     @property
@@ -67,7 +67,7 @@ class InvalidInput(PortalError):
 
 
 class TooMany(PortalError):
-    """Rate limit exceeded. Retry after `retry_after_s` seconds."""
+    """A rate limit is exceeded. Retry after `retry_after_s` seconds."""
 
     code = ProblemCode.TOO_MANY
     status = 429
@@ -119,7 +119,7 @@ class NotPossible(PortalError):
 
 
 class NeedsApproval(PortalError):
-    """Possible, but above the team's limits. `extra["ask"]` is the request to make for approval."""
+    """Possible, but above the team's limits. `extra["ask"]` is the quota request to create."""
 
     code = ProblemCode.NEEDS_APPROVAL
     status = 409

@@ -1,7 +1,7 @@
 """Versions of rows for optimistic locking: `ETag`, `If-Match`, and the equivalent for forms.
 
 A version is a digest of the row's `version_state`, a tuple that begins with its key. Default: key and
-`updated_at`. Services take the versions that the caller has seen as `expected` and compare them under the
+`updated_at`. Services get the versions that the caller has seen as `expected` and compare them under the
 row's lock. An empty set accepts any version, because `If-Match` is optional.
 """
 
@@ -25,7 +25,7 @@ from portal.common.reasons.reason import Reason
 
 ANY: frozenset[str] = frozenset()
 NOTHING = "none"
-"""Version of a missing row. A client that saw no row does not overwrite one created since."""
+"""Version of a missing row. A client that saw no row does not overwrite a row created since."""
 FORM_FIELD = "version"
 """Hidden form field with the version that the form was rendered from."""
 IF_MATCH = OpenApiParameter(
@@ -44,7 +44,7 @@ def version_of(row: Any, *more: object) -> str:
     if row is None:
         return NOTHING
     state = getattr(row, "version_state", None) or (row.pk, row.updated_at)
-    # JSON with sorted keys, so that dictionary order does not matter and times have one form.
+    # JSON with sorted keys, so that dictionary order and time formats do not matter.
     parts = json.dumps([*state, *more], sort_keys=True, default=str)
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
@@ -59,11 +59,11 @@ def headers_of(row: Any, *more: object) -> dict[str, str]:
     return {"ETag": etag_of(row, *more), "Cache-Control": "private, no-cache"}
 
 
-def tagged(answered: Response, row: Any, *more: object) -> Response:
-    """Add `headers_of` the row to the response and return it."""
+def with_etag(response: Response, row: Any, *more: object) -> Response:
+    """Add the row's `headers_of` to the response and return it."""
     for name, value in headers_of(row, *more).items():
-        answered[name] = value
-    return answered
+        response[name] = value
+    return response
 
 
 def versions_expected_in_form(form: QueryDict, field: str = FORM_FIELD) -> frozenset[str]:

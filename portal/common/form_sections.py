@@ -1,4 +1,4 @@
-"""Closed sections of forms: a summary of the fields that are set in them."""
+"""Summaries of the fields that are set in closed sections of forms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_FIELDS = 3
 
 
 def summary_of(changes: Sequence[str]) -> str:
-    """Return “2 set: Port 8888, Memory 4 GiB” for fields that differ from their defaults, or “Defaults”."""
+    """Return “2 set: Port 8888, Memory 4 GiB” for fields that differ from their defaults, else “Defaults”."""
     if not changes:
         return gettext("Defaults")
     fields = ", ".join(changes[:MAX_FIELDS]) + (", …" if len(changes) > MAX_FIELDS else "")

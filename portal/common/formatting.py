@@ -1,8 +1,8 @@
 """Formats amounts, durations and times for people. The only module that turns numbers into text.
 
 Amounts are in base units: thousandths of a GPU, MIG instance or core (milli), MiB, and milli-GPU-seconds for
-GPU-hours (3 600 000 per hour). Whole numbers have a narrow no-break space as thousands separator. Functions
-here use no database, request or markup.
+GPU-hours (3 600 000 per hour). Whole numbers have a narrow no-break space as thousands separator. These
+functions use no database, request or markup.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def format_time_left(seconds: float) -> str:
 
 
 def format_span(seconds: float) -> str:
-    """Format a time span within a sentence: "3 days", "1 hour"; other spans like `format_duration`."""
+    """Format a time span within a sentence: "3 days", "1 hour"; otherwise like `format_duration`."""
     if seconds >= 2 * DAY_S and seconds % DAY_S == 0:
         days = int(seconds) // DAY_S
         return ngettext("%(number)s day", "%(number)s days", days) % {"number": format_number(days)}

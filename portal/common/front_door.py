@@ -24,11 +24,11 @@ ONWARD_HEADER = "X-Berth-Onward"
 STREAM_HEADER = "X-Berth-Stream"
 """One-time token from the forward-auth response to the gateway process."""
 STREAM_PLACE_HEADER = "X-Berth-Stream-Place"
-"""Set in the forward-auth response: socket of the gateway process that accepts the one-time token."""
+"""Forward-auth response header: the gateway process's socket that accepts the one-time token."""
 LARGE_BODY_PATH = "/gateway/large-body"
-"""The front door requests it before it reads a large body. Clients cannot reach it through the front door."""
+"""Path that the front door requests before it reads a large body, and hides from clients."""
 PERMISSIONS_POLICY = "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"
-"""Header of the portal's own pages. Apps in workspaces may use what their user allows."""
+"""Header of the portal's own pages. Apps in workspaces may use all that their user allows."""
 LIVE_PATH = "/healthz/live"
 MIN_SECRET = 16
 """Minimum length of a proxy secret. A shorter one is ignored."""
@@ -38,12 +38,12 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def token_of(gateway_secret: str) -> str:
-    """Return the token by which the front door authenticates itself."""
+    """Return the token with which the front door authenticates itself."""
     return hmac.new(gateway_secret.encode(), b"berth:front-door", hashlib.sha256).hexdigest()
 
 
 def gateway_process_token(gateway_secret: str) -> str:
-    """Return the token by which the gateway process authenticates itself to the front door."""
+    """Return the token with which the gateway process authenticates itself to the front door."""
     return hmac.new(gateway_secret.encode(), b"berth:onward", hashlib.sha256).hexdigest()
 
 

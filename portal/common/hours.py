@@ -11,7 +11,7 @@ from rest_framework.fields import empty
 class HoursField(serializers.FloatField):
     """Accepts and shows hours.
 
-    The value and the default are whole seconds; `source` names the stored field.
+    Value and default are whole seconds; `source` is the stored field.
     """
 
     def run_validation(self, data: Any = empty) -> Any:

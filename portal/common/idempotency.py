@@ -4,8 +4,9 @@ A key belongs to a user and an endpoint: a REST URL (`answer_once`) or a service
 first response is recorded for a day, in the transaction of the work, so a killed process leaves both or
 neither. Refusals are not recorded; the key can be reused once the cause is fixed.
 
-Every key is accepted. A key that is long or has spaces is replaced by its digest. An empty key, such as an
-unset variable of a script, is ignored, because it would match unrelated requests; `IGNORED` says so.
+Every key is accepted. A key that is long or has spaces is replaced by its digest. An empty key, such as a
+script's unset variable, is ignored, because it would match unrelated requests; the header `IGNORED` tells the
+client.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def is_ignored(request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """Use of `key` by `user` at `endpoint`. `digest` identifies the request (`digest_of`)."""
+    """A use of `key` by `user` at `endpoint`. `digest` identifies the request (`digest_of`)."""
 
     user: Any
     endpoint: str
@@ -100,7 +101,7 @@ class KeyUse:
     def claim(self) -> None:
         """Claim the key, in the transaction that does the work.
 
-        Waits for a concurrent request with the same key. Raises `IntegrityError` if that one succeeds
+        Waits for a concurrent request with the same key. Raises `IntegrityError` if that request succeeds
         (`was_claimed`); `answer` then returns its response.
         """
         IdempotencyRecord.objects.create(user=self.user, endpoint=self.endpoint, key=self.key)
@@ -117,8 +118,8 @@ class KeyUse:
         rows.update(sealed=sealed)
 
 
-def recorded(*, user: Any, endpoint: str, key: str) -> dict[str, Any]:
-    """Return the response recorded for the key at this endpoint, for any request; empty without one."""
+def recorded_response(*, user: Any, endpoint: str, key: str) -> dict[str, Any]:
+    """Return the response recorded for the key at this endpoint, for any request; empty without a record."""
     record = _record(user, endpoint, key)
     return {} if record is None else _decrypt(record)
 

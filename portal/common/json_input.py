@@ -1,4 +1,4 @@
-"""Parses JSON from outside. Accepts only values that the portal and its databases can store."""
+"""Parses external JSON. Accepts only values that the portal and its databases can store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _constant(name: str) -> None:
 
 
 def _parse_integer(digits: str) -> int:
-    # Checked before parsing: parsing is slow, and Python raises a different error for very long numbers.
+    # Checked first: parsing is slow, and Python raises a different error for very long numbers.
     if len(digits) > 20 or abs(number := int(digits)) > LARGEST_WHOLE:
         raise InvalidJson("a number has more than 64 bits")
     return number

@@ -23,7 +23,7 @@ class InvalidCursor(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page begins: after `values` in the order of the list, or before them if `backwards`.
+    """The start of a page: after `values` in the order of the list, or before them if `backwards`.
 
     Without values: at the beginning, or at the end if `backwards`.
     """
@@ -34,7 +34,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class KeysetPage:
-    """Rows of a page, and the cursors of its neighbours; None where there is no further page."""
+    """Rows of a page, and the cursors of the next and previous pages; None if there is no such page."""
 
     rows: list[Any]
     next: Cursor | None
@@ -71,7 +71,7 @@ def read(queryset: QuerySet[Any, Any], order: Sequence[str], cursor: Cursor, siz
     ordered = _reversed(order) if cursor.backwards else tuple(order)
     try:
         if cursor.values is not None:
-            queryset = queryset.filter(_beyond(ordered, cursor.values))
+            queryset = queryset.filter(_rows_after(ordered, cursor.values))
         rows = list(queryset.order_by(*ordered)[: size + 1])
     except (ValueError, TypeError, OverflowError, DataError, ValidationError) as error:
         if cursor.values is None:
@@ -94,10 +94,10 @@ def _reversed(order: Sequence[str]) -> tuple[str, ...]:
     return tuple(name[1:] if name.startswith("-") else f"-{name}" for name in order)
 
 
-def _beyond(order: Sequence[str], values: Sequence[Any]) -> Q:
+def _rows_after(order: Sequence[str], values: Sequence[Any]) -> Q:
     """Return the condition for rows that follow the row with these values.
 
-    The first field is bounded by itself as well, so that databases use its index.
+    A separate condition bounds the first field, so that databases use its index.
     """
     first, *_rest = order
     bound = Q(**{f"{first.lstrip('-')}__{'lte' if first.startswith('-') else 'gte'}": values[0]})

@@ -1,7 +1,7 @@
-"""Tuning of the garbage collector during startup.
+"""Tunes the garbage collector during startup.
 
 Startup creates half a million long-lived objects. Default collections scan them repeatedly and take a quarter
-of the CPU time of a start.
+of the startup's CPU time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Restore the default collection and exclude all loaded objects from it."""
+    """Restore the default collection thresholds and exclude all loaded objects from collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_default_thresholds)

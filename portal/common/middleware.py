@@ -159,7 +159,7 @@ def error_page(request: HttpRequest, error: PortalError) -> HttpResponse:
     """Render the error page. See templates/errors/problem.html for the context."""
     context: dict[str, Any] = {"error": error, "request_id": getattr(request, "request_id", "")}
     if error.status >= SERVER_ERROR:
-        # The menu reads the database, which may be the part that does not respond.
+        # The menu reads the database, which may be unavailable.
         context["error_frame"] = BARE
     page = render(request, "errors/problem.html", context, status=error.status)
     for name, value in retry_after(error).items():

@@ -1,4 +1,4 @@
-"""Form control for a date and time, which the site reads and shows in UTC."""
+"""Form control for a date and time. The site reads and shows times in UTC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes, which let the front door admit further requests of a session without asking the portal.
+"""Passes let the front door admit further requests of a session without asking the portal.
 
 A pass is an empty file, created by forward-auth (`portal.workspaces.gateway.passes`) and looked up by the
 front door (`portal.embedded.passes`):
@@ -49,7 +49,7 @@ def key_of(gateway_secret: str) -> str:
 
 
 def app_credential(upstream_headers: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return kind and secret for these headers to the app, or None if a pass cannot express them."""
+    """Return kind and secret of these headers to the app, or None if a pass cannot express them."""
     if not upstream_headers:
         return NOTHING, ""
     for kind, name, pattern in _HEADERS:
@@ -60,13 +60,16 @@ def app_credential(upstream_headers: Mapping[str, str]) -> tuple[str, str] | Non
 
 
 def token_credential(token: str, address: str) -> str:
-    """Return the credential of a token, or "" if it cannot be one. Such requests go through forward-auth."""
+    """Return the credential of a token, or "" if a pass cannot contain it.
+
+    Without one, requests go through forward-auth.
+    """
     plain = re.fullmatch(TOKEN, token) and re.fullmatch(ADDRESS, address)
     return f"{token}@{address}" if plain else ""
 
 
 def cookie_credential(value: str) -> str:
-    """Return the credential of a session cookie, or "" if it cannot be one."""
+    """Return the credential of a session cookie, or "" if a pass cannot contain it."""
     return value if re.fullmatch(COOKIE, value) else ""
 
 

@@ -18,7 +18,7 @@ from portal.common.formatting import format_number
 
 HOUR_S, DAY_S = 3600, 86_400
 MAX_POINTS = 180
-"""More points are merged, because a card cannot show them and the page would be slow."""
+"""Maximum number of points: a card cannot show more, and the page would be slow."""
 
 Values = tuple[float | None, ...]
 Summary = Callable[[Sequence[float | None]], float | None]
@@ -42,7 +42,7 @@ class Style(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line, or a layer of a stacked plot. `name` is its text in the legend."""
+    """A line, or a layer of a stacked plot. `name` is the text in the legend."""
 
     name: str | Promise
     style: Style
@@ -59,7 +59,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of the table. Empty texts are not measured."""
+    """A row of the table. Unmeasured values are empty texts."""
 
     at: datetime
     texts: tuple[str, ...]
@@ -69,7 +69,7 @@ class TableRow:
 class Plot:
     """A plot of one quantity, as `templates/components/plot.html` shows it.
 
-    `start_s` (UTC seconds) is the time of the first values, `step_s` the time between two. `title` has the
+    `start_s` (UTC seconds) is the time of the first values, `step_s` the step in seconds. `title` states the
     finding, `quantity` the quantity with its unit. `top` is the end of the value axis; None for the largest
     value. `held` are times (from, until; UTC seconds) marked at the bottom, `held_name` is their text.
     `columns` and `rows` are the table; `dated` rows are days, others minutes.
@@ -94,12 +94,12 @@ class Plot:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a value."""
+        """Whether the plot has any value."""
         return any(value is not None for values in self._by_time for value in values)
 
     @property
     def has_gaps(self) -> bool:
-        """Whether there is a time without a value."""
+        """Whether all lines lack a value at some time."""
         return any(all(value is None for value in values) for values in self._by_time)
 
     @property
@@ -147,13 +147,13 @@ def peak(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def merged(values: Values, summary: Summary = mean, *, bundle: int) -> Values:
-    """Return one value for each `bundle` of values."""
+def merge(values: Values, summary: Summary = mean, *, bundle: int) -> Values:
+    """Return the `summary` of each group of `bundle` consecutive values."""
     return tuple(summary(values[first : first + bundle]) for first in range(0, len(values), bundle))
 
 
 def bundle_of(count: int) -> int:
-    """Return how many of `count` points become one, so that at most `MAX_POINTS` remain."""
+    """Return how many points to merge into one, so that at most `MAX_POINTS` of `count` remain."""
     return max(1, -(-count // MAX_POINTS))
 
 

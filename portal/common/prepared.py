@@ -19,10 +19,10 @@ _Converters = tuple[tuple[int, Sequence[Callable[..., Any]], Any], ...]
 
 
 class PreparedRows:
-    """Rows of `make(values)`, a `values_list` queryset whose parameters are exactly these values, in order.
+    """Rows of `make(values)`, a `values_list` queryset with exactly these parameters in this order.
 
     `field` returns the model field that adapts the values for SQL. Statements are cached by number of values.
-    With `raw_json`, JSON columns are returned as text, so that callers can parse equal ones once.
+    With `raw_json`, JSON columns are returned as text, so that callers can parse equal texts once.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PreparedRows:
         return [self.convert(row) for row in self.raw_rows(values)]
 
     def raw_rows(self, values: Sequence[Any]) -> list[RawRow]:
-        """Return rows without conversion of types that the database lacks, such as times in SQLite."""
+        """Return rows without converting types that the database lacks, such as times in SQLite."""
         if not values:
             return []
         connection = connections[DEFAULT_DB_ALIAS]

@@ -1,6 +1,6 @@
 """`code` of problem documents: the kind of error, for programs. Stable once released.
 
-A refusal without a kind of its own uses the code of its reason (`codes` of its package).
+Other refusals use the code of their reason (`codes` of its package).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class ReasonCodeField(serializers.CharField):
 
 @extend_schema_field({"$ref": "#/components/schemas/ProblemCode"})
 class ProblemCodeField(serializers.CharField):
-    """A `ProblemCode`, or the code of the reason for refusals without a kind of their own."""
+    """A `ProblemCode`, or the code of the reason for refusals without their own kind."""
 
 
 def schemas() -> dict[str, Any]:
@@ -66,7 +66,7 @@ class BlockerField(serializers.DictField):
 
 @extend_schema_field({"$ref": "#/components/schemas/Ask"})
 class AskField(serializers.DictField):
-    """The request to make for approval, as in verdicts."""
+    """The quota request to create for an approval, as in verdicts."""
 
 
 class ProblemSerializer(serializers.Serializer[Any]):

@@ -64,7 +64,7 @@ return {share, left}
 """
 SHARES = 100
 MAX_SHARE = 50
-"""A share is the remainder divided by `SHARES`, up to `MAX_SHARE`."""
+"""Maximum share. A share is the remainder divided by `SHARES`."""
 _MAX_KEPT = 10_000
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class _Share:
 # Shares of this process by subject and limit.
 _shares: dict[tuple[str, int], _Share] = {}
 # Keys for which a thread is currently reserving a share.
-_taking: set[tuple[str, int]] = set()
+_reserving: set[tuple[str, int]] = set()
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +109,7 @@ def connection() -> redis.Redis:
 def count(subject: str, *limits: Limit) -> int:
     """Count one use of `subject`, such as `starts:<user>`.
 
-    Returns 0 if all limits hold, else the number of seconds to wait.
+    Returns 0 if it is within all limits, else the number of seconds to wait.
     """
     enforced = [limit for limit in limits if limit.count > 0]
     if not enforced or time.monotonic() < _unavailable_until:
@@ -159,16 +159,16 @@ def _count_by_share(subject: str, limit: int) -> int:
             if share.refuses:
                 return _whole_seconds(share.until - now)
         # One thread reserves the next share. Concurrent threads reserve single requests.
-        at_most = 1 if key in _taking else MAX_SHARE
+        at_most = 1 if key in _reserving else MAX_SHARE
         if at_most > 1:
-            _taking.add(key)
+            _reserving.add(key)
     new_share = None
     try:
         new_share = _take(subject, limit, at_most)
     finally:
         with _lock:
             if at_most > 1:
-                _taking.discard(key)
+                _reserving.discard(key)
             if new_share is not None:
                 size, rest_s = new_share
                 _keep_share(key, max(0, size - 1), now, now + rest_s, refuses=not size)

@@ -1,4 +1,4 @@
-"""Fast representation of rows in frequently read REST lists.
+"""Represents rows of frequently read REST lists fast.
 
 A DRF serializer copies its fields per request and resolves attributes per row, which takes most of the time
 of a list. `RowRepresentation` inspects a serializer class once.
@@ -30,7 +30,7 @@ def stamp(at: dt.datetime | None) -> str | None:
 
 
 class RowRepresentation:
-    """Serializer mixin that represents rows without going through the fields per row.
+    """Serializer mixin that represents rows without using DRF's fields for each row.
 
     A field shows `get_<name>(row)` if the serializer has that method, else the value of its `source`, or null
     if the source passes through null. For a nested serializer with this mixin, the method returns the row or
@@ -69,7 +69,10 @@ class RowRepresentation:
         return self._shown_cache[key][1]
 
     def part(self, serializer: type[Any]) -> Any:
-        """Return this serializer's instance of a nested serializer. Both share the cache of `once`."""
+        """Return this serializer's instance of a nested serializer.
+
+        Both share the cache of `shared_value`.
+        """
         part = self._parts.get(serializer)
         if part is None:
             part = self._parts[serializer] = serializer()
@@ -143,7 +146,7 @@ _ANYTHING = type(serializers.DictField.child)
 
 
 def _needs_no_conversion(field: Any) -> bool:
-    """Return whether the value of a row is already in the form that the field would show."""
+    """Return whether the field would show the value of a row unchanged."""
     if type(field) in _HOLDERS:
         return type(field.child) is _ANYTHING or _needs_no_conversion(field.child)
     return type(field) in _AS_IS
@@ -156,7 +159,7 @@ def _may_lead_through_null(field: Any) -> bool:
 def _method_of(serializer: type[Any], field: Any) -> Show | None:
     method_name = getattr(field, "method_name", None) or f"get_{field.field_name}"
     if hasattr(serializers.ModelSerializer, method_name):
-        # Methods of every serializer, such as `get_value`, do not count.
+        # Ignore methods of every serializer, such as `get_value`.
         return None
     method: Show | None = getattr(serializer, method_name, None)
     return method

@@ -38,7 +38,10 @@ def current() -> RequestContext:
 
 
 def begin(*, address: str, user_agent: str, request_id: str) -> None:
-    """Set the context at the start of a request, replacing that of an earlier one in this thread."""
+    """Set the context at the start of a request.
+
+    Replaces the context of an earlier request in this thread.
+    """
     _current.set(RequestContext(_address(address), strip_nul(user_agent)[:MAX_USER_AGENT], request_id))
 
 
@@ -53,7 +56,7 @@ def note_token(prefix: str) -> None:
 
 
 def accepted_request_id(sent: str) -> str:
-    """Return the request id of the client if it is acceptable, else a new one."""
+    """Return the client's request id if it is acceptable, else a new one."""
     return sent if _ACCEPTABLE_ID.fullmatch(sent) else uuid.uuid4().hex
 
 

@@ -1,8 +1,8 @@
-"""Read, modify, write: a PUT or PATCH accepts the whole representation that GET returns.
+"""Lets clients send the whole representation that GET returns in a PUT or PATCH.
 
 Fields that the request cannot set are accepted while they have the value that GET returns now, and refused by
 name otherwise. In a body with all fields that GET returns, those that change by themselves (`observed` of the
-view) are ignored. If the body was read before the latest change, as `If-Match` shows, the answer is 412.
+view) are ignored. If the body was read before the latest change, as `If-Match` shows, the response is 412.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CHANGED_BY_EACH_WRITE = frozenset({"updated_at", "updated_by", "changed_at", "ch
 
 
 def drop_read_only_fields(request: Request, serializer: serializers.Serializer[Any]) -> Any:
-    """Return the body of the request without the read-only fields that it repeats.
+    """Return the request body without the read-only fields that it repeats.
 
-    Raises `ValidationError` for those that it changes. A PUT that creates has nothing to repeat: its body is
-    returned as it is.
+    Raises `ValidationError` for read-only fields that the body changes. Returns the body of a PUT that
+    creates an object unchanged.
     """
     data: Any = request.data
     if request.method not in METHODS or not _has_more(data, serializer):
@@ -49,7 +49,7 @@ def drop_read_only_fields(request: Request, serializer: serializers.Serializer[A
 
 
 def _is_outdated(request: Request, current: Response) -> bool:
-    """Return whether no tag in `If-Match` is the current version, so that the service refuses the write."""
+    """Return whether `If-Match` lacks the current version, so that the service refuses the write."""
     expected = etags.expected_versions(request)
     return bool(expected) and current.has_header("ETag") and current["ETag"][3:-1] not in expected
 

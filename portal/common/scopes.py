@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Scope(models.TextChoices):
-    """What a token permits. A token never permits more than its user may do."""
+    """A permission of a token. A token never permits more than its user may do."""
 
     ALL = "all", _("Full access with your permissions")
     WORKSPACES_READ = "workspaces:read", _("View workspaces")

@@ -1,4 +1,4 @@
-"""WSGI handler of the web processes: each request runs in one thread from start to end."""
+"""WSGI handler of the web processes: one thread runs each request from start to end."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _meta(header: str) -> str:
 
 
 class SyncHandler(WSGIHandler):
-    """Django's WSGI handler behind the front door. Takes the client address from the front door.
+    """Django's WSGI handler behind the front door, which supplies the client address.
 
-    Refuses endless responses, which would hold a thread. Event streams are async responses; the proxy routes
-    them to a dedicated process (`portal.embedded.proxy`). One that arrives here directly gets a 421.
+    Refuses endless responses, which would occupy a thread. Event streams are async responses; the proxy
+    routes them to a dedicated process (`portal.embedded.proxy`). One that arrives here directly gets a 421.
     """
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> HttpResponseBase:
@@ -53,7 +53,7 @@ class SyncHandler(WSGIHandler):
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
         if request.META.get(THROUGH_FRONT_DOOR) and request.path_info.startswith(INTERNAL_PREFIX):
-            # Checked on the decoded path, whatever encoding the client used.
+            # Check the decoded path, because clients can encode it.
             return plain_response(404, "not_found", _("Page not found."), request)
         response: HttpResponseBase = super().get_response(request)
         if response.streaming and getattr(response, "is_async", False):
@@ -79,10 +79,10 @@ def _set_content_length(environ: dict[str, Any]) -> None:
 
 
 def _drain(environ: dict[str, Any]) -> None:
-    """Read the rest of a body that the view refused unread.
+    """Read the rest of a body that the view refused without reading it.
 
-    The server would close a connection with unread bytes by a reset, and the front door would answer 502. The
-    front door has the whole body of this size, so reading it does not block.
+    Otherwise, the server would reset the connection, and the front door would respond with 502. The front
+    door has the whole body of this size, so reading it does not block.
     """
     length = environ.get("CONTENT_LENGTH") or ""
     if length.isdecimal() and int(length) <= BUFFERED_BYTES:

@@ -1,4 +1,4 @@
-"""A form field for a slug that follows the name until someone changes it."""
+"""Form field for a slug that follows the name until the user changes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.common.names import slug_of
 
 
 class SlugField(forms.CharField):
-    """The slug of a new object. An empty one is derived from the form's field `name`."""
+    """The slug of a new object. If empty, `SlugFromName` derives it from the field `name`."""
 
     def __init__(self, *, max_length: int) -> None:
         super().__init__(

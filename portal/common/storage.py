@@ -1,4 +1,4 @@
-"""Distinguishes unavailable storage from defects of the portal."""
+"""Distinguishes unavailable storage from bugs of the portal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SQLITE = {
 
 
 def write_problem(error: BaseException) -> CommonCode | None:
-    """Return why the database cannot be written, or None for other errors."""
+    """Return why the database rejects writes, or None for other errors."""
     if not isinstance(error, DatabaseError):
         return None
     cause = error.__cause__

@@ -1,4 +1,4 @@
-"""SVG shapes of sparklines: lines with gaps.
+"""Draws sparklines as SVG paths: lines with gaps.
 
 Pure functions. Coordinates have one decimal, finer than a screen pixel.
 """
@@ -102,8 +102,8 @@ def _xy(spot: Spot) -> str:
     return f"{format_value(spot[0])} {format_value(spot[1])}"
 
 
-def nice(value: float) -> float:
-    """Return the smallest round number that is at least `value` and whose half is round, too."""
+def round_up(value: float) -> float:
+    """Return the smallest round number that is at least `value` and has a round half."""
     size = 1.0
     while size * 10 <= value:
         size *= 10

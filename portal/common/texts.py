@@ -1,4 +1,4 @@
-"""Sanitizing of text from outside that databases would reject, and parts of texts."""
+"""Removes characters that databases would reject, splits texts and parses hours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 
 LONG_TEXT = 240
-"""Maximum length of a reason that is shown as a whole."""
+"""Maximum length of a text that `split_sentence` does not split."""
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 

@@ -1,8 +1,8 @@
 """Fast path for REST requests with an API token.
 
-The middleware configured after this one serves browsers: sessions, cookies, CSRF, messages, htmx, second
+The middleware configured after this one is for browsers: sessions, cookies, CSRF, messages, htmx, second
 factors, pages. `ApiView` authenticates and authorizes token requests itself, so they go to their view with
-only the middleware they need.
+only the middleware that they need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of clients by their user agents, for lists of sessions and sign-ins."""
+"""Names clients by their user agents, for lists of sessions and sign-ins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BROWSERS = (
     ("CriOS/", "Chrome"),
     ("Safari/", "Safari"),
 )
-# Android names Linux, and iPhones name Mac OS X.
+# Android also names Linux, and iPhones name Mac OS X.
 SYSTEMS = (
     ("Android", "Android"),
     ("iPhone", "iOS"),

@@ -24,7 +24,7 @@ SUBJECTS = {
     "user": _("Accounts"),
     "session": _("Sign-in"),
 }
-"""Labels of the subjects."""
+"""Labels of event subjects."""
 
 
 def groups(offered: Iterable[EventType], chosen: Collection[str]) -> list[dict[str, Any]]:

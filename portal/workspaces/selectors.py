@@ -99,7 +99,7 @@ def failed_starts(workspace: Workspace) -> int:
 
 def workspace_created_with(actor: User, key: str) -> Workspace | None:
     """Return the workspace that the actor created with this idempotency key, unless it is deleted."""
-    workspace_id = idempotency.recorded(user=actor, endpoint=CREATION, key=key).get("workspace")
+    workspace_id = idempotency.recorded_response(user=actor, endpoint=CREATION, key=key).get("workspace")
     return Workspace.objects.filter(pk=workspace_id, state__in=LIVE).first() if workspace_id else None
 
 

@@ -211,7 +211,7 @@ def test_automatic_refresh_does_not_count_as_activity(as_user, alice, clock):
 def test_last_seen_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(last_seen, "MAX_KEPT", 3)
     assert all(last_seen._is_due(f"bounded-{number}") for number in range(9))
-    assert len(last_seen._noted) <= 3
+    assert len(last_seen._last_recorded) <= 3
     assert not last_seen._is_due("bounded-8")
 
 

@@ -40,7 +40,7 @@ def assert_signed_out(bob: User, *clients: Client) -> None:
 def test_invitation_accepted_eight_times_at_once_sets_one_password(ada):
     link = users.invite(actor=ada, username="gina")
     token = link.url.rstrip("/").rsplit("/", 1)[-1]
-    assert links.opened(link.user.pk, token) is not None
+    assert links.resolve(link.user.pk, token) is not None
     passwords = [f"heron-{number}-vault-97" for number in range(8)]
     outcomes = at_once(
         [

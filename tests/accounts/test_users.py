@@ -328,8 +328,8 @@ def test_membership_of_another_team_is_unchanged(ada, team):
 def test_links_are_valid_for_their_own_kind_only(alice):
     for kind in (LinkKind.RESET, LinkKind.FORGOTTEN):
         user_id, text = links.make(alice, kind).rstrip("/").rsplit("/", 2)[1:]
-        assert links.opened(alice.pk, text) == (alice, kind)
+        assert links.resolve(alice.pk, text) == (alice, kind)
         assert user_id == str(alice.pk)
     assert (
-        links.opened(alice.pk, links.make(alice, LinkKind.INVITATION).rstrip("/").rpartition("/")[2]) is None
+        links.resolve(alice.pk, links.make(alice, LinkKind.INVITATION).rstrip("/").rpartition("/")[2]) is None
     )

@@ -32,8 +32,8 @@ def test_gap_is_a_time_without_values():
 
 
 def test_merged_points_are_means_of_measured_values():
-    assert plots.merged((1, 3, None, None, 5), bundle=2) == (2, None, 5)
-    assert plots.merged((1, 3, None), plots.peak, bundle=3) == (3,)
+    assert plots.merge((1, 3, None, None, 5), bundle=2) == (2, None, 5)
+    assert plots.merge((1, 3, None), plots.peak, bundle=3) == (3,)
     assert (plots.bundle_of(180), plots.bundle_of(181), plots.bundle_of(0)) == (1, 2, 1)
 
 

@@ -154,7 +154,7 @@ def test_power_axis_ends_above_the_limit():
     [(0, 1), (1, 1), (1.1, 2), (250, 300), (690, 800), (700.1, 800), (810, 1000), (0.3, 0.3)],
 )
 def test_axes_end_at_round_numbers(value, top):
-    assert svg.nice(value) == pytest.approx(top) if value else svg.nice(value) > 0
+    assert svg.round_up(value) == pytest.approx(top) if value else svg.round_up(value) > 0
 
 
 # --- sparklines -----------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_rules_grant_memberships_and_roles():
         ),
         ADA,
     )
-    assert found.places == {"audio": "member", "default": "member", "vision": "owner"}
+    assert found.memberships == {"audio": "member", "default": "member", "vision": "owner"}
     assert found.roles == ("approver",)
     assert found.may_create == frozenset()
 
@@ -143,9 +143,9 @@ def test_rules_grant_memberships_and_roles():
 def test_higher_role_wins_in_any_order():
     owner, member = Rule(group="staff", team="t", role="owner"), Rule(everyone=True, team="t")
     for order in ((owner, member), (member, owner)):
-        assert rules.grants(provider(rules=order), ADA).places == {"t": "owner"}
+        assert rules.grants(provider(rules=order), ADA).memberships == {"t": "owner"}
 
 
 def test_long_values_are_not_matched_by_patterns():
     claims = {**ADA, "groups": ["a" * 5000 + "!"]}
-    assert rules.grants(provider(rules=(Rule(group_pattern=".*", team="t"),)), claims).places == {}
+    assert rules.grants(provider(rules=(Rule(group_pattern=".*", team="t"),)), claims).memberships == {}

@@ -381,7 +381,7 @@ def test_preview_equals_the_sign_in(groups, ada):
     for held in ((), ("vision",), ("vision-leads", "ops")):
         sign_in(*held)
         decision = decide(registry.provider_by_id("corp"), claims(*groups))
-        foretold = {place.team: place.role for place in decision.places if place.role}
+        foretold = {place.team: place.role for place in decision.membership_changes if place.role}
         roles = sorted(role.role for role in decision.roles if role.effect != "lost")
         before = (User.objects.count(), Event.objects.count(), Membership.objects.count())
         decide(registry.provider_by_id("corp"), claims(*groups))

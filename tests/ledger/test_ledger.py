@@ -18,7 +18,7 @@ from portal.quota.ledger.accounting import GPU_HOUR
 from portal.quota.ledger.models import LedgerAccount, LedgerEntry
 from portal.quota.ledger.selectors import statement
 from portal.quota.ledger.services import account_of
-from portal.quota.ledger.spending import UsageInterval, stretches
+from portal.quota.ledger.spending import UsageInterval, rate_periods
 from portal.quota.limits.models import ResourceRate
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
@@ -230,10 +230,10 @@ def test_usage_is_split_at_rate_changes():
         UsageInterval("gpu:a", 2000, 20),
         UsageInterval("gpu:a", 500, 60, 60),
     ]
-    pieces = stretches(held, {"gpu:a": 1000}, 10, 100)
+    pieces = rate_periods(held, {"gpu:a": 1000}, 10, 100)
     assert [(piece.start_s, piece.end_s, piece.rate) for piece in pieces] == [
         (10, 20, 1_000_000),
         (20, 40, 3_000_000),
         (40, 100, 2_000_000),
     ]
-    assert stretches([], {}, 10, 20)[0].rate == 0
+    assert rate_periods([], {}, 10, 20)[0].rate == 0

@@ -277,13 +277,13 @@ def test_idle_amount_is_measured_and_never_zero_without_data(bob, petra, team, e
     first, second, third = AllocatedDevice.objects.filter(active=True)
     made = ask(bob, team)
     idle = selectors.evidence(made).idle
-    assert (idle.held, idle.measured, idle.percent) == (3, 0, None)
+    assert (idle.allocated, idle.measured, idle.percent) == (3, 0, None)
     now = int(time.time())
     DeviceSeries.objects.create(device=first.device, newest_s=now, idle_since_s=now - IDLE_AFTER_S)
     DeviceSeries.objects.create(device=second.device, newest_s=now, idle_since_s=now - IDLE_AFTER_S + 60)
     DeviceSeries.objects.create(device=third.device, newest_s=now - 3600, idle_since_s=now - 7200)
     idle = selectors.evidence(made).idle
-    assert (idle.held, idle.measured, idle.idle, idle.percent) == (3, 2, 1, 50)
+    assert (idle.allocated, idle.measured, idle.idle, idle.percent) == (3, 2, 1, 50)
 
 
 def test_gpu_use_is_shown_or_marked_as_not_measured(bob, petra, team, eight, as_user):

@@ -30,7 +30,7 @@ def counting(redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(rate_limits, "connection", lambda: redis)
     monkeypatch.setattr(rate_limits, "_unavailable_until", 0.0)
     monkeypatch.setattr(rate_limits, "_shares", {})
-    monkeypatch.setattr(rate_limits, "_taking", set())
+    monkeypatch.setattr(rate_limits, "_reserving", set())
     yield redis
 
 

@@ -66,7 +66,7 @@ def execute(statement: str) -> None:
 @pytest.fixture
 def cleared_health_cache(monkeypatch) -> None:
     """Clear remembered results of earlier health writes."""
-    monkeypatch.setattr(last_seen, "_noted", type(last_seen._noted)())
+    monkeypatch.setattr(last_seen, "_last_recorded", type(last_seen._last_recorded)())
     monkeypatch.setattr(health, "_written", (float("-inf"), ""))
 
 
@@ -83,7 +83,7 @@ def test_signed_in_users_can_read_on_a_full_disk(kind, cleared_health_cache, ali
     ApiToken.objects.update(last_used_at=None)
     with unwritable(kind):
         for path in ("/", f"/workspaces/{workspace.pk}/", "/teams/", "/account/"):
-            last_seen._noted.clear()
+            last_seen._last_recorded.clear()
             assert browser.get(path).status_code == 200, path
         assert program.get("/api/v1/workspaces").status_code == 200
         assert program.get("/api/v1/me").status_code == 200

@@ -314,7 +314,7 @@ def test_workspaces_of_other_tokens_are_not_bound(team: Any, pool: Any, alice: A
 
 def restart() -> None:
     """Clear caches of portal processes."""
-    token_lookup._kept.clear()
+    token_lookup._cache.clear()
     issuers.forget()
 
 

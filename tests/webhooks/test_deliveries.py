@@ -330,7 +330,7 @@ def test_worker_killed_during_a_delivery_loses_no_event(hook, tell, receiving):
     endpoint = hook(receiving.url)
     tell()
     fan_out.run()
-    claimed = deliveries._claimed(endpoint)
+    claimed = deliveries._claim(endpoint)
     deliveries._send(endpoint, claimed)  # it is killed here: nothing is written
     assert Attempt.objects.count() == 0
     assert round_trip()[0].state == DeliveryState.PENDING
@@ -354,9 +354,9 @@ def test_two_workers_do_not_send_the_same_delivery(hook, tell, receiving):
     endpoint = hook(receiving.url)
     tell()
     fan_out.run()
-    first = deliveries._claimed(endpoint)
+    first = deliveries._claim(endpoint)
     assert first is not None
-    assert deliveries._claimed(endpoint) is None
+    assert deliveries._claim(endpoint) is None
     Outbox.objects.update(busy_until=timezone.now() + dt.timedelta(seconds=30))
     assert deliveries.run() == 0
     Outbox.objects.update(busy_until=timezone.now() - dt.timedelta(seconds=1))
@@ -445,7 +445,7 @@ def test_endpoint_deleted_during_a_delivery(hook, tell, receiving):
     endpoint = hook(receiving.url)
     tell()
     fan_out.run()
-    claimed = deliveries._claimed(endpoint)
+    claimed = deliveries._claim(endpoint)
     outcome = deliveries._send(endpoint, claimed)
     Endpoint.objects.all().delete()
     deliveries._finish(endpoint, claimed, outcome)

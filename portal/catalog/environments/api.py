@@ -178,7 +178,7 @@ class EnvironmentViewSet(ReadViewSet):
 
 
 def team_named(actor: User, slug: str | None) -> Team | None:
-    """Return the team of that slug, or None. Raises `InvalidInput`."""
+    """Return the team with this slug, or None. Raises `InvalidInput`."""
     if not slug:
         return None
     with not_found_as_invalid("team"):
@@ -348,7 +348,7 @@ class BuildViewSet(_EnvironmentPartViewSet):
         token = request.auth if isinstance(request.auth, ApiToken) else None
 
         def may_read() -> bool:
-            # Losing the permission ends the stream.
+            # The stream ends once the user loses the permission.
             return accounts.still_valid(user, token)
 
         read = build_log.follow(user, slug, build.pk, may_read)

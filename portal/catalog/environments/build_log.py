@@ -1,4 +1,4 @@
-"""The log of a build as text and as a stream."""
+"""The log of a build as text and as a stream of events."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CHUNK = 64 * 1024
 
 
 def text_of(build: EnvironmentBuild) -> str:
-    """Return the end of the log; a first line marks a dropped beginning."""
+    """Return the end of the log. A first line “[…]” marks that the beginning was dropped."""
     return ("[…]\n" if build.log_dropped else "") + build.log
 
 
 def follow(user: User, slug: str, build_id: UUID, may_read: Callable[[], bool]) -> stream.ReadEvents:
-    """Return the reader for a stream: the build, with what was appended to its log since the last event.
+    """Return the reader of a stream: the build with the text added to its log since the last event.
 
-    The id of an event is the number of log characters sent plus 1, since a build without a log is an event
-    too. Every read checks again whether the user may see it.
+    The id of an event is the number of sent log characters plus 1, because a build without a log has an event
+    too. Every read checks again whether the user may see the build.
     """
     last: dict[str, Any] = {}
 

@@ -52,7 +52,7 @@ SILENT_S = 60
 MAX_ATTEMPTS = 3
 FIRST_RETRY_S, LAST_RETRY_S = 60, 6 * 3600
 BY_ITSELF, ASKED = -10, 10
-"""Priorities: the portal's own builds come after those that users wait for."""
+"""Priorities: builds of the portal come after builds that users wait for."""
 TWIN_FRESH = timedelta(hours=1)
 """How long resolved versions are reused for an equal source."""
 
@@ -84,7 +84,7 @@ def request_build(actor: User | SystemActor, version: EnvironmentVersion) -> Non
 
 
 def waits_for_node(version: EnvironmentVersion) -> bool:
-    """Return whether the build of `version` was requested and no node could start it."""
+    """Return whether the build of `version` waits because no node could start it."""
     return (
         version.state == VersionState.FAILED
         and version.failure.get("code") == EnvironmentCode.NO_BUILDING_NODE.value
@@ -92,9 +92,9 @@ def waits_for_node(version: EnvironmentVersion) -> bool:
 
 
 def queue_or_wait(version: EnvironmentVersion, *, priority: int, requester: Any = None) -> None:
-    """Queue the first build of a locked version. Without a node the version is failed, with the reason.
+    """Queue the first build of a locked version. Without a node, mark the version as failed, with the reason.
 
-    A version that failed keeps its reason until a build is queued. `upkeep.sweep` tries again.
+    A failed version keeps its reason until a build is queued. `upkeep.sweep` tries again.
     """
     if queue_first(version, priority=priority, requester=requester) is not None:
         if version.state != VersionState.BUILDING:
@@ -113,9 +113,9 @@ def queue_or_wait(version: EnvironmentVersion, *, priority: int, requester: Any 
 def queue_first(
     version: EnvironmentVersion, *, priority: int = BY_ITSELF, requester: Any = None
 ) -> EnvironmentBuild | None:
-    """Queue the first build of a version on the least busy node; None if there is none.
+    """Queue the first build of a version on the least busy node. Returns None without a node.
 
-    An open build is returned unchanged. The version's or its environment's row must be locked.
+    Returns an open build unchanged. The version's or its environment's row must be locked.
     """
     open_build = selectors.open_builds([version.pk]).first()
     if open_build is not None:
@@ -191,7 +191,7 @@ def _cancel(actor: User | SystemActor, build: EnvironmentBuild, version: Environ
 def send_waiting(node_id: UUID) -> bool:
     """Send the node its first queued build, unless one is running. Returns whether one was sent.
 
-    Locks the node, then versions, then builds; rows that refer to them can still be created.
+    Locks the node, then versions, then builds. Rows that refer to them can still be created.
     """
     nodes = Node.objects.select_for_update(of=("self",), no_key=True).select_related("pool")
     node = nodes.filter(pk=node_id).first()
@@ -200,7 +200,7 @@ def send_waiting(node_id: UUID) -> bool:
     now = timezone.now()
     open_builds = EnvironmentBuild.objects.filter(node=node, state__in=OPEN)
     digests = list(open_builds.values_list("version__source_digest", flat=True))
-    # Lock all versions with equal sources, so that of two concurrent sends one sees the other.
+    # Lock all versions with equal sources, so that one of two concurrent senders sees the other.
     same_source = EnvironmentVersion.objects.filter(source_digest__in=digests).order_by("pk")
     versions = {
         version.pk: version
@@ -217,7 +217,7 @@ def send_waiting(node_id: UUID) -> bool:
         return False
     for build in builds:
         version = versions.get(build.version_id)
-        # Builds without attempts left are handled by `sweep`, new ones by the next call.
+        # `sweep` handles builds without attempts left, the next call handles new ones.
         if version is None or build.attempts >= MAX_ATTEMPTS or _leave_to_twin(version, now):
             continue
         _send_build(build, version, node, now)
@@ -230,19 +230,19 @@ def is_in_progress(build: EnvironmentBuild, now: datetime) -> bool:
 
 
 def _leave_to_twin(version: EnvironmentVersion, now: datetime) -> bool:
-    """Return whether to wait for another version with an equal source, and reuse its lock.
+    """Return whether to wait for another version with an equal source. Takes over a recent lock of one.
 
-    Only the first of them is resolved. All then share one digest, and a node builds it once.
+    Only the first of these versions is resolved. All then share one digest, and a node builds it once.
     """
     if version.lock:
         return False
     twins = EnvironmentVersion.objects.filter(source_digest=version.source_digest).exclude(pk=version.pk)
-    done = (
+    twin = (
         twins.filter(state=VersionState.READY, ready_at__gte=now - TWIN_FRESH).order_by("-ready_at").first()
     )
-    # A version created after its twin was ready is meant to be resolved again.
-    if done is not None and done.ready_at is not None and version.created_at <= done.ready_at:
-        version.lock, version.digest = done.lock, done.digest
+    # Do not reuse the lock for a version created after its twin was ready.
+    if twin is not None and twin.ready_at is not None and version.created_at <= twin.ready_at:
+        version.lock, version.digest = twin.lock, twin.digest
         version.save(update_fields=["lock", "digest"])
         return False
     return (
@@ -281,7 +281,7 @@ def send(task: str, queue: str, command: dict[str, Any]) -> None:
     try:
         app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
     except Exception as error:
-        # The row keeps its lease until then and is sent again.
+        # The build is sent again once its lease expires.
         log.warning("could not send %s to %s: %s", task, queue, error)
 
 
@@ -289,7 +289,7 @@ def send(task: str, queue: str, command: dict[str, Any]) -> None:
 
 
 def locked_build(build_id: UUID) -> tuple[EnvironmentBuild, EnvironmentVersion]:
-    """Lock the environment, the version and the build, and return the latter two. Raises `NotFound`."""
+    """Lock the environment, the version and the build. Returns build and version. Raises `NotFound`."""
     rows = EnvironmentBuild.objects.filter(pk=build_id).values_list("version_id", "version__environment_id")
     row = rows.first()
     if row is None:
@@ -337,7 +337,7 @@ def _label(version: EnvironmentVersion) -> str:
 def record_of_build(
     kind: AuditKind, version: EnvironmentVersion, build: EnvironmentBuild, message: str, **data: object
 ) -> None:
-    """Record an audit entry about a build by the portal. The build's name is appended to `message`."""
+    """Write an audit entry of the portal about a build. Appends the build's name to `message`."""
     _record(SYSTEM, kind, version, f"{message} {_label(version)} on {build.node.name}", build, **data)
 
 

@@ -16,7 +16,10 @@ MAX_NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes by package name; `changed` has old and new versions. `weight_mib` is the growth in MiB."""
+    """Changes by package name. `changed` has names with old and new versions.
+
+    `weight_mib` is the growth in MiB, negative if the environment becomes smaller.
+    """
 
     added: tuple[tuple[str, str], ...]
     removed: tuple[str, ...]
@@ -29,12 +32,12 @@ class Changes:
 
     @property
     def sentence(self) -> str:
-        """The changes as text: “numpy 2.1 → 2.2, pandas added, 14 MiB heavier”."""
+        """The changes as text: “numpy 2.1 → 2.2, pandas added, 14 MiB larger”."""
         return ", ".join(self.parts)
 
     @property
     def parts(self) -> list[str]:
-        """The parts of the sentence; only a few of each kind are named."""
+        """The parts of the sentence, with up to `MAX_NAMED` packages of each kind."""
         parts = ["Python {} → {}".format(*self.python)] if self.python else []
         parts += [f"{name} {before} → {now}" for name, before, now in self.changed[:MAX_NAMED]]
         parts += [_("%(name)s added") % {"name": name} for name, _version in self.added[:MAX_NAMED]]

@@ -1,4 +1,4 @@
-"""Codes of software environments."""
+"""Codes for errors about software environments and for failed builds."""
 
 from __future__ import annotations
 

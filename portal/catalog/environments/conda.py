@@ -14,14 +14,14 @@ from portal.catalog.environments.codes import EnvironmentCode
 from portal.common.reasons.reason import Reason
 
 MAX_LENGTH = 64 * 1024
-"""Bytes of a file. Files of `conda env export` have some thousand."""
+"""Maximum size of a file in bytes. `conda env export` writes a few thousand."""
 MAX_SHOWN = 80
 MAX_NAMED = 20
 _IS_ONE = re.compile(r"^dependencies[ \t]*:", re.MULTILINE)
 _SPEC = re.compile(r"(?:[^\s:]+::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9._-]*)(?P<rest>.*)", re.DOTALL)
 _IGNORED = frozenset({"name", "channels", "prefix"})
 _NO_REQUIREMENT = frozenset({"python", "pip", "nomkl"})
-"""Names that need no line: Python is chosen, pip is in every environment."""
+"""Names that need no line: the user selects Python, and pip is in every environment."""
 
 RENAMED = {
     "brotli-python": "brotli",
@@ -41,7 +41,7 @@ RENAMED = {
     "tensorflow-base": "tensorflow",
     "tensorflow-gpu": "tensorflow",
 }
-"""Names on the package index of conda packages that have another name there."""
+"""Package index names of conda packages whose names differ there."""
 
 _WITHOUT_WHEEL = frozenset(
     """
@@ -66,7 +66,7 @@ _PYTHON_LIBS = frozenset(
 
 
 class _LoaderWithoutAnchors(yaml.SafeLoader):
-    """Without anchors a document cannot be larger than its text."""
+    """YAML loader that rejects anchors, so that a document cannot be larger than its text."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()
@@ -77,7 +77,7 @@ class _LoaderWithoutAnchors(yaml.SafeLoader):
 
 @dataclass(frozen=True, slots=True)
 class CondaFile:
-    """A translated file: requirements at their line numbers, the wanted Python, and all problems."""
+    """A translated file: requirements at their line numbers, the required Python, and all problems."""
 
     lines: tuple[str, ...] = ()
     python: SpecifierSet = field(default_factory=SpecifierSet)
@@ -90,16 +90,18 @@ def is_environment_file(text: str) -> bool:
 
 
 def translate_conda_file(text: str) -> CondaFile:
-    """Translate the packages of conda and pip. Channels are ignored: the site sets the package index."""
+    """Translate the conda and pip packages of a file. Ignores channels: the site sets the package index."""
     try:
         root = yaml.compose(text, Loader=_LoaderWithoutAnchors)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        return _failed(mark.line + 1 if mark else 1, " ".join(str(error.problem or "not valid YAML").split()))
+        return _unreadable_file(
+            mark.line + 1 if mark else 1, " ".join(str(error.problem or "not valid YAML").split())
+        )
     except (yaml.YAMLError, RecursionError, ValueError):
-        return _failed(1, "not valid YAML")
+        return _unreadable_file(1, "not valid YAML")
     if not isinstance(root, yaml.MappingNode):
-        return _failed(1, "“dependencies” is missing")
+        return _unreadable_file(1, "“dependencies” is missing")
     reader = _Reader()
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -112,7 +114,7 @@ def translate_conda_file(text: str) -> CondaFile:
     return reader.result()
 
 
-def _failed(line: int, problem: str) -> CondaFile:
+def _unreadable_file(line: int, problem: str) -> CondaFile:
     return CondaFile(problems=(_unreadable(line, problem),))
 
 
@@ -184,7 +186,7 @@ def _pip_lines(node: yaml.Node) -> Iterator[yaml.ScalarNode | None]:
 
 
 def _lacks_wheel(name: str) -> bool:
-    """Return whether a conda package is no Python package: a program, a compiler, a system library."""
+    """Return whether a conda package has no Python package: a program, compiler or system library."""
     name = name.lower()
     if name in _PYTHON_LIBS or name in RENAMED:
         return False
@@ -196,14 +198,14 @@ def _lacks_wheel(name: str) -> bool:
 
 
 def pip_form(text: str) -> str:
-    """Return a conda spec such as `numpy=1.26.4=py311_0` in pip's form; empty if it has none."""
+    """Return a conda spec such as `numpy=1.26.4=py311_0` in pip's form; empty if pip has no equivalent."""
     spec = _SPEC.fullmatch(text.strip())
     requirement = _requirement(spec) if spec is not None else None
     return str(requirement) if requirement is not None else ""
 
 
 def _requirement(spec: re.Match[str]) -> Requirement | None:
-    """Return pip's requirement for a conda spec, or None if there is none.
+    """Return pip's requirement for a conda spec, or None without an equivalent.
 
     In conda `=1.26` means `1.26.*`; a version with a build is exact.
     """

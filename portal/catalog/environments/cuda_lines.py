@@ -21,13 +21,13 @@ BY_CUDA = {
 def fit_to_oldest_driver(version: EnvironmentVersion) -> str:
     """Set the CUDA line of a version for the oldest driver. Returns the new first line, or "" if unchanged.
 
-    Applies only to curated environments before their first build: edited and built ones stay. A driver runs
-    older CUDA versions too, so the oldest driver decides. The environment must be locked.
+    Applies only to curated environments before their first build: edited and built ones stay. Drivers also
+    run older CUDA versions, so the oldest driver determines the line. The environment must be locked.
     """
     environment = version.environment
     lines = BY_CUDA.get(environment.slug)
-    untouched = version.number == 1 and version.state == VersionState.NEW and environment.curated
-    if lines is None or not untouched or version.source_kind != SourceKind.PACKAGES:
+    is_initial = version.number == 1 and version.state == VersionState.NEW and environment.curated
+    if lines is None or not is_initial or version.source_kind != SourceKind.PACKAGES:
         return ""
     first, _, others = version.source.partition("\n")
     oldest = _oldest_driver()

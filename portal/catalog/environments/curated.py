@@ -23,9 +23,9 @@ DATA_PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """An environment by its packages. Without `build` it is built on demand.
+    """An environment with its packages. Without `build`, it is built on demand.
 
-    The CUDA version is selected at the first build (`cuda_lines.py`).
+    The first build selects the CUDA version (`cuda_lines.py`).
     """
 
     slug: str

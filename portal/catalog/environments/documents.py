@@ -24,7 +24,8 @@ def documents() -> dict[str, dict[str, Any]]:
     """Return all built environments by slug, in two queries, without software installed on nodes.
 
     `source_kind`, `source` and `python` are those of the newest version until it is ready, else of the
-    current one. So builds in progress or failed make no difference. `build` is whether a build was requested.
+    current one. So pending and failed builds do not change the document. `build` is whether a build was
+    requested.
     """
     rows = Environment.objects.filter(kind=Kind.BUILT).select_related("team", "successor").order_by("slug")
     environments = list(rows)
@@ -61,7 +62,7 @@ def _document(environment: Environment, version: EnvironmentVersion | None) -> d
     if version is not None:
         document |= {name: getattr(version, name) for name in OF_SOURCE}
         if version.source_kind == SourceKind.FOLDER:
-            del document["python"]  # determined by the folder
+            del document["python"]  # the folder determines it
         document["build"] = version.state != VersionState.NEW
     return document
 

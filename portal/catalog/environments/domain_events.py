@@ -10,11 +10,11 @@ from portal.common.domain_events import DomainEvent
 
 @dataclass(frozen=True, slots=True)
 class VersionReady(DomainEvent):
-    """A version is ready for the first time and has a digest now."""
+    """A version has become ready for the first time and now has a digest."""
 
     version: EnvironmentVersion
 
 
 @dataclass(frozen=True, slots=True)
 class BuildsChanged(DomainEvent):
-    """A build was queued, has changed its stage or has ended."""
+    """A build was queued, changed its stage or ended."""

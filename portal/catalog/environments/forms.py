@@ -20,7 +20,7 @@ _PLAIN = {"autocomplete": "off"}
 
 
 class _Source(forms.Form):
-    """The source: text, or a file whose name determines its kind."""
+    """Fields of a source: text, or a file whose name determines its kind."""
 
     source_kind = forms.ChoiceField(
         label=_("Source"), choices=SourceKind.choices, initial=SourceKind.PACKAGES
@@ -57,7 +57,7 @@ class _Source(forms.Form):
         folder: Any = self.fields["folder"]
         kinds: Any = self.fields["source_kind"]
         if not operates:
-            # Folders on nodes can be named by operators only.
+            # Only operators can select folders on nodes.
             del self.fields["folder"]
             kinds.choices = [choice for choice in SourceKind.choices if choice[0] != SourceKind.FOLDER]
             return

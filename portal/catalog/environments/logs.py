@@ -1,4 +1,4 @@
-"""Stored logs of builds: bounded, without terminal escapes."""
+"""Cleans and appends build logs: bounded, without terminal escapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from portal.common.texts import strip_nul
 
 MAX_LOG = 1024 * 1024
 _ESCAPES = re.compile(
-    # OSC, DCS, PM, APC and SOS up to their end; CSI; any other escape with its one character.
+    # OSC, DCS, PM, APC and SOS with their terminator; CSI; any other escape with one character.
     r"\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]?",
     re.DOTALL,
 )
@@ -25,7 +25,7 @@ def clean(text: str) -> str:
 def append_text(log: str, dropped: int, received: int, *, offset: int, text: str) -> tuple[str, int, int]:
     """Append text at `offset` in the node's count. Returns the new log, dropped and received.
 
-    Skips characters already received; a gap is marked by a line.
+    Skips characters already received, and marks a gap with a line.
     """
     if offset + len(text) <= received:
         return log, dropped, received
@@ -35,7 +35,7 @@ def append_text(log: str, dropped: int, received: int, *, offset: int, text: str
     log += gap + clean(text)
     received = max(offset, received) + len(text)
     if len(log) > MAX_LOG:
-        # Cut at the beginning of a line, and generously, so that not every message cuts.
+        # Cut at the beginning of a line, and a quarter at once, so that few messages cut.
         cut = log.find("\n", len(log) - MAX_LOG * 3 // 4) + 1 or len(log) - MAX_LOG
         log, dropped = log[cut:], dropped + cut
     return log, dropped, received

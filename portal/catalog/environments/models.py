@@ -119,8 +119,8 @@ class Environment(models.Model):
 class EnvironmentVersion(models.Model):
     """A numbered version: its source, and the result of its build. Immutable once ready.
 
-    `failure` is a reason (`code`, `params`); `retry_at` is the time of the next automatic attempt, None if
-    that would not help. `builds_failed` counts consecutive failures.
+    `failure` is a reason (`code`, `params`). `retry_at` is the time of the next automatic attempt, None if a
+    retry would not help. `builds_failed` counts consecutive failures.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -128,7 +128,7 @@ class EnvironmentVersion(models.Model):
     number = models.PositiveIntegerField(help_text="Number of the version, from 1.")
     source_kind = models.CharField(max_length=12, choices=SourceKind)
     source = models.TextField(blank=True, help_text="Requested packages, as written.")
-    # Equal for equal sources: only one of them is resolved.
+    # Only one of the versions with equal digests is resolved.
     source_digest = models.CharField(max_length=64, db_index=True)
     python = models.CharField(max_length=5, help_text="Requested Python version, such as `3.12`.")
     lock = models.TextField(blank=True, help_text="Lock file: packages with exact versions and hashes.")
@@ -176,7 +176,7 @@ class EnvironmentBuild(models.Model):
     version = models.ForeignKey(EnvironmentVersion, on_delete=models.CASCADE, related_name="builds")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="environment_builds")
     state = models.CharField(max_length=9, choices=BuildState, default=BuildState.QUEUED)
-    # Higher priorities first: builds that users wait for precede the portal's own.
+    # Higher priorities first: builds that users wait for precede builds of the portal.
     priority = models.SmallIntegerField(default=0)
     stage = models.CharField(max_length=11, choices=Stage, blank=True)
     done = models.PositiveIntegerField(default=0)
@@ -225,8 +225,8 @@ class EnvironmentBuild(models.Model):
 class StoredContent(models.Model):
     """Content that nodes may have because the portal built it, by digest. It outlives its environment.
 
-    `unused_since` is set while nothing uses it: nodes are asked to remove it after a while. Nodes never
-    remove content that the portal did not build.
+    `unused_since` is set while nothing uses the content; after a while, nodes are asked to remove it. Nodes
+    never remove content that the portal did not build.
     """
 
     digest = models.CharField(max_length=32, primary_key=True)

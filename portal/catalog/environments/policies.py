@@ -26,12 +26,12 @@ def require_manage(actor: User | SystemActor, team: Team | None) -> None:
 
 
 def may_use(environment: Environment, team: Team | None) -> bool:
-    """Return whether a workspace charged to `team` may run in it."""
+    """Return whether a workspace charged to `team` may run in the environment."""
     return environment.team_id is None or (team is not None and environment.team_id == team.pk)
 
 
 def built_when_asked(environment: Environment) -> bool:
-    """Return whether requesting a workspace builds it.
+    """Return whether the portal builds the environment when a workspace requests it.
 
     True for a curated environment without a ready version, if the site allows it.
     """

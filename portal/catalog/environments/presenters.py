@@ -189,7 +189,7 @@ def build_row(build: EnvironmentBuild) -> BuildRow:
 class FailedBuildHelp:
     """A failed version: the reason, and the line of the list if known (else 0).
 
-    `by_list`: only a changed list can fix it. Otherwise the portal retries at `retry_at`; None: it does not.
+    `by_list`: only a changed list can help. Otherwise the portal retries at `retry_at`; None: no retry.
     """
 
     message: str
@@ -200,13 +200,13 @@ class FailedBuildHelp:
     retry_at: datetime | None = None
     build_id: UUID | None = None
     log_line: str = ""
-    """The line of the log with the cause, unless the message includes it."""
+    """The log line that shows the cause, unless the message includes it."""
 
 
 def failed_build_help(
     version: EnvironmentVersion | None, build_id: UUID | None = None
 ) -> FailedBuildHelp | None:
-    """Return why the build of a version failed, and what helps; None if it has not failed."""
+    """Return why a version's build failed, and what helps; None if the version has not failed."""
     reason = reason_of(version.failure) if version is not None else None
     if version is None or reason is None or version.state != VersionState.FAILED:
         return None
@@ -227,7 +227,7 @@ def failed_build_help(
 
 
 def failure_sentence(version: EnvironmentVersion) -> str:
-    """Return why a version failed and what helps; empty if it has not failed."""
+    """Return why a version failed, and what helps; empty if the version has not failed."""
     reason = reason_of(version.failure)
     return sentence_of(reason) if reason is not None else ""
 
@@ -316,7 +316,7 @@ def _folder_line(folder: selectors.NodeFolder) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentNodeRow:
-    """A node, with its state for the current version as text. `age` is the time since its last contact."""
+    """A node, with its state for the current version as text. `age` is the time since the last contact."""
 
     holding: selectors.NodeHolding
     word: str
@@ -327,7 +327,7 @@ class EnvironmentNodeRow:
 
 
 def holding_rows(version: EnvironmentVersion | None) -> list[EnvironmentNodeRow]:
-    """Return each node that could have the version; for a folder also its content there."""
+    """Return a row for each node that could have the version; for a folder also its content there."""
     if version is None or not version.digest:
         return []
     rows = []
@@ -373,7 +373,7 @@ def source_requirements(environment: Environment) -> list[str]:
 
 
 def deleting_question(environment: Environment) -> dict[str, Any]:
-    """Return the context of the page that confirms a deletion."""
+    """Return the context of the confirmation to delete an environment."""
     return {
         "title": _("Delete the environment “%(name)s”?") % {"name": environment.name},
         "loses": [_("its versions and locks"), _("the logs of its builds")],
@@ -384,7 +384,7 @@ def deleting_question(environment: Environment) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A curated environment being built, for the home page. Only operators see why it fails."""
+    """A curated environment in preparation, for the home page. Only operators see why a build fails."""
 
     environment: Environment
     percent: int | None
@@ -393,7 +393,7 @@ class Preparation:
 
 
 def preparation(actor: User) -> Preparation | None:
-    """Return the curated environment being built, as shown to all users, or None."""
+    """Return the curated environment in preparation, as shown to all users, or None."""
     pending = (
         Environment.objects.filter(curated=True, enabled=True, kind=Kind.BUILT, current=None)
         .filter(versions__state__in=[VersionState.BUILDING, VersionState.FAILED])

@@ -1,7 +1,7 @@
-"""Previews another version of an environment: its changes, its users, and when it takes effect.
+"""Previews a new version of an environment: its changes, its users, and when it takes effect.
 
-Versions are resolved on a node. Before that, the requirements are compared with the current version: a lock
-is complete, a list only has direct requirements.
+A node resolves each version. Before that, the requirements are compared with the current version: a lock is
+complete, a list only has direct requirements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentUsage:
-    """The users of an environment: workspaces, which keep their version, and templates."""
+    """Number of workspaces, which keep their version, and names of templates that use an environment."""
 
     workspaces: int
     running: int
@@ -43,7 +43,7 @@ class EnvironmentUsage:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Changes against version `against` (0: none yet), as sentences.
+    """Changes from the version `against` (0: none yet), as sentences.
 
     `exact`: the list is complete; otherwise dependencies may change too.
     """
@@ -75,13 +75,13 @@ def preview(
     exact, lines = False, [_("First version.")]
     if present is not None:
         exact, lines = _changes(environment, present, kind, text, python)
-    reach = reach_of(environment)
+    reach = usage_of(environment)
     against = present.number if present is not None else 0
     return Preview(against, exact, tuple(lines), reach, tuple(_when(environment, reach)))
 
 
 def _folder_preview(actor: User | SystemActor, environment: Environment, path: str) -> Preview:
-    """Return the preview of a folder on nodes, with what is missing in it."""
+    """Return the preview of a folder on nodes, with warnings."""
     folder = services.usable_folder(actor, path)
     lines = [
         ngettext(
@@ -96,7 +96,7 @@ def _folder_preview(actor: User | SystemActor, environment: Environment, path: s
         },
         *folder_warnings(folder),
     ]
-    reach = reach_of(environment)
+    reach = usage_of(environment)
     present = environment.current
     when = [_("New workspaces use it when a node has checked it, and run on nodes that have it.")]
     return Preview(present.number if present is not None else 0, False, tuple(lines), reach, tuple(when))
@@ -113,7 +113,7 @@ def folder_warnings(folder: selectors.NodeFolder) -> list[str]:
     return lines
 
 
-def reach_of(environment: Environment) -> EnvironmentUsage:
+def usage_of(environment: Environment) -> EnvironmentUsage:
     """Return the workspaces and templates that use the environment."""
     rows = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
@@ -133,8 +133,8 @@ def reach_of(environment: Environment) -> EnvironmentUsage:
 def _changes(
     environment: Environment, present: EnvironmentVersion, kind: SourceKind, text: str, python: str
 ) -> tuple[bool, list[str]]:
-    """Return whether the changes are complete, and the changes against the current version."""
-    has: dict[str, str] = {
+    """Return whether the list of changes is complete, and the changes from the current version."""
+    versions: dict[str, str] = {
         canonicalize_name(str(package["name"])): str(package["version"]) for package in present.packages
     }
     if kind == SourceKind.LOCK:
@@ -143,7 +143,7 @@ def _changes(
             for requirement in sources.requirements_in(kind, text)
             if len(requirement.specifier) == 1
         }
-        differences = changes.compare_packages(has, locked, pythons=(present.python, python))
+        differences = changes.compare_packages(versions, locked, pythons=(present.python, python))
         return True, differences.parts
     lines = [f"Python {present.python} → {python}"] if present.python != python else []
     build_text = sources.source_to_build(kind, text, notebook=environment.notebook)
@@ -153,30 +153,30 @@ def _changes(
     ):
         return False, [_("No changes to the list. A build uses newer package versions.")]
     requirements = sources.requirements_in(kind, build_text)
-    lines += filter(None, (_line(requirement, has, python) for requirement in requirements))
+    lines += filter(None, (_line(requirement, versions, python) for requirement in requirements))
     now = {canonicalize_name(name) for name in sources.package_names(kind, build_text)}
-    dropped = [
+    removed_names = [
         name
         for name in sources.package_names(present.source_kind, before)
         if canonicalize_name(name) not in now
     ]
-    lines += [_("%(name)s no longer requested") % {"name": name} for name in dropped]
+    lines += [_("%(name)s no longer requested") % {"name": name} for name in removed_names]
     new_programs = [
         name
         for name in sources.package_names(kind, build_text)
         if name not in {requirement.name for requirement in requirements}
-        and canonicalize_name(name) not in has
+        and canonicalize_name(name) not in versions
     ]
     lines += [_("%(name)s added") % {"name": name} for name in new_programs]
     return False, lines or [_("The current version has all requested packages.")]
 
 
-def _line(requirement: Requirement, has: dict[str, str], python: str) -> str:
+def _line(requirement: Requirement, versions: dict[str, str], python: str) -> str:
     """Return the change of one requirement, or an empty string."""
     full = {"python_version": python, "python_full_version": f"{python}.0"}
     if requirement.marker is not None and not requirement.marker.evaluate(full):
         return ""
-    version = has.get(canonicalize_name(requirement.name))
+    version = versions.get(canonicalize_name(requirement.name))
     if version is None:
         return _("%(name)s added") % {"name": requirement.name}
     if requirement.specifier.contains(version, prereleases=True):
@@ -214,7 +214,7 @@ def _when(environment: Environment, reach: EnvironmentUsage) -> list[str]:
 
 
 def _last_build_s(environment: Environment) -> float:
-    """Return the duration of its last successful build in seconds, or 0."""
+    """Return the duration of the environment's last successful build in seconds, or 0."""
     last = selectors.builds_of(environment).filter(state=BuildState.READY).first()
     if last is None or last.started_at is None or last.ended_at is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Applies nodes' messages about builds: once, under the current lease, and only as requested."""
+"""Applies messages from nodes about builds: once, under the current lease, and as requested."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CODES = {
     BuildFailure.UNFORESEEN: EnvironmentCode.BUILD_UNFORESEEN,
 }
 WITH_SEPARATE_LOG_LINE = frozenset({EnvironmentCode.BUILD_NO_SUCH_PACKAGE})
-"""Failures whose text does not include the line of the log."""
+"""Failures whose text does not include the log line."""
 LIST_AT_FAULT = frozenset(
     {
         EnvironmentCode.BUILD_NO_SUCH_PACKAGE,
@@ -69,7 +69,7 @@ LIST_AT_FAULT = frozenset(
 )
 """Failures that only a changed list can fix."""
 FINAL = LIST_AT_FAULT | {EnvironmentCode.BUILD_CANCELLED}
-"""Failures without automatic retry: caused by the list, or cancelled."""
+"""Failures without an automatic retry: the list caused them, or a user cancelled the build."""
 
 
 def is_from_build_node(build: str, lease: str) -> bool:
@@ -83,7 +83,7 @@ def is_from_build_node(build: str, lease: str) -> bool:
 
 
 def apply_progress(progress: EnvironmentProgress) -> bool:
-    """Record progress and extend the lease. Returns False if the message is stale and was dropped."""
+    """Record progress and extend the lease. Returns False for a stale message, which is dropped."""
     now = timezone.now()
     with transaction.atomic():
         build = _leased_build(progress.build, progress.lease)
@@ -126,13 +126,13 @@ def _leased_build(build: str, lease: str) -> EnvironmentBuild | None:
 
 
 def _exceeds_limit(build: EnvironmentBuild, now: datetime) -> bool:
-    """Return whether a build exceeds the limit; then it fails even if it still reports progress."""
+    """Return whether a build exceeds its time limit and has to fail, even if it reports progress."""
     limit = timedelta(seconds=settings.BERTH_ENVIRONMENT_BUILD_S * 1.5 + 120)
     return build.started_at is not None and now - build.started_at > limit
 
 
 def apply_built(result: EnvironmentBuilt) -> bool:
-    """Record the result of a build. Returns False if the message is stale or invalid and was dropped."""
+    """Record the result of a build. Returns False for a stale or invalid message, which is dropped."""
     try:
         build_id = UUID(result.build)
     except ValueError:
@@ -156,7 +156,7 @@ def apply_built(result: EnvironmentBuilt) -> bool:
 
 
 def _take_log(build: EnvironmentBuild, result: EnvironmentBuilt) -> None:
-    """Append the end of the log from the result: later progress messages are dropped."""
+    """Append the end of the log from the result, because later progress messages are dropped."""
     if result.log:
         build.log, build.log_dropped, build.log_received = logs.append_text(
             build.log, build.log_dropped, build.log_received, offset=result.log_offset, text=result.log
@@ -205,14 +205,14 @@ def _apply_success(build: EnvironmentBuild, version: EnvironmentVersion, result:
         emit(VersionReady(version))
         builds.record_of_build(AuditKind.ENVIRONMENT_BUILT, version, build, "built", digest=result.digest)
     if version.source_kind == SourceKind.FOLDER:
-        return  # already existed: the node's inventory reports it
+        return  # the node's inventory reports existing folders
     holding = HeldEnvironment(version.digest, result.size_mib or version.size_mib, tuple(version.programs))
     # In a separate transaction: `send_waiting` locks nodes before versions.
     transaction.on_commit(partial(held_environments.add, build.node_id, holding))
 
 
 def _make_current(version: EnvironmentVersion) -> None:
-    """Make it the version for new workspaces, unless a later one is current. The environment is locked."""
+    """Make the version current, unless a later one is. The environment is locked."""
     environment = (
         Environment.objects.select_related("current").only("current__number").get(pk=version.environment_id)
     )
@@ -305,7 +305,7 @@ def handle_missing_report(build_id: UUID) -> None:
         if not build.open or builds.is_in_progress(build, now):
             return
         if build.attempts < MAX_ATTEMPTS and not _exceeds_limit(build, now):
-            # Messages under the old lease are stale from now on.
+            # Messages under the old lease are stale now.
             build.state, build.lease, build.lease_expires_at = BuildState.QUEUED, "", None
             build.started_at, build.stage, build.done, build.total = None, "", 0, 0
             # The log of the next attempt starts from 0.

@@ -1,4 +1,4 @@
-"""Queries for environments, versions and builds visible to the actor; a team's are for its members only."""
+"""Queries for visible environments, versions and builds. Only members see those of their team."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def environments_for(actor: User) -> QuerySet[Environment]:
 
 
 def search(queryset: QuerySet[Environment], query: str) -> QuerySet[Environment]:
-    """Return those with every word in name, slug or description."""
+    """Return the environments with every word in name, slug or description."""
     for term in strip_nul(query).split()[:8]:
         queryset = queryset.filter(
             Q(name__icontains=term) | Q(slug__icontains=term) | Q(description__icontains=term)
@@ -116,7 +116,7 @@ def open_builds(versions: Iterable[UUID]) -> QuerySet[EnvironmentBuild]:
 
 
 def users_of(environment: Environment) -> tuple[list[str], list[str]]:
-    """Return names of live workspaces and of templates that use it, up to 50 each."""
+    """Return names of live workspaces and of templates that use the environment, up to 50 each."""
     workspaces = (
         EnvironmentVersion.objects.filter(environment=environment, workspaces__isnull=False)
         .exclude(workspaces__state__in=HIDDEN_STATES)
@@ -127,13 +127,13 @@ def users_of(environment: Environment) -> tuple[list[str], list[str]]:
 
 
 def templates_of(environment: Environment) -> QuerySet[Any]:
-    """Return the templates that use it, through their reverse relation."""
+    """Return the templates that use the environment, through their reverse relation."""
     rows: QuerySet[Any] = environment.templates.filter(deleted_at=None).order_by("name")
     return rows
 
 
 def versions_in_use() -> QuerySet[EnvironmentVersion]:
-    """Return ready versions for nodes to keep: current ones of enabled environments, and those in use."""
+    """Return ready versions that nodes keep: those in use, and current ones of enabled environments."""
     current = Environment.objects.filter(current=OuterRef("pk"), enabled=True)
     live = EnvironmentVersion.objects.filter(pk=OuterRef("pk"), workspaces__isnull=False).exclude(
         workspaces__state__in=HIDDEN_STATES
@@ -168,7 +168,7 @@ class NodeHolding:
 
 @dataclass(frozen=True, slots=True)
 class NodeFolder:
-    """A folder on nodes that can serve as an environment. `alike`: whether all nodes have the same."""
+    """A folder on nodes that can serve as an environment. `alike`: it is the same on all nodes."""
 
     path: str
     python: str
@@ -179,7 +179,7 @@ class NodeFolder:
 
 
 def existing_folders() -> list[NodeFolder]:
-    """Return the existing folders named in the nodes' settings, by path."""
+    """Return the existing folders from the nodes' settings, by path."""
     rows_by_path: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for node in building_nodes().only("name", "environments", "pool__slug").order_by("name"):
         for row in node.environments:
@@ -199,7 +199,7 @@ def existing_folders() -> list[NodeFolder]:
 
 
 def holdings(digest: str) -> list[NodeHolding]:
-    """Return each node that could have the digest, and whether it has it."""
+    """Return each node that could have the digest, and whether the node has it."""
     nodes = (
         building_nodes()
         .only(
@@ -240,7 +240,7 @@ def holds(node: Node, digest: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of an environment by digest. Immutable."""
+    """An environment's content by digest. Immutable."""
 
     digest: str
     programs: tuple[str, ...]
@@ -248,7 +248,7 @@ class Content:
 
 
 PENDING = "version-"
-"""Prefix of the digest of a version without one; its id follows. No node has such a digest."""
+"""Prefix of the placeholder digest of a pending version, before its id. No node has such a digest."""
 
 
 def digest_for(version: EnvironmentVersion) -> str:
@@ -292,7 +292,7 @@ def _content(digest: str) -> Content:
 
 
 class _NotStored(Exception):
-    """Carries the result of `_content` that must not be cached; None if there is none."""
+    """Carries the row for a result of `_content` that must not be cached; None without a row."""
 
     def __init__(self, row: tuple[list[str], str, str] | None) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ class _NotStored(Exception):
 
 
 def content_of(digest: str) -> Content:
-    """Return the content of a digest, cached. An unknown one has no programs."""
+    """Return the content of a digest, cached. Content of an unknown digest has no programs."""
     if digest.startswith(PENDING):
         version = _pending_version(digest)
         return Content(digest, tuple(sorted(expected_programs(version))) if version is not None else (), "")
@@ -324,7 +324,7 @@ class Progress:
 
 
 def waiting_reason(digest: str) -> Reason | None:
-    """Return the reason for a request that waits for this digest; None if it is unknown."""
+    """Return the reason for a request that waits for this digest; None for an unknown digest."""
     progress = progress_of_digest(digest)
     if progress is None:
         return None
@@ -348,7 +348,7 @@ def waiting_reason(digest: str) -> Reason | None:
 
 
 def _left_s(build: EnvironmentBuild, percent: int) -> int:
-    """Return the estimated seconds left of a build from its progress; 0 if unknown."""
+    """Return the estimated remaining seconds of a build from its progress; 0 if unknown."""
     if build.started_at is None or percent < 5:
         return 0
     took = (timezone.now() - build.started_at).total_seconds()
@@ -392,7 +392,7 @@ class PendingVersion:
 
 
 def pending_versions(environments: Iterable[Environment]) -> dict[UUID, PendingVersion]:
-    """Return the pending version of each environment without a ready one, in three queries."""
+    """Return the pending version of each environment that has no ready one, in three queries."""
     rows = {
         environment.pk: environment
         for environment in environments
@@ -424,7 +424,7 @@ def pending_version(environment: Environment) -> PendingVersion:
 
 
 def progress_of_digest(digest: str) -> Progress | None:
-    """Return the progress of a digest, under the name of the first environment that has it."""
+    """Return the progress of a digest, with the name of the first environment that has the digest."""
     if digest.startswith(PENDING):
         pending = _pending_version(digest)
         return progress_of(pending.environment, pending) if pending is not None else None
@@ -451,12 +451,12 @@ def percent_of(build: EnvironmentBuild) -> int:
 
 
 def is_built(environment: Environment) -> bool:
-    """Return whether it is built from packages, in contrast to software installed on nodes."""
+    """Return whether packages make up the environment, instead of software installed on nodes."""
     return environment.kind == Kind.BUILT
 
 
 def newest_states(environments: Iterable[Environment]) -> dict[UUID, str]:
-    """Return the state of the newest version by environment; `queued` while no node works on its build."""
+    """Return the state of each environment's newest version; `queued` until a node works on its build."""
     rows = EnvironmentVersion.objects.filter(environment__in=[environment.pk for environment in environments])
     running = EnvironmentBuild.objects.filter(version=OuterRef("pk"), state=BuildState.BUILDING)
     rows = rows.annotate(running=Exists(running)).order_by("number")
@@ -474,5 +474,5 @@ def failed_environments(actor: User) -> list[Environment]:
 
 
 def display_state(state: str, *, running: bool) -> str:
-    """Return the state of a version as people see it: queued until a node works on its build."""
+    """Return the state of a version for display: queued until a node works on its build."""
     return BuildState.QUEUED.value if state == VersionState.BUILDING and not running else state

@@ -57,9 +57,9 @@ def create(
 ) -> Environment:
     """Create an environment for a team, or for all teams without one, and build its first version.
 
-    Without `python`, the portal's own version is used. Without `build`, it is built on demand. A folder on
-    nodes can be named by operators only, and must exist on a node unless `anywhere` is set. Raises
-    `InvalidInput`, `NotAllowed` and `StateConflict` (the slug is taken, or there are too many).
+    Without `python`, the portal's own version is used. Without `build`, it is built on demand. Only operators
+    can select a folder on nodes, which must exist on a node unless `anywhere` is set. Raises `InvalidInput`,
+    `NotAllowed` and `StateConflict` (the slug is taken, or there are too many).
     """
     policies.require_manage(actor, team)
     kind, text = sources.validate_source(source_kind, source, python)
@@ -68,10 +68,10 @@ def create(
         python = _python_of_folder(actor, text, anywhere=anywhere) or python
     python = sources.python_of(python or sources.own_python())
     if team is not None:
-        # Serialises creations, so that they cannot exceed the limit together.
+        # Serialise concurrent creations, so that together they cannot exceed the limit.
         Team.objects.select_for_update().get(pk=team.pk)
     if slug == "new":
-        # Reserved for the page that creates one.
+        # Reserved for the page that creates an environment.
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": "new"})
         raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"slug": [taken]})
     limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
@@ -117,9 +117,9 @@ def change(
     successor: str | None = None,
     notebook: bool | None = None,
 ) -> Environment:
-    """Change the given fields; `successor` is a slug, empty for none. Existing builds stay.
+    """Change the given fields. `successor` is a slug, empty for none. Existing builds stay.
 
-    Raises `NotAllowed`, `InvalidInput`, and `PreconditionFailed` if its version is not in `expected`.
+    Raises `NotAllowed`, `InvalidInput`, and `PreconditionFailed` if the version is not in `expected`.
     """
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
@@ -194,9 +194,9 @@ def change_source(
 
 @transaction.atomic
 def rebuild(*, actor: User | SystemActor, environment: Environment) -> EnvironmentVersion:
-    """Build the newest version, or if it is ready, another version of the same source.
+    """Build the newest version or, if that is ready, another version of the same source.
 
-    Returns an existing build in progress.
+    Returns the version of a build in progress unchanged.
     """
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
@@ -212,10 +212,10 @@ def rebuild(*, actor: User | SystemActor, environment: Environment) -> Environme
 
 @transaction.atomic
 def build_for_request(*, actor: User, environment: Environment) -> EnvironmentVersion:
-    """Build an environment requested with a workspace. Returns the version for the workspace. Idempotent.
+    """Build an environment for a requested workspace. Returns the version for the workspace. Idempotent.
 
-    Requires no permission: the site allows it with `BERTH_BUILD_WHEN_ASKED`. Raises `StateConflict` if it
-    cannot be built.
+    Requires no permission: the site allows it with `BERTH_BUILD_WHEN_ASKED`. Raises `StateConflict` if the
+    environment cannot be built.
     """
     environment = lock_environment(environment)
     if environment.current_id is not None:
@@ -261,7 +261,7 @@ def restore(
 def delete(*, actor: User | SystemActor, environment: Environment, expected: Collection[str] = ANY) -> None:
     """Delete an environment with its versions. Nodes remove unused content after a while.
 
-    Raises `StateConflict` while a workspace or template uses it, and for those that come with Berth.
+    Raises `StateConflict` while a workspace or template uses the environment, and for curated environments.
     """
     environment = lock_environment(environment)
     policies.require_manage(actor, environment.team)
@@ -331,7 +331,10 @@ def lock_environment(environment: Environment) -> Environment:
 
 
 def _python_of_folder(actor: User | SystemActor, path: str, *, anywhere: bool) -> str:
-    """Return the Python of a folder on nodes, such as 3.11; empty if none has it. Raises `InvalidInput`."""
+    """Return the Python version of a folder on nodes, such as 3.11. Raises `InvalidInput`.
+
+    With `anywhere`, empty if no node has the folder.
+    """
     try:
         return ".".join(usable_folder(actor, path).python.split(".")[:2])
     except InvalidInput:
@@ -373,7 +376,10 @@ def _touch(actor: User | SystemActor, environment: Environment) -> None:
 
 
 def _successor(environment: Environment, slug: str) -> Environment | None:
-    """Return a successor that all users of the environment may use. Raises for cycles."""
+    """Return a successor that all users of the environment may use.
+
+    Raises `InvalidInput` for an unknown slug or a cycle.
+    """
     if not slug:
         return None
     refusal = Reason(EnvironmentCode.SUCCESSOR_NOT_VALID, {"successor": strip_nul(slug)[:40]})

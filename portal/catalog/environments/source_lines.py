@@ -13,7 +13,7 @@ from provisioning.environments.content import NPM_LINE
 
 MAX_SHOWN = 80
 MAX_HEAD = 1000
-"""Characters of a line that decide about its reason."""
+"""Number of characters of a line that determine its reason."""
 _PASSWORD = re.compile(r"//[^/@\s]*@")
 _HASH = re.compile(r"--hash=sha(?:256|384|512):[0-9a-fA-F]{64,128}")
 _INDEX = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--trusted-host", "--no-index")
@@ -25,7 +25,7 @@ _PIP_LIST = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s+(?P<version>[0-9
 
 
 def parse_requirement(line: str) -> Requirement | None:
-    """Return the requirement in a line without hashes; None if it is not one of the package index."""
+    """Return the requirement in a line without hashes; None if it is not for the package index."""
     try:
         requirement = Requirement(line)
     except (InvalidRequirement, RecursionError):  # parentheses of markers nest without limit
@@ -42,7 +42,7 @@ def strip_hashes(line: str) -> str:
 
 
 def problem_of(line: str, number: int) -> Reason | None:
-    """Return why a logical line, with or without hashes, is rejected; None if it is valid."""
+    """Return why a logical line, with or without hashes, is invalid; None if it is valid."""
     bare = strip_hashes(line)
     if NPM_LINE.fullmatch(line) or parse_requirement(bare) is not None:
         return None
@@ -52,7 +52,7 @@ def problem_of(line: str, number: int) -> Reason | None:
 
 
 def _kind_of(line: str) -> tuple[EnvironmentCode, str]:
-    """Return the reason for an invalid line, and what to write instead (empty: nothing to name)."""
+    """Return why a line is invalid, and what to write instead (may be empty)."""
     if line.startswith("-"):
         return _kind_of_option(line)
     if (direct := _DIRECT.fullmatch(line)) is not None:

@@ -1,4 +1,4 @@
-"""Decodes lists of packages as other tools and editors save them. Standard library only."""
+"""Decodes package lists that other tools and editors saved. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # begins like UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # begins like the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),

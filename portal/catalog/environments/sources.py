@@ -37,13 +37,13 @@ _SPACED_HASH = re.compile(r"--hash[ \t]+(?=sha)")
 
 
 def own_python() -> str:
-    """Return the portal's own Python version if supported: the one most likely on each node."""
+    """Return the portal's own Python version if supported, because nodes most likely have it."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     return own if own in PYTHONS else DEFAULT_PYTHON
 
 
 def python_of(text: str) -> str:
-    """Return a supported Python version. Raises `InvalidInput`."""
+    """Return the text as a supported Python version. Raises `InvalidInput`."""
     if text not in PYTHONS:
         params = {"known": list(PYTHONS)}
         raise _source_error("python", Reason(EnvironmentCode.BAD_PYTHON, params))
@@ -93,7 +93,7 @@ def validate_source(kind: str, text: str, python: str = "") -> tuple[SourceKind,
 
 
 def required_python(kind: str, text: str) -> str:
-    """Return the Python version that an `environment.yml` needs; empty for any, and for other sources."""
+    """Return the Python version that an `environment.yml` requires; empty if any, and for other sources."""
     text = source_text.normalize_text(strip_nul(text))
     if kind in (SourceKind.FOLDER, SourceKind.PYPROJECT) or not conda.is_environment_file(text):
         return ""
@@ -103,7 +103,7 @@ def required_python(kind: str, text: str) -> str:
 
 
 def _python_for(specifiers: SpecifierSet) -> str:
-    """Return a supported Python that fits, by preference the portal's own; empty for none, and for any."""
+    """Return a supported Python version that fits, preferably the portal's own; empty if none or all fit."""
     if not specifiers:
         return ""
     return next((python for python in (own_python(), *reversed(PYTHONS)) if _fits(python, specifiers)), "")
@@ -115,7 +115,7 @@ def _fits(python: str, specifiers: SpecifierSet) -> bool:
 
 
 def _translated(text: str, python: str) -> str:
-    """Return the requirements of an `environment.yml`, with its problems by line. Raises `InvalidInput`."""
+    """Return the requirements of an `environment.yml`. Raises `InvalidInput` with all problems by line."""
     file = conda.translate_conda_file(text)
     if file.problems:
         raise _source_error("source", *file.problems[:MAX_PROBLEMS])
@@ -172,7 +172,7 @@ def package_names(kind: str, text: str) -> list[str]:
 
 
 def requirements_in(kind: str, text: str) -> list[Requirement]:
-    """Return the requirements from the package index in order, without invalid lines and npm's."""
+    """Return the requirements from the package index in order, without invalid and npm lines."""
     requirements: list[Requirement] = []
     if kind == SourceKind.FOLDER:
         return requirements
@@ -198,7 +198,7 @@ def programs_of(kind: str, text: str, *, notebook: bool) -> frozenset[str]:
 
 
 def source_to_build(kind: str, text: str, *, notebook: bool) -> str:
-    """Return the source to build: with the notebook packages added, if wanted and possible."""
+    """Return the source to build, with the notebook packages added if requested and possible."""
     if not notebook or kind not in (SourceKind.PACKAGES, SourceKind.REQUIREMENTS):
         return text
     present = {name.lower() for name in package_names(kind, text)}
@@ -209,15 +209,15 @@ def source_to_build(kind: str, text: str, *, notebook: bool) -> str:
 def pinned_requirements(
     kind: str, text: str, *, have: Mapping[str, str], more: Sequence[tuple[str, str]]
 ) -> str:
-    """Return a `requirements.txt` with the source's packages in the versions of `have`, and `more`.
+    """Return a `requirements.txt` with the source's packages at the versions in `have`, and with `more`.
 
     `have` maps canonical names to versions. `more` takes precedence over the source.
     """
     if kind == SourceKind.FOLDER:
-        # The list of a folder is its content.
+        # A folder has no list: use its contents.
         kind, text = SourceKind.REQUIREMENTS, "".join(f"{name}\n" for name in have)
     pinned = {canonicalize_name(name): version for name, version in more}
-    named: set[str] = set()
+    listed_names: set[str] = set()
     lines = []
     for line in lines_in(kind, text):
         try:
@@ -227,29 +227,29 @@ def pinned_requirements(
             continue
         name = canonicalize_name(requirement.name)
         version = pinned.get(name) or have.get(name)
-        if name in named:
+        if name in listed_names:
             continue
-        named.add(name)
+        listed_names.add(name)
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
         marker = f"; {requirement.marker}" if requirement.marker is not None and name not in pinned else ""
         lines.append(f"{requirement.name}{extras}=={version}{marker}" if version else line)
-    lines += [f"{name}=={version}" for name, version in more if canonicalize_name(name) not in named]
+    lines += [f"{name}=={version}" for name, version in more if canonicalize_name(name) not in listed_names]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield logical lines without comments, each with the number of its first line."""
-    gathered: list[str] = []
+    physical_lines: list[str] = []
     first = 0
     for number, physical in enumerate(text.split("\n"), start=1):
         first = first or number
-        gathered.append(physical)
+        physical_lines.append(physical)
         if physical.rstrip().endswith("\\"):
             continue
-        for line in logical_lines("\n".join(gathered)):
+        for line in logical_lines("\n".join(physical_lines)):
             yield first, line
-        gathered, first = [], 0
-    for line in logical_lines("\n".join(gathered)):
+        physical_lines, first = [], 0
+    for line in logical_lines("\n".join(physical_lines)):
         yield first, line
 
 
@@ -269,7 +269,7 @@ def _check_pyproject(text: str) -> None:
     for requirement in dependencies:
         if not _is_requirement(requirement):
             raise _source_error("source", _unreadable_reason(requirement))
-    # Package sources of any tool are configured by the site.
+    # Only the site configures package sources, for any tool.
     tools = document.get("tool")
     uv = tools.get("uv") if isinstance(tools, dict) else None
     if uv:

@@ -34,24 +34,24 @@ def sweep() -> None:
     now = timezone.now()
     for build_id in _silent_builds(now):
         results.handle_missing_report(build_id)
-    _resolve_wanted(now)
+    _queue_requested(now)
     _distribute(now)
-    _note_unused(now)
+    _mark_unused(now)
     waiting = EnvironmentBuild.objects.filter(state=BuildState.QUEUED).values_list("node_id", flat=True)
     for node_id in sorted(set(waiting)):
         builds.send_waiting(node_id)
 
 
 def _silent_builds(now: datetime) -> list[UUID]:
-    late = EnvironmentBuild.objects.filter(state__in=OPEN).filter(
+    builds_due = EnvironmentBuild.objects.filter(state__in=OPEN).filter(
         Q(state=BuildState.BUILDING) | ~Q(lease="") | Q(attempts__gte=builds.MAX_ATTEMPTS)
     )
-    late = late.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
-    return list(late.values_list("pk", flat=True)[:PER_SWEEP])
+    builds_due = builds_due.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
+    return list(builds_due.values_list("pk", flat=True)[:PER_SWEEP])
 
 
-def _resolve_wanted(now: datetime) -> None:
-    """Queue builds for versions that have none, and for those whose retry is due."""
+def _queue_requested(now: datetime) -> None:
+    """Queue builds for requested versions without a build, and for failed ones whose retry is due."""
     due = EnvironmentVersion.objects.filter(
         Q(state=VersionState.BUILDING) | Q(state=VersionState.FAILED, retry_at__lte=now)
     ).exclude(builds__state__in=OPEN)
@@ -69,24 +69,26 @@ def _distribute(now: datetime) -> None:
     """Queue a build for each node that lacks a version in use, from the existing lock."""
     wanted = list(
         selectors.versions_in_use()
-        .exclude(source_kind=SourceKind.FOLDER)  # installed on nodes independently
+        .exclude(source_kind=SourceKind.FOLDER)  # operators install folders on nodes
         .order_by("digest", "ready_at")
         .values_list("pk", "digest", "created_by_id")[: PER_SWEEP * 5]
     )
     by_digest = {digest: (pk, by) for pk, digest, by in reversed(wanted)}
     nodes = list(selectors.building_nodes().filter(in_contact()).order_by("name"))
-    open_ones = set(EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", "node_id"))
+    open_builds = set(
+        EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", "node_id")
+    )
     recent = EnvironmentBuild.objects.filter(state=BuildState.FAILED, retry_at__gt=now)
-    waits = set(recent.values_list("version__digest", "node_id"))
+    postponed_builds = set(recent.values_list("version__digest", "node_id"))
     count = 0
     for digest, (version_id, by) in by_digest.items():
         for node in nodes:
             if count >= PER_SWEEP:
                 return
-            if selectors.holds(node, digest) or (digest, node.pk) in open_ones | waits:
+            if selectors.holds(node, digest) or (digest, node.pk) in open_builds | postponed_builds:
                 continue
             with transaction.atomic():
-                # Locked, so that it cannot be deleted or queued twice meanwhile.
+                # Lock the version, so that it cannot be deleted or queued twice meanwhile.
                 version = (
                     EnvironmentVersion.objects.select_for_update(of=("self",), no_key=True)
                     .filter(pk=version_id)
@@ -97,39 +99,39 @@ def _distribute(now: datetime) -> None:
                     count += 1
 
 
-def _note_unused(now: datetime) -> None:
-    """Mark unused content, and remove it from nodes once it has been unused for long enough."""
+def _mark_unused(now: datetime) -> None:
+    """Mark unused content, and ask nodes to remove content that has been unused for long enough."""
     used = set(selectors.versions_in_use().values_list("digest", flat=True))
     used |= set(EnvironmentBuild.objects.filter(state__in=OPEN).values_list("version__digest", flat=True))
     stored = dict(StoredContent.objects.values_list("digest", "unused_since"))
-    fresh = [digest for digest, since in stored.items() if since is None and digest not in used]
-    again = [digest for digest, since in stored.items() if since is not None and digest in used]
-    StoredContent.objects.filter(digest__in=fresh).update(unused_since=now)
-    StoredContent.objects.filter(digest__in=again).update(unused_since=None)
+    unused_digests = [digest for digest, since in stored.items() if since is None and digest not in used]
+    reused_digests = [digest for digest, since in stored.items() if since is not None and digest in used]
+    StoredContent.objects.filter(digest__in=unused_digests).update(unused_since=now)
+    StoredContent.objects.filter(digest__in=reused_digests).update(unused_since=None)
     after = timedelta(days=settings.BERTH_ENVIRONMENT_KEEP_DAYS)
-    old = {
+    expired_digests = {
         digest for digest, since in stored.items() if since and digest not in used and now - since >= after
     }
-    if not old:
+    if not expired_digests:
         return
     for node in selectors.building_nodes().filter(in_contact()):
-        for digest in sorted(old & {entry.get("digest", "") for entry in node.environments}):
+        for digest in sorted(expired_digests & {entry.get("digest", "") for entry in node.environments}):
             command = messages.dump(EnvironmentRemoval(digest))
             builds.send("node.environment_remove", node_commands.queue_of(node.pool, node.name), command)
 
 
 def prune() -> int:
-    """Delete old builds, except the last of each version. Returns how many."""
+    """Delete old builds, except the latest ones of each version. Returns the number deleted."""
     before = timezone.now() - timedelta(days=settings.BERTH_ENVIRONMENT_KEEP_DAYS)
-    forgotten = 0
-    crowded = (
+    count = 0
+    versions = (
         EnvironmentBuild.objects.exclude(state__in=OPEN)
         .values("version_id")
         .annotate(count=Count("pk"))
         .filter(count__gt=MAX_BUILDS_KEPT)
     )
-    for row in crowded:
+    for row in versions:
         ended = EnvironmentBuild.objects.exclude(state__in=OPEN).filter(version=row["version_id"])
         recent_ids = list(ended.order_by("-created_at").values_list("pk", flat=True)[:MAX_BUILDS_KEPT])
-        forgotten += ended.exclude(pk__in=recent_ids).filter(ended_at__lt=before).delete()[0]
-    return forgotten
+        count += ended.exclude(pk__in=recent_ids).filter(ended_at__lt=before).delete()[0]
+    return count

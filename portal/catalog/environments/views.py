@@ -100,7 +100,7 @@ def detail(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def edit(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Change its fields, or create another version."""
+    """Change the environment's fields, or create another version."""
     environment = selectors.environment_by_slug(request.user, slug)
     policies.require_manage(request.user, environment.team)
     about_form, source = _forms(request, environment)
@@ -255,7 +255,7 @@ def cancel(request: SignedInRequest, slug: str, build_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Confirm, then delete it."""
+    """Ask for confirmation, then delete the environment."""
     environment = selectors.environment_by_slug(request.user, slug)
     policies.require_manage(request.user, environment.team)
     back = reverse("environments:detail", args=[slug])

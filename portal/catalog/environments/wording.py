@@ -22,19 +22,19 @@ def progress_text(state: str, percent: int | None) -> str:
 
 
 def _progress(params: Params) -> Params:
-    """Add `how`: such as “being built: 40 %”."""
+    """Add `how`: a state such as “is being built: 40 %”."""
     return {**params, "how": progress_text(params.get("state", ""), params.get("percent"))}
 
 
 def _source_line(params: Params) -> Params:
-    """Add `where` and `said`: the line of the source and of the log, if known."""
+    """Add `where` and `said`: the source line and the log line, if known."""
     line, log_line = params.get("source_line") or 0, str(params.get("log_line") or "")
     where = gettext(" in line %(line)d") % {"line": line} if line else ""
     return {**params, "where": where, "said": f": {log_line.rstrip('.')}." if log_line else "."}
 
 
 def _missing_package(params: Params) -> Params:
-    """Add `package`: the name that the resolver did not find; and `where`."""
+    """Add `package`, the name that the resolver did not find, and `where`."""
     tokens = str(params.get("log_line") or "").split()
     name = tokens[1] if len(tokens) > 1 and tokens[0] == "Because" else ""
     return {**_source_line(params), "package": f"“{name}”" if name else gettext("of that name")}
@@ -58,13 +58,13 @@ def _installing(params: Params) -> Params:
 
 
 def _not_installed(params: Params) -> Params:
-    """Add `reason`: the failure of its build."""
+    """Add `reason`: why the build failed."""
     reason = reason_of(params.get("failure") or {})
     return {**params, "reason": f" {message_of(reason)}" if reason is not None else ""}
 
 
 def _users(params: Params) -> Params:
-    """Add `who`: what uses it, counted, with the first five names of each kind."""
+    """Add `who`: the number of workspaces and templates, with the first five names of each."""
     parts = []
     for name, singular, plural in (
         ("workspaces", "%(count)d workspace", "%(count)d workspaces"),
@@ -79,7 +79,7 @@ def _users(params: Params) -> Params:
 
 
 def _conda_packages(params: Params) -> Params:
-    """Join `packages`; add `more`: how many are not named."""
+    """Join `packages`; add `more`: the number of packages that are not named."""
     more = gettext(" and %(count)d more") % {"count": params["more"]} if params.get("more") else ""
     return {**params, "packages": ", ".join(params.get("packages", ())), "more": more}
 

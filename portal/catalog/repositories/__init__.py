@@ -1,1 +1,1 @@
-"""Git repositories that workspaces clone: valid addresses, and dotfiles of users."""
+"""Git repositories that workspaces clone: URL validation, and dotfiles of users."""

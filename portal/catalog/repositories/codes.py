@@ -1,4 +1,4 @@
-"""Codes of addresses of repositories."""
+"""Error codes for repository URLs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RepositoryCode(StrEnum):
-    """Errors about addresses of Git repositories."""
+    """Errors about URLs of Git repositories."""
 
     URL_CHARACTERS = "git_url_characters"
     URL_CREDENTIALS = "git_url_credentials"

@@ -1,4 +1,4 @@
-"""Validates addresses of repositories, with reasons by form field."""
+"""Validates repository URLs, with reasons by form field."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class Source(TypedDict):
 
 
 def problems_of(url: str, ref: str = "", secret: str = "") -> dict[str, Reason]:
-    """Return the problems by field (`url`, `ref`). All fields empty is valid."""
+    """Return the problems by field (`url`, `ref`). An empty repository is valid."""
     problems: dict[str, Reason] = {}
     if not url and not (ref or secret):
         return problems
-    read = git_urls.parsed(url)
-    if isinstance(read, UrlProblem):
-        problems["url"] = Reason(_URL_CODES[read], {"most": MAX_URL})
+    url_parts = git_urls.parsed(url)
+    if isinstance(url_parts, UrlProblem):
+        problems["url"] = Reason(_URL_CODES[url_parts], {"most": MAX_URL})
     if git_urls.ref_problem(ref) is not None:
         problems["ref"] = Reason(RepositoryCode.REF_INVALID)
     return problems
 
 
 def folder_of(url: str) -> str:
-    """Return the folder name of a clone; empty for an invalid address."""
-    read = git_urls.parsed(url)
-    return "" if isinstance(read, UrlProblem) else read.folder
+    """Return the folder name of a clone; empty for an invalid URL."""
+    url_parts = git_urls.parsed(url)
+    return "" if isinstance(url_parts, UrlProblem) else url_parts.folder
 
 
 def host_of(url: str) -> str:
-    """Return the host of an address; empty for an invalid one."""
-    read = git_urls.parsed(url)
-    return "" if isinstance(read, UrlProblem) else read.host
+    """Return the host of a URL; empty for an invalid one."""
+    url_parts = git_urls.parsed(url)
+    return "" if isinstance(url_parts, UrlProblem) else url_parts.host

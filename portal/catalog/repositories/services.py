@@ -19,9 +19,9 @@ from portal.people.accounts.models import User
 def set_dotfiles(
     *, actor: User, url: str, ref: str = "", secret: str = "", expected: frozenset[str] = etags.ANY
 ) -> UserDotfiles | None:
-    """Set the dotfiles for the actor's new homes; an empty address removes them.
+    """Set the dotfiles for the actor's new homes; an empty URL removes them.
 
-    Raises `InvalidInput` for an invalid address or name, and `PreconditionFailed`.
+    Raises `InvalidInput` for an invalid URL or name, and `PreconditionFailed`.
     """
     url, ref, secret = url.strip(), ref.strip(), secret.strip()
     problems = problems_of(url, ref, secret)

@@ -1,4 +1,4 @@
-"""Texts of errors about addresses of repositories."""
+"""Texts of errors about repository URLs."""
 
 from __future__ import annotations
 

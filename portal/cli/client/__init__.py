@@ -45,7 +45,8 @@ class BerthClient:
     """The portal at `base_url`, as the user of `token`. Use it in a `with` statement, or close it.
 
     Every method of a resource raises `NotSignedIn` (invalid token), `Missing` (404), `RequestRejected` (any
-    other refusal, with the portal's message) or `Unreachable` (no answer, or one that is not from a portal).
+    other refusal, with the portal's message) or `Unreachable` (no response, or one that is not from a
+    portal).
     """
 
     def __init__(

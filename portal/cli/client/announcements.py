@@ -10,7 +10,7 @@ from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Announcements(Resource):
-    """Texts above every page."""
+    """Announcements above every page."""
 
     def list(self) -> Iterator[JsonObject]:
         """Yield current announcements; for operators and auditors also scheduled and ended ones."""

@@ -17,15 +17,15 @@ class Archives(Resource):
         return self._transport.get(_path(workspace_id, archive_id))
 
     def create(self, workspace_id: str, *, name: str = "") -> JsonObject:
-        """Create an archive. Its default name is the time."""
+        """Create an archive. The default name is the current time."""
         return self._transport.post(_path(workspace_id), drop_empty({"name": name}))
 
     def restore(self, workspace_id: str, archive_id: str) -> JsonObject:
-        """Replace the home with the archive. Everything in the home now is deleted."""
+        """Replace the home with the archive. Deletes everything that is in the home."""
         return self._transport.post(_path(workspace_id, archive_id, "restore"))
 
     def cancel(self, workspace_id: str, archive_id: str) -> None:
-        """Cancel the current operation on an archive. The home is not changed."""
+        """Cancel the current operation on an archive. The home stays unchanged."""
         self._transport.post_without_answer(_path(workspace_id, archive_id, "cancel"))
 
     def delete(self, workspace_id: str, archive_id: str) -> None:

@@ -12,5 +12,5 @@ class Budgets(Resource):
     """Monthly budgets of teams."""
 
     def list(self) -> Iterator[JsonObject]:
-        """Yield what teams may spend in a month, and have spent, in hundredths of `currency`."""
+        """Yield teams' budgets per month, and what they have spent, in hundredths of `currency`."""
         return self._transport.list("/budgets")

@@ -42,7 +42,7 @@ class Files(Resource):
         return str(self._transport.post(_path(workspace_id, "uploads"), file)["url"])
 
     def transfer(self, method: str, url: str, **options: Any) -> AbstractContextManager[httpx.Response]:
-        """Send a request to such a URL."""
+        """Send a request to a URL of `download_url` or `upload_url`."""
         return self._transport.transfer(method, url, **options)
 
 

@@ -9,7 +9,7 @@ from portal.cli.client.transport import JsonObject
 
 
 class Flavors(Resource):
-    """Sizes of workspaces."""
+    """Workspace sizes."""
 
     def list(self) -> Iterator[JsonObject]:
         return self._transport.list("/flavors")

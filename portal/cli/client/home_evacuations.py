@@ -9,7 +9,7 @@ from portal.cli.client.transport import JsonObject, path_of
 
 
 class HomeEvacuations(Resource):
-    """Moves of all homes of a node."""
+    """Moves of all home folders from one node to another."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
         """Yield moves that match the filters (`from_node`, `pool`, `state`), newest first."""

@@ -9,18 +9,18 @@ from portal.cli.client.transport import JsonObject, drop_empty, path_of
 
 
 class Maintenance(Resource):
-    """Maintenance of the site, or of a `pool`."""
+    """Maintenance of the site or of a `pool`."""
 
     def get(self, *, pool: str = "") -> JsonObject:
-        """Return maintenance in progress or planned. Raises `Missing` if there is none."""
+        """Return current or planned maintenance. Raises `Missing` without any."""
         return self._transport.get(_path(pool))
 
     def set(self, *, pool: str = "", **maintenance: Any) -> JsonObject:
-        """Set `reason`, `ends_at` and, optionally, `begins_at`."""
+        """Set maintenance with `reason`, `ends_at` and, optionally, `begins_at`."""
         return self._transport.put(_path(pool), drop_empty(maintenance))
 
     def end(self, *, pool: str = "") -> None:
-        """End maintenance, or cancel it if it is planned. Raises `Missing` if there is none."""
+        """End current or cancel planned maintenance. Raises `Missing` without any."""
         self._transport.delete(_path(pool))
 
 

@@ -16,7 +16,7 @@ class Nodes(Resource):
         return self._transport.list("/nodes", filters)
 
     def homes(self, node_id: str) -> JsonObject:
-        """Return how many homes are on a node, how many can be moved, and to where."""
+        """Return the number of homes on a node, the number that can be moved, and their possible targets."""
         return self._transport.get(path_of("nodes", node_id, "homes"))
 
     def move_homes(self, node_id: str, *, to: str) -> JsonObject:

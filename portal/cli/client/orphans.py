@@ -19,5 +19,5 @@ class Orphans(Resource):
         return self._transport.get(path_of("orphans", orphan_id))
 
     def delete(self, orphan_id: str, *, confirm: str = "") -> JsonObject:
-        """Ask its node to delete an orphan. For a home folder, `confirm` is its name."""
+        """Ask its node to delete an orphan. For a home folder, `confirm` has to be its name."""
         return self._transport.post(path_of("orphans", orphan_id, "delete"), drop_empty({"confirm": confirm}))

@@ -14,11 +14,11 @@ class Packages(Resource):
         return self._transport.get(path_of("workspaces", workspace_id, "packages"))
 
     def reset(self, workspace_id: str) -> JsonObject:
-        """Remove the packages at the next start."""
+        """Schedule the removal of the packages at the next start."""
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset"))
 
     def cancel_reset(self, workspace_id: str) -> JsonObject:
-        """Cancel the removal at the next start."""
+        """Cancel the scheduled removal."""
         return self._transport.post(path_of("workspaces", workspace_id, "packages", "reset", "cancel"))
 
     def save(self, workspace_id: str, *, name: str, everybody: bool = False) -> JsonObject:

@@ -56,7 +56,7 @@ def not_a_portal_error(base_url: str, response: httpx.Response) -> Unreachable:
 
 
 def _sentence(problem: Mapping[str, Any]) -> str:
-    """Return the problem's message, followed by the messages of each field."""
+    """Return the problem's message, followed by its field messages."""
     parts = [str(problem.get("detail") or problem.get("title") or "The portal denied the request.")]
     errors = problem.get("errors")
     if isinstance(errors, dict):

@@ -1,4 +1,4 @@
-"""The base class of all resources."""
+"""The base class of all REST resources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from portal.cli.client.transport import Transport
 
 
 class Resource:
-    """The operations of one resource of the REST API."""
+    """Base of a REST resource's operations."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

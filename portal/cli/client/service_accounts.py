@@ -34,7 +34,7 @@ class ServiceAccounts(Resource):
         return self._transport.post(_path(team, username, "tokens"), drop_empty(token))
 
     def trust_rules(self, team: str, username: str) -> Iterator[JsonObject]:
-        """Yield the rules that exchange tokens of pipelines for tokens of a service account."""
+        """Yield the rules that exchange pipelines' tokens for tokens of a service account."""
         return self._transport.list(_path(team, username, "trust-rules"))
 
     def create_trust_rule(self, team: str, username: str, **rule: Any) -> JsonObject:

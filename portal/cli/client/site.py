@@ -14,7 +14,7 @@ class Site(Resource):
         return self._transport.get("/site")
 
     def plan(self, text: str, *, prune: bool) -> JsonObject:
-        """Return what applying a site file would change: `same`, and the `steps`."""
+        """Return whether the site already matches a site file (`same`), and the `steps` to apply it."""
         return self._transport.post("/site/plan", {"yaml": text, "prune": prune})
 
     def apply(self, text: str, *, prune: bool) -> JsonObject:

@@ -22,7 +22,7 @@ class Teams(Resource):
         return self._transport.list(path_of("teams", slug, "members"))
 
     def contents(self, slug: str) -> JsonObject:
-        """Return the numbers of what the team has, which its deletion would end."""
+        """Return the counts of what the deletion of the team would delete."""
         return self._transport.get(path_of("teams", slug, "contents"))
 
     def create(self, slug: str, *, name: str = "", owner: str = "") -> JsonObject:
@@ -43,5 +43,5 @@ class Teams(Resource):
         return self._transport.post(path_of("teams", slug, "restore"))
 
     def delete(self, slug: str, *, homes: bool = False) -> None:
-        """Start the deletion of an archived team, with `homes` also of its home folders."""
+        """Start the deletion of an archived team. With `homes`, also delete its home folders."""
         self._transport.delete(path_of("teams", slug), {"homes": "delete"} if homes else None)

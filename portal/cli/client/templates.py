@@ -9,7 +9,7 @@ from portal.cli.client.transport import JsonObject
 
 
 class Templates(Resource):
-    """Templates of workspaces."""
+    """Workspace templates."""
 
     def list(self) -> Iterator[JsonObject]:
         return self._transport.list("/templates")

@@ -10,7 +10,10 @@ class Tokens(Resource):
     """API tokens."""
 
     def rotate(self, token_id: str, *, overlap_hours: int) -> JsonObject:
-        """Create a successor; this token expires after the overlap. Only this response has the new secret."""
+        """Create a successor of a token, which expires after the overlap.
+
+        Only this response has the new secret.
+        """
         return self._transport.post(path_of("tokens", token_id, "rotate"), {"overlap_hours": overlap_hours})
 
     def renew(self) -> JsonObject:

@@ -1,6 +1,6 @@
 """Requests to the REST API: authentication, retries, pagination, event streams, and errors.
 
-Knows no resource by name.
+Independent of resources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from portal.cli.errors import RequestRejected, Unreachable
 from portal.cli.loopback import Connection, LoopbackTransport
 
 API = "/api/v1"
-# Keep-alive comments come every 10 seconds. Three missed ones mean that the connection is dead.
+# The portal sends keep-alive comments every 10 seconds. After three missed ones, the connection is dead.
 STREAM_SILENCE_S = 35.0
 JsonObject = dict[str, Any]
 JsonList = list[dict[str, Any]]
@@ -61,7 +61,7 @@ class Transport:
         return self._request("GET", path, headers={"Accept": "text/plain"}).text
 
     def get_array(self, path: str) -> JsonList:
-        """Return the rows of a response without pages."""
+        """Return the rows of a response that has no pages."""
         response = self._request("GET", path)
         body = _json_of(response)
         if not isinstance(body, list):
@@ -69,7 +69,7 @@ class Transport:
         return body
 
     def list(self, path: str, filters: Mapping[str, Any] | None = None) -> Iterator[JsonObject]:
-        """Yield the rows of all pages. Filters without a value are left out."""
+        """Yield the rows of all pages. Drops filters without a value."""
         page = self.get(path, drop_empty(filters or {}))
         while True:
             yield from page["results"]
@@ -96,7 +96,7 @@ class Transport:
         return self._object("POST", path, json=body, headers=headers)
 
     def post_without_answer(self, path: str, body: Mapping[str, Any] | None = None) -> None:
-        """POST that returns no object."""
+        """POST without an object in the response."""
         self._request("POST", path, json=body)
 
     def put(self, path: str, body: Mapping[str, Any]) -> JsonObject:
@@ -203,12 +203,12 @@ class Transport:
 
 
 def path_of(*segments: object) -> str:
-    """Return the path of these segments. Each is quoted, so that an id cannot lead to another resource."""
+    """Return the path of these segments, each quoted, so that an id cannot lead to another resource."""
     return "".join(f"/{quote(str(segment), safe='')}" for segment in segments)
 
 
 def drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are set."""
+    """Return the mapping without empty values."""
     return {key: value for key, value in values.items() if value}
 
 

@@ -21,7 +21,10 @@ class Users(Resource):
         return self._transport.list("/users", filters)
 
     def invite(self, **account: Any) -> JsonObject:
-        """Create an account: `username`; optional are `email`, `teams`, `roles`. Returns its link too."""
+        """Create an account from `username`; optional are `email`, `teams`, `roles`.
+
+        The response includes the invitation link.
+        """
         return self._transport.post("/users", drop_empty(account))
 
     def deactivate(self, username: str, *, note: str = "") -> JsonObject:
@@ -32,7 +35,7 @@ class Users(Resource):
         return self._transport.post(path_of("users", username, "reactivate"))
 
     def delete(self, username: str, *, workspaces: bool = False, homes: bool = False) -> None:
-        """Delete an account permanently, with `workspaces` and `homes` also what belongs to it."""
+        """Delete an account permanently. `workspaces` and `homes` delete its workspaces and homes as well."""
         selected = {"workspaces": workspaces, "homes": homes}
         params = {name: "delete" for name, is_selected in selected.items() if is_selected}
         self._transport.delete(path_of("users", username), params)

@@ -12,11 +12,11 @@ from portal.cli.client.transport import JsonObject, drop_empty, path_of
 from portal.cli.loopback import Connection
 
 PATHS = {"cancel_move": ("move", "cancel")}
-"""Paths of acts on many workspaces, where they are not the name of the act."""
+"""Paths of acts on many workspaces, if they differ from the act's name."""
 
 
 class Workspaces(Resource):
-    """Workspaces, their events and output, and connections to them."""
+    """Workspaces, their events and output, and connections to their origins."""
 
     def list(self, **filters: str) -> Iterator[JsonObject]:
         """Yield workspaces visible to the user that match the filters (`state`, `team`, `owner`, `name`,
@@ -58,11 +58,10 @@ class Workspaces(Resource):
         return self._transport.post(_path(workspace_id, "resize"), {"flavor": flavor})
 
     def preview_act(self, workspaces: Sequence[str], *, act: str, **terms: Any) -> JsonObject:
-        """Return what an act would do to each workspace, as `results`.
+        """Return the effect of an act on each workspace, as `results`.
 
-        Acts are `stop`, `extend`, `message`, `move` and `cancel_move`.
-
-        `terms` are the `hours` of an extension and the `node` of a move.
+        Acts are `stop`, `extend`, `message`, `move` and `cancel_move`. `terms` are the `hours` of an
+        extension and the `node` of a move.
         """
         body = {"workspaces": list(workspaces), "act": act, **drop_empty(terms)}
         return self._transport.post("/workspaces/preview", body)
@@ -70,7 +69,7 @@ class Workspaces(Resource):
     def act_on_many(
         self, workspaces: Sequence[str], *, act: str, idempotency_key: str = "", **terms: Any
     ) -> JsonObject:
-        """Do an act to each workspace and return `results`, in this order.
+        """Perform an act on each workspace and return `results`, in this order.
 
         `terms` are the `hours` of an extension, the `text` of a message, `node` and `reason` of a move.
         """
@@ -79,7 +78,7 @@ class Workspaces(Resource):
         return self._transport.post_once(path, body, idempotency_key=idempotency_key)
 
     def cancel_move(self, workspace_id: str) -> JsonObject:
-        """Cancel the move of a workspace that has not begun. Idempotent."""
+        """Cancel a workspace's move that has not begun. Idempotent."""
         return self._transport.post(_path(workspace_id, "move", "cancel"))
 
     def release_gpu(self, workspace_id: str) -> JsonObject:
@@ -91,24 +90,24 @@ class Workspaces(Resource):
         return self._transport.post(_path(workspace_id, "attach-gpu"))
 
     def efficiency(self, workspace_id: str) -> JsonObject:
-        """Return the shares of its GPU time that were `used` and `measured`, and an optional `hint`."""
+        """Return the `used` and `measured` shares of a workspace's GPU time, and an optional `hint`."""
         return self._transport.get(_path(workspace_id, "efficiency"))
 
     def usage(self, workspace_id: str, *, span: str = "day") -> JsonObject:
-        """Return its measured use of CPU, memory and GPUs: `points`, one per `step_s` seconds, and `limits`.
+        """Return a workspace's CPU, memory and GPU usage: `points`, one per `step_s` seconds, and `limits`.
 
         `span` is `hour`, `day`, `week` or `all`.
         """
         return self._transport.get(_path(workspace_id, "usage"), {"span": span})
 
     def logs(self, workspace_id: str, *, tail: int = 200) -> str:
-        """Return the last `tail` lines of its app's output."""
+        """Return the last `tail` lines of the app's output."""
         return str(self._transport.get(_path(workspace_id, "logs"), {"tail": tail})["text"])
 
     def stream_logs(self, workspace_id: str, *, after: int = 0, tail: int = 200) -> Iterator[JsonObject]:
-        """Yield its app's output as it arrives: first the last `tail` lines, or what follows message `after`.
+        """Yield the app's output as it arrives: first the last `tail` lines, or all after message `after`.
 
-        `text` continues that of the previous message. After a message with `over` there is no more output.
+        The `text` of a message continues that of the previous one. A message with `over` is the last one.
         Ends when the portal ends the stream: call it again with the `id` of the last message.
         """
         return self._transport.stream(
@@ -116,7 +115,7 @@ class Workspaces(Resource):
         )
 
     def events(self, workspace_id: str) -> Iterator[JsonObject]:
-        """Yield its events, oldest first."""
+        """Yield the workspace's events, oldest first."""
         return self._transport.list(_path(workspace_id, "events"))
 
     def stream_events(
@@ -132,11 +131,11 @@ class Workspaces(Resource):
         )
 
     def connect(self, workspace: Mapping[str, Any]) -> Connection:
-        """Connect to its origin, for HTTP and WebSockets. The token needs the scope `workspaces:connect`."""
+        """Connect to a workspace's origin by HTTP and WebSockets. Requires the scope `workspaces:connect`."""
         return self._transport.connect(workspace["url"])
 
     def http_client(self, workspace_id: str) -> httpx.Client:
-        """Return an authenticated HTTP client for its origin. The caller closes it.
+        """Return an authenticated HTTP client for a workspace's origin. The caller closes it.
 
         Names below `localhost`, which Python does not resolve, are sent as Host header.
         """

@@ -18,7 +18,7 @@ SCOPES = {"GET": Scope.NOTIFICATIONS_READ, "*": Scope.NOTIFICATIONS_WRITE}
 
 
 class NotificationSerializer(serializers.ModelSerializer[Notification]):
-    """A notice to you. `url` is the portal path of the suggested next action, or empty."""
+    """A notice to you. `url` is the portal path of the next action, or empty."""
 
     class Meta:
         model = Notification

@@ -191,7 +191,7 @@ def _run(sink: Sink) -> int:
 def _send_all(sink: Sink, until: datetime) -> int:
     """Send batches while this worker holds the row, for up to `ROUND_S` seconds.
 
-    Returns the number of entries.
+    Returns the number of entries sent.
     """
     ends, count = time.monotonic() + ROUND_S, 0
     streams = AuditStream.objects.filter(name=sink.name, busy_until=until)

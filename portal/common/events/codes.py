@@ -1,4 +1,4 @@
-"""Codes of event streams and notices."""
+"""Error codes for event streams and notices."""
 
 from __future__ import annotations
 

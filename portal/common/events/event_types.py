@@ -17,7 +17,7 @@ from portal.common.events.kinds import AuditKind as K
 
 
 class Audience(IntEnum):
-    """Who may subscribe to a type. A higher level includes the lower ones."""
+    """Users who may subscribe to a type. A higher level includes the lower ones."""
 
     TEAM = 1
     OPERATORS = 2

@@ -1,8 +1,8 @@
 """Reads the audit log from a cursor, in order and without missing an entry.
 
-On PostgreSQL, ids are assigned at insert but become visible at commit, so an entry may appear before visible
-ones. The reader stops at a gap until every transaction that could fill it has ended; a rollback leaves the
-gap for good. On SQLite writers are serialized and such gaps do not occur.
+On PostgreSQL, ids are assigned at insert but become visible at commit, so an entry may appear with a lower id
+than visible ones. The reader stops at a gap until every transaction that could fill it has ended; a rollback
+leaves the gap for good. On SQLite, writers are serialized and such gaps do not occur.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def entries_after(cursor: Cursor, *, limit: int) -> list[Event]:
     if _first_gap(ids, cursor) is None:
         return rows
     if _settles_gap(cursor, ids[-1]):
-        # Entries that appeared in the gap meanwhile are not in the rows read above.
+        # The rows read above lack entries that have appeared in the gap meanwhile.
         rows = _rows(cursor, limit)
     return rows[: _first_gap([row.pk for row in rows], cursor)]
 
 
 def advance(position: Position) -> int:
-    """Move `position` past all entries that nothing can precede any more. Returns the id of the last one."""
+    """Move `position` past all entries that no new entry can precede. Returns the last one's id."""
     newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     if newest < position.last_id:
         # The database was replaced, for example restored from a backup.
@@ -92,7 +92,7 @@ def _rows(cursor: Cursor, limit: int) -> list[Event]:
 
 
 def _first_gap(ids: list[int], cursor: Cursor | Position) -> int | None:
-    """Return the index of the first id that an entry may still precede, or None."""
+    """Return the index of the first id that a new entry could still precede, or None."""
     expected = cursor.last_id + 1
     for place, key in enumerate(ids):
         if key != expected and key - 1 > cursor.settled_id:
@@ -112,8 +112,8 @@ def _settle(cursor: Cursor | Position) -> bool:
     """Settle the horizon if no transaction that began before it is open. Returns whether it is settled."""
     if cursor.horizon_at is None:
         return False
-    over = cursor.horizon_at < timezone.now() - SETTLED
-    if connection.vendor == "postgresql" and not over and _has_writer_since(cursor.horizon_at):
+    has_timed_out = cursor.horizon_at < timezone.now() - SETTLED
+    if connection.vendor == "postgresql" and not has_timed_out and _has_writer_since(cursor.horizon_at):
         return False
     cursor.settled_id = max(cursor.settled_id, cursor.horizon_id)
     cursor.horizon_id, cursor.horizon_at = 0, None

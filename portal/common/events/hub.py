@@ -1,7 +1,7 @@
-"""One Redis subscription per event loop, shared by all streams of the loop.
+"""One Redis subscription per event loop, shared by all its streams.
 
-A hint only says that something may have changed on a channel. Hints to a busy reader are merged, so a slow
-reader uses no memory and queries the database once for all of them.
+A hint only says that something may have changed on a channel. The hub merges hints to a busy reader, so a
+slow reader uses no memory and queries the database once for all of them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Subscription:
 
     def __init__(self, hub: EventHub, channels: tuple[str, ...]) -> None:
         self.channels = channels
-        self._heard: set[str] = set()
+        self._changed_channels: set[str] = set()
         self._hub = hub
         self._hint = asyncio.Event()
 
     @property
     def connected(self) -> bool:
-        """Whether hints arrive. If not, the reader has to poll."""
+        """Whether hints arrive. Otherwise, the reader has to poll."""
         return self._hub.connected
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for a hint since the last call. Returns False after `timeout_s` seconds without one."""
+        """Wait for a hint since the last call. Returns False after `timeout_s` seconds without a hint."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._hint.wait()
@@ -53,17 +53,17 @@ class Subscription:
         return True
 
     def wake(self, channel: str = "") -> None:
-        """Wake the reader: a message on `channel`, or messages that may have been missed."""
-        self._heard.add(channel)
+        """Wake the reader for a message on `channel`, or, if empty, for messages that it may have missed."""
+        self._changed_channels.add(channel)
         self._hint.set()
 
-    def take_heard(self) -> set[str]:
+    def take_channels(self) -> set[str]:
         """Return the channels with a message since the last call.
 
         An empty name means that messages of any channel may have been missed.
         """
-        heard, self._heard = self._heard, set()
-        return heard
+        channels, self._changed_channels = self._changed_channels, set()
+        return channels
 
     def __enter__(self) -> Subscription:
         return self
@@ -148,7 +148,7 @@ class EventHub:
             listening.cancel()
 
     async def _follow(self, pubsub: PubSub) -> None:
-        """Keep the Redis subscriptions equal to the channels with readers. Returns when none is left."""
+        """Keep the Redis subscriptions equal to the channels with readers. Returns without any readers."""
         present: set[str] = set()
         while self._readers:
             self._channels_changed.clear()

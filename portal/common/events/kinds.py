@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class AuditKind(StrEnum):
-    """Kind of an entry: `<subject>.<what happened>`. Values are stored and sent, so they never change."""
+    """Kind of an entry: `<subject>.<event>`. Values are stored and sent, so they never change."""
 
     # Signing in and out. The account is the entry's target.
     SESSION_SIGNED_IN = "session.signed_in"
@@ -295,7 +295,7 @@ class AuditKind(StrEnum):
     RESERVATION_ENDED = "reservation.ended"
     RESERVATION_MISSED = "reservation.missed"
 
-    # Workspaces: requests of people, triggers of the lifecycle, and the queue.
+    # Workspaces: requests by users, lifecycle triggers, and the queue.
     WORKSPACE_REQUESTED = "workspace.requested"
     WORKSPACE_STOP_REQUESTED = "workspace.stop_asked"
     WORKSPACE_DELETE_REQUESTED = "workspace.delete_asked"

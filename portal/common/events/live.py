@@ -23,7 +23,7 @@ MEASURED_CHANNEL = "berth:ev:measured"
 
 
 class Hint(IntFlag):
-    """What may be new: something on the channel of a stream, or measurements of running workspaces."""
+    """A hint at changes: on a stream's channel, or new measurements of running workspaces."""
 
     CHANGED = 1
     MEASURED = 2
@@ -77,12 +77,12 @@ def publish_feed() -> None:
     try:
         connection().publish(FEED_CHANNEL, "entry")
     except redis.RedisError as error:
-        # No warning: the first entries of a site are written before Redis runs.
+        # No warning: a new site writes its first entries before Redis runs.
         log.debug("could not send live hint: %s", error)
 
 
 def publish_measured() -> None:
-    """Notify open pages that running workspaces have new measurements: one message for all."""
+    """Notify open pages of new measurements, with one message for all running workspaces."""
     try:
         connection().publish(MEASURED_CHANNEL, "measured")
     except redis.RedisError as error:
@@ -142,18 +142,18 @@ async def hints(
     """Yield `CHANGED` when something may have changed, and `NO_HINT` after `every_s` seconds without it.
 
     Ends at a message on the channel `ends_with`. With `measured`, also yields `MEASURED`. The first item is
-    `CHANGED`. Without Redis every item is, one every `POLL_S` seconds, so that the caller polls the database.
-    All readers of an event loop share one connection. Call `aclose` to unsubscribe immediately.
+    `CHANGED`. Without Redis, every item is `CHANGED`, one every `POLL_S` seconds, so that the caller polls
+    the database. All readers of an event loop share one connection. Call `aclose` to unsubscribe immediately.
     """
     channels = [channel, *([ends_with] if ends_with else ()), *([MEASURED_CHANNEL] if measured else ())]
     with hub.current(settings.BERTH_REDIS_URL).subscribe(*channels) as subscription:
         yield Hint.CHANGED
         while True:
             await subscription.wait(every_s if subscription.connected else POLL_S)
-            heard = subscription.take_heard()
-            if ends_with and ends_with in heard:
+            changed_channels = subscription.take_channels()
+            if ends_with and ends_with in changed_channels:
                 return
-            hint = Hint.MEASURED if MEASURED_CHANNEL in heard else NO_HINT
-            if heard - {MEASURED_CHANNEL} or not subscription.connected:
+            hint = Hint.MEASURED if MEASURED_CHANNEL in changed_channels else NO_HINT
+            if changed_channels - {MEASURED_CHANNEL} or not subscription.connected:
                 hint |= Hint.CHANGED
             yield hint

@@ -51,10 +51,10 @@ def send_due() -> int:
                 _failed(row, error)
             except (SMTPException, OSError) as error:
                 _failed(row, error)
-                # The server is unavailable. The rest stays due for the next round.
+                # The server is unavailable. The other e-mails stay due for the next round.
                 break
             except Exception as error:
-                # A message that cannot be built must not block the others.
+                # A message with an error must not block the others.
                 _failed(row, error)
             else:
                 _finish(row)

@@ -72,7 +72,7 @@ class Event(models.Model):
 
 
 class TargetKind(models.TextChoices):
-    """What an entry may be about, besides its workspace, team and pool."""
+    """Kinds of objects that an entry may be about, besides its workspace, team and pool."""
 
     DEVICE = "device", "Device"
     NODE = "node", "Node"
@@ -150,7 +150,7 @@ class Notification(models.Model):
 
 
 class Cursor(models.Model):
-    """Position of a reader of the audit log, in id order. Moved by `portal.common.events.feed`.
+    """A reader's position in the audit log, in id order. `portal.common.events.feed` moves it.
 
     Entries up to `last_id` have been read. No entry with an id up to `settled_id` can appear any more.
     `horizon_id` was the newest id at `horizon_at`; it is settled once all transactions from then have ended.

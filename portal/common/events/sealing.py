@@ -61,10 +61,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerificationResult:
     """Result of verifying all seals. `head` is the digest of the newest seal, or empty.
 
-    `entries` counts existing entries covered by seals, `open_entries` those not sealed yet.
+    `entries` counts existing entries covered by seals; `open_entries` counts entries not sealed yet.
     """
 
     seals: int
@@ -76,7 +76,7 @@ class Verified:
 
 @transaction.atomic
 def seal_entries(*, now: datetime | None = None) -> int:
-    """Seal settled entries, with at most one seal. Returns the number of entries sealed."""
+    """Create at most one seal over settled entries. Returns the number of entries in it."""
     now = now or timezone.now()
     last = AuditSeal.objects.select_for_update().first()
     begin = last.last_id + 1 if last else 1
@@ -95,20 +95,20 @@ def seal_entries(*, now: datetime | None = None) -> int:
     )
     audit_seal.entries_digest = _digest_of(begin, ids[-1])[0]
     audit_seal.digest = _seal_digest(audit_seal, last.digest if last else "", settings.SECRET_KEY)
-    # The number is unique: of two concurrent workers one fails here, so nothing is sealed twice.
+    # The number is unique: one of two concurrent workers fails here, so nothing is sealed twice.
     audit_seal.save(force_insert=True)
     return len(ids)
 
 
 @transaction.atomic
 def prune(*, now: datetime | None = None) -> int:
-    """Delete sealed entries older than `BERTH_AUDIT_KEEP_DAYS`. Returns the number deleted."""
+    """Delete the entries of the oldest seal older than `BERTH_AUDIT_KEEP_DAYS`. Returns their number."""
     days = settings.BERTH_AUDIT_KEEP_DAYS
     if not days:
         return 0
     now = now or timezone.now()
-    over = AuditSeal.objects.filter(pruned_at=None, newest_at__lt=now - timedelta(days=days))
-    oldest = over.order_by("number").first()
+    expired_seals = AuditSeal.objects.filter(pruned_at=None, newest_at__lt=now - timedelta(days=days))
+    oldest = expired_seals.order_by("number").first()
     if oldest is None:
         return 0
     entries = Event.objects.filter(pk__gte=oldest.first_id, pk__lte=oldest.last_id)
@@ -118,7 +118,7 @@ def prune(*, now: datetime | None = None) -> int:
     return count
 
 
-def verify() -> Verified:
+def verify() -> VerificationResult:
     """Verify all entries against their seals, and each seal against the previous one."""
     findings: list[Finding] = []
     seals, entries, last_id, head = 0, 0, 0, ""
@@ -142,7 +142,7 @@ def verify() -> Verified:
             audit_seal.digest,
         )
     still_open = Event.objects.filter(pk__gt=last_id).count()
-    return Verified(seals, entries, still_open, head, tuple(findings))
+    return VerificationResult(seals, entries, still_open, head, tuple(findings))
 
 
 def _flaw_of(audit_seal: AuditSeal, digest: str, count: int) -> Flaw | None:
@@ -155,7 +155,7 @@ def _flaw_of(audit_seal: AuditSeal, digest: str, count: int) -> Flaw | None:
 
 
 def _is_genuine(audit_seal: AuditSeal, before: str) -> bool:
-    """Return whether the seal was made with a secret key of this portal, on top of the digest `before`."""
+    """Return whether a secret key of this portal made the seal, after the digest `before`."""
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     return any(hmac.compare_digest(audit_seal.digest, _seal_digest(audit_seal, before, key)) for key in keys)
 

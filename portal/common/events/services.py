@@ -45,7 +45,7 @@ class Target(NamedTuple):
     key: str
 
 
-# An identical notice within this time is a duplicate.
+# A notice identical to one within this time is a duplicate.
 SAME_NOTICE = timedelta(seconds=5)
 
 
@@ -64,8 +64,8 @@ def record(
 ) -> Event:
     """Write one audit log entry. `message` follows the actor's name: “ada” + “asked for a workspace”.
 
-    The cause is either `reason`, as text, or `cause`, a `Reason` as JSON. `targets` are the devices, nodes
-    and requests whose pages show the entry.
+    The cause is either `reason`, as text, or `cause`, a `Reason` as JSON. Pages of the devices, nodes and
+    requests in `targets` show the entry.
     """
     kind = AuditKind(kind)
     event = Event.objects.create(
@@ -147,9 +147,8 @@ def notify(
     """Write one notice for each user, except for users who have just received the same. Returns the notices.
 
     With `fold`, a user with an unread notice of this kind younger than `fold` gets no new one; its `repeats`
-    is incremented. A node failure that affects many workspaces is one notice, one e-mail and one message.
-
-    Runs in the caller's transaction. `url` is the portal path of the suggested next action. An e-mail follows
+    is incremented. So a node failure that affects many workspaces causes one notice, one e-mail and one
+    message. Runs in the caller's transaction. `url` is the portal path of the next action. An e-mail follows
     if mail is configured and the user has an address and wants e-mail.
     """
     recipients = {user.pk: user for user in users if user.is_active}
@@ -228,7 +227,7 @@ def notify_each(*, kind: str, notes: Sequence[Note]) -> list[Notification]:
 def _fold_unread(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
     """Increment `repeats` of each user's youngest unread notice of this kind.
 
-    Returns the users who have one.
+    Returns the users with such a notice.
     """
     repeated = dict(
         Notification.objects.filter(user__in=users, kind=kind, read_at=None, at__gte=since)
@@ -247,7 +246,7 @@ def refresh_pages(users: Iterable[User]) -> None:
 
 
 def mark_read(*, actor: User, notification_id: int | None = None) -> int:
-    """Mark one of the actor's notices as read, or all. Returns how many were unread."""
+    """Mark one of the actor's notices as read, or all. Returns the number of notices marked."""
     unread = Notification.objects.filter(user=actor, read_at=None)
     if notification_id is not None:
         unread = unread.filter(pk=notification_id)

@@ -47,7 +47,7 @@ class TooManyStreams(TooMany):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Result of one read: rows as the API shows them.
+    """Result of one read. `events` are rows as the API shows them.
 
     `over` ends the stream; `more` means that further rows are available now.
     """
@@ -63,19 +63,19 @@ ReadEvents = Callable[[int], Batch]
 
 @dataclass(frozen=True, slots=True)
 class _StreamStep:
-    """What a stream sends next. `more` requests another turn immediately; `over` ends the stream."""
+    """The next messages of a stream. `more` requests another turn immediately; `over` ends the stream."""
 
     messages: list[bytes] = field(default_factory=list)
     more: bool = False
     over: bool = False
 
 
-# Called with what may be new since the last turn.
+# Called with a hint at the changes since the last turn.
 _Source = Callable[[live.Hint], Awaitable[_StreamStep]]
 
 
 class EventStreamRenderer(BaseRenderer):
-    """Allows clients to request the stream by `Accept`. Problems are still rendered as JSON."""
+    """Lets clients request the stream by `Accept`. Problems are still rendered as JSON."""
 
     media_type = MEDIA_TYPE
     format = "sse"
@@ -121,9 +121,9 @@ def response(
 
 
 def changes(channel: str, *, user_id: UUID, measured: bool = False) -> StreamingHttpResponse:
-    """Return a stream of `changed` events, which tell a page to reload. Raises `TooManyStreams`.
+    """Return a stream of `changed` events, which make a page reload. Raises `TooManyStreams`.
 
-    With `measured`, also of `measured` events: running workspaces have new measurements.
+    With `measured`, the stream also has `measured` events: running workspaces have new measurements.
     """
     return _response(channel, _named_turn, user_id, measured=measured)
 
@@ -148,8 +148,8 @@ _open_streams_lock = threading.Lock()
 
 
 @contextmanager
-def _counted(user_id: UUID) -> Iterator[None]:
-    """Count a stream while it is read.
+def _count_stream(user_id: UUID) -> Iterator[None]:
+    """Count a stream as open within the block.
 
     Streams that start at the same moment may exceed the limit slightly.
     """
@@ -169,9 +169,9 @@ async def _named_turn(hint: live.Hint) -> _StreamStep:
 
 
 class _Rows:
-    """Reads rows after the last one.
+    """Reads the rows after the last one.
 
-    Also reads without a hint, which may be lost, and to recheck permissions.
+    Each turn reads even without a hint, because hints may be lost and permissions may change.
     """
 
     def __init__(
@@ -210,13 +210,13 @@ async def release_request_resources() -> None:
     """Release the resources of the request that a long response does not need.
 
     Django's ASGI handler keeps a thread per request until the response ends, and the thread keeps its
-    database connection. A hundred open pages would exhaust PostgreSQL's connections.
+    database connection. A hundred open pages would use up PostgreSQL's connections.
     """
     await sync_to_async(_close_connections)()
     context = SyncToAsync.thread_sensitive_context.get(None)
     executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
     if executor is not None:
-        # A new executor is created if the request needs one again, as at its end.
+        # The request gets a new executor if it needs one again, as at its end.
         executor.shutdown(wait=False)
 
 
@@ -227,7 +227,7 @@ async def _stream_bytes(
     await release_request_resources()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
     # A disconnect ends this generator. The subscription must end with it, not at garbage collection.
-    with _counted(user_id):
+    with _count_stream(user_id):
         # Sent immediately, so that proxies and clients see an open stream.
         yield _PRELUDE
         async with aclosing(hints_until(ends_with=live.account_channel(user_id))) as hints:

@@ -89,7 +89,7 @@ def _context() -> ssl.SSLContext:
 def _finish_tls(secured: ssl.SSLSocket) -> None:
     """Send close_notify and wait for the server's.
 
-    A server that only closes the connection is accepted, too.
+    Also accepts a server that only closes the connection.
     """
     try:
         secured.unwrap()

@@ -1,4 +1,4 @@
-"""Texts of the refusals about event streams and notices."""
+"""Texts of errors about event streams and notices."""
 
 from __future__ import annotations
 

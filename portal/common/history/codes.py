@@ -1,4 +1,4 @@
-"""Codes of the revision history."""
+"""Error codes for the revision history."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class SubjectKind(models.TextChoices):
-    """Kind of object that a revision belongs to."""
+    """Kind of object with revisions."""
 
     TEMPLATE = "template", _("Template")
     FLAVOR = "flavor", _("Flavor")

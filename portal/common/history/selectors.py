@@ -18,7 +18,7 @@ from portal.common.reasons.reason import Reason
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that differs between two documents. None stands for a missing value."""
+    """A field that differs between two documents. None means that the value is missing."""
 
     field: str
     before: Any

@@ -1,4 +1,4 @@
-"""Writes revisions. Callers check permissions and write the audit log."""
+"""Writes revisions. Callers check permissions and write audit log entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy of addresses that user-supplied URLs may connect to. Independent of Django.
+"""Policy on addresses that user-supplied URLs may connect to. Independent of Django.
 
 A name is resolved once, and the connection uses the checked address. This prevents DNS rebinding.
 """
@@ -23,7 +23,7 @@ class Refusal(StrEnum):
     """Why a connection is refused."""
 
     INTERNAL = "internal"
-    """The name resolves to an internal address or not at all. Not distinguished, to avoid probing."""
+    """The name resolves to an internal address or not at all. One code for both prevents probing."""
     PLAIN = "plain"
     """No TLS, to an address outside of the networks that the site allows."""
 
@@ -38,7 +38,7 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """What may be reached besides the public internet. `allowed` has networks such as `10.1.0.0/16`."""
+    """Reachable addresses besides the public internet. `allowed` has networks such as `10.1.0.0/16`."""
 
     allowed: tuple[Network, ...] = ()
 
@@ -51,15 +51,15 @@ class AddressPolicy:
         """Return whether the address is in an allowed network."""
         return any(
             meaning.version == network.version and meaning in network
-            for meaning in _meanings(address)[-1:]
+            for meaning in _embedded_addresses(address)[-1:]
             for network in self.allowed
         )
 
     def check(self, address: Address, *, plain: bool = False) -> None:
-        """Raise `AddressRefused` if connecting is forbidden. `plain` means without TLS."""
+        """Raise `AddressRefused` if the connection is forbidden. `plain` means without TLS."""
         if self.is_allowed(address):
             return
-        if any(_is_internal(meaning) for meaning in _meanings(address)):
+        if any(_is_internal(meaning) for meaning in _embedded_addresses(address)):
             raise AddressRefused(Refusal.INTERNAL)
         if plain:
             raise AddressRefused(Refusal.PLAIN)
@@ -74,7 +74,7 @@ def resolve(
 ) -> Sequence[tuple[socket.AddressFamily, tuple[str, int]]]:
     """Resolve a name to pairs of family and (address, port), all checked by `policy`.
 
-    A single forbidden address refuses them all. Raises `AddressRefused`, also for a name without addresses,
+    One forbidden address refuses the whole name. Raises `AddressRefused`, also for a name without addresses,
     and `TimeoutError`.
     """
     targets: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
@@ -128,7 +128,7 @@ def _resolve_in_thread(host: str, port: int, timeout_s: float) -> list[tuple[soc
     return answers
 
 
-def _meanings(address: Address) -> list[Address]:
+def _embedded_addresses(address: Address) -> list[Address]:
     """Return the address and IPv4 addresses embedded in it, innermost last."""
     addresses = [address]
     if isinstance(address, ipaddress.IPv6Address):

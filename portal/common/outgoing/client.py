@@ -42,7 +42,7 @@ class Failure(StrEnum):
 
 
 class NoAnswer(Exception):
-    """The receiver did not respond. `failure` is the cause."""
+    """The receiver did not respond, because of `failure`."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.value)
@@ -92,7 +92,7 @@ def url_problem(url: str) -> UrlProblem | None:
     except AddressRefused as error:
         return UrlProblem.SCHEME if error.refusal is addresses.Refusal.PLAIN else UrlProblem.INTERNAL
     except ValueError:
-        # A host name. Its addresses are checked on connecting.
+        # A host name, whose addresses are checked on connecting.
         pass
     return None
 

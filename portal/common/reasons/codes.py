@@ -30,8 +30,8 @@ class CommonCode(StrEnum):
 class Rule(StrEnum):
     """The rule that keeps a request waiting or refuses it.
 
-    Decided by the scheduling engine. `portal.workspaces`, which the engine may not import, reads them. Their
-    texts are in `portal.scheduling.wording`.
+    The scheduling engine decides. `portal.workspaces`, which the engine must not import, reads the rule.
+    `portal.scheduling.wording` has the texts.
     """
 
     USER_CAP = "user_cap"

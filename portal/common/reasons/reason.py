@@ -32,7 +32,7 @@ class Reason:
 
 
 def _plain(value: Any) -> Any:
-    """Convert to plain JSON types, with lists for tuples, so that a restored reason equals a new one."""
+    """Convert to plain JSON types, with lists for tuples, so that a restored reason equals the original."""
     match value:
         case Mapping():
             return {name: _plain(item) for name, item in value.items()}

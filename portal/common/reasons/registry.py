@@ -10,7 +10,7 @@ class DuplicateCode(ValueError):
 
 
 class Registry:
-    """All enumerations of codes, with lookup by value."""
+    """All enumerations of codes. Finds a code by its value."""
 
     def __init__(self) -> None:
         self._enumerations: list[type[StrEnum]] = []
@@ -27,7 +27,7 @@ class Registry:
         self._codes.update({code.value: code for code in enumeration})
 
     def code_named(self, value: str) -> StrEnum:
-        """Return the code with this value. Raises `LookupError` if there is none."""
+        """Return the code with this value. Raises `LookupError` for an unknown value."""
         return self._codes[value]
 
     @property

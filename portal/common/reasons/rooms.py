@@ -50,7 +50,7 @@ def _packages() -> tuple[tuple[str, frozenset[str]], ...]:
 
 
 def _walk(package: str, path: str, apps_at: set[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield `package` and the packages inside it, except those that are apps of their own."""
+    """Yield `package` and its packages, except those that are apps, with their modules and packages."""
     folders = []
     names = set()
     with os.scandir(path) as entries:

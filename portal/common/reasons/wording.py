@@ -1,6 +1,6 @@
 """Renders reasons as text. Each package has its texts in a module `wording`, as `TEXTS`.
 
-`message_of` and `next_action_of` are for the edge: pages, REST's `detail`, notices, the audit log. `TEXTS`
+Call `message_of` and `next_action_of` at the edge: pages, REST's `detail`, notices, the audit log. `TEXTS`
 here has the refusals that any package may raise.
 """
 

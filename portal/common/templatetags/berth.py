@@ -91,13 +91,13 @@ def badge(text: str, icon_name: str, tone: str = "") -> SafeString:
 
 @register.filter
 def first_sentence(text: object) -> tuple[str, str]:
-    """Return the first sentence of a long text and the rest; a short text as it is, and nothing."""
+    """Return the first sentence of a long text, and the rest; a short text unchanged, and nothing."""
     return split_sentence(str(text))
 
 
 @register.simple_tag
 def table_region(label: str = "", labelledby: str = "", css: str = "") -> SafeString:
-    """Return the attributes of the `div` around a table, which scrolls when too wide, also by keyboard.
+    """Return the attributes of the scrollable `div` around a table, which the keyboard can scroll, too.
 
     Its accessible name is `label`, or the element with the id `labelledby`. `css` adds classes.
     """
@@ -118,7 +118,7 @@ def account_name(name: str) -> SafeString | str:
 
 @register.simple_tag
 def service_badge(name: str) -> SafeString | str:
-    """Return the service account badge if the name is one of a service account, else ""."""
+    """Return the service account badge if `name` belongs to a service account, else ""."""
     return badge(_("Service account"), "terminal-2") if name.startswith(SERVICE_PREFIX) else ""
 
 
@@ -235,7 +235,7 @@ def here(context: dict[str, Any], *names: str) -> SafeString | str:
 
 @register.simple_tag(takes_context=True)
 def query(context: dict[str, Any], **changes: Any) -> str:
-    """Return the current query string with changed parameters. Empty values remove a parameter."""
+    """Return the current query string with changed parameters. An empty value removes its parameter."""
     request = context.get("request")
     params = request.GET.copy() if request is not None else {}
     for name, value in changes.items():

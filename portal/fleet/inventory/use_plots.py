@@ -94,7 +94,7 @@ def _plot(
     limits: tuple[Limit, ...] = (),
 ) -> Plot:
     bundle = plots.bundle_of(len(values))
-    drawn = plots.merged(values, bundle=bundle)
+    drawn = plots.merge(values, bundle=bundle)
     return Plot(
         key=key,
         title=title,

@@ -104,7 +104,7 @@ class ChannelChangeSerializer(StrictSerializer):
 
 
 class MessageSerializer(serializers.ModelSerializer[Message]):
-    """A message sent to a channel, with the service's response to the last attempt."""
+    """A message sent to a channel, with the service's response to the latest attempt."""
 
     state = serializers.ChoiceField(MessageState.choices)
     next_attempt_at = serializers.DateTimeField(

@@ -1,4 +1,4 @@
-"""Codes of notice channels."""
+"""Error codes for notice channels."""
 
 from __future__ import annotations
 

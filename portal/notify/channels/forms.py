@@ -13,7 +13,7 @@ from portal.notify.channels.kinds import SUBJECTS
 
 
 class ChannelForm(forms.Form):
-    """Name, URL and kinds of notices of a channel. `of_team` selects the variant for teams."""
+    """Name, URL and notice kinds of a channel. `of_team` selects the variant for teams."""
 
     name = forms.CharField(
         label=_("Name"),

@@ -1,4 +1,4 @@
-"""Kinds of content of channels: notice subjects for users, event types for teams."""
+"""Subscriptions of channels: notice subjects for users, event types for teams."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ CHANNELS_IN_A_ROUND = 40
 SUSPECTS_IN_A_ROUND = 4
 MESSAGES_OF_ONE = 50
 SEPARATE = 3
-"""Up to this number, messages for one channel are sent individually."""
+"""Maximum number of messages for one channel that are sent individually."""
 LISTED = 15
 CLAIM = timedelta(seconds=90)
 WAITS_S = (30, 120, 600, 3600, 14_400)
@@ -56,7 +56,7 @@ UNREADABLE = "url_unreadable"
 
 
 def notices_written(event: NoticesWritten) -> None:
-    """Write a message for each channel that wants these notices, in the transaction of the notices."""
+    """Write a message for each channel that receives these notices, in the notices' transaction."""
     subject = subject_of(event.notices[0].kind)
     users = [notice.user_id for notice in event.notices]
     by_user: dict[object, list[Channel]] = defaultdict(list)
@@ -80,7 +80,7 @@ def notices_written(event: NoticesWritten) -> None:
 
 @transaction.atomic
 def read_log() -> int:
-    """Write messages about events of teams with channels. Returns the number of entries read."""
+    """Write messages about events of teams with channels. Returns the number of audit entries read."""
     row = TeamFeed.objects.select_for_update(skip_locked=True).filter(pk=1).first()
     if row is None:
         if not TeamFeed.objects.filter(pk=1).exists():
@@ -145,7 +145,7 @@ def _round(now: datetime) -> int:
     batches: dict[int, tuple[Channel, list[Message]]] = {}
     jobs: list[Job] = []
     for channel in _due_channels(now):
-        messages = _claimed(channel, now)
+        messages = _claim(channel, now)
         if not messages:
             continue
         try:
@@ -182,7 +182,7 @@ def _due_channels(now: datetime) -> list[Channel]:
     ]
 
 
-def _claimed(channel: Channel, now: datetime) -> list[Message]:
+def _claim(channel: Channel, now: datetime) -> list[Message]:
     """Claim and return the channel's due messages. Messages to deactivated users are dropped."""
     rows = list(channel.messages.filter(due_at__lte=now).order_by("pk")[:MESSAGES_OF_ONE])
     if channel.user is not None and not channel.user.is_active:
@@ -206,7 +206,7 @@ def _max_attempts(message: Message) -> int:
 
 
 def _parts(messages: Sequence[Message]) -> list[list[Message]]:
-    """Split messages into sends: individually, or combined if there are many. Tests stay separate."""
+    """Split messages into parts to send: one each, or all in one if there are many. Tests stay separate."""
     tests = [[message] for message in messages if message.kind == TEST]
     others = [message for message in messages if message.kind != TEST]
     if len(others) > SEPARATE:
@@ -215,7 +215,7 @@ def _parts(messages: Sequence[Message]) -> list[list[Message]]:
 
 
 def _message_text(messages: Sequence[Message]) -> tuple[str, str]:
-    """Return title and body for these messages."""
+    """Return one title and body for these messages."""
     if len(messages) == 1:
         (only,) = messages
         parts = [only.body or only.title, f"{public_url()}{only.url}" if only.url else ""]
@@ -231,7 +231,7 @@ def _message_text(messages: Sequence[Message]) -> tuple[str, str]:
 
 @transaction.atomic
 def _finish(channel: Channel, messages: Sequence[Message], outcome: SendOutcome) -> None:
-    """Record the outcome for the messages and their channel."""
+    """Record the outcome for the messages and for their channel."""
     now = timezone.now()
     row = (
         Channel.objects.select_for_update(of=("self",))
@@ -240,7 +240,7 @@ def _finish(channel: Channel, messages: Sequence[Message], outcome: SendOutcome)
         .first()
     )
     if row is None:
-        # Deleted meanwhile, together with its messages.
+        # The channel was deleted meanwhile, together with its messages.
         return
     result = {"status_code": outcome.status, "error": outcome.error, "answer": outcome.answer}
     for message in messages:

@@ -12,20 +12,21 @@ from portal.people.accounts.models import Team, User
 
 
 def require_see_team(actor: User, team: Team) -> None:
-    """Require permission to see a team's channels: its managers, and auditors. Raises `NotAllowed`."""
+    """Require permission to see a team's channels: as its manager or an auditor. Raises `NotAllowed`."""
     if not actor.sees_all:
         accounts.require_manage_team(actor, team)
 
 
 def has_read_only_access(actor: User, team: Team | None) -> bool:
-    """Return whether the actor may see but not manage the channel, as auditors do. Users manage their own."""
+    """Return whether the actor may see but not manage the channel. True for auditors on team channels."""
     return team is not None and actor.is_auditor
 
 
 def require_channel(actor: User | SystemActor, channel: Channel) -> None:
     """Require permission to manage the channel.
 
-    Raises `NotAllowed` for a team's channel unless owner or operator, and `NotFound` for another user's.
+    Raises `NotAllowed` for a team's channel unless the actor is an owner or operator, and `NotFound` for
+    another user's channel.
     """
     if channel.team is not None:
         accounts.require_manage_team(actor, channel.team)

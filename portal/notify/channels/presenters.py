@@ -42,7 +42,7 @@ class ChannelRow:
 
 
 def row_of(channel: Channel) -> ChannelRow:
-    """Return the row of a channel: off, failing or on."""
+    """Return the row of a channel, with its state: disabled, failing or enabled."""
     if not channel.enabled:
         return ChannelRow(channel, _("Disabled"), "circle-off", "")
     if channel.failing_since is not None:

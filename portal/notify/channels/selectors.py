@@ -26,7 +26,7 @@ def channels_of(actor: User, team: Team | None) -> QuerySet[Channel]:
 def channel_by_id(actor: User, channel_id: UUID) -> Channel:
     """Return a channel visible to the actor.
 
-    Raises `NotFound`, and `NotAllowed` for mere members of its team.
+    Raises `NotFound`, and `NotAllowed` for team members who cannot manage the channel.
     """
     of_team = Q(team__isnull=False) if actor.sees_all else Q(team__memberships__user=actor)
     channel = (

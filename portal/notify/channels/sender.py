@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-# All before the process is confined: afterwards it reads no other files.
+# Import everything before the process is confined: afterwards it cannot read other files.
 import apprise
 import certifi
 import requests
@@ -53,7 +53,7 @@ class ForbiddenOperation(Exception):
 
 
 class _ThreadState(threading.local):
-    """Response to the thread's last request, and whether an address was refused."""
+    """The thread's last response, and whether an address was refused."""
 
     status: int | None = None
     answer: str = ""
@@ -135,11 +135,11 @@ def _remember_answers() -> None:
 
 
 def problem_of(url: str, schemas: frozenset[str]) -> str:
-    """Return an error code for a URL before it is parsed by apprise, or "" if it is acceptable."""
+    """Return the error code of an unacceptable URL, before apprise parses it, or ""."""
     if not url.isprintable() or any(char.isspace() for char in url):
         return "no_url"
     scheme = url.partition("://")[0].lower()
-    # An https URL may belong to a service known to apprise, which is checked after parsing.
+    # apprise may find a service behind an https URL; the service is checked after parsing.
     if "://" not in url or scheme not in schemas | {"https"}:
         return "scheme"
     try:

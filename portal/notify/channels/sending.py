@@ -19,7 +19,7 @@ LIMIT_S = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A message to a URL. Title and body are empty if the URL is only checked."""
+    """A message to a URL. Without title and body, the URL is only checked."""
 
     id: int
     url: str
@@ -44,7 +44,7 @@ def send(jobs: Iterable[Job]) -> dict[int, SendOutcome]:
 
 
 def inspect_url(url: str) -> SendOutcome:
-    """Check whether a URL belongs to a permitted service, and which. Makes no connection."""
+    """Check whether a URL belongs to a permitted service, and to which. Makes no connection."""
     return _run([Job(0, url)], check=True)[0]
 
 
@@ -84,7 +84,7 @@ def _run(jobs: list[Job], *, check: bool) -> dict[int, SendOutcome]:
     }
     for line in output.decode("utf-8", "replace").splitlines(keepends=True):
         if not line.endswith("\n"):
-            # Truncated line: the process was killed while writing.
+            # Truncated line: the process was killed while it wrote.
             break
         result: dict[str, Any] = json.loads(line)
         outcomes[result["id"]] = SendOutcome(

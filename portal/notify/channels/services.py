@@ -40,15 +40,15 @@ TEST = "test"
 def create(*, actor: User, team: Team | None, name: str, url: str, kinds: Sequence[str]) -> Channel:
     """Create a channel for the actor's own notices, or for events of a team.
 
-    For a team, requires an owner or operator. Checks the URL in another process, which takes about 1 s.
-    Raises `InvalidInput`, `NotAllowed` and `StateConflict` (too many channels).
+    For a team, requires an owner or operator. Another process checks the URL, which takes about 1 s. Raises
+    `InvalidInput`, `NotAllowed` and `StateConflict` (too many channels).
     """
     if team is not None:
         accounts.require_manage_team(actor, team)
     channel = Channel(user=None if team is not None else actor, team=team)
     _set_fields(channel, name=name, kinds=kinds, url=url)
     with transaction.atomic():
-        # Serializes concurrent creation, so that the limit holds.
+        # Serialize concurrent requests, so that together they cannot exceed the limit.
         holder = User.objects if team is None else Team.objects
         holder.select_for_update().get(pk=actor.pk if team is None else team.pk)
         if not actor.is_active:
@@ -132,7 +132,7 @@ def delete_all_of_team(event: TeamDeletion) -> None:
 
 @transaction.atomic
 def send_test(*, actor: User, channel: Channel) -> Message:
-    """Queue a test message with a single attempt. It records the service's response.
+    """Queue a test message with a single attempt, which records the service's response.
 
     Raises `StateConflict` while an earlier test is pending, or if the channel is disabled.
     """

@@ -1,4 +1,4 @@
-"""Texts of refusals about notice channels."""
+"""Texts of errors about notice channels."""
 
 from __future__ import annotations
 

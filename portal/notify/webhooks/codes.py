@@ -1,4 +1,4 @@
-"""Codes of webhooks."""
+"""Error codes for webhooks."""
 
 from __future__ import annotations
 

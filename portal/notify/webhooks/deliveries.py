@@ -27,7 +27,7 @@ from portal.common import signatures
 from portal.common.encrypted_fields import Unreadable
 from portal.common.outgoing import client
 from portal.common.outgoing.client import Failure, NoAnswer, ReceiverResponse
-from portal.notify.webhooks import services, troubles
+from portal.notify.webhooks import disabling, services
 from portal.notify.webhooks.models import Attempt, Delivery, DeliveryState, Endpoint, Outbox
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ ENDPOINTS_IN_A_ROUND = 100
 OF_ONE_IN_A_ROUND = 20
 SLOW_MS = 2000
 WAITS_S = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
-"""Delays between attempts, in seconds; about a day in total."""
+"""Delays between attempts, in seconds. In total about a day."""
 MAX_ATTEMPTS = len(WAITS_S) + 1
 BACKOFF_STEPS_S = (5, 10, 30, 60, 120, 300)
 GONE = 410
@@ -64,7 +64,7 @@ class _Outcome:
 
     @property
     def cost_time(self) -> bool:
-        """Whether the request occupied a thread until a timeout."""
+        """Whether the request occupied a thread until it failed."""
         return self.error in (Failure.TIMEOUT, Failure.CONNECTION)
 
 
@@ -90,28 +90,28 @@ class _Round:
         self._count = 0
 
     def run(self) -> int:
-        well, suspect = _due_endpoints()
+        healthy, suspect = _due_endpoints()
         served: dict[UUID, int] = {}
         with ThreadPoolExecutor(THREADS, thread_name_prefix="webhook") as pool:
             while True:
                 suspects = sum(_is_suspect(endpoint) for endpoint, _ in self._under_way.values())
                 while suspect and suspects < SUSPECT_THREADS and self._may_begin():
                     suspects += self._begin(pool, suspect.pop(0), served)
-                while well and self._may_begin():
-                    self._begin(pool, well.pop(0), served)
+                while healthy and self._may_begin():
+                    self._begin(pool, healthy.pop(0), served)
                 if not self._under_way:
                     return self._count
                 for future in wait(self._under_way, return_when=FIRST_COMPLETED).done:
                     endpoint, delivery = self._under_way.pop(future)
                     endpoint = _finish(endpoint, delivery, future.result())
                     if not _is_suspect(endpoint) and served[endpoint.pk] < OF_ONE_IN_A_ROUND:
-                        well.append(endpoint)
+                        healthy.append(endpoint)
 
     def _may_begin(self) -> bool:
         return time.monotonic() < self._ends and len(self._under_way) < THREADS
 
     def _begin(self, pool: ThreadPoolExecutor, endpoint: Endpoint, served: dict[UUID, int]) -> bool:
-        delivery = _claimed(endpoint)
+        delivery = _claim(endpoint)
         if delivery is None:
             return False
         served[endpoint.pk] = served.get(endpoint.pk, 0) + 1
@@ -126,7 +126,7 @@ def _is_suspect(endpoint: Endpoint) -> bool:
 
 
 def _due_endpoints() -> tuple[list[Endpoint], list[Endpoint]]:
-    """Return endpoints with due deliveries, least recently served first: healthy ones and suspect ones."""
+    """Return healthy and suspect endpoints with due deliveries, least recently served first."""
     now = timezone.now()
     due = (
         Endpoint.objects.filter(Q(not_before=None) | Q(not_before__lte=now), enabled=True)
@@ -138,8 +138,8 @@ def _due_endpoints() -> tuple[list[Endpoint], list[Endpoint]]:
     return list(due.exclude(suspect)[:ENDPOINTS_IN_A_ROUND]), list(due.filter(suspect)[:ENDPOINTS_IN_A_ROUND])
 
 
-def _claimed(endpoint: Endpoint) -> Delivery | None:
-    """Claim the endpoint's next delivery. Returns None if there is none or the endpoint was disabled."""
+def _claim(endpoint: Endpoint) -> Delivery | None:
+    """Claim the endpoint's next delivery. Returns None without one, or if the endpoint is disabled."""
     while True:
         now = timezone.now()
         row = (
@@ -188,12 +188,12 @@ def _send(endpoint: Endpoint, delivery: Delivery) -> _Outcome:
 
 @transaction.atomic
 def _finish(endpoint: Endpoint, delivery: Delivery, outcome: _Outcome) -> Endpoint:
-    """Record the attempt and update delivery and endpoint. Returns the current endpoint."""
+    """Record the attempt and update delivery and endpoint. Returns the updated endpoint."""
     now = timezone.now()
     present = Endpoint.objects.select_for_update(of=("self",)).select_related("team").filter(pk=endpoint.pk)
     row = present.first()
     if row is None:
-        # Deleted meanwhile, together with its log.
+        # The endpoint was deleted meanwhile, together with its log.
         endpoint.enabled, endpoint.slow = False, True
         return endpoint
     Attempt.objects.create(
@@ -226,7 +226,7 @@ def _finish(endpoint: Endpoint, delivery: Delivery, outcome: _Outcome) -> Endpoi
         receiver_gone = outcome.answer is not None and outcome.answer.status == GONE
         days = timedelta(days=settings.BERTH_WEBHOOK_DISABLE_DAYS)
         if receiver_gone or (row.failing_since and row.failing_since < now - days):
-            troubles.disable(row, receiver_gone=receiver_gone)
+            disabling.disable(row, receiver_gone=receiver_gone)
     return row
 
 

@@ -68,7 +68,7 @@ class DeliveryState(models.TextChoices):
 class Delivery(models.Model):
     """An event for one endpoint, with its payload. `due_at` is the time of the next attempt, or None.
 
-    `entry_id` is the id of the audit entry; None for a test.
+    `entry_id` is the id of the audit entry, or None for a test.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

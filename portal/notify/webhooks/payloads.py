@@ -1,4 +1,4 @@
-"""Payloads of audit entries: type, time, ids and URLs for details. Fields are never removed."""
+"""Payloads for audit entries: type, time, ids and URLs for details. Fields are never removed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_payload(at: datetime, name: str) -> dict[str, Any]:
 
 
 def _subjects(entry: Event) -> dict[str, Any]:
-    """Return the subjects of an entry: their ids, with URLs for REST resources."""
+    """Return the objects that the entry is about: their ids, with URLs for REST resources."""
     subjects: dict[str, Any] = {}
     if entry.workspace_id is not None:
         subjects["workspace"] = {
@@ -80,7 +80,10 @@ def _details(entry: Event) -> dict[str, Any]:
 
 
 def _url(collection: str, key: object) -> str:
-    """Return the REST URL of a row. The gateway process sends payloads too, and does not know these paths."""
+    """Return the REST URL of a row.
+
+    Does not use Django's URLs, because the gateway process, which also sends payloads, lacks these paths.
+    """
     return f"{public_url()}/api/v1/{collection}/{quote(str(key), safe='')}"
 
 

@@ -15,7 +15,7 @@ from portal.people.accounts.models import Team, User
 
 
 def require_manage(actor: User | SystemActor, team: Team | None) -> None:
-    """Require an owner of the team or operator, or an operator for site webhooks. Raises `NotAllowed`."""
+    """Require an owner of the team or an operator; for site webhooks an operator. Raises `NotAllowed`."""
     if team is not None:
         accounts.require_manage_team(actor, team)
     else:
@@ -23,7 +23,7 @@ def require_manage(actor: User | SystemActor, team: Team | None) -> None:
 
 
 def require_see(actor: User, team: Team | None) -> None:
-    """Require permission to see webhooks and deliveries: managers and auditors. Raises `NotAllowed`."""
+    """Require permission to see webhooks and deliveries, as a manager or auditor. Raises `NotAllowed`."""
     if not actor.sees_all:
         require_manage(actor, team)
 
@@ -61,7 +61,7 @@ def require_types(actor: User | SystemActor, names: Iterable[str]) -> None:
 
 
 def audience_of(actor: User, team: Team | None) -> Audience:
-    """Return the highest audience of types that the actor may choose."""
+    """Return the highest audience whose event types the actor may choose."""
     if team is not None:
         return Audience.TEAM
     return Audience.ADMINISTRATORS if actor.administers else Audience.OPERATORS

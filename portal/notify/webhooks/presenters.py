@@ -44,7 +44,7 @@ class EndpointRow:
 
 
 def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
-    """Return the row of a webhook: off, failing or on. `secrets` shows the full URL."""
+    """Return the row of a webhook, with its state. `secrets` shows the full URL."""
     url = endpoint.url if secrets else url_origin(endpoint.url)
     if not endpoint.enabled:
         return EndpointRow(endpoint, url, _("Disabled"), "circle-off", "")
@@ -76,7 +76,7 @@ class DeliveryRow:
 
     @property
     def outcome(self) -> str:
-        """Outcome of the last attempt, in a few words."""
+        """Outcome of the last attempt: the status or the error."""
         return outcome_of(self.last) if self.last else ""
 
     @property

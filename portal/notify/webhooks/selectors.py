@@ -34,7 +34,7 @@ def endpoints_of(actor: User, team: Team | None) -> QuerySet[Endpoint]:
 def endpoint_by_id(actor: User, endpoint_id: UUID) -> Endpoint:
     """Return a webhook visible to the actor.
 
-    Raises `NotFound`, and `NotAllowed` for mere members of its team.
+    Raises `NotFound`, and `NotAllowed` for team members who cannot manage the webhook.
     """
     visible = Q() if actor.sees_all else Q(team__memberships__user=actor)
     endpoint = Endpoint.objects.select_related("team", "created_by").filter(visible, pk=endpoint_id).first()

@@ -14,7 +14,7 @@ from portal.notify.webhooks.presenters import url_origin
 
 
 def _secrets(serializer: serializers.Serializer[Any]) -> bool:
-    """Return whether the user manages webhooks and may see secrets."""
+    """Return whether the user may see secrets, because the user manages webhooks."""
     request = serializer.context.get("request")
     return request is None or not policies.has_read_only_access(request.user)
 

@@ -57,7 +57,7 @@ def create(
 ) -> WebhookWithSecret:
     """Create a webhook for events of a team, or of the site if `team` is None.
 
-    For owners and operators. Raises `InvalidInput`, `NotAllowed` (also for types for administrators) and
+    For owners and operators. Raises `InvalidInput`, `NotAllowed` (also for administrators' event types) and
     `StateConflict` (too many webhooks).
     """
     policies.require_manage(actor, team)
@@ -69,7 +69,7 @@ def create(
         **_validated_columns(actor, team, name, url, types),
     )
     limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
-    # Locking the team serializes concurrent creation, so that the limit holds.
+    # Lock the team, so that concurrent requests cannot together exceed the limit.
     if team is not None:
         Team.objects.select_for_update().get(pk=team.pk)
     if Endpoint.objects.filter(team=team).count() >= limit:
@@ -132,7 +132,7 @@ def change(
 
 @transaction.atomic
 def rotate_secret(*, actor: User | SystemActor, endpoint: Endpoint) -> WebhookWithSecret:
-    """Create a new secret. Both sign for `OVERLAP`, so that the receiver can switch in between."""
+    """Create a new secret. Both secrets sign for `OVERLAP`, so that the receiver can switch meanwhile."""
     endpoint = _locked_endpoint(endpoint)
     policies.require_endpoint(actor, endpoint)
     secret = signatures.new_secret()
@@ -165,7 +165,7 @@ def delete_all_of_team(event: TeamDeletion) -> None:
 
 @transaction.atomic
 def send_test(*, actor: User | SystemActor, endpoint: Endpoint) -> Delivery:
-    """Queue a test delivery with a single attempt. It records the response.
+    """Queue a test delivery with a single attempt, which records the response.
 
     Raises `NotAllowed`, and `StateConflict` while an earlier test is pending or if the webhook is disabled.
     """
@@ -268,7 +268,7 @@ def _validated_columns(
 def _record(
     actor: User | SystemActor, kind: AuditKind, endpoint: Endpoint, message: str, **data: object
 ) -> None:
-    # Only the host: the path may contain a secret.
+    # Show only the host, because the path may contain a secret.
     host = urlsplit(endpoint.url).hostname or ""
     events.record(
         actor=actor,

@@ -1,4 +1,4 @@
-"""Texts of refusals about webhooks."""
+"""Texts of errors about webhooks."""
 
 from __future__ import annotations
 

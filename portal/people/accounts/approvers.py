@@ -1,4 +1,4 @@
-"""Users with the site role approver, by right or temporarily as a delegate."""
+"""Users who decide requests: approvers, administrators and temporary delegates."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from portal.common.scopes import READING, Scope
 from portal.people.accounts import limits, sessions
 from portal.people.accounts.mfa.required import require_set_up
 from portal.people.accounts.models import ApiToken, User
-from portal.people.accounts.token_lookup import expired, find_valid_token
+from portal.people.accounts.token_lookup import expired_token, find_valid_token
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -54,7 +54,7 @@ class SessionAuthentication(authentication.SessionAuthentication):
 
 
 def _why_invalid(secret: str) -> str:
-    token = expired(secret)
+    token = expired_token(secret)
     if token is None:
         return _("This token is unknown or revoked. Create a new one on your account's token page.")
     if token.is_job_token:
@@ -63,7 +63,7 @@ def _why_invalid(secret: str) -> str:
 
 
 def _count_failure() -> None:
-    """Count an invalid token by client network. Raises `Throttled` (429) above the limit.
+    """Count an invalid token for the client's network. Raises `Throttled` (429) above the limit.
 
     Valid tokens are never limited.
     """
@@ -78,7 +78,10 @@ def _count_failure() -> None:
 
 
 class HasScope(permissions.IsAuthenticated):
-    """Checks the scope of the token: `scopes = {"GET": Scope.…, "*": Scope.…}`. Sessions have all scopes."""
+    """Requires the scope that `scopes` of the view names for the method. Sessions have all scopes.
+
+    `scopes = {"GET": Scope.…, "*": Scope.…}`; “*” covers methods without an entry.
+    """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not super().has_permission(request, view):

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class BreachedPasswordValidator:
-    """Django password validator."""
+    """Password validator that rejects leaked passwords."""
 
     def validate(self, password: str, user: object = None) -> None:
         """Raise `ValidationError` for a leaked password."""
@@ -52,9 +52,9 @@ def is_breached(password: str) -> bool:
 
 
 def is_in_file(digest: str, path: Path) -> bool:
-    """Look up an upper-case SHA-1 in a sorted file of lines `HASH` or `HASH:COUNT`. Raises `OSError`.
+    """Return whether a sorted file of lines `HASH` or `HASH:COUNT` has this SHA-1. Raises `OSError`.
 
-    Uses binary search: a complete file has some 40 GB.
+    `digest` is in upper case. Uses binary search: a complete file is about 40 GB.
     """
     target = digest.encode()
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""Codes of people, teams and tokens."""
+"""Error codes for people, teams and tokens."""
 
-# ruff: noqa: S105  (codes that name a token are no secrets)
+# ruff: noqa: S105  (codes about tokens are not secrets)
 from __future__ import annotations
 
 from enum import StrEnum

@@ -25,7 +25,7 @@ def context_words() -> frozenset[str]:
 
 
 class ContextWordsValidator:
-    """Password validator: refuses a word of this site with few other characters."""
+    """Password validator that rejects a word of this site with few other characters."""
 
     def validate(self, password: str, user: object = None) -> None:
         """Raise `ValidationError` if fewer than `MIN_BESIDE` letters and digits remain without the words."""

@@ -113,7 +113,10 @@ def revoke_tokens(user: User) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipHandover:
-    """Outcome for one ownership: `new_owner` takes over, or there are other owners, or no member is left."""
+    """The handover of one team. `others`: the team has other owners.
+
+    With neither `new_owner` nor `others`, the user stays the owner.
+    """
 
     membership: Membership
     new_owner: User | None = None
@@ -123,8 +126,8 @@ class OwnershipHandover:
 def planned_handovers(actor: User | SystemActor, user: User) -> list[OwnershipHandover]:
     """Return the user's ownerships, each with the new owner if there is no other owner.
 
-    The new owner is the longest-standing active member, except viewers and service accounts. If there is
-    none, it is `actor`, unless that is the user.
+    The new owner is the longest-standing active member, except viewers and service accounts. Without such a
+    member, `actor` becomes the owner, unless that is the user or the portal.
     """
     handovers: list[OwnershipHandover] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
@@ -144,7 +147,7 @@ def planned_handovers(actor: User | SystemActor, user: User) -> list[OwnershipHa
 def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
     """Remove the user as owner of all teams and appoint new owners. Returns the affected teams.
 
-    If no member can take over, as when the user or the portal acts, the user stays the owner.
+    The user stays the owner of a team without a successor (`planned_handovers`).
     """
     passed = []
     for handover in planned_handovers(actor, user):

@@ -1,4 +1,4 @@
-"""REST parameters for workspaces and homes of a deleted account."""
+"""REST parameters that choose whether to delete a deleted account's workspaces and homes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNKNOWN = {"workspaces": AccountCode.WORKSPACES_CHOICE, "homes": AccountCode.HO
 
 
 def is_deletion_chosen(request: Request, name: str = "workspaces") -> bool:
-    """Return whether to delete them. Raises `InvalidInput` for values other than `delete`."""
+    """Return whether the parameter `name` is `delete`. Raises `InvalidInput` for any other value."""
     choice = request.query_params.get(name)
     if choice not in {None, "delete"}:
         reason = Reason(_UNKNOWN[name])

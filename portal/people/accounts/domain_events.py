@@ -12,14 +12,14 @@ from portal.people.accounts.models import Team, User
 
 @dataclass(frozen=True, slots=True)
 class SignedOut(DomainEvent):
-    """A session of a user at the portal has ended."""
+    """A user's portal session has ended."""
 
     user_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
 class UserDeactivated(DomainEvent):
-    """A user was deactivated. Everything running or waiting in their name has to end."""
+    """A user was deactivated. Listeners end everything that runs or waits in the user's name."""
 
     user: User
     actor: User | SystemActor
@@ -60,7 +60,7 @@ class TeamsChanged(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class TeamArchived(DomainEvent):
-    """A team was archived. Everything running or waiting in it has to end."""
+    """A team was archived. Listeners end everything that runs or waits in it."""
 
     team: Team
     actor: User | SystemActor
@@ -68,9 +68,9 @@ class TeamArchived(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class TeamDeletion(DomainEvent):
-    """Start or end of a team's deletion. Its settings have to end.
+    """A team's deletion starts or is complete. Listeners delete the team's settings.
 
-    They end twice, because operators may add some in between.
+    They do so both times, because operators may add settings between the two events.
     """
 
     team: Team
@@ -78,21 +78,21 @@ class TeamDeletion(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class TeamDeletionStarted(TeamDeletion):
-    """`actor` deletes a team in this transaction. Its workspaces and homes have to end."""
+    """`actor` deletes a team in this transaction. Listeners delete its workspaces and homes."""
 
     actor: User | SystemActor
 
 
 @dataclass(frozen=True, slots=True)
 class TeamDeleted(TeamDeletion):
-    """A team is deleted: its workspaces and homes are gone. `former_slug` can be used again."""
+    """A team has been deleted with its workspaces and homes. `former_slug` can be reused."""
 
     former_slug: str
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipRevoked(DomainEvent):
-    """A user was removed from a team, regardless of their workspaces, which have to end."""
+    """A user was removed from a team. Listeners end the user's workspaces there."""
 
     user: User
     team: Team

@@ -81,7 +81,7 @@ class ChangePasswordForm(forms.Form):
 
 
 class EmailForm(forms.Form):
-    """Change of one's own e-mail address, confirmed by the password."""
+    """A new e-mail address of the user, confirmed by the password."""
 
     email = forms.EmailField(
         label=_("E-mail"), required=False, widget=forms.EmailInput(attrs={"autocomplete": "email"})

@@ -1,4 +1,4 @@
-"""Account names for people who are known by an e-mail address."""
+"""Account names for people who are known by their e-mail addresses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def taken_account_names(addresses: Iterable[str]) -> set[str]:
     # A long name is shortened to make room for its number.
     starts = {base[: MAX_USERNAME - LONGEST_SUFFIX].rstrip(_ENDS) for base in bases}
     if len(starts) > MAX_STARTS:
-        # So many conditions take longer than reading the names of thousands of accounts.
+        # A query with that many conditions takes longer than reading thousands of names.
         return set(User.objects.values_list("username", flat=True))
     similar = Q(*(("username__startswith", start) for start in starts), _connector=Q.OR)
     return set(User.objects.filter(similar).values_list("username", flat=True))
@@ -37,7 +37,7 @@ def taken_account_names(addresses: Iterable[str]) -> set[str]:
 def free_account_name(address: str, taken: Collection[str]) -> str:
     """Return an account name that is not `taken`: the part before the @, shortened, with a number if needed.
 
-    `taken` are names of `taken_account_names`, and those that the caller has chosen since.
+    Pass as `taken` the names from `taken_account_names` and those that the caller has chosen since.
     """
     base = name_base(address)
     suffixes = chain([""], (f"-{number}" for number in count(2)))
@@ -46,6 +46,6 @@ def free_account_name(address: str, taken: Collection[str]) -> str:
 
 
 def name_base(address: str) -> str:
-    """Return the part before the @ as an account name, or "" if nothing of it is allowed in one."""
+    """Return the part before the @ as an account name, or "" if no valid character is left."""
     base = _NOT_IN_NAMES.sub("-", address.partition("@")[0].lower()).strip(_ENDS)
     return base.removeprefix(SERVICE_PREFIX)[:MAX_USERNAME].strip(_ENDS)

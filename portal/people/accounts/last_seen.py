@@ -22,7 +22,7 @@ MAX_KEPT = 10_000
 
 log = logging.getLogger(__name__)
 
-_noted: OrderedDict[str, float] = OrderedDict()
+_last_recorded: OrderedDict[str, float] = OrderedDict()
 _lock = Lock()
 
 
@@ -60,10 +60,10 @@ def _is_due(key: str) -> bool:
     """Return whether this process has not recorded the session within `PAUSE`, and mark it as recorded."""
     now = time.time()
     with _lock:
-        if now - _noted.get(key, 0) < PAUSE.total_seconds():
+        if now - _last_recorded.get(key, 0) < PAUSE.total_seconds():
             return False
-        _noted[key] = now
-        _noted.move_to_end(key)
-        while len(_noted) > MAX_KEPT:
-            _noted.popitem(last=False)
+        _last_recorded[key] = now
+        _last_recorded.move_to_end(key)
+        while len(_last_recorded) > MAX_KEPT:
+            _last_recorded.popitem(last=False)
     return True

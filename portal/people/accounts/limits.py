@@ -1,4 +1,4 @@
-"""Counters of failures per time window, in the database and shared by all processes.
+"""Failure counters per time window, in the database and shared by all processes.
 
 A window begins with its first failure and ends after its length. The key names what is counted, such as
 `codes:<user>`. Counting uses its own transaction, so it survives a refused request.
@@ -18,7 +18,7 @@ from portal.people.accounts.models import FailureWindow
 
 
 def count(key: str, *, window: timedelta) -> int:
-    """Count one more under `key`. Returns the number in the current window, including this one."""
+    """Increment the counter of `key`. Returns the count in the current window."""
     now = timezone.now()
     for _attempt in range(2):
         if FailureWindow.objects.filter(key=key, began_at__gt=now - window).update(count=F("count") + 1):
@@ -37,7 +37,7 @@ def count(key: str, *, window: timedelta) -> int:
 
 
 def current_count(key: str, *, window: timedelta) -> int:
-    """Return the number counted under `key` in its current window."""
+    """Return the count of `key` in its current window."""
     rows = FailureWindow.objects.filter(key=key, began_at__gt=timezone.now() - window)
     return rows.values_list("count", flat=True).first() or 0
 

@@ -29,7 +29,7 @@ class LinkKind(StrEnum):
 
     @property
     def lifetime(self) -> timedelta:
-        """Lifetime of a link of this kind."""
+        """How long a link of this kind is valid."""
         own = self is LinkKind.FORGOTTEN
         return timedelta(hours=settings.BERTH_FORGOTTEN_HOURS if own else settings.BERTH_INVITATION_HOURS)
 
@@ -45,8 +45,8 @@ def expires_at(kind: LinkKind) -> datetime:
     return timezone.now() + kind.lifetime
 
 
-def opened(user_id: UUID, link: str) -> tuple[User, LinkKind] | None:
-    """Return the user and kind of a valid link, by the last two parts of its URL, or None."""
+def resolve(user_id: UUID, link: str) -> tuple[User, LinkKind] | None:
+    """Return the user and kind of a link, from the last two parts of its URL, or None if it is invalid."""
     kind = next((kind for kind in LinkKind if link[:1] == kind[0]), None)
     user = User.objects.not_deleted().filter(pk=user_id, is_active=True).first()
     if kind is None or user is None:

@@ -1,4 +1,4 @@
-"""Limits of failed sign-ins.
+"""Limits failed sign-ins.
 
 django-axes counts failures per name and address. This module counts two more: failures per address across
 names (password spraying), and failures per name across addresses. Above a higher limit, the address or name

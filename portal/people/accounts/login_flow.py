@@ -39,7 +39,7 @@ def begin(
 
     Returns a redirect to the next stage, or to `next_url` if it is a path of the portal; for operators, the
     overview of the site instead of the home page. The session starts after the last stage. With
-    `second_factor`, the provider has checked one and none is requested here.
+    `second_factor`, the provider has checked a second factor, so the portal requests none.
     """
     if isinstance(request.user, User):
         # A link was opened in the session of another sign-in, which must not be mixed with this one.

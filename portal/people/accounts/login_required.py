@@ -1,4 +1,4 @@
-"""Private pages: anonymous users are sent to the sign-in page, and after it back to their page."""
+"""Redirects anonymous users from private pages to sign-in, and back to the page afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAFE = frozenset({"GET", "HEAD"})
 
 
 class PrivatePagesMiddleware(LoginRequiredMiddleware):
-    """Django's middleware; a form that was sent after the end of the session leads back to its page."""
+    """Django's middleware, but a form sent after the session has ended leads back to its page."""
 
     def handle_no_permission(
         self, request: HttpRequest, view_func: Callable[..., Any]

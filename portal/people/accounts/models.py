@@ -224,7 +224,7 @@ class User(AbstractUser):
 
     @cached_property
     def only_views(self) -> bool:
-        """Whether the user can start nothing: auditors, and viewers in all of their teams."""
+        """Whether the user cannot start anything: auditors, and viewers in all of their teams."""
         return self.is_auditor or self.team_roles == {Role.VIEWER}
 
     @cached_property
@@ -259,7 +259,7 @@ class User(AbstractUser):
         return (self.pk, self.email, self.roles, self.description, places)
 
     def _get_session_auth_hash(self, secret: str | None = None) -> str:
-        # Like Django's, but of password and salt. Identical to Django's if the salt is empty.
+        # Derived from password and salt. Identical to Django's hash if the salt is empty.
         return salted_hmac(
             "django.contrib.auth.models.AbstractBaseUser.get_session_auth_hash",
             self.password + self.session_salt,
@@ -277,7 +277,7 @@ class TeamEgress(models.TextChoices):
 
 
 class TeamManager(models.Manager["Team"]):
-    """Manager of the teams that are not deleted."""
+    """Manager that leaves out deleted teams."""
 
     def get_queryset(self) -> models.QuerySet[Team]:
         return super().get_queryset().filter(deleted_at=None)
@@ -339,7 +339,7 @@ class Team(models.Model):
 
     @property
     def slug_when_deleted(self) -> str:
-        """The slug of its records once it is deleted. Slugs of other teams have no underscore."""
+        """The slug of the team once it is deleted. No other slug has an underscore."""
         return f"{self.slug[:31]}_{self.pk.hex[:8]}"
 
 

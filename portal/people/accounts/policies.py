@@ -24,7 +24,7 @@ def is_owner(actor: User, team: Team) -> bool:
 
 
 def may_work_in(actor: User, team: Team) -> bool:
-    """Return whether the actor may start workspaces and make requests in the team. Viewers may not."""
+    """Return whether the actor may start workspaces and request quota in the team. Viewers may not."""
     working = team.memberships.filter(user=actor).exclude(role=Role.VIEWER)
     return team.archived_at is None and working.exists()
 
@@ -114,7 +114,7 @@ def deletion_obstacles(user: User) -> list[Reason]:
 
 
 def require_delete_account(actor: User | SystemActor, user: User) -> None:
-    """Require permission to delete an account: its manager, or its user where the site allows it.
+    """Require permission to delete an account: as its manager, or one's own where the site allows it.
 
     Raises `NotAllowed` and, for one's own account, `StateConflict` if it would leave a team without an owner.
     """
@@ -155,7 +155,7 @@ def may_manage_tokens_of(actor: User | SystemActor, user: User) -> bool:
 
 
 def may_revoke_tokens_of(actor: User | SystemActor, user: User) -> bool:
-    """Return whether the actor may revoke tokens of `user`: as for creating them, and any operator."""
+    """Return whether the actor may revoke tokens of `user`: operators, and users who may create them."""
     return may_manage_tokens_of(actor, user) or (not isinstance(actor, SystemActor) and actor.operates)
 
 

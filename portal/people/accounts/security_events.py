@@ -1,4 +1,4 @@
-"""A user's own security events: entries of the audit log about the account, by anybody."""
+"""A user's own security events: audit log entries about the account, including actions of others."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ KINDS = ATTEMPTS | {
     AuditKind.TOKEN_ROTATED,
     AuditKind.TOKEN_NEW_NETWORK,
 }
-"""Kinds of entries that users see about their own accounts."""
+"""Kinds of audit entries that users see about their own accounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an event came from. All are empty for acts of others on the account."""
+    """Where an event came from. All fields are empty for actions of other users."""
 
     address: str | None = None
     user_agent: str = ""
@@ -66,7 +66,7 @@ def security_events_of(user: User) -> QuerySet[Event]:
 
 
 def origin_of(event: Event, user: User) -> Origin:
-    """Return the origin of the user's own acts and of failed attempts.
+    """Return the origin of an action by the user, or of a failed attempt.
 
     Users do not see the address or program of an administrator or provider.
     """

@@ -184,7 +184,7 @@ def search_users(users: UserQuerySet, query: str) -> UserQuerySet:
 
 
 def entries_about(user: User) -> QuerySet[Event]:
-    """Return audit entries about a user or of their actions, newest first."""
+    """Return audit entries about a user or by the user, newest first."""
     return Event.objects.filter(Q(actor=user) | Q(pk__in=_entry_ids(user))).order_by("-id")
 
 

@@ -1,6 +1,6 @@
 """Writes service accounts of teams.
 
-See `tokens` for their tokens, `deactivation` and `users` for their end.
+`tokens` creates their tokens. `deactivation` and `users` deactivate and delete the accounts.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def set_member(
         return membership
     else:
         if membership.role == Role.OWNER:
-            _keep_an_owner(team, besides=user)
+            _require_another_owner(team, owner=user)
         if role == Role.VIEWER:
             _require_no_workspaces(team, user)
         membership.role = role
@@ -119,7 +119,7 @@ def set_member(
 
 
 def _notify_owners(team: Team, user: User, role: str) -> None:
-    """Notify the team's owners that an operator has joined without them."""
+    """Notify the team's owners that an operator has joined without asking them."""
     owners = User.objects.filter(memberships__team=team, memberships__role=Role.OWNER).exclude(pk=user.pk)
     events.notify(
         owners,
@@ -147,7 +147,7 @@ def remove_member(
     etags.require_expected(expected, membership, name=membership.user.username)
     policies.require_person(membership.user)
     if membership.role == Role.OWNER:
-        _keep_an_owner(team, besides=membership.user)
+        _require_another_owner(team, owner=membership.user)
     _require_no_workspaces(team, membership.user)
     membership.delete()
     events.record(
@@ -170,10 +170,10 @@ def _require_no_workspaces(team: Team, user: User) -> None:
 
 @transaction.atomic
 def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
-    """Remove a user from a team immediately, by the source that added them. Returns False if they stay.
+    """Remove a user from a team immediately, for the source that added them.
 
     Their workspaces there stop and cannot start again. If the user is the only owner, the longest-standing
-    member becomes one. If the team has no other members, the user stays.
+    active member becomes one; without such a member, the user stays, and the result is False.
     """
     Team.objects.select_for_update().get(pk=team.pk)
     membership = Membership.objects.filter(team=team, user=user).first()
@@ -198,6 +198,6 @@ def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
     return True
 
 
-def _keep_an_owner(team: Team, *, besides: User) -> None:
-    if not team.memberships.filter(role=Role.OWNER).exclude(user=besides).exists():
-        raise StateConflict(Reason(AccountCode.LAST_OWNER, {"username": besides.username, "team": team.name}))
+def _require_another_owner(team: Team, *, owner: User) -> None:
+    if not team.memberships.filter(role=Role.OWNER).exclude(user=owner).exists():
+        raise StateConflict(Reason(AccountCode.LAST_OWNER, {"username": owner.username, "team": team.name}))

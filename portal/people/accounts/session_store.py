@@ -1,7 +1,7 @@
 """Database sessions with an idle timeout and a maximum lifetime.
 
-The row's `expire_date` has the end. `portal.people.accounts.last_seen` postpones it while the session is
-used. All processes with database access honour it.
+The row's `expire_date` is the end of the session. `portal.people.accounts.last_seen` postpones it while the
+session is used. All processes with database access honour it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ LOCKED_OUT = "account.locked_out"
 LEAVE = "leave"
 """Session key set by a sign-in provider: where signing out leads (`path`), with its parameters."""
 LEFT = "left"
-"""The same after signing out, until the user has visited the path."""
+"""Session key with the value of `LEAVE` after signing out, until the user has visited the path."""
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -52,7 +52,7 @@ def audit_targets(user: User) -> list[Target]:
 
 @transaction.atomic
 def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
-    """Start a session of `user`, who is authenticated. `how` names the methods, for the audit log.
+    """Start a session for `user`, who is authenticated. `how` names the methods, for the audit log.
 
     Raises `NotAllowed` for a service account or an account deactivated meanwhile.
     """

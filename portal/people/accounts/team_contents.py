@@ -1,4 +1,4 @@
-"""Port that counts what a team has, to show it before the team is archived or deleted."""
+"""Port that counts the contents of a team, to show them before it is archived or deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.people.accounts.models import Team
 
 @dataclass(frozen=True, slots=True)
 class TeamContents:
-    """Numbers of what a team has. `active` workspaces run or wait.
+    """Counts of a team's contents. `active` workspaces run or wait.
 
     `tokens` are those of service accounts. `quotas` are limits of the team and of its members.
     """
@@ -33,10 +33,10 @@ class TeamContents:
 
 
 class TeamContentsSource(Protocol):
-    """Counts what a team has."""
+    """Counts the contents of a team."""
 
     def contents_of(self, team: Team) -> TeamContents:
-        """Return what the team has now."""
+        """Return the current counts."""
 
 
 team_contents = Port[TeamContentsSource]("TeamContentsSource")

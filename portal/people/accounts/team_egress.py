@@ -101,7 +101,7 @@ def restore(
 
 
 def changed_by(team: Team) -> str:
-    """Return the display name of who made the last change."""
+    """Return the display name of the actor who last changed the policy."""
     return history.last_label(SubjectKind.TEAM, team.pk) or SYSTEM.label
 
 

@@ -1,4 +1,4 @@
-"""Pages of a team: name, taking turns, archive, deletion, egress policy."""
+"""Pages of a team: name, turns in the queue, archive, deletion, egress policy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def member_shares(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def archive(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Show what becomes of the team's workspaces, homes and budgets, then archive it."""
+    """Show the consequences for the team's workspaces, homes and budgets, then archive the team."""
     team = selectors.team_by_slug(request.user, slug)
     policies.require_manage_team(request.user, team)
     if request.method == "POST":
@@ -84,7 +84,7 @@ def restore(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def delete(request: SignedInRequest, slug: str) -> HttpResponse:
-    """Show what the team has and what is deleted, then delete it. For operators, who type its slug."""
+    """Show the team's contents, then delete the team. For operators, who confirm with its slug."""
     team = selectors.team_by_slug(request.user, slug)
     policies.require_operator(request.user)
     back = reverse("home:team", args=[slug])

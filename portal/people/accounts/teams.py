@@ -1,4 +1,4 @@
-"""Rename, set, archive, restore and delete teams. Each writes an audit entry in the same transaction."""
+"""Renames, configures, archives, restores and deletes teams, with an audit entry for each change."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rename(
 def set_member_shares(
     *, actor: User | SystemActor, team: Team, on: bool, expected: Collection[str] = etags.ANY
 ) -> Team:
-    """Set whether members take turns in the queue: the one who used least comes first. Idempotent.
+    """Set whether members take turns in the queue: those who used least come first. Idempotent.
 
     Raises `NotAllowed` and `PreconditionFailed`.
     """
@@ -209,7 +209,7 @@ def finish_deletion(*, team: Team) -> None:
 
 
 def state_of(team: Team) -> tuple[object, ...]:
-    """Return what a version of the team covers besides its network access (`portal.common.etags`)."""
+    """Return the state for a team's version (`portal.common.etags`), without the egress policy."""
     return (team.name, team.member_shares, team.archived_at, team.deletion_started_at)
 
 

@@ -26,7 +26,7 @@ OVERLAPS = [("0", _("not at all")), ("1", _("1 hour")), ("24", _("1 day")), ("16
 
 
 def expiries() -> list[tuple[str, Any]]:
-    """Return the choices of lifetimes, up to `BERTH_TOKEN_MAX_DAYS`."""
+    """Return the lifetime choices, up to `BERTH_TOKEN_MAX_DAYS`."""
     most = settings.BERTH_TOKEN_MAX_DAYS
     if not most:
         return EXPIRIES
@@ -53,7 +53,7 @@ class TokenForm(forms.Form):
     )
 
     def __init__(self, *args: Any, reading: bool = False, scim: bool = False, **kwargs: Any) -> None:
-        """`reading` offers only read scopes, all preselected. `scim` also offers the SCIM scope."""
+        """Offer only read scopes, all preselected, with `reading`; offer the SCIM scope with `scim`."""
         super().__init__(*args, **kwargs)
         scopes: Any = self.fields["scopes"]
         if not scim:

@@ -19,10 +19,10 @@ from portal.people.accounts.models import ApiToken, User
 
 TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
 JOB_TOKEN_PREFIX = "berth_job_"  # noqa: S105  (of a CI job's token, so that clients know that it is renewable)
-_MAX_KEPT = 2048
+_MAX_CACHED = 2048
 
 # Token digest → the raw row, and the token and user built from it.
-_kept: dict[str, tuple[tuple[Any, ...], ApiToken]] = {}
+_cache: dict[str, tuple[tuple[Any, ...], ApiToken]] = {}
 
 
 def digest_of(secret: str) -> str:
@@ -47,8 +47,8 @@ def find_valid_token(secret: str) -> tuple[User, ApiToken] | None:
     return token.owner, token
 
 
-def expired(secret: str) -> ApiToken | None:
-    """Return the token if it would be valid, had it not expired."""
+def expired_token(secret: str) -> ApiToken | None:
+    """Return the token if it is invalid only because it has expired."""
     token = _token(digest_of(secret)) if secret.startswith(TOKEN_PREFIX) else None
     if token is None or token.revoked_at is not None or not token.owner.is_active:
         return None
@@ -56,21 +56,21 @@ def expired(secret: str) -> ApiToken | None:
 
 
 def _token(digest: str) -> ApiToken | None:
-    """Return the token and its user as currently stored."""
+    """Return the stored token with its user, or None."""
     with connection.cursor() as cursor:
         cursor.execute(_statement(connection.vendor), [digest])
         row = cursor.fetchone()
     if row is None:
-        _kept.pop(digest, None)
+        _cache.pop(digest, None)
         return None
-    cached = _kept.get(digest)
+    cached = _cache.get(digest)
     if cached is None or cached[0] != row:
         token = _rows(digest).first()
         if token is None:
             return None
-        if len(_kept) >= _MAX_KEPT:
-            _kept.clear()
-        _kept[digest] = cached = (row, token)
+        if len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        _cache[digest] = cached = (row, token)
     token = copy.copy(cached[1])
     token.owner = copy.copy(cached[1].owner)
     return token

@@ -1,8 +1,8 @@
-"""Last use of tokens: time, to the minute, and address.
+"""Records when tokens were last used, to the minute, and from which address.
 
 Requests must not wait for database writes. Uses are recorded in Redis, at most once per minute for each
-token, address and process, and written to the database by the control worker some seconds later. Uses lost
-with Redis are recorded again at the next use.
+token, address and process, and written to the database by the control worker some seconds later. If Redis
+loses a use, the next one replaces it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _KEY = "berth:acc:token-uses"
 _MAX_KEPT = 4096
 
 log = logging.getLogger(__name__)
-_noted: dict[UUID, tuple[datetime, str]] = {}
+_last_recorded: dict[UUID, tuple[datetime, str]] = {}
 
 
 def note(token: ApiToken, now: datetime) -> None:
     """Record a use of `token`, unless one from the same address was recorded within the last minute."""
     address = request_context.current().address
-    last = _noted.get(token.pk)
+    last = _last_recorded.get(token.pk)
     if last is None and token.last_used_at is not None:
         last = token.last_used_at, token.last_used_from or ""
     if last is not None and now - last[0] <= RESOLUTION and last[1] == address:
         return
-    if len(_noted) >= _MAX_KEPT:
-        _noted.clear()
-    _noted[token.pk] = now, address
+    if len(_last_recorded) >= _MAX_KEPT:
+        _last_recorded.clear()
+    _last_recorded[token.pk] = now, address
     try:
         live.connection().hset(_KEY, str(token.pk), f"{now.isoformat()} {address}")
     except (redis.RedisError, OSError) as error:
@@ -53,7 +53,7 @@ def note(token: ApiToken, now: datetime) -> None:
 def store() -> int:
     """Write recorded uses to the database. Returns the number of tokens; 0 if Redis is unavailable.
 
-    The first use from another network than before is a security event of the owner.
+    The first use from a new network is a security event for the owner.
     """
     try:
         uses: Any = live.connection().hgetall(_KEY)
@@ -73,13 +73,13 @@ def store() -> int:
     try:
         live.connection().hdel(_KEY, *uses)
     except redis.RedisError as error:
-        # They are written again, without effect.
+        # The next run writes these uses again, without effect.
         log.warning("could not remove token uses: %s", error)
     return len(uses)
 
 
 def _apply(token: ApiToken, at: datetime, address: str) -> bool:
-    """Set the last use of a token. Return False if a later one is known."""
+    """Set the last use of a token. Returns False if the token already has a later one."""
     if token.last_used_at is not None and token.last_used_at >= at:
         return False
     token.last_used_at, token.last_used_from = at, address or None

@@ -80,7 +80,7 @@ def rotate_token(
     overlap_hours: int = 24,
     made_with: ApiToken | None = None,
 ) -> NewToken:
-    """Create a token with the same scopes, and let this one expire after `overlap_hours`.
+    """Create a token with the same scopes, and let the old one expire after `overlap_hours`.
 
     The new token has the same lifetime, starting now. Raises `NotFound`, `NotAllowed`, `InvalidInput` (hours)
     and `StateConflict` (already rotated or expired, or account deactivated).
@@ -154,7 +154,7 @@ def mint(
 ) -> NewToken:
     """Insert a token. The caller has checked permissions and writes the audit entry.
 
-    With `renewable_until` it is a job token.
+    With `renewable_until`, the token is a job token.
     """
     token = ApiToken(
         owner=user,
@@ -217,8 +217,8 @@ def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: d
     if parent is None:
         return
     # SCIM acts for a provider and is not included in ALL.
-    covered = set(Scope.values) - {Scope.SCIM} if Scope.ALL in parent.scopes else set(parent.scopes)
-    wider = sorted(set(scopes) - covered)
+    allowed_scopes = set(Scope.values) - {Scope.SCIM} if Scope.ALL in parent.scopes else set(parent.scopes)
+    wider = sorted(set(scopes) - allowed_scopes)
     if wider:
         raise NotAllowed(Reason(AccountCode.TOKEN_WIDER, {"scopes": wider}))
     if parent.expires_at is not None and (expires_at is None or expires_at > parent.expires_at):

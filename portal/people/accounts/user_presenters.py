@@ -92,7 +92,7 @@ def _workspaces_choice(user: User) -> list[dict[str, str]]:
 
 
 def _homes_choice(user: User) -> list[dict[str, str]]:
-    """Return the choice to delete home folders: one per team and node that the user has worked on."""
+    """Return the choice to delete the user's home folders; empty without any."""
     homes = [f"{row['team__slug']}/{user.username} ({row['node']})" for row in user.workspaces.homes()]
     if not homes:
         return []

@@ -48,7 +48,7 @@ class Link:
     mailed: bool
 
 
-Places = Mapping[str, str]
+RolesByTeam = Mapping[str, str]
 """Roles by team slug."""
 
 
@@ -58,7 +58,7 @@ def create(
     actor: User | SystemActor,
     username: str,
     email: str = "",
-    teams: Places | None = None,
+    teams: RolesByTeam | None = None,
     roles: Sequence[str] = (),
     password: str = "",
     first_name: str = "",
@@ -68,13 +68,13 @@ def create(
 ) -> User:
     """Create an account. Without a password, the user sets one through a link.
 
-    With `linked`, the user signs in by a provider. `require_allowed` raises `NotAllowed` unless the actor may
-    create it; the default permits administrators. Raises `InvalidInput` (name, address, teams, roles,
-    password).
+    With `linked`, the user signs in through a provider. `require_allowed` raises `NotAllowed` unless the
+    actor may create it; the default permits administrators. Raises `InvalidInput` (name, address, teams,
+    roles, password).
     """
     require_allowed(actor)
     site_roles = _roles(roles)
-    places = _teams(teams or {})
+    roles_by_team = _teams(teams or {})
     user = User(
         username=strip_nul(username).strip(),
         email=strip_nul(email).strip(),
@@ -99,9 +99,9 @@ def create(
         data={"username": user.username, "roles": site_roles, "teams": dict(teams or {})},
     )
     default = _default_team()
-    if default is not None and default not in places:
+    if default is not None and default not in roles_by_team:
         services.set_member(actor=SYSTEM, team=default, username=user.username, role=Role.MEMBER)
-    for team, role in places.items():
+    for team, role in roles_by_team.items():
         services.set_member(actor=actor, team=team, username=user.username, role=role)
     return user
 
@@ -112,7 +112,7 @@ def invite(
     actor: User | SystemActor,
     username: str,
     email: str = "",
-    teams: Places | None = None,
+    teams: RolesByTeam | None = None,
     roles: Sequence[str] = (),
 ) -> Link:
     """Create an account and a link to choose a password. Raises like `create`."""
@@ -197,7 +197,7 @@ def change(
     user: User,
     email: str | None = None,
     roles: Sequence[str] | None = None,
-    teams: Places | None = None,
+    teams: RolesByTeam | None = None,
     first_name: str | None = None,
     last_name: str | None = None,
     expected: frozenset[str] = etags.ANY,
@@ -246,12 +246,12 @@ def change(
     return user
 
 
-def _require_no_work(user: User, places: Places | None) -> None:
+def _require_no_work(user: User, roles_by_slug: RolesByTeam | None) -> None:
     """Require that a new auditor has only viewer memberships. Raises `StateConflict`."""
     working = user.memberships.exclude(role=Role.VIEWER)
-    if places is not None:
+    if roles_by_slug is not None:
         working = working.filter(
-            team__slug__in=[slug for slug, role in places.items() if role != Role.VIEWER]
+            team__slug__in=[slug for slug, role in roles_by_slug.items() if role != Role.VIEWER]
         )
     slugs = sorted(working.values_list("team__slug", flat=True))
     if slugs:
@@ -259,9 +259,9 @@ def _require_no_work(user: User, places: Places | None) -> None:
         raise StateConflict(Reason(AccountCode.AUDITOR_WORKS_IN_TEAMS, params))
 
 
-def _set_memberships(actor: User | SystemActor, user: User, places: Places) -> None:
-    """Replace the user's memberships by `places`."""
-    roles_by_team = _teams(places)
+def _set_memberships(actor: User | SystemActor, user: User, roles_by_slug: RolesByTeam) -> None:
+    """Replace the user's memberships with `roles_by_slug`."""
+    roles_by_team = _teams(roles_by_slug)
     roles = dict(user.memberships.values_list("team", "role"))
     if {team.pk: role for team, role in roles_by_team.items()} == roles:
         return
@@ -323,7 +323,7 @@ def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
     Of two concurrent uses of a link, the second finds it spent.
     """
     locked = deactivation.lock_user(user)
-    if links.opened(locked.pk, link) is None:
+    if links.resolve(locked.pk, link) is None:
         raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
     _set_password(locked, password)
     sessions.end_all(locked)
@@ -461,13 +461,13 @@ def _default_team() -> Team | None:
     return team
 
 
-def _teams(places: Places) -> dict[Team, str]:
-    teams = {team.slug: team for team in Team.objects.filter(slug__in=places)}
-    for slug, role in places.items():
+def _teams(roles_by_slug: RolesByTeam) -> dict[Team, str]:
+    teams = {team.slug: team for team in Team.objects.filter(slug__in=roles_by_slug)}
+    for slug, role in roles_by_slug.items():
         if slug not in teams:
             reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
             raise InvalidInput(reason, errors={"teams": [reason]})
         if role not in Role.values:
             reason = Reason(AccountCode.NO_SUCH_ROLE, {"role": role})
             raise InvalidInput(reason, errors={"teams": [reason]})
-    return {teams[slug]: role for slug, role in places.items()}
+    return {teams[slug]: role for slug, role in roles_by_slug.items()}

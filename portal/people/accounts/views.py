@@ -67,13 +67,13 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     """Sign in by name and password, then redirect to `next`."""
     next_url = local_path(request.POST.get("next") or request.GET.get("next", ""))
     if getattr(request, "htmx", False):
-        # A partial after the session has ended: redirect the whole page to sign-in.
+        # The session has ended before a partial request: redirect the whole page to sign-in.
         path = local_path(request.htmx.current_url_abs_path or "/")  # type: ignore[attr-defined]
         return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': path})}")
     if request.user.is_authenticated:
         return redirect(next_url)
     if request.method == "GET" and (left := request.session.get(sessions.LEFT)):
-        # Whatever page noticed the end of the session first.
+        # Any page may be the first to notice that the session has ended.
         return redirect(left["path"])
     if request.method == "POST" and lockout.refuses(request, request.POST.get("username", "")):
         return lockout.refused_sign_in_page(request)
@@ -96,7 +96,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @never_cache
 def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
     """Let the user of a link choose a password, and sign them in. Raises `StateConflict` for a spent link."""
-    opened = links.opened(user_id, link)
+    opened = links.resolve(user_id, link)
     if opened is None:
         raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT)
     user, kind = opened

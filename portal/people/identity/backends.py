@@ -1,4 +1,4 @@
-"""Authentication backend that asks LDAP directories about names and passwords of the sign-in page."""
+"""Authentication backend that checks names and passwords with LDAP directories."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _directory_claims(
 
 
 def look_up(provider: Ldap, username: str) -> dict[str, Any] | None:
-    """Return what a directory knows about a user, without their password, or None.
+    """Return the attributes that a directory reports for a user, or None. Checks no password.
 
     Raises `ConnectionError`.
     """

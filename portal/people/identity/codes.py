@@ -1,4 +1,4 @@
-"""Codes of sign-in providers."""
+"""Error codes for sign-in providers."""
 
 from __future__ import annotations
 

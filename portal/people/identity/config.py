@@ -21,7 +21,7 @@ from portal.people.identity import patterns
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 TEAM_ROLES = ("viewer", "member", "owner")
-"""From least to most permissions."""
+"""Team roles, from least to most permissions."""
 SITE_ROLES = ("administrator", "operator", "approver", "auditor")
 LINKS = ("email", "username")
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -40,7 +40,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Condition(_Part, frozen=True, kw_only=True):
-    """A condition on what a provider reports: a group, a claim, or everyone.
+    """A condition on a sign-in: on a group, on a claim, or none (`everyone`).
 
     Values are compared literally (`group`, `equals`) or by a regular expression that matches the whole value
     (`group_pattern`, `pattern`). A list claim meets the condition if any of its values does.

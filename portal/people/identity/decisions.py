@@ -1,4 +1,4 @@
-"""Decides what a sign-in by a provider would do, for sign-ins, tests and previews.
+"""Decides what a sign-in through a provider would do, for sign-ins, tests and previews.
 
 Read-only. `services.sign_in` carries out a decision.
 """
@@ -36,7 +36,10 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MembershipChange:
-    """Change of a membership. `role` is the new role, empty if it ends. `given` if managed by the rules."""
+    """Change of a membership. `role` is the new role, empty if the membership ends.
+
+    `given`: the rules manage the membership.
+    """
 
     team: str
     role: str
@@ -68,7 +71,7 @@ class SignInDecision:
     user: User | None = None
     link: IdentityLink | None = None
     how: LinkOrigin | None = None
-    places: list[MembershipChange] = field(default_factory=list)
+    membership_changes: list[MembershipChange] = field(default_factory=list)
     roles: list[RoleChange] = field(default_factory=list)
     problems: list[Reason] = field(default_factory=list)
 
@@ -187,8 +190,8 @@ def add_role_changes(decision: SignInDecision, granted: rules.Grants) -> None:
     current_roles: dict[str, str] = {}
     given_places: dict[str, GivenPlace] = {}
     if user is not None:
-        places = Membership.objects.filter(user=user).values_list("team__slug", "role")
-        current_roles = dict(places)
+        memberships = Membership.objects.filter(user=user).values_list("team__slug", "role")
+        current_roles = dict(memberships)
         place_rows = GivenPlace.objects.filter(user=user, provider=decision.provider_id).select_related(
             "team"
         )
@@ -199,7 +202,7 @@ def add_role_changes(decision: SignInDecision, granted: rules.Grants) -> None:
         )
         if change is not None:
             new = slug in granted.may_create and not Team.objects.filter(slug=slug).exists()
-            decision.places.append(MembershipChange(slug, *change, create_team=new))
+            decision.membership_changes.append(MembershipChange(slug, *change, create_team=new))
     has = set() if user is None else {role for role in SiteRole if getattr(user, ROLE_FIELDS[role])}
     mine_too = (
         set()
@@ -245,9 +248,9 @@ def place_change(
 
 def _possible_roles(decision: SignInDecision, granted: rules.Grants) -> dict[str, str]:
     """Return the desired memberships in teams that exist or that a rule may create."""
-    existing = set(Team.objects.filter(slug__in=granted.places).values_list("slug", flat=True))
+    existing = set(Team.objects.filter(slug__in=granted.memberships).values_list("slug", flat=True))
     roles = {}
-    for slug, role in granted.places.items():
+    for slug, role in granted.memberships.items():
         params = {"slug": slug[:80], "provider": decision.provider_name}
         if slug in existing or (slug in granted.may_create and _is_slug(slug)):
             roles[slug] = role

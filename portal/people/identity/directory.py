@@ -79,7 +79,7 @@ class _Backend(LDAPBackend):
 
 
 class _Search(_Backend):
-    """Skips the bind as the found entry."""
+    """A lookup by the search account, which does not bind as the entry that it finds."""
 
     def authenticate_ldap_user(self, ldap_user: Any, password: str) -> None:
         # The search also returns operational attributes.

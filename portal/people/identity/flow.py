@@ -51,13 +51,13 @@ def finish(
         data.get("nonce") and constant_time_compare(str(nonce), str(data["nonce"]))
     ):
         params = {"provider": provider.name, "detail": "it belongs to another sign-in"}
-        return failed(request, provider, Reason(IdentityCode.PROVIDER_WRONG, params))
+        return render_failure(request, provider, Reason(IdentityCode.PROVIDER_WRONG, params))
     if TEST in data:
         return _store_test_result(request, provider, claims, data)
     try:
         user, decision = services.sign_in(provider=provider, claims=claims)
     except NotAllowed as error:
-        return failed(request, provider, error.reason, noted=True)
+        return render_failure(request, provider, error.reason, is_recorded=True)
     present = get_user(request)
     if isinstance(present, User):
         request.user = present
@@ -80,9 +80,11 @@ def sign_out_data(provider: Provider, claims: Mapping[str, Any]) -> dict[str, st
     return {"path": reverse("identity:left", args=[provider.id]), "id_token": str(token)}
 
 
-def failed(request: HttpRequest, provider: Provider, reason: Reason, *, noted: bool = False) -> HttpResponse:
-    """Render the page of a failed sign-in, and record it in the audit log unless `noted`."""
-    if not noted:
+def render_failure(
+    request: HttpRequest, provider: Provider, reason: Reason, *, is_recorded: bool = False
+) -> HttpResponse:
+    """Render the page of a failed sign-in, and record it in the audit log unless `is_recorded`."""
+    if not is_recorded:
         services.record_refusal(provider, reason)
     context = {
         "message": message_of(reason),
@@ -100,7 +102,7 @@ def _store_test_result(
     """Store the result of a test for its administrator. Does not sign in."""
     user = get_user(request)
     if not isinstance(user, User) or not user.administers or str(user.pk) != data[TEST]:
-        return failed(request, provider, Reason(IdentityCode.TEST_NOT_YOURS))
+        return render_failure(request, provider, Reason(IdentityCode.TEST_NOT_YOURS))
     services.record_test(actor=user, provider=provider)
     request.session["identity_test"] = {
         "provider": provider.id,
@@ -115,4 +117,4 @@ def test_result(request: HttpRequest, provider: Provider) -> dict[str, Any] | No
     if not isinstance(stored, dict) or stored.get("provider") != provider.id:
         return None
     claims = stored["claims"]
-    return {"claims": claims, "outcome": presenters.decision_shown(decide(provider, claims))}
+    return {"claims": claims, "outcome": presenters.present_decision(decide(provider, claims))}

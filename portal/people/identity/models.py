@@ -61,7 +61,7 @@ class IdentityLink(models.Model):
 
 
 class GivenPlace(models.Model):
-    """A membership given by rules of a provider. `before` is the role held without them."""
+    """A membership given by rules of a provider. `before` is the role that the user had without them."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="given_places")
     provider = models.CharField(max_length=40)

@@ -71,7 +71,7 @@ class Adapter(OpenIDConnectOAuth2Adapter):
     @property
     def openid_config(self) -> dict[str, Any]:
         if not hasattr(self, "_openid_config"):
-            self._openid_config = discovered(self.provider_config)
+            self._openid_config = discovery_document(self.provider_config)
         return self._openid_config
 
     def get_callback_url(self, request: HttpRequest, app: SocialApp) -> str:
@@ -82,7 +82,7 @@ class Adapter(OpenIDConnectOAuth2Adapter):
         id_token = kwargs["response"].get("id_token")
         if not isinstance(id_token, str):
             raise NotTrusted("it has no ID token")
-        claims = verified(self.provider_config, self.openid_config, id_token)
+        claims = verified_claims(self.provider_config, self.openid_config, id_token)
         if self.provider_config.userinfo and self.openid_config.get("userinfo_endpoint"):
             userinfo = self._fetch_user_info(token.token)
             if not isinstance(userinfo, dict) or userinfo.get("sub") != claims["sub"]:
@@ -118,7 +118,7 @@ def callback(request: HttpRequest, provider: Oidc) -> HttpResponse:
     return response
 
 
-def discovered(provider: Oidc) -> dict[str, Any]:
+def discovery_document(provider: Oidc) -> dict[str, Any]:
     """Return the provider's discovery document. Raises `RequestException` and `NotTrusted`."""
     url = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
     config = _fetch_json(url)
@@ -131,7 +131,7 @@ def discovered(provider: Oidc) -> dict[str, Any]:
     return config
 
 
-def verified(
+def verified_claims(
     provider: Oidc, config: Mapping[str, Any], token: str, *, logout: bool = False
 ) -> dict[str, Any]:
     """Verify an ID token or logout token, except its nonce. Returns the claims. Raises `NotTrusted`."""
@@ -170,7 +170,7 @@ def verified(
 
 def signed_out_subject(provider: Oidc, token: str) -> str:
     """Return the subject of a logout token (back-channel logout). Raises `NotTrusted`."""
-    claims = verified(provider, discovered(provider), token, logout=True)
+    claims = verified_claims(provider, discovery_document(provider), token, logout=True)
     age_s = time.time() - float(claims["iat"])
     if "nonce" in claims or age_s > LOGOUT_LIFETIME_S:
         raise NotTrusted("it is not a recent logout token")
@@ -182,7 +182,7 @@ def end_session_url(provider: Oidc, id_token: str, back: str) -> str:
 
     Raises `RequestException` and `NotTrusted`.
     """
-    endpoint = str(discovered(provider).get("end_session_endpoint", ""))
+    endpoint = str(discovery_document(provider).get("end_session_endpoint", ""))
     if not endpoint:
         return ""
     query = {"id_token_hint": id_token, "client_id": provider.client_id, "post_logout_redirect_uri": back}

@@ -1,4 +1,4 @@
-"""Cost of matching other people's values with regular expressions that administrators write."""
+"""Detects regular expressions that are slow to match on untrusted values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 MAX_WAYS = 2**24
-"""Three repeats on a value of 255 characters. Python tries these in about 0.1 s."""
+"""Enough for three repeats on a value of 255 characters, which Python matches in about 0.1 s."""
 _MANY = 256
-"""Number of choices assumed for a repeat without an upper bound."""
+"""Assumed choices of a repeat without an upper bound."""
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
 
 
@@ -20,7 +20,7 @@ def is_slow_pattern(pattern: str) -> bool:
 
 
 def _ways(nodes: Iterable[tuple[Any, Any]]) -> int:
-    """Return an upper bound of the ways in which Python tries to match a value."""
+    """Return an upper bound on the ways that Python tries to match a value."""
     return math.prod(_ways_of(op, value) for op, value in nodes)
 
 

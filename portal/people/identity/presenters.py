@@ -145,7 +145,7 @@ def decision_json(decision: SignInDecision) -> dict[str, Any]:
         "mfa": person.mfa if person is not None else False,
         "teams": [
             {"team": place.team, "role": place.role, "effect": place.effect.value, "by_rule": place.given}
-            for place in decision.places
+            for place in decision.membership_changes
         ],
         "roles": [{"role": role.role, "effect": role.effect.value} for role in decision.roles],
         "problems": [reason_json(reason) for reason in decision.problems],
@@ -157,7 +157,7 @@ def reason_json(reason: Reason) -> dict[str, Any]:
     return {**reason.as_json(), "detail": message_of(reason), "next_action": next_action_of(reason)}
 
 
-def decision_shown(decision: SignInDecision) -> dict[str, Any]:
+def present_decision(decision: SignInDecision) -> dict[str, Any]:
     """Return a decision for a page."""
     headline = {
         "refuse": _("The sign-in would be denied"),
@@ -193,7 +193,7 @@ def decision_shown(decision: SignInDecision) -> dict[str, Any]:
                     "role": place.role,
                     **_effect_look(place.effect),
                 }
-                for place in decision.places
+                for place in decision.membership_changes
             ),
             *(
                 {"what": _("Portal"), "role": role.role, **_effect_look(role.effect)}

@@ -18,7 +18,7 @@ from portal.people.identity.codes import IdentityCode
 from portal.people.identity.config import TEAM_ROLES, Claims, Condition, Provider
 
 MAX_VALUE = 255
-"""Longer values match no pattern, to limit the cost of regular expressions on foreign input."""
+"""Longer values match no pattern, to limit the cost of regular expressions on untrusted input."""
 MAX_SUBJECT = 255
 _TRUE = frozenset({"true", "1", "yes"})
 
@@ -49,7 +49,7 @@ class ProviderIdentity:
 class Grants:
     """Grants by rules: team roles by slug, site roles, and teams that may be created."""
 
-    places: Mapping[str, str]
+    memberships: Mapping[str, str]
     roles: tuple[str, ...]
     may_create: frozenset[str]
 
@@ -89,7 +89,7 @@ def read(provider: Provider, claims: Mapping[str, Any]) -> ProviderIdentity:
 def grants(provider: Provider, claims: Mapping[str, Any]) -> Grants:
     """Return the memberships and roles that the provider's rules grant for these claims."""
     groups = _groups(provider, claims)
-    places: dict[str, str] = {}
+    memberships: dict[str, str] = {}
     roles: set[str] = set()
     may_create: set[str] = set()
     for rule in provider.rules:
@@ -98,10 +98,10 @@ def grants(provider: Provider, claims: Mapping[str, Any]) -> Grants:
                 roles.add(rule.site_role)
                 continue
             team = match.expand(rule.team) if isinstance(match, re.Match) else rule.team
-            places[team] = max(places.get(team, rule.role), rule.role, key=TEAM_ROLES.index)
+            memberships[team] = max(memberships.get(team, rule.role), rule.role, key=TEAM_ROLES.index)
             if rule.create_team:
                 may_create.add(team)
-    return Grants(dict(sorted(places.items())), tuple(sorted(roles)), frozenset(may_create))
+    return Grants(dict(sorted(memberships.items())), tuple(sorted(roles)), frozenset(may_create))
 
 
 def _matches(condition: Condition, claims: Mapping[str, Any], groups: tuple[str, ...]) -> list[Any]:

@@ -60,7 +60,7 @@ def store_response(request: HttpRequest, provider: Saml) -> HttpResponse:
     """
     response = request.POST.get("SAMLResponse", "")
     if not response or len(response) > MAX_RESPONSE:
-        return flow.failed(request, provider, _wrong_response(provider, "it is missing or too long"))
+        return flow.render_failure(request, provider, _wrong_response(provider, "it is missing or too long"))
     answer = HttpResponseRedirect(reverse("identity:saml-finish", args=[provider.id]))
     login_session = LoginSession(request, "saml_response", KEPT)
     login_session.store.update({"given": response, "provider": provider.id})
@@ -76,7 +76,7 @@ def finish(request: HttpRequest, provider: Saml) -> HttpResponse:
     )
     login_session.delete()
     if not response:
-        return flow.failed(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
+        return flow.render_failure(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
     auth = _auth(request, provider, response)
     try:
         auth.process_response()
@@ -85,17 +85,17 @@ def finish(request: HttpRequest, provider: Saml) -> HttpResponse:
         OneLogin_Saml2_Error, OneLogin_Saml2_ValidationError, binascii.Error, etree.LxmlError, ValueError
     ) as error:  # fmt: skip
         log.warning("unreadable SAML response from %s: %s", provider.id, str(error)[:300])
-        return flow.failed(request, provider, _wrong_response(provider, "it cannot be read"))
+        return flow.render_failure(request, provider, _wrong_response(provider, "it cannot be read"))
     if errors or not auth.is_authenticated():
         log.warning(
             "rejected SAML response from %s: %s %s", provider.id, errors, auth.get_last_error_reason()
         )
-        return flow.failed(request, provider, _wrong_response(provider, "it is not valid"))
+        return flow.render_failure(request, provider, _wrong_response(provider, "it is not valid"))
     state = _state(request, provider, auth)
     if state is None:
-        return flow.failed(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
+        return flow.render_failure(request, provider, Reason(IdentityCode.SIGN_IN_ENDED))
     if provider.claims.subject == "NameID" and auth.get_nameid_format() == _TRANSIENT:
-        return flow.failed(
+        return flow.render_failure(
             request, provider, _wrong_response(provider, "its NameID changes with each sign-in")
         )
     return flow.finish(request, provider, _claims(auth), state)
@@ -114,7 +114,7 @@ def entity_id(provider: Saml) -> str:
 
 
 def _state(request: HttpRequest, provider: Saml, auth: OneLogin_Saml2_Auth) -> dict[str, Any] | None:
-    """Return the state of the request that the assertion answers, or None if there is none or it is used."""
+    """Return the state of the request that the assertion answers, or None if it is missing or used."""
     answered = _signed_request_id(auth)
     if not answered or answered != auth.get_last_response_in_response_to():
         return None

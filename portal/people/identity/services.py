@@ -1,4 +1,4 @@
-"""Services for sign-ins by providers: create and link accounts, and apply rules."""
+"""Services for sign-ins through providers: create and link accounts, and apply rules."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
 
 @transaction.atomic
 def replace_grants(*, source: str, name: str, user: User, granted: Grants) -> None:
-    """Replace the memberships and roles that `source` gave to the user by `granted`.
+    """Replace the memberships and roles that `source` gave to the user with `granted`.
 
     `source` is a key that is not a provider id; `name` is shown in the audit log. Administrators are notified
     of grants that cannot be applied. A deactivated account only loses grants.
@@ -166,16 +166,18 @@ def _refresh(actor: SystemActor, user: User, decision: SignInDecision) -> None:
 
 def _apply_changes(actor: SystemActor, user: User, decision: SignInDecision) -> None:
     """Apply the changes. Losses come first, because an auditor can only be a viewer."""
-    ending = [change for change in decision.places if change.effect is Effect.LOST]
-    _give_places(actor, user, decision, ending)
+    ending = [change for change in decision.membership_changes if change.effect is Effect.LOST]
+    _apply_membership_changes(actor, user, decision, ending)
     _give_roles(actor, user, decision)
-    _give_places(actor, user, decision, [change for change in decision.places if change not in ending])
+    _apply_membership_changes(
+        actor, user, decision, [change for change in decision.membership_changes if change not in ending]
+    )
     # Memberships changed manually are no longer managed by the rules.
-    slugs = [change.team for change in decision.places]
+    slugs = [change.team for change in decision.membership_changes]
     GivenPlace.objects.filter(user=user, provider=decision.provider_id).exclude(team__slug__in=slugs).delete()
 
 
-def _give_places(
+def _apply_membership_changes(
     actor: SystemActor, user: User, decision: SignInDecision, changes: Sequence[MembershipChange]
 ) -> None:
     for change in changes:

@@ -68,7 +68,7 @@ def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
             add_problems(form, error.field_errors, error.sentence)
             status = error.status
         else:
-            context["outcome"] = presenters.decision_shown(result.decision)
+            context["outcome"] = presenters.present_decision(result.decision)
             context["claims"] = presenters.claims_text(result.claims)
     return render(request, "identity/look_up.html", context, status=status)
 
@@ -94,10 +94,10 @@ def _provider_failed(request: HttpRequest, provider: Provider, error: RequestExc
     log.warning("sign-in through %s failed: %s", provider.id, error)
     params: dict[str, Any] = {"provider": provider.name}
     if isinstance(error, NotTrusted):
-        return flow.failed(
+        return flow.render_failure(
             request, provider, Reason(IdentityCode.PROVIDER_WRONG, {**params, "detail": str(error)})
         )
-    return flow.failed(request, provider, Reason(IdentityCode.PROVIDER_DOWN, params))
+    return flow.render_failure(request, provider, Reason(IdentityCode.PROVIDER_DOWN, params))
 
 
 @login_not_required
@@ -144,7 +144,7 @@ def offer_provider_sign_out(request: HttpRequest, idp: str) -> HttpResponse:
     except RequestException as error:
         log.warning("could not notify %s of a sign-out: %s", provider.id, error)
         url = ""
-    return render(request, "identity/left.html", {"provider": provider, "url": url})
+    return render(request, "identity/signed_out.html", {"provider": provider, "url": url})
 
 
 @require_http_methods(["GET", "HEAD"])

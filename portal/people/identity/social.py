@@ -49,7 +49,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         log.warning("sign-in through %s failed: %s %s", provider_.id, error, detail)
         began = "state" in context or "saml_errors" in context
         reason = _reason(provider_, error, exception, began=began, saml=context.get("saml_errors"))
-        raise ImmediateHttpResponse(flow.failed(request, provider_, reason))
+        raise ImmediateHttpResponse(flow.render_failure(request, provider_, reason))
 
     def get_requests_session(self) -> requests.Session:
         """Return a requests session with a timeout, and without following redirects."""

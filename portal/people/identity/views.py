@@ -46,7 +46,7 @@ def provider(request: SignedInRequest, idp: str) -> HttpResponse:
     form = ClaimsForm(request.POST or None)
     outcome = None
     if request.method == "POST" and form.is_valid():
-        outcome = presenters.decision_shown(decide(provider, form.cleaned_data["claims"]))
+        outcome = presenters.present_decision(decide(provider, form.cleaned_data["claims"]))
     return _provider(request, provider, form=form, outcome=outcome)
 
 

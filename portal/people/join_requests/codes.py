@@ -1,4 +1,4 @@
-"""Codes of join requests."""
+"""Error codes for join requests."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class JoinState(models.TextChoices):
 
 
 class JoinRequest(models.Model):
-    """A request to join a team. `role` is the role given by an owner.
+    """A request to join a team. `role` is the role granted by an owner.
 
     `team` is None if the team has been deleted; `team_name` keeps its name.
     """
@@ -66,5 +66,5 @@ class JoinRequest(models.Model):
 
     @property
     def granted_role_label(self) -> str:
-        """Label of the role that was given, or ""."""
+        """Label of the granted role, or ""."""
         return str(Role(self.role).label) if self.role else ""

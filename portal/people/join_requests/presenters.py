@@ -48,7 +48,7 @@ def present_request(actor: User, request: JoinRequest) -> JoinRequestRow:
 
 
 def roles() -> list[tuple[str, str]]:
-    """Return the roles that a decision can give, default first."""
+    """Return the roles that a decision can grant, default first."""
     return [(Role.MEMBER.value, str(Role.MEMBER.label))] + [
         (role.value, str(role.label)) for role in Role if role is not Role.MEMBER
     ]

@@ -27,5 +27,5 @@ def normalized(user_name: str) -> str:
 
 
 def is_account_name(user_name: str) -> bool:
-    """Return whether the account has the user name itself, which can be up to `MAX_USERNAME` long."""
+    """Return whether a normalized SCIM user name can be the account name, without changes."""
     return "@" not in user_name and len(user_name) <= MAX_USERNAME

@@ -75,7 +75,7 @@ class ScimParser(parsers.BaseParser):
 
 
 class PlainJsonParser(ScimParser):
-    """The same for `application/json`, which RFC 7644 requires servers to accept."""
+    """Parses `application/json` like `ScimParser`. RFC 7644 requires servers to accept it."""
 
     media_type = "application/json"
 
@@ -114,7 +114,7 @@ def _is_taken(error: IntegrityError) -> bool:
 class ScimView(APIView):
     """Base of SCIM endpoints. Errors follow RFC 7644, section 3.12."""
 
-    schema = None  # A protocol of its own, described by its own Schemas endpoint.
+    schema = None  # Not in the OpenAPI document: SCIM has a Schemas endpoint.
     authentication_classes = (TokenAuthentication,)
     permission_classes = (IsProvisioner,)
     renderer_classes = (ScimRenderer,)
@@ -160,7 +160,7 @@ class ScimView(APIView):
 
 
 def _full_message(error: PortalError) -> str:
-    """Return the message of the error, with messages of single fields."""
+    """Return the error's message, followed by the messages of its fields."""
     sentences = [sentence for items in error.field_errors.values() for sentence in items]
     return " ".join(dict.fromkeys([error.sentence, *sentences]))
 
@@ -185,7 +185,7 @@ class ServiceProviderConfig(StaticDocument):
 
 
 class DocumentList(StaticDocument):
-    """Endpoint of a list of documents, and of each by identifier."""
+    """Endpoint that lists documents and returns one by its identifier."""
 
     described: ClassVar[Callable[[], list[dict[str, Any]]]]
 
@@ -428,7 +428,7 @@ def _search_text(value: Any, name: str) -> str:
 
 
 class NotSupported(ScimView):
-    """Optional parts of the RFC that are not implemented. Answers with 501, as required."""
+    """Optional endpoints of the RFC that are not implemented. Responds with 501, as required."""
 
     def get(self, request: Request) -> Response:
         raise errors.not_implemented(Reason(ScimCode.NOT_SUPPORTED))

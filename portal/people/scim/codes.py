@@ -1,4 +1,4 @@
-"""Codes of SCIM."""
+"""Error codes for SCIM."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`attribute operator value`. The attribute is lower-case without its schema; the value is None for `pr`.
+    """`attribute operator value`. The attribute is lower-case and has no schema.
 
-    A value of None also stands for `null`.
+    The value is None for `null`, and with the operator `pr`.
     """
 
     attribute: str

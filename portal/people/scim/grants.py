@@ -36,7 +36,7 @@ def grants_anything(names: Iterable[str]) -> bool:
 
 
 def names_of(group: ScimGroup) -> set[str]:
-    """Return the names by which rules can refer to a group: its name, and its id at the provider."""
+    """Return the names that rules can use for a group: its name, and its id at the provider."""
     return {name for name in (group.display_name, group.external_id) if name}
 
 
@@ -64,7 +64,7 @@ def lock_accounts(keys: Iterable[object]) -> None:
 
 
 def apply_changed_rules() -> int:
-    """Settle all SCIM users if the rules have changed since the last time. Returns the number of users."""
+    """Apply the rules to all SCIM users if the rules have changed. Returns the number of users."""
     digest = hashlib.sha256(msgspec.json.encode((registry.scim(), _rules().rules))).hexdigest()
     if AppliedRules.objects.filter(pk=1, digest=digest).exists():
         return 0

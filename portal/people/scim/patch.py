@@ -172,11 +172,11 @@ def _apply_multiple(document: dict[str, Any], op: str, target: _Path, value: Any
                 entries.remove(entry)
         return
     if not chosen:
-        started = _value_of_filter(target.condition)
-        if started is None:
+        new_entry = _value_of_filter(target.condition)
+        if new_entry is None:
             raise no_target(Reason(ScimCode.NO_TARGET, {"path": path[:100]}))
-        entries.append(started)
-        chosen = [started]
+        entries.append(new_entry)
+        chosen = [new_entry]
     changes = {target.sub: value} if target.sub else value
     if not isinstance(changes, Mapping):
         raise invalid_value(target.attribute)

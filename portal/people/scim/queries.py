@@ -18,8 +18,8 @@ from portal.people.scim.errors import invalid_filter
 from portal.people.scim.filters import And, Comparison, Node, Not, Or, ValuePath
 from portal.people.scim.models import ScimGroup
 
-NOBODY = Q(pk__in=[])
-EVERYBODY = ~NOBODY
+MATCH_NONE = Q(pk__in=[])
+MATCH_ALL = ~MATCH_NONE
 
 
 class Kind(Enum):
@@ -41,7 +41,10 @@ class AttributeLookup:
 
 
 def _of_email(column: AttributeLookup) -> Callable[[Comparison], Q]:
-    """Return the query of a sub-attribute of `emails`, which accounts without an address do not have."""
+    """Return a function that builds the condition on a sub-attribute of `emails`.
+
+    Accounts without an address lack these attributes and never match.
+    """
     return lambda condition: _column_query(condition, column) & ~Q(user__email="")
 
 
@@ -65,7 +68,7 @@ def _link_query(condition: Comparison, any_of: Callable[[], Q], with_key: Callab
     if condition.operator not in ("eq", "ne"):
         raise _unsupported(condition)
     key = _uuid(condition.value)
-    query = with_key(key) if key is not None else NOBODY
+    query = with_key(key) if key is not None else MATCH_NONE
     return query if condition.operator == "eq" else ~query
 
 
@@ -126,7 +129,7 @@ def _column_query(condition: Comparison, column: AttributeLookup) -> Q:
         case Kind.BOOLEAN:
             return _boolean_query(condition, column.lookup)
         case Kind.ID:
-            return _link_query(condition, lambda: EVERYBODY, lambda key: Q(**{column.lookup: key}))
+            return _link_query(condition, lambda: MATCH_ALL, lambda key: Q(**{column.lookup: key}))
         case Kind.MOMENT:
             return _moment_query(condition, column.lookup)
         case Kind.TEXT | Kind.EXACT_TEXT:
@@ -154,7 +157,7 @@ def _text_query(condition: Comparison, column: AttributeLookup) -> Q:
 
 def _boolean_query(condition: Comparison, lookup: str) -> Q:
     if condition.operator == "pr":
-        return EVERYBODY
+        return MATCH_ALL
     expected = _boolean(condition)
     if expected is None or condition.operator not in ("eq", "ne"):
         raise _unsupported(condition)
@@ -163,7 +166,7 @@ def _boolean_query(condition: Comparison, lookup: str) -> Q:
 
 def _moment_query(condition: Comparison, lookup: str) -> Q:
     if condition.operator == "pr":
-        return EVERYBODY
+        return MATCH_ALL
     suffixes = {"eq": "", "ne": "", "gt": "__gt", "ge": "__gte", "lt": "__lt", "le": "__lte"}
     moment = _moment(condition.value)
     if moment is None or condition.operator not in suffixes:

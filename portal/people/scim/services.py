@@ -151,16 +151,16 @@ def _change_account(actor: SystemActor, user: User, values: UserValues) -> None:
         if any(role not in given_roles for role in user.roles):
             # Password links are sent to this address, so the provider's operator would gain the role.
             raise conflict(Reason(ScimCode.EMAIL_OF_ROLE, {"name": user.username}))
-        _require_free_email(values.email, besides=user)
+        _require_free_email(values.email, except_user=user)
     if changed:
         users.change(actor=actor, user=user, **changed)
         ScimUser.objects.filter(pk=user.pk).update(changed_at=timezone.now())
 
 
-def _require_free_email(email: str, *, besides: User | None = None) -> None:
+def _require_free_email(email: str, *, except_user: User | None = None) -> None:
     others = User.objects.filter(email__iexact=email)
-    if besides is not None:
-        others = others.exclude(pk=besides.pk)
+    if except_user is not None:
+        others = others.exclude(pk=except_user.pk)
     if email and others.exists():
         raise uniqueness(Reason(ScimCode.EMAIL_EXISTS))
 

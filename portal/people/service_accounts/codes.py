@@ -1,6 +1,6 @@
-"""Codes of service accounts and token exchanges."""
+"""Error codes for service accounts and token exchanges."""
 
-# ruff: noqa: S105  (codes that name a token are no secrets)
+# ruff: noqa: S105  (codes about tokens are not secrets)
 from __future__ import annotations
 
 from enum import StrEnum

@@ -45,7 +45,7 @@ class TrustRule(models.Model):
 
     @property
     def max_hours(self) -> float:
-        """The total lifetime of a token in hours."""
+        """The maximum total lifetime of a token, in hours."""
         return round(self.max_lifetime_s / 3600, 1)
 
 

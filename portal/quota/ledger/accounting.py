@@ -1,4 +1,4 @@
-"""GPU-hours: a quota per period, spent over time and weighted by model. Integers throughout.
+"""Accounts for GPU-hours: a quota per period, spent over time and weighted by model. Integers only.
 
 The unit is the weighted milli-GPU-second: one GPU of weight 1 for an hour is `GPU_HOUR`. Weights are
 thousandths. Fractions of a unit are carried over, so any number of ticks adds up to the same.
@@ -66,7 +66,10 @@ class LedgerAdvance:
 
 
 def burn_rate(amounts: Iterable[Amounts], weights: Mapping[str, int]) -> int:
-    """Return thousandths of a unit per second for running workloads. The default weight of a model is 1."""
+    """Return the cost of running workloads, in thousandths of a unit per second.
+
+    Models without a weight have weight 1.
+    """
     return sum(
         amount * weights.get(resource, WEIGHT_ONE)
         for change in amounts
@@ -78,12 +81,12 @@ def burn_rate(amounts: Iterable[Amounts], weights: Mapping[str, int]) -> int:
 def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> LedgerAdvance:
     """Charge for the time since the last tick, at `rate` (`burn_rate`).
 
-    Ticks are due every `tick_s` seconds. A late tick charges no further below 0 than one tick costs: the rest
-    is `unbilled`. Raises ValueError if time goes backwards.
+    Ticks are due every `tick_s` seconds. A late tick lowers the balance below 0 by at most the cost of one
+    tick: the rest is `unbilled`. Raises ValueError if time goes backwards.
     """
     if now_s < account.at_s or rate < 0 or tick_s <= 0:
         raise ValueError("time and rate go forward")
-    account = refilled(account, account.at_s)
+    account = with_refill(account, account.at_s)
     result = LedgerAdvance(account)
     # A late tick may span periods: each is charged separately.
     while True:
@@ -94,7 +97,7 @@ def tick(account: Account, rate: int, now_s: int, *, tick_s: int) -> LedgerAdvan
         result = LedgerAdvance(account, (*result.warnings, *warnings), rate > 0 and not account.is_funded)
         if now_s < period_end_s:
             return result
-        account = refilled(account, period_end_s)
+        account = with_refill(account, period_end_s)
         result = LedgerAdvance(account, result.warnings, rate > 0 and not account.is_funded)
 
 
@@ -120,26 +123,25 @@ def _warnings(account: Account) -> tuple[tuple[WarningPercent, ...], Account]:
     return due, replace(account, warned=max(due)) if due else account
 
 
-def refilled(account: Account, now_s: int) -> Account:
+def with_refill(account: Account, now_s: int) -> Account:
     """Return the account advanced to the period of `now_s`.
 
-    Unused quota expires; unused credit stays, and so does debt.
+    Unused quota expires. Unused credit and debt carry over.
     """
-    passed = (now_s - account.period_start_s) // account.period_s
-    if passed <= 0:
+    periods = (now_s - account.period_start_s) // account.period_s
+    if periods <= 0:
         return account
-    over = account.spent - account.quota
-    credit, debt = (
-        (account.credit, 0) if over <= 0 else (max(0, account.credit - over), max(0, over - account.credit))
-    )
+    excess = account.spent - account.quota
+    credit = account.credit if excess <= 0 else max(0, account.credit - excess)
+    debt = max(0, excess - account.credit) if excess > 0 else 0
     # Each further unused period pays off debt with its quota.
-    debt = max(0, debt - (passed - 1) * account.quota)
+    debt = max(0, debt - (periods - 1) * account.quota)
     return replace(
         account,
         credit=credit,
         spent=debt,
         warned=0,
-        period_start_s=account.period_start_s + passed * account.period_s,
+        period_start_s=account.period_start_s + periods * account.period_s,
     )
 
 
@@ -153,7 +155,7 @@ def with_credit(account: Account, amount: int) -> Account:
 
 
 def lasts_until_s(account: Account, rate: int) -> int | None:
-    """Return when the balance is spent at this rate (UTC seconds), or None at rate 0."""
+    """Return when the balance runs out at this rate (UTC seconds), or None at rate 0."""
     if rate <= 0:
         return None
     return account.at_s + max(0, account.balance) * WEIGHT_ONE // rate

@@ -207,14 +207,14 @@ class EntryViewSet(ListViewSet):
 
 
 class OwnDaySerializer(serializers.Serializer[Any]):
-    """A day (UTC) of your own use."""
+    """A day (UTC) of your own GPU use."""
 
     day = serializers.DateField(help_text="Day in UTC.")
     amount = serializers.IntegerField(help_text=UNIT)
 
 
 class OwnUseSerializer(serializers.Serializer[Any]):
-    """Your own use of GPUs in the last 7 days."""
+    """Your own GPU use in the last 7 days."""
 
     days = OwnDaySerializer(many=True, help_text="Oldest first. The last day is today, up to now.")
     total = serializers.IntegerField(help_text=UNIT)

@@ -34,7 +34,7 @@ from portal.quota.limits import policies
 
 CENTS = 100
 MILLI = 1000
-"""Spent amounts are in thousandths of a cent, as are GPU-days."""
+"""Thousandths per cent in spent amounts."""
 MAX_CENTS = 10**12
 
 
@@ -68,12 +68,12 @@ class BudgetStatement:
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """The version state of its row."""
+        """The version state of the budget."""
         return (self.team.pk, self.amount_cents, self.blocks)
 
     @property
     def percent(self) -> int:
-        """The spent part in percent. With a budget of 0, 100 as soon as anything is spent."""
+        """The spent part in percent. With a budget of 0, 100 once anything is spent."""
         if not self.amount_cents:
             return 100 if self.spent_cents else 0
         return 100 * self.spent_cents // self.amount_cents
@@ -97,7 +97,7 @@ class BudgetStatement:
 
 
 def statement_of(row: Budget, *, month: date | None = None) -> BudgetStatement:
-    """Return the statement for the month (default: the current one), without spending of other months."""
+    """Return the statement for the month (default: the current one). Spending in other months counts as 0."""
     month = month or month_of(timezone.now())
     present = row.month == month
     return BudgetStatement(
@@ -137,7 +137,7 @@ def budget_for(actor: User, slug: str) -> BudgetStatement:
 
 
 def blocked_teams() -> frozenset[UUID]:
-    """Return the teams whose budgets are spent and block new starts with costs."""
+    """Return the teams with a spent budget that blocks starts of paid workspaces."""
     spent = Budget.objects.filter(blocks=True, month=month_of(timezone.now()))
     blocked = spent.filter(spent__gt=0, spent__gte=F("amount_cents") * MILLI)
     return frozenset(blocked.values_list("team_id", flat=True))
@@ -212,7 +212,7 @@ def store_spending(
 ) -> int:
     """Store what each team, by slug, has spent in a month so far. Returns the number of warnings.
 
-    With `only`, for that team alone. Idempotent; data of past months does not affect later ones.
+    With `only`, stores it for that team alone. Idempotent. Ignored for teams whose stored month is later.
     """
     now = now or timezone.now()
     rows = Budget.objects.order_by("team_id").values_list("team_id", "team__slug")

@@ -1,4 +1,4 @@
-"""Codes of GPU-hours."""
+"""Error codes for GPU-hours."""
 
 from __future__ import annotations
 

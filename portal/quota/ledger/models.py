@@ -15,7 +15,7 @@ class Period(models.TextChoices):
 
 
 class LedgerAccount(models.Model):
-    """A team's GPU-hours. A team without a ledger is not limited.
+    """A team's GPU-hours. A team without a ledger has no limit.
 
     Columns and units are those of `portal.quota.ledger.accounting.Account`, with datetimes instead of
     seconds.

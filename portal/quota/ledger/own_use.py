@@ -1,4 +1,4 @@
-"""GPU-hours of a user's own workspaces by day, as a ledger charges them at today's rates."""
+"""GPU-hours of a user's own workspaces by day, at the current rates of the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class OwnUse:
-    """Amounts by day (UTC), oldest first, in weighted milli-GPU-seconds. The last day is today, up to now."""
+    """Daily GPU use (UTC days), oldest first, in weighted milli-GPU-seconds. Today is the last day."""
 
     days: tuple[tuple[date, int], ...]
 
@@ -29,7 +29,7 @@ class OwnUse:
 
 
 def own_use(user: User, now: datetime | None = None) -> OwnUse:
-    """Return the use of the last `DAYS` days by the user's workspaces, of all teams. Two queries."""
+    """Return the GPU use of the user's workspaces in all teams over the last `DAYS` days. Two queries."""
     now = now or timezone.now()
     today = now.astimezone(UTC).date()
     first = today - timedelta(days=DAYS - 1)
@@ -41,15 +41,15 @@ def own_use(user: User, now: datetime | None = None) -> OwnUse:
         start_s = int(datetime.combine(day, time(), UTC).timestamp())
         end_s = min(start_s + plots.DAY_S, now_s)
         charged = sum(
-            piece.rate * (piece.end_s - piece.start_s)
-            for piece in spending.stretches(usage, weights, start_s, end_s)
+            period.rate * (period.end_s - period.start_s)
+            for period in spending.rate_periods(usage, weights, start_s, end_s)
         )
         days.append((day, charged // 1000))
     return OwnUse(tuple(days))
 
 
 def plot_of(use: OwnUse) -> Plot:
-    """Return the plot of the GPU-hours by day, with its table."""
+    """Return the plot of the daily GPU-hours, with its table."""
     noons = [datetime.combine(day, time(12), UTC) for day, _amount in use.days]
     return Plot(
         key="own-use",

@@ -22,7 +22,10 @@ MAX_ENTRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A team's ledger in ledger units. `per_hour` is the current rate, `lasts_until` the end at that rate."""
+    """A team's ledger in ledger units. `per_hour` is the current rate.
+
+    At that rate, the balance runs out at `lasts_until`; None at rate 0.
+    """
 
     team: Team
     period: str
@@ -38,7 +41,7 @@ class Statement:
 
     @property
     def version_state(self) -> tuple[object, ...]:
-        """The version state of its row."""
+        """The version state of the ledger."""
         return (self.team.pk, self.quota, self.period)
 
     @property
@@ -75,8 +78,11 @@ def statement(team: Team) -> Statement | None:
     account = account_of(row)
     usage = spending.intervals([team.pk], row.charged_until).get(team.pk, [])
     rate = 0
-    for piece in spending.stretches(usage, spending.weights(), account.at_s, int(now.timestamp())):
-        account, rate = accounting.tick(account, piece.rate, piece.end_s, tick_s=3600).account, piece.rate
+    for period in spending.rate_periods(usage, spending.weights(), account.at_s, int(now.timestamp())):
+        account, rate = (
+            accounting.tick(account, period.rate, period.end_s, tick_s=3600).account,
+            period.rate,
+        )
     ends = accounting.lasts_until_s(account, rate)
     return Statement(
         team=team,

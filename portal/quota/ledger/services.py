@@ -1,4 +1,4 @@
-"""Services for GPU-hour ledgers: opened and credited by users, spent over time. Units as in `accounting`."""
+"""Services for GPU-hour ledgers: users open and credit them, workloads spend them. Units: `accounting`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def set_ledger(
     row = LedgerAccount.objects.select_for_update().filter(team=team).first()
     etags.require_expected(expected, row, name=_name(team))
     if row is None:
-        row, _made = LedgerAccount.objects.get_or_create(
+        row, _created = LedgerAccount.objects.get_or_create(
             team=team,
             defaults={"quota": quota, "period": period, "period_started_at": now, "charged_until": now},
         )
@@ -210,12 +210,12 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
         return
     before = account_of(row)
     usage = spending.intervals([row.team_id], row.charged_until).get(row.team_id, [])
-    pieces = spending.stretches(usage, spending.weights(), before.at_s, int(now.timestamp()))
+    periods = spending.rate_periods(usage, spending.weights(), before.at_s, int(now.timestamp()))
     account, warnings, running = before, set[WarningPercent](), 0
-    for piece in pieces:
-        done = accounting.tick(account, piece.rate, piece.end_s, tick_s=settings.BERTH_LEDGER_TICK_S)
-        account, running = done.account, piece.rate
-        warnings |= set(done.warnings)
+    for period in periods:
+        advance = accounting.tick(account, period.rate, period.end_s, tick_s=settings.BERTH_LEDGER_TICK_S)
+        account, running = advance.account, period.rate
+        warnings |= set(advance.warnings)
     refilled = account.period_start_s > before.period_start_s
     store_account(row, account)
     if refilled:
@@ -289,7 +289,7 @@ def _warn(row: LedgerAccount, warning: WarningPercent) -> None:
 
 
 def _notice_recipients(team: Team) -> Sequence[User]:
-    """Return the team's owners, and its members with running GPU workspaces."""
+    """Return the team's owners, and the users who run its GPU workspaces."""
     of_team = Q(memberships__in=Membership.objects.filter(team=team, role=Role.OWNER))
     runs = Q(workspaces__in=_gpu_workspaces(team))
     return list(User.objects.filter(of_team | runs, is_active=True).distinct())
@@ -305,7 +305,7 @@ def _gpu_workspaces(team: Team) -> list[Workspace]:
 
 
 def stop_unfunded_workspaces(team: Team) -> int:
-    """Stop workspaces that use GPU-hours the team does not have. Returns how many were asked to stop."""
+    """Stop the team's workspaces that use GPU-hours. Returns the number of requested stops."""
     stopped = 0
     for workspace in _gpu_workspaces(team):
         try:
@@ -313,7 +313,7 @@ def stop_unfunded_workspaces(team: Team) -> int:
                 actor=SYSTEM, workspace_id=workspace.pk, cause=Reason(LedgerCode.HOURS_SPENT), rule=HOURS_RULE
             )
         except PortalError:
-            # Already ending.
+            # The workspace is already ending.
             continue
         stopped += 1
         events.notify(

@@ -23,7 +23,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
 @dataclass(frozen=True, slots=True)
 class UsageInterval:
-    """`amount` of a resource, allocated from `start_s` to `end_s` (None: still)."""
+    """An `amount` of a resource, allocated from `start_s` to `end_s`; None if it is still allocated."""
 
     resource: str
     amount: int
@@ -40,10 +40,10 @@ class RatePeriod:
     rate: int
 
 
-def stretches(
+def rate_periods(
     usage: Iterable[UsageInterval], weights: Mapping[str, int], start_s: int, end_s: int
 ) -> Sequence[RatePeriod]:
-    """Split the time from `start_s` to `end_s` into periods of constant rate, without gaps."""
+    """Split the time from `start_s` to `end_s` into periods with a constant rate, without gaps."""
     if start_s >= end_s:
         return []
     changes: dict[int, int] = {start_s: 0}
@@ -81,7 +81,7 @@ class _Weights(dict[str, int]):
 
 
 def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[UsageInterval]]:
-    """Return the teams' accelerator allocations since then, by team. One query."""
+    """Return the teams' accelerator allocations since `since`, by team. One query."""
     by_team: dict[UUID, list[UsageInterval]] = {}
     for team, usage in _read(Q(allocation__workspace__team__in=list(teams)), since):
         by_team.setdefault(team, []).append(usage)
@@ -89,12 +89,12 @@ def intervals(teams: Iterable[UUID], since: datetime) -> dict[UUID, list[UsageIn
 
 
 def intervals_of_owner(owner: UUID, since: datetime) -> list[UsageInterval]:
-    """Return the accelerator allocations of a user's workspaces since then, of all teams. One query."""
+    """Return the accelerator allocations of a user's workspaces in all teams since `since`. One query."""
     return [usage for _team, usage in _read(Q(allocation__workspace__owner=owner), since)]
 
 
 def _read(of: Q, since: datetime) -> Iterator[tuple[UUID, UsageInterval]]:
-    """Yield team and usage of allocations that lasted after `since`."""
+    """Yield the team and usage of each allocation that ended after `since` or lasts."""
     rows = AllocatedDevice.objects.filter(
         of, Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     )

@@ -1,4 +1,4 @@
-"""Codes of quotas."""
+"""Codes for errors and notes about quotas."""
 
 from __future__ import annotations
 

@@ -13,11 +13,14 @@ from portal.quota.limits.models import Cohort, Grant, MemberCap, MemberShare, Qu
 
 Limits = dict[UUID, dict[str, types.Limit]]
 NewQuotas = Mapping[tuple[str, str], int | None]
-"""Quotas to assume instead of the stored ones, by team slug and resource. None: no quota."""
+"""Quotas that replace the stored ones, by team slug and resource. None: no quota."""
 
 
 def teams(now: datetime, new_quotas: NewQuotas | None = None) -> Iterable[types.Team]:
-    """Yield every team with its limits, active grants, caps, share and the use of its members."""
+    """Yield every team with its limits, active grants, caps, share and average use by member.
+
+    `new_quotas` replace the stored ones.
+    """
     rows = list(Team.objects.values_list("pk", "slug", "member_shares"))
     limits = _limits(Quota.objects.filter(team__isnull=False).values_list(
         "team_id", "resource", "quota", "borrowing_limit", "lending_limit"
@@ -58,10 +61,10 @@ def teams(now: datetime, new_quotas: NewQuotas | None = None) -> Iterable[types.
 
 
 def _replace(limits: Limits, keys: Mapping[str, UUID], new_quotas: NewQuotas) -> None:
-    """Put the new quotas in place of the stored ones. Borrowing and lending limits stay."""
+    """Replace stored quotas with the new ones. Borrowing and lending limits stay."""
     for (slug, resource), quota in new_quotas.items():
         if slug not in keys:
-            # The team has just been deleted.
+            # The team was deleted meanwhile.
             continue
         own = limits.setdefault(keys[slug], {})
         before = own.pop(resource, types.Limit())
@@ -89,7 +92,7 @@ def _add_grants(
         "team_id", "user_id", "resource", "amount"
     ):
         if user is None:
-            # A grant adds to an existing limit; on its own it limits nothing.
+            # A grant adds to an existing limit and never creates one.
             own = limits.setdefault(team, {})
             before = own.get(resource)
             if before is None:
@@ -108,7 +111,7 @@ Governed = Mapping[UUID, Collection[str]]
 
 
 def _governed(limits: Limits, shares: Mapping[UUID, TeamShare]) -> Governed:
-    """Return the resources that any quota in the cohort tree of a team names, by team. Two queries."""
+    """Return by team the resources that any quota in its cohort tree names. Two queries."""
     parents = dict(Cohort.objects.values_list("pk", "parent_id"))
 
     def root(cohort: UUID) -> UUID:
@@ -117,12 +120,12 @@ def _governed(limits: Limits, shares: Mapping[UUID, TeamShare]) -> Governed:
         return cohort
 
     roots = {team: root(share.cohort_id) for team, share in shares.items() if share.cohort_id is not None}
-    named: dict[UUID, set[str]] = defaultdict(set)
+    resources_by_root: dict[UUID, set[str]] = defaultdict(set)
     for cohort, resource in Quota.objects.filter(cohort__isnull=False).values_list("cohort_id", "resource"):
-        named[root(cohort)].add(resource)
+        resources_by_root[root(cohort)].add(resource)
     for team, tree in roots.items():
-        named[tree].update(limits.get(team, ()))
-    return {team: named[tree] for team, tree in roots.items()}
+        resources_by_root[tree].update(limits.get(team, ()))
+    return {team: resources_by_root[tree] for team, tree in roots.items()}
 
 
 def cohorts() -> Iterable[types.Cohort]:

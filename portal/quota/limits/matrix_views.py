@@ -1,4 +1,4 @@
-"""Pages of the quota matrix: edit in place, then a preview with the effects, then save (ADR 0153)."""
+"""Pages of the quota matrix: edit in place, preview the effects, save (ADR 0153)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from portal.quota.limits.services.quota_changes import QuotaChange
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Cells with an entered value that differs from the quota seen, by `entry_key`."""
+    """Entered values that differ from the quota that the user saw, by `entry_key`."""
 
     changes: list[QuotaChange]
     entered: Mapping[str, str]
@@ -87,7 +87,7 @@ def _matrix(
 
 def _preview(request: SignedInRequest, entries: Entries, *, error: PortalError | None = None) -> HttpResponse:
     effects, overtaken = quota_changes.preview(actor=request.user, changes=entries.changes)
-    # The form is for the values that this page shows, also where somebody else changed them.
+    # The fields hold the quotas that this page shows, including changes by other users.
     fields = [
         (
             field_name(effect.team, effect.resource, effect.quota_before),
@@ -116,7 +116,7 @@ def _save(request: SignedInRequest, entries: Entries) -> HttpResponse:
 
 
 def _address(request: SignedInRequest) -> str:
-    """Return the address of the matrix with its search, columns and page."""
+    """Return the URL of the matrix with its search, columns and page."""
     query = request.GET.urlencode()
     return reverse("quotas:matrix") + (f"?{query}" if query else "")
 
@@ -130,7 +130,7 @@ def _entries(data: QueryDict) -> Entries:
         prefix, *place = strip_nul(name).split("/")
         if prefix != "q" or len(place) != 3:
             continue
-        slug, resource, seen = place[0], place[1], _seen(place[2])
+        slug, resource, seen = place[0], place[1], _seen_quota(place[2])
         text = strip_nul(str(value)).strip()
         if text == format_input(resource, seen):
             continue
@@ -155,8 +155,8 @@ def _entries(data: QueryDict) -> Entries:
     return Entries(changes, entered, problems)
 
 
-def _seen(text: str) -> int | None:
-    """Return the quota that the user saw, in base units."""
+def _seen_quota(text: str) -> int | None:
+    """Return the quota that the user saw, in base units. Raises `InvalidInput` for other text."""
     if text == NO_QUOTA:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 16):

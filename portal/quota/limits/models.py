@@ -22,7 +22,7 @@ WEIGHT_ONE = 1000
 
 
 class Cohort(models.Model):
-    """A group of teams (or cohorts) within which unused quota may be borrowed."""
+    """A group of teams (or cohorts) that can borrow unused quota from each other."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
@@ -33,7 +33,7 @@ class Cohort(models.Model):
     weight_milli = models.PositiveIntegerField(
         default=WEIGHT_ONE, help_text="Weight in fair sharing, in thousandths."
     )
-    # Of requests that list several flavors (`types.Fungibility`).
+    # For requests that list several flavors (`types.Fungibility`).
     borrow_first = models.BooleanField(
         default=True,
         help_text=_("Whether a request borrows quota for a flavor before it tries the next one."),
@@ -144,7 +144,7 @@ class SiteLimit(models.Model):
 
 
 class MemberCap(models.Model):
-    """The maximum for one member of a team; without a user, for every member without a cap of their own."""
+    """The maximum for one member of a team or, without a user, for every member without their own cap."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="member_caps")
@@ -177,7 +177,7 @@ class MemberCap(models.Model):
 
 
 class MemberShare(models.Model):
-    """The decayed average use of a member of a team, in milli-GPU, as of `averaged_at`.
+    """The decayed average use of a team member, in milli-GPU, as of `averaged_at`.
 
     A member without a row has used nothing recently.
     """
@@ -202,12 +202,12 @@ class GrantQuerySet(models.QuerySet["Grant"]):
         return self.filter(starts_at__lte=now, ended_at=None).filter(Q(ends_at=None) | Q(ends_at__gt=now))
 
     def run_out(self, now: datetime) -> GrantQuerySet:
-        """Return expired grants whose end has not been notified yet."""
+        """Return expired grants whose users have not been notified yet."""
         return self.filter(ended_at=None, ends_at__lte=now)
 
 
 class Grant(models.Model):
-    """An increase of a team's quota or (with `user`) of that member's cap; it ends at `ends_at` if set."""
+    """An increase of a team's quota or, with `user`, of a member's cap, until `ends_at` if set."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="grants")

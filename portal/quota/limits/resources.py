@@ -1,4 +1,4 @@
-"""Amounts of each resource that a request takes, and validation of names (see `inventory.resources`)."""
+"""Computes the amounts that a request takes, and validates resource names (see `inventory.resources`)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ACCELERATOR = re.compile(r"(gpu|mig):[a-z0-9][a-z0-9._+-]{0,60}")
 
 
 def amounts_of(request: ResourceRequest, *, model: str = "", simulated: bool = False) -> dict[str, int]:
-    """Return the amounts of each resource that the request takes over all its nodes.
+    """Return the amounts that the request takes over all its nodes, by resource.
 
     `model` selects the model if the request allows several. CPU and memory of simulated nodes are separate
     resources.

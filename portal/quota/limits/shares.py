@@ -1,4 +1,4 @@
-"""Fair shares: how much of the lendable capacity a team uses, and how spare capacity is divided."""
+"""Fair shares: how much of the lendable capacity each team uses, and how to divide spare capacity."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from portal.quota.limits.tree import Node
 from portal.quota.limits.types import WEIGHT_ONE, Amounts
 
 SHARE_ONE = 10**9
-"""The share of a node with weight 1 that uses all that is lendable."""
+"""The share of a node with weight 1 that uses the whole lendable amount."""
 MAX_SHARE = 1 << 80
-"""Added to the share of borrowers with weight 0, which puts them above all others."""
+"""Added to the share of borrowers with weight 0, to sort them after all others."""
 CORES_PER_GPU = 16
-"""CPU cores that count as one GPU in the use of a member."""
+"""CPU cores that count as one GPU in a member's use."""
 
 
 def share_of(taken: int, lendable: int, weight_milli: int) -> int:
-    """Return the share for a used part of the lendable amount, as an integer (`SHARE_ONE`).
+    """Return the used part of the lendable amount, divided by the weight, as an integer (`SHARE_ONE`).
 
-    As in Kueue, it is 0 where nothing is lendable: then the amount is in use because a limit was lowered.
+    As in Kueue, the share is 0 if nothing is lendable: then the amount is in use because a limit was lowered.
     """
     if taken <= 0 or lendable <= 0:
         return 0
@@ -45,10 +45,10 @@ def dominant_share(node: Node, averages: Amounts | None = None) -> int:
 
 
 def fair_parts(share: int, node: Node) -> int:
-    """Return a share as a multiple of the node's fair share: `SHARE_ONE` if the node uses exactly that.
+    """Return a share as a multiple of the node's fair share, in units of `SHARE_ONE`.
 
-    The fair share is its weight over the sum of weights in its cohort. So the result depends neither on the
-    number of nodes nor on the scale of weights.
+    The fair share is the node's weight over the sum of weights in its cohort. So the result depends neither
+    on the number of nodes nor on the scale of weights.
     """
     if not share or node.parent is None:
         return 0
@@ -57,7 +57,7 @@ def fair_parts(share: int, node: Node) -> int:
 
 
 def fair_parts_above(node: Node) -> int:
-    """Return the sum of the shares that each cohort above the node uses of its own parent."""
+    """Return the sum of the `fair_parts` of all cohorts above the node, except the root."""
     return sum(fair_parts(dominant_share(cohort), cohort) for cohort in node.path()[1:-1])
 
 
@@ -75,8 +75,8 @@ def weighted_use(amounts: Amounts, rates_milli: Amounts) -> int:
 def decay_average(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:
     """Return the decayed average after `elapsed_s` more seconds at `borrowed`.
 
-    Uses integers only: whole half-lives halve, the rest is interpolated linearly. Many short steps and one
-    long one differ by a few percent at most.
+    Uses integers only: whole half-lives halve the average, the rest is interpolated linearly. Many short
+    steps and one long one differ by at most a few percent.
     """
     if elapsed_s < 0 or half_life_s <= 0:
         raise ValueError("time goes forward and a half-life is positive")
@@ -93,7 +93,10 @@ def decay_average(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life
 
 @dataclass(frozen=True, slots=True)
 class QueueClaim:
-    """A queue's claim in a division. `limit` None: no limit. Ties go by order in the mapping (creation)."""
+    """A queue's claim in a division. `limit` None: no limit.
+
+    Ties are broken by order in the mapping, which is the order of creation.
+    """
 
     deserved: int
     request: int
@@ -128,13 +131,13 @@ def _divide_rest(
     left: int, group: Sequence[str], claims: Mapping[str, QueueClaim], shares: dict[str, int], unit: int
 ) -> int:
     while left > 0:
-        hungry = [name for name in group if shares[name] < claims[name].demand]
+        claimants = [name for name in group if shares[name] < claims[name].demand]
         # Without weights there is no over-quota share to divide.
-        weights = sum(claims[name].weight for name in hungry)
-        if not hungry or weights == 0:
+        weights = sum(claims[name].weight for name in claimants)
+        if not claimants or weights == 0:
             break
         before, remainders = left, []
-        for place, name in enumerate(hungry):
+        for place, name in enumerate(claimants):
             exact = before * claims[name].weight
             quotient = exact // (weights * unit) * unit
             step = min(quotient, claims[name].demand - shares[name])
@@ -143,7 +146,7 @@ def _divide_rest(
             if claims[name].weight and shares[name] < claims[name].demand:
                 remainders.append((-(exact - quotient * weights), place, name))
         if left < before:
-            if any(shares[name] >= claims[name].demand for name in hungry):
+            if any(shares[name] >= claims[name].demand for name in claimants):
                 continue
         elif not remainders:
             break

@@ -1,4 +1,4 @@
-"""The site's total of each resource if everything is in service: the upper bound of any request."""
+"""The site's total of each resource with everything in service: the upper bound of any request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.types import DeviceKind
 MAX_MIG_INSTANCES = 7
 """Instances of the smallest profile per device; larger profiles have fewer."""
 MAX_HOURS = 720
-"""GPU-hours are requested for up to 30 days."""
+"""Upper bound of a request for GPU-hours: 30 days."""
 
 
 def site_sizes() -> dict[str, int]:
@@ -42,7 +42,10 @@ def size_of(resource: str) -> int | None:
 
 
 def _mig_size(resource: str) -> int:
-    """Return the most instances possible on devices in MIG mode; at least the existing ones."""
+    """Return the most instances possible on devices in MIG mode, in thousandths.
+
+    Never less than the existing instances.
+    """
     simulated = resource.startswith("mig:simulated-")
     devices = Device.objects.filter(present=True, node__pool__enabled=True, node__pool__simulated=simulated)
     cut = devices.filter(~Q(kind=DeviceKind.MIG.value), mig_mode=True).count()

@@ -1,7 +1,7 @@
 """Quota in Kueue's terms: a tree of cohorts with teams as leaves, for any number of resources.
 
-What a node does not lend stays with it (its local part); the rest is stored in the parent and is available to
-all nodes below. A resource that no node of a tree names is not governed by quota there.
+A node keeps the quota that it does not lend (its local part). Its parent holds the rest, which is available
+to all nodes below. Quota does not govern a resource in a tree where no node names the resource.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Node:
         return nodes
 
     def available(self, resource: str) -> int:
-        """Return what may still be added here; negative if usage exceeds the limit."""
+        """Return the amount that can still be added here; negative if usage exceeds the limit."""
         if resource not in self.root_names:
             return UNGOVERNED
         quota, usage = self.quota[resource], self.usage.get(resource, 0)
@@ -66,7 +66,7 @@ class Node:
         return max(0, local - usage) + above
 
     def potential(self, resource: str) -> int:
-        """Return the most that could be used here if there were no other usage."""
+        """Return the largest amount that this node could use if no other node used anything."""
         if resource not in self.root_names:
             return UNGOVERNED
         quota = self.quota[resource]
@@ -83,7 +83,7 @@ class Node:
         return max(0, self.usage.get(resource, 0) - self.quota[resource])
 
     def change(self, resource: str, amount: int) -> None:
-        """Add an amount (or subtract, if negative) to the usage here and above."""
+        """Add an amount (or subtract, if negative) to the usage of this node and its ancestors."""
         usage = self.usage.get(resource, 0)
         self.usage[resource] = usage + amount
         if self.parent is None:
@@ -161,7 +161,7 @@ class QuotaTree:
             node.change(resource, -amount)
 
     def shortfall(self, team: str, amounts: Amounts) -> str:
-        """Return the first resource of which the team can use less than its amount, or an empty string."""
+        """Return the first resource that the team lacks for the amounts, or an empty string."""
         node = self.teams[team]
         for resource, amount in amounts.items():
             if amount > 0 and node.available(resource) < amount:
@@ -200,7 +200,7 @@ def _subtree(root: Node) -> list[Node]:
 
 
 def _sum_up(node: Node) -> None:
-    """Compute the quota of a node from its own and what its children lend. Children must be done."""
+    """Compute the quota of a node from its own quota and what its children lend, which must be computed."""
     for resource in node.root_names:
         limit = node.limits.get(resource, NO_LIMIT)
         lent = sum(child.quota[resource] - child.local[resource] for child in node.children)

@@ -1,4 +1,4 @@
-"""Values of quota: limits of teams and cohorts by resource (`portal.quota.limits.resources`)."""
+"""Value types of quota: limits of teams and cohorts by resource (`portal.quota.limits.resources`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Limit:
 class Fungibility:
     """When a request tries its next flavor, with the defaults of Kueue's `flavorFungibility`.
 
-    - `borrow_first`: it borrows quota for a flavor before it tries the next one (`whenCanBorrow: Borrow`).
-    - `preempt_first`: it preempts for a flavor before it tries the next one (`whenCanPreempt: Preempt`).
+    - `borrow_first`: only after it cannot borrow quota for a flavor (`whenCanBorrow: Borrow`).
+    - `preempt_first`: only after it cannot preempt for a flavor (`whenCanPreempt: Preempt`).
     """
 
     borrow_first: bool = True
@@ -32,7 +32,7 @@ class Fungibility:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """A group within which unused quota is lent. Its own limits are shared by its members.
+    """A group that lends unused quota to its members. Its members share its own limits.
 
     `fungibility` is for requests that list several flavors.
     """
@@ -46,12 +46,12 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The team that is charged.
+    """A team that is charged.
 
     - `borrowed_avg`: decayed average of borrowed amounts (`shares.decay_average`).
     - `user_caps`: caps for every member; `member_caps`: caps that override them for one member.
     - `funded`: False if the ledger is spent.
-    - `reclaim`: whether it may reclaim from borrowers in its cohort.
+    - `reclaim`: whether the team may reclaim from borrowers in its cohort.
     - `member_shares`: whether its members take turns by use. `member_avg` is the decayed average use of each
       (`shares.weighted_use`).
     """
@@ -74,6 +74,6 @@ class Team:
         return bool(self.user_caps or self.member_caps)
 
     def caps_of(self, user: str) -> Amounts:
-        """Return the caps of one member: those for every member, overridden by their own."""
+        """Return the caps of one member: those for every member, overridden by the member's own."""
         own = self.member_caps.get(user)
         return {**self.user_caps, **own} if own else self.user_caps

@@ -36,7 +36,7 @@ from portal.quota.limits.types import Fungibility
 
 WEIGHT = 1000
 PLACE_VERSION = "place_version"
-"""Field with the version of a row's place in the tree (a team's share, a cohort)."""
+"""Form field with the version of a row's place in the tree (a team's share, a cohort)."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -85,7 +85,7 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def board(request: SignedInRequest) -> HttpResponse:
-    """Show and edit the tree with one resource's quota, site limits and rates; for operators."""
+    """Show and edit the tree for one resource, with site limits and rates. For operators."""
     if request.method != "POST":
         policies.require_see_limits(request.user)
         return _render(request, board_of(request.GET))

@@ -41,7 +41,7 @@ def _users(params: Params) -> Params:
 
 
 def _circle(params: Params) -> Params:
-    """Format a cycle. `params["way"]` lists the cohorts from the outermost to the one inside itself."""
+    """Format a cycle. `params["way"]` lists the cohorts, from the outermost to `name`."""
     name, path = params["name"], params["way"]
     if len(path) < 2:
         return {"sentence": _("%(name)s cannot be inside itself.") % {"name": name}}

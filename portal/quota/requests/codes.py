@@ -1,4 +1,4 @@
-"""Codes of requests."""
+"""Error codes for requests, rules and delegations."""
 
 from __future__ import annotations
 

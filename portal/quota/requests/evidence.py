@@ -43,15 +43,15 @@ class BorrowingTeam:
 
 @dataclass(frozen=True, slots=True)
 class IdleAccelerators:
-    """Accelerators allocated to the team now; `idle` of the `measured` ones are idle."""
+    """Accelerators that the team has now; `idle` of the `measured` ones are idle."""
 
-    held: int
+    allocated: int
     measured: int
     idle: int
 
     @property
     def percent(self) -> int | None:
-        """The idle share of measured ones in percent, or None."""
+        """The idle part of the measured accelerators in percent, or None."""
         return round(100 * self.idle / self.measured) if self.measured else None
 
 
@@ -62,7 +62,7 @@ class Evidence:
     - `held_unit_s`: base units × seconds over the last 30 days.
     - `of_user`: usage is the requester's (a cap) instead of the team's.
     - `quota`: nominal quota and grants of the team; None without a quota.
-    - `cohort_left`: what the cohort has left now; None without a cohort.
+    - `cohort_left`: unused quota of the cohort; None without a cohort.
     - `size`, `free`: amount in service at the site, and unallocated; None if not counted.
     - `use`: utilisation of the team's GPUs; None for requests about other resources.
     """
@@ -92,12 +92,12 @@ class Evidence:
 
     @property
     def hours(self) -> int:
-        """Units × hours in 30 days (GPU-hours for accelerators), in the display unit."""
+        """Usage in 30 days, in display units × hours (GPU-hours for accelerators)."""
         return round(self.held_unit_s / (units_per_whole(self.counted_in) * 3600))
 
     @property
     def counted_in(self) -> str:
-        """The resource in which usage is counted: GPU-hours count accelerators of all models."""
+        """The resource of the usage numbers: for GPU-hours, accelerators of all models."""
         return resources.GPU if self.request.resource == resources.GPU_HOURS else self.request.resource
 
     @property
@@ -234,16 +234,16 @@ def _cohort_left(rows: _EvidenceRows, team: UUID, resource: str) -> int | None:
 
 
 def _borrowers(rows: _EvidenceRows, team: UUID, resource: str, needed: int) -> tuple[BorrowingTeam, ...]:
-    """Return the cohort's largest borrowers, up to `needed`."""
+    """Return the cohort's largest borrowers, with up to `needed` in total."""
     if not needed or not rows.reclaims.get(team, True):
         return ()
-    over = []
+    borrowers = []
     for peer in rows.peers(team):
         borrowed = rows.used.get((peer, resource), 0) - (rows.quota(peer, resource) or 0)
         if peer != team and borrowed > 0:
-            over.append((borrowed, rows.names[peer]))
+            borrowers.append((borrowed, rows.names[peer]))
     holders = []
-    for borrowed, name in sorted(over, reverse=True):
+    for borrowed, name in sorted(borrowers, reverse=True):
         if needed <= 0:
             break
         holders.append(BorrowingTeam(name, min(borrowed, needed)))
@@ -296,7 +296,7 @@ def _load_rows() -> _EvidenceRows:
 
 
 def _iter_charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
-    """Yield team, owner and amounts of all workspaces with capacity."""
+    """Yield team, owner and amounts of all workspaces that occupy capacity."""
     holding = Workspace.objects.filter(state__in=HOLDING).order_by()
     yield from holding.values_list("team_id", "owner_id", "amounts")
 
@@ -380,7 +380,7 @@ def _overlap_s(begun: datetime, ended: datetime | None, since: datetime, now: da
 
 
 def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], IdleAccelerators]:
-    """Return by team and model the accelerators allocated, measured and idle now."""
+    """Return the number of allocated, measured and idle accelerators by team and model."""
     by_key: dict[tuple[UUID, str], IdleAccelerators] = {}
     rows: QuerySet[Any] = AllocatedDevice.objects.filter(
         active=True, allocation__workspace__team__in=teams
@@ -393,7 +393,7 @@ def _idle_counts(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str],
             model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
         ):
             was = by_key.get((team, name), IdleAccelerators(0, 0, 0))
-            by_key[team, name] = IdleAccelerators(was.held + 1, was.measured + measured, was.idle + idle)
+            by_key[team, name] = IdleAccelerators(was.allocated + 1, was.measured + measured, was.idle + idle)
     return by_key
 
 

@@ -38,7 +38,7 @@ def base_units(resource: str, amount: Decimal) -> int:
 
 
 def end_after(hours: str) -> datetime | None:
-    """Return the time this many hours from now, or None without an end."""
+    """Return the time `hours` from now, or None without hours."""
     return timezone.now() + timedelta(hours=int(hours)) if hours else None
 
 
@@ -92,7 +92,7 @@ class AskForm(forms.Form):
         self.fields["resource"].choices = [(name, format_choice(name)) for name in resource_names]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
-        """Set the resource for GPU-hours, which have no other."""
+        """Set the resource of requests for GPU-hours, which have no resource field."""
         cleaned = super().clean() or {}
         if cleaned.get("kind") == RequestKind.LEDGER:
             cleaned["resource"] = resources.GPU_HOURS

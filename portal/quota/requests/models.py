@@ -75,7 +75,7 @@ class QuotaRequestQuerySet(models.QuerySet["QuotaRequest"]):
 class QuotaRequest(models.Model):
     """A member's request for `amount` more of `resource` (GPU-hours: `gpu_hours`, in ledger units).
 
-    `note` is the justification. `workspace` waits for it and starts after approval.
+    `note` is the justification. `workspace` waits for the approval and then starts.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

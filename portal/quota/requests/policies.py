@@ -28,7 +28,7 @@ from portal.quota.reservations.codes import ReservationCode
 
 
 def visible_to(actor: User) -> Q:
-    """Return the filter for visible requests: own and own teams', or all for approvers and operators."""
+    """Return the filter for visible requests: all for approvers and operators, else own and own teams'."""
     if actor.sees_all or may_decide_all(actor):
         return Q()
     return Q(requester=actor) | Q(team__in=Team.objects.filter(memberships__user=actor))
@@ -58,8 +58,8 @@ def may_decide_any(actor: User) -> bool:
 def is_large(request: QuotaRequest, amount: int | None) -> bool:
     """Return whether approving `amount` (base units; None: all) requires recent authentication.
 
-    `BERTH_STEP_UP_APPROVALS` gives the thresholds, in whole units by resource. Its value for all GPUs also
-    applies to models without a value of their own.
+    `BERTH_STEP_UP_APPROVALS` sets the thresholds, in whole units by resource. Its value for all GPUs also
+    applies to models without their own value.
     """
     limits = settings.BERTH_STEP_UP_APPROVALS
     limit = limits.get(request.resource)

@@ -45,8 +45,8 @@ class EvidenceLine:
 class RequestCard:
     """A request on a page.
 
-    `problem` is the error of the last attempt, `given` the submitted fields, `bar` the team's usage of the
-    resource while the request is open.
+    `problem` is the error of the last attempt, `given` are the submitted fields, and `bar` is the team's
+    usage of the resource while the request is open.
     """
 
     request: QuotaRequest
@@ -73,7 +73,7 @@ class RequestCard:
 
     @property
     def time_boxed(self) -> bool:
-        """Whether its grant can have an end: GPU-hours last until they are spent."""
+        """Whether the grant can have an end. GPU-hours last until they are spent."""
         return self.request.kind != RequestKind.LEDGER
 
     @property
@@ -97,7 +97,7 @@ class RequestCard:
 
     @property
     def workspace_line(self) -> str:
-        """The workspace of the request and its state; empty without one."""
+        """The request's workspace and its state; empty without one."""
         workspace = self.request.workspace
         if workspace is None:
             return ""
@@ -130,7 +130,7 @@ class RequestCard:
 
     @property
     def grant_lasts(self) -> bool:
-        """Whether its grant is active."""
+        """Whether the request has an active grant."""
         grant = self.grant
         return (
             grant is not None
@@ -145,7 +145,7 @@ class RequestCard:
 
     @property
     def earlier_outcomes(self) -> list[EvidenceLine]:
-        """The outcomes of earlier requests of the team for the same resource."""
+        """Outcomes of the team's earlier requests for the same resource."""
         if self.evidence is None:
             return []
         return [EvidenceLine(_outcome(row), _earlier_text(row)) for row in self.evidence.earlier]
@@ -288,11 +288,11 @@ def _idle_text(evidence: Evidence) -> str:
         "idle": idle.idle,
         "measured": idle.measured,
     }
-    return text + _unmeasured_note(idle.held - idle.measured)
+    return text + _unmeasured_note(idle.allocated - idle.measured)
 
 
 def _use(use: GpuUse) -> str:
-    """Return the utilisation of all GPUs of the team."""
+    """Return the utilisation of the team's GPUs as text."""
     if use.percent is None:
         return _("not measured")
     text = _("%(percent)s %% of %(hours)s measured GPU-hours") % {
@@ -307,7 +307,7 @@ def _unmeasured_note(count: int) -> str:
 
 
 def effect(evidence: Evidence) -> str:
-    """Return the effect of an approval on other teams."""
+    """Return the effect of an approval on other teams as text."""
     request = evidence.request
     name = evidence.counted_in
     if request.kind == RequestKind.LEDGER:
@@ -354,7 +354,7 @@ def _earlier_text(row: QuotaRequest) -> str:
 
 
 def known_resources(teams: Iterable[Team], *more: str) -> list[str]:
-    """Return resources to choose from: those of the site, of the teams' quotas, and `more`; GPUs first."""
+    """Return the resources to choose from: the site's, those with team quotas, and `more`; GPUs first."""
     names = set(site_sizes()) - {resources.GPU_HOURS}
     names.add(resources.WORKSPACES)
     names |= set(Quota.objects.filter(team__in=list(teams)).values_list("resource", flat=True))

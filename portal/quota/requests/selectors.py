@@ -136,7 +136,7 @@ def may_revoke(actor: User, grant: Grant) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ImmediateApproval:
-    """What a rule would approve at once: an amount of a resource for a number of hours."""
+    """An amount and duration, in hours, that a rule would approve at once."""
 
     resource: str
     amount: int
@@ -173,7 +173,7 @@ def rule_by_id(actor: User, rule_id: UUID) -> AutoApproveRule:
 
 
 def delegations(actor: User) -> QuerySet[Delegation]:
-    """Return delegations that the actor may see: given or held ones, or all for approvers and operators."""
+    """Return the visible delegations: all for approvers and operators, else those by or to the actor."""
     rows = Delegation.objects.select_related("approver", "delegate").order_by("-starts_at", "-id")
     if actor.sees_all or approvers.is_approver(actor):
         return rows

@@ -133,7 +133,7 @@ class RequestSerializer(serializers.ModelSerializer[QuotaRequest]):
 
 
 class BorrowerSerializer(serializers.Serializer[Any]):
-    """A team that borrows the missing capacity."""
+    """A team from which the grant would reclaim borrowed capacity."""
 
     team = serializers.CharField(help_text="Slug of the team that has borrowed it.")
     amount = serializers.IntegerField(help_text="Borrowed amount, in the resource's base unit.")
@@ -208,7 +208,7 @@ class RequestDetailSerializer(RequestSerializer):
 
 
 class StartSerializer(WorkspaceCreateSerializer):
-    """A workspace that waits for the approval and then starts. The request names its team."""
+    """A workspace to start after the approval. The request names its team."""
 
     team = None  # type: ignore[assignment]
 

@@ -136,7 +136,7 @@ class ReservationViewSet(ReadViewSet):
         answered = super().answer(row, status=status, **headers)
         # The ETag depends on the title, which must not be guessable.
         if policies.may_view_team(self.request.user, row.team):
-            etags.tagged(answered, row)
+            etags.with_etag(answered, row)
         return answered
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -1,4 +1,4 @@
-"""Codes of reservations."""
+"""Codes for errors about reservations, and for results of availability checks."""
 
 from __future__ import annotations
 

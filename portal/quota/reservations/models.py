@@ -23,7 +23,7 @@ class ReservationState(models.TextChoices):
 class BookingPermission(models.Model):
     """Permission for `user` to book for `team` without approval, granted by another user.
 
-    Without a team, it covers every team that the user is not in.
+    Without a team, the permission covers every team that the user is not in.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -53,8 +53,9 @@ class BookingPermission(models.Model):
 class Reservation(models.Model):
     """Capacity for a team from `starts_at` (inclusive) to `ends_at` (exclusive).
 
-    Until it begins, preemptible work of other teams may use it; only BOOKED ones keep capacity free.
-    `amounts` count like those of workspaces (`portal.quota.reservations.slots.add_models_to_total`).
+    Until the start, preemptible work of other teams may use the capacity. Only BOOKED reservations keep
+    capacity free. `amounts` count like those of workspaces
+    (`portal.quota.reservations.slots.add_models_to_total`).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

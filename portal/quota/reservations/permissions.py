@@ -1,4 +1,4 @@
-"""Permissions to book without approval, granted by approvers to other users and recorded."""
+"""Permissions to book without approval. Approvers grant them to other users."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def require_grant(actor: User) -> None:
 
 
 def permissions_for(actor: User) -> QuerySet[BookingPermission]:
-    """Return permissions that the actor may see: all for approvers and operators, else their own."""
+    """Return permissions that the actor may see: all for approvers and operators, else the actor's own."""
     rows = BookingPermission.objects.select_related("user", "team", "granted_by").order_by("created_at", "id")
     if actor.sees_all or approvers.may_decide_all(actor):
         return rows

@@ -22,7 +22,7 @@ from portal.quota.reservations.models import BookingPermission, Reservation, Res
 
 
 def permission_for(actor: User, team: Team) -> BookingPermission | None:
-    """Return the permission by which the actor books for the team without approval, or None.
+    """Return the permission that lets the actor book for the team without approval, or None.
 
     A permission for every team excludes the actor's own teams, which have to be named.
     """
@@ -32,14 +32,14 @@ def permission_for(actor: User, team: Team) -> BookingPermission | None:
 
 
 def may_book_at_once(actor: User, team: Team) -> bool:
-    """Return whether the actor's requests are booked at once. The only administrator needs no permission."""
+    """Return whether the actor can book without approval. The only administrator needs no permission."""
     return permission_for(actor, team) is not None or approvers.is_only_superuser(actor)
 
 
 def _decided_elsewhere(actor: User) -> Q:
     """Return the filter for reservations that another user must decide.
 
-    These are the actor's own, and those of an approver for whom the actor is only a delegate.
+    These are the actor's own reservations, and those of an approver for whom the actor is only a delegate.
     """
     lenders = [actor] if not approvers.is_only_superuser(actor) else []
     if not actor.operates and (lender := approvers.only_delegator_of(actor)) is not None:

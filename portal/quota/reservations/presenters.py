@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A day of a resource: its reservations, and the peak of booked amounts."""
+    """A day of a resource: its reservations, and the peak of the booked amounts."""
 
     day: date
     today: bool

@@ -30,7 +30,7 @@ Amounts = Mapping[str, int]
 
 
 def bookable_amounts() -> dict[str, int]:
-    """Return resources that can be reserved with the site's amounts: accelerators in service."""
+    """Return the accelerators in service at the site, which can be reserved, by resource."""
     bookable = {
         name: amount
         for name, amount in site_capacity().items()
@@ -40,7 +40,7 @@ def bookable_amounts() -> dict[str, int]:
 
 
 def visible_to(actor: User | SystemActor) -> Q:
-    """Return the filter for visible reservations: booked, of own teams, or all for approvers."""
+    """Return the filter for visible reservations: all for approvers, else booked and own teams'."""
     if isinstance(actor, SystemActor) or policies.sees_every_team(actor):
         return Q()
     own = Team.objects.filter(memberships__user=actor)
@@ -71,7 +71,7 @@ def reservations_to_decide(actor: User) -> QuerySet[Reservation]:
 
 
 def known_teams(actor: User) -> set[UUID] | None:
-    """Return the teams whose titles the actor may see; None for all."""
+    """Return the teams whose reservation titles the actor may see; None for all."""
     if policies.sees_every_team(actor):
         return None
     return set(actor.memberships.values_list("team_id", flat=True))
@@ -101,7 +101,7 @@ def bookings_between(
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Whether a reservation fits, and why. `next_start` is the first time at which it would."""
+    """Whether a reservation fits, and why. `next_start` is the first time at which it would fit."""
 
     fits: bool
     reason: Reason
@@ -115,12 +115,12 @@ class Check:
 
     @property
     def next_action(self) -> str:
-        """What would fit, or an empty string."""
+        """The amounts or time that would fit, or an empty string."""
         return next_action_of(self.reason)
 
 
 def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | None = None) -> Check:
-    """Return whether `amounts` fit beside other reservations (except `but`) at every moment of the period."""
+    """Check whether `amounts` fit beside other reservations (except `but`) throughout the period."""
     bookable = bookable_amounts()
     start_s, end_s = int(starts_at.timestamp()), int(ends_at.timestamp())
     others = bookings_between(starts_at, but=but)

@@ -1,7 +1,7 @@
-"""Reservations: capacity for a team and a period. Owners, approvers and operators request, another decides.
+"""Services for reservations. Owners, approvers and operators request capacity; another user decides.
 
-Booked amounts never exceed the site's capacity of a resource at any moment. Each write that books locks the
-queue's row: of two concurrent requests for the last capacity, one is denied and names the other.
+Booked amounts never exceed the site's capacity of a resource. Each write that books locks the queue's row: of
+two concurrent requests for the last capacity, one is denied and names the other.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def request(
     text = _description(reservation)
     if permission is not None:
         by = permission.granted_by.username
-        allowed = {"permission": str(permission.pk), "permitted_by": by}
-        _record(actor, reservation, "booked", f"booked {text}, as permitted by {by}", **allowed)
+        permission_data = {"permission": str(permission.pk), "permitted_by": by}
+        _record(actor, reservation, "booked", f"booked {text}, as permitted by {by}", **permission_data)
     elif alone:
         message = f"booked {text} (there is no other administrator)"
         _record(actor, reservation, "booked", message, own=True)
@@ -113,8 +113,8 @@ def request(
 def approve(*, actor: User, reservation_id: UUID, expected: frozenset[str] = etags.ANY) -> Reservation:
     """Book a requested reservation. For approvers and operators; raises like `request`.
 
-    Also raises `StateConflict` if it has been decided or is over, and `PreconditionFailed` if it differs from
-    what was `expected`.
+    Also raises `StateConflict` if it has been decided or is over, and `PreconditionFailed` if its version is
+    not in `expected`.
     """
     _lock_calendar()
     reservation = _locked(actor, reservation_id)
@@ -193,7 +193,7 @@ def cancel(
 
 
 def cancel_all_in_team(event: TeamArchived | TeamDeletionStarted) -> None:
-    """Cancel the reservations of an archived or deleted team that are not over."""
+    """Cancel the current and future reservations of an archived or deleted team."""
     rows = Reservation.objects.filter(team=event.team, ends_at__gt=timezone.now()).order_by("pk")
     for reservation_id in rows.exclude(state=ReservationState.CANCELLED).values_list("pk", flat=True):
         cancel(actor=event.actor, reservation_id=reservation_id)
@@ -227,9 +227,9 @@ def change(
 ) -> Reservation:
     """Change a reservation. Raises like `request`, and `PreconditionFailed`.
 
-    A requested one can be changed freely, and its last editor becomes the requester. A booked one can only be
-    reduced, in amounts or to a shorter period within its own, except by users who book without approval. The
-    start cannot change once it has passed.
+    A requested reservation can be changed freely, and its last editor becomes the requester. A booked one can
+    only be reduced, in amounts or to a shorter period within its own, except by users who book without
+    approval. The start cannot change once it has passed.
     """
     _lock_calendar()
     reservation = _locked(actor, reservation_id)
@@ -243,10 +243,10 @@ def change(
             if reservation.ends_at > now
             else Reason(ReservationCode.OVER, named)
         )
-    begun = reservation.starts_at <= now
-    if begun:
+    has_begun = reservation.starts_at <= now
+    if has_begun:
         starts_at = reservation.starts_at
-    cleaned = _clean(title, amounts, starts_at, ends_at, reservation.starts_at if begun else now)
+    cleaned = _clean(title, amounts, starts_at, ends_at, reservation.starts_at if has_begun else now)
     if ends_at <= now:
         wrong = Reason(ReservationCode.END_NOT_IN_FUTURE)
         raise InvalidInput(wrong, errors={"ends_at": [wrong]})
@@ -254,18 +254,21 @@ def change(
     if before == cleaned:
         return reservation
     booked = reservation.state == ReservationState.BOOKED
-    allowed: dict[str, Any] = {}
+    permission_data: dict[str, Any] = {}
     if booked and not _is_reduction(cleaned, reservation):
         if not decisions.may_book_at_once(actor, reservation.team):
             raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
         if (permission := decisions.permission_for(actor, reservation.team)) is not None:
-            allowed = {"permission": str(permission.pk), "permitted_by": permission.granted_by.username}
+            permission_data = {
+                "permission": str(permission.pk),
+                "permitted_by": permission.granted_by.username,
+            }
     _require_room(cleaned, but=reservation.pk)
     for name, value in cleaned.items():
         setattr(reservation, name, value)
     reservation.reminded_at = None if reservation.starts_at > now else reservation.reminded_at
     if not booked:
-        # Also refreshes pages of users who no longer have to decide it.
+        # Also refresh pages of users who no longer have to decide the request.
         _refresh_approvals(reservation)
         reservation.changed_by = actor
     reservation.save(update_fields=[*cleaned, "reminded_at", "changed_by"])
@@ -276,7 +279,7 @@ def change(
         "changed",
         f"changed “{reservation.title}” to {text}",
         before=_as_json(before),
-        **allowed,
+        **permission_data,
     )
     _notify(reservation, _("“%(title)s” is now %(what)s") % {"title": reservation.title, "what": text}, actor)
     if booked:
@@ -290,21 +293,26 @@ def change(
 
 
 def process_due(*, now: datetime | None = None) -> int:
-    """Process reservations that begin, end or begin soon, each once, even if late. Returns how many."""
+    """Process reservations that begin, end or begin soon, each once, even if late. Returns their number."""
     now = now or timezone.now()
     booked, requested = ReservationState.BOOKED, ReservationState.REQUESTED
-    soon = Reservation.objects.filter(
+    to_remind = Reservation.objects.filter(
         state=booked, reminded_at=None, begun_at=None, starts_at__gt=now, starts_at__lte=now + REMIND_BEFORE
     )
-    begins = Reservation.objects.filter(state=booked, begun_at=None, starts_at__lte=now, ends_at__gt=now)
-    ends = Reservation.objects.filter(state=booked, ended_at=None, ends_at__lte=now)
-    missed = Reservation.objects.filter(state=requested, ends_at__lte=now)
+    to_begin = Reservation.objects.filter(state=booked, begun_at=None, starts_at__lte=now, ends_at__gt=now)
+    to_end = Reservation.objects.filter(state=booked, ended_at=None, ends_at__lte=now)
+    undecided_requests = Reservation.objects.filter(state=requested, ends_at__lte=now)
     done = 0
-    for rows, act in ((soon, _remind), (begins, _begin), (ends, _end), (missed, _cancel_undecided)):
+    for rows, act in (
+        (to_remind, _remind),
+        (to_begin, _begin),
+        (to_end, _end),
+        (undecided_requests, _cancel_undecided),
+    ):
         for key in list(rows.order_by("starts_at", "pk").values_list("pk", flat=True)[:BATCH]):
             with transaction.atomic():
-                # Under lock its state is checked again: it may have been cancelled, changed or processed
-                # meanwhile.
+                # Check the state again under lock: the reservation may have been cancelled, changed or
+                # processed meanwhile.
                 row = rows.select_for_update(of=("self",)).select_related("team").filter(pk=key).first()
                 if row is not None:
                     act(row, now)
@@ -435,7 +443,7 @@ def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_reduction(cleaned: Mapping[str, Any], row: Reservation) -> bool:
-    """Return whether the change only reduces what is booked."""
+    """Return whether the change only reduces the booked capacity."""
     inside = row.starts_at <= cleaned["starts_at"] and cleaned["ends_at"] <= row.ends_at
     return inside and all(amount <= row.amounts.get(name, 0) for name, amount in cleaned["amounts"].items())
 
@@ -501,7 +509,7 @@ def _audit_data(actor: User, row: Reservation) -> dict[str, Any]:
 
 
 def _refresh_approvals(row: Reservation) -> None:
-    """Refresh open pages of users who decide: the reservation no longer waits for them."""
+    """Refresh open pages of deciders, for whom the reservation no longer waits."""
     events.refresh_pages(decisions.deciders_of(row))
 
 

@@ -29,8 +29,8 @@ class BookedSlot:
 class SlotConflict:
     """The first moment and resource at which a reservation does not fit.
 
-    `booked` of the `capacity` is reserved by `holders` (largest first) until at least `until_s`; `wanted` was
-    requested in addition.
+    `holders` (largest first) have reserved `booked` of the `capacity` until at least `until_s`. The
+    reservation wants `wanted` more.
     """
 
     resource: str
@@ -53,7 +53,10 @@ def add_models_to_total(amounts: Amounts) -> dict[str, int]:
 
 
 def subtract_models_from_total(amounts: Amounts) -> dict[str, int]:
-    """Return the inverse of `add_models_to_total`: GPUs of any model exclude those of a model."""
+    """Return amounts as entered: GPUs of any model exclude those of a specific model.
+
+    The inverse of `add_models_to_total`.
+    """
     more = amounts.get(resources.GPU, 0) - _model_total(amounts)
     others = {name: amount for name, amount in amounts.items() if name != resources.GPU}
     return {**others, **({resources.GPU: more} if more > 0 else {})}
@@ -97,14 +100,14 @@ def find_conflict(
 
 
 def _models_first(amounts: Amounts) -> list[str]:
-    """Order models before GPUs of any model: they make a clearer reason."""
+    """Sort specific models before GPUs of any model, because they make clearer reasons."""
     return sorted(amounts, key=lambda resource: (resource == resources.GPU, resource))
 
 
 def earliest_fitting_start(
     amounts: Amounts, start_s: int, end_s: int, others: Sequence[BookedSlot], capacity: Amounts
 ) -> int | None:
-    """Return the earliest start from `start_s` on at which the same period fits, or None if never."""
+    """Return the earliest start, not before `start_s`, at which the same period fits, or None if never."""
     lasts_s = end_s - start_s
     later = sorted({slot.end_s for slot in others if slot.end_s > start_s})
     for at_s in (start_s, *later):

@@ -141,7 +141,7 @@ def _day(text: str) -> date | None:
 
 
 def _check(form: dict[str, str]) -> selectors.Check | None:
-    """Return whether the form's values fit; None while they are incomplete or invalid."""
+    """Return the availability of the form's values; None while they are incomplete or invalid."""
     try:
         amounts = slots.add_models_to_total(_amounts(form["resource"], form["amount"]))
         starts, ends = _moment(form["starts"], "starts_at"), _moment(form["ends"], "ends_at")

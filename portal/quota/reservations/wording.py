@@ -41,7 +41,7 @@ _CALENDAR = _("Check the calendar.")
 
 
 def _clash(params: Params) -> Params:
-    """Format the holders at the first conflict, and what would fit."""
+    """Format the holders at the first conflict, and the amount or time that would fit."""
     resource, holders = params["resource"], params["holders"]
     named = [
         gettext("%(amount)s by %(team)s") % {"amount": format_amount(resource, amount), "team": team}

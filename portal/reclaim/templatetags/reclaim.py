@@ -26,7 +26,7 @@ from portal.workspaces.models import HomePlace, Workspace
 register = template.Library()
 
 
-@register.inclusion_tag("reclaim/life.html", takes_context=True)
+@register.inclusion_tag("reclaim/time_left.html", takes_context=True)
 def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     """Render the remaining life and the form to extend it."""
     user: User = context["request"].user
@@ -34,11 +34,11 @@ def life(context: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     return {"life": remaining, "workspace": workspace, "csrf_token": context.get("csrf_token")}
 
 
-@register.inclusion_tag("reclaim/discontent.html")
+@register.inclusion_tag("reclaim/low_placement_health.html")
 def discontent(workspace: Workspace) -> dict[str, Any]:
     """Render why its placement health is low, in one line; empty if it is not."""
     record = rebalancing_selectors.discontent_of(workspace)
-    return {"found": record, "why": rebalancing.low_score_reason(record) if record is not None else ""}
+    return {"record": record, "reason": rebalancing.low_score_reason(record) if record is not None else ""}
 
 
 @register.inclusion_tag("reclaim/progress.html")

@@ -10,9 +10,9 @@ from portal.quota.ledger.accounting import (
     WarningPercent,
     burn_rate,
     lasts_until_s,
-    refilled,
     tick,
     with_credit,
+    with_refill,
 )
 from tests.suite.choice import examples
 
@@ -47,10 +47,10 @@ def test_late_accounting_charges_one_tick_below_zero_and_records_the_rest():
 
 def test_new_period_refills_and_keeps_credit_and_debt():
     spent = tick(account(10, credit=2 * GPU_HOUR), ONE_GPU, 11 * 3600, tick_s=60).account
-    fresh = refilled(spent, 30 * DAY)
+    fresh = with_refill(spent, 30 * DAY)
     assert (fresh.balance, fresh.credit, fresh.warned) == (11 * GPU_HOUR, GPU_HOUR, 0)
     debt = tick(account(1), ONE_GPU, 3600 + 60, tick_s=60).account
-    assert refilled(debt, 30 * DAY).balance == GPU_HOUR - 60 * 1000
+    assert with_refill(debt, 30 * DAY).balance == GPU_HOUR - 60 * 1000
 
 
 def test_tick_across_a_period_end_charges_both_periods():

@@ -1,1 +1,1 @@
-"""Invitations of many people to a team, by a list."""
+"""Invites the people on a list to a team."""

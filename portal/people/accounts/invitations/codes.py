@@ -1,4 +1,4 @@
-"""Codes of invitations."""
+"""Error codes for invitations."""
 
 from __future__ import annotations
 

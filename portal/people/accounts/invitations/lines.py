@@ -1,4 +1,4 @@
-"""Parses a pasted list of people: one on each line, with an optional role."""
+"""Parses a pasted list of people, one per line, with an optional role."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class InvitationLine:
-    """One person of a list. `who` is an e-mail address or a username, `role` is "" for the default role.
+    """One person on a list. `who` is an e-mail address or a username; `role` is "" for the default role.
 
-    `number` is the line in the list, from 1. `excess` says that the line has more columns.
+    `number` is the line in the list, from 1. `excess`: the line has more than two columns.
     """
 
     number: int
@@ -40,9 +40,9 @@ class InvitationLine:
 
 
 def parse_list(text: str) -> list[InvitationLine]:
-    """Return the people of a list whose columns are separated by comma, semicolon or tab.
+    """Return the people on a list whose columns are separated by comma, semicolon or tab.
 
-    A header and empty lines are skipped. Several addresses on one line are several people. Raises
+    Skips a header and empty lines. Reads several addresses on one line as several people. Raises
     `InvalidInput` for an empty list, and for more than `MAX_PEOPLE`.
     """
     text = strip_nul(text).lstrip("\ufeff")

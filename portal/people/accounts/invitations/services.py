@@ -1,7 +1,7 @@
-"""Invites the people of a list to a team. Each is treated as if invited alone.
+"""Invites the people on a list to a team, each independently of the others.
 
-People with an account are added. For other e-mail addresses an account is created, by administrators, and by
-owners where the site allows it (ADR 0153).
+People with an account are added. Administrators also create accounts for new e-mail addresses; so do owners
+where the site allows it (ADR 0153).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Outcome(models.TextChoices):
 class LineResult:
     """The result of one line. `error` is why it is refused.
 
-    `username` is the account, also a planned one. `link` is for a new account, if the actor may see it.
+    `username` is the existing, new or planned account. `link` is set for a new account if the actor may see
+    it.
     """
 
     line: InvitationLine
@@ -167,7 +168,7 @@ class _Batch:
         except PortalError as error:
             return LineResult(line, Outcome.REFUSED, role, error=error)
         except DatabaseError as error:
-            # The other lines are tried, and the user learns which are done.
+            # Continue with the other lines; the result lists which of them succeeded.
             unavailable = storage.unavailable_error(error)
             if unavailable is None:
                 raise
@@ -188,7 +189,7 @@ class _Batch:
         if user is None:
             return Person(None, line.who)
         if not user.email_confirmed:
-            # Anybody can enter the address of somebody else in an account of their own.
+            # Users can enter any address in their own accounts, including other people's.
             raise StateConflict(Reason(InvitationCode.ADDRESS_NOT_CONFIRMED, {"address": line.who}))
         return self._person_of(user)
 
@@ -213,7 +214,7 @@ class _Batch:
         policies.require_person(user)
         policies.require_role_for(user, role)
         if self.write:
-            # Somebody who became a member meanwhile keeps that role.
+            # Users who have become members meanwhile keep that role.
             services.set_member(
                 actor=self.actor, team=self.team, username=user.username, role=role, expected=NEW_MEMBER
             )
@@ -250,7 +251,7 @@ class _Batch:
                     require_allowed=lambda _actor: _require_may_create(self.actor, address),
                 )
                 return users.make_link(user, LinkKind.INVITATION)
-        # The address or name was free when the list was read.
+        # Another request has taken the address or name since the accounts were read.
         except IntegrityError as error:
             if not violates(error, User, "username", "user_email_unique"):
                 raise
@@ -262,7 +263,7 @@ class _Batch:
 
 
 def _require_address(address: str) -> None:
-    """Raise `InvalidInput` for an address that is not valid, or of which no account name can be made."""
+    """Raise `InvalidInput` for an invalid address, and for one that yields no account name."""
     try:
         # Case folding maps some other letters to ASCII.
         if not address.isascii():
@@ -279,8 +280,8 @@ def _require_address(address: str) -> None:
 def _require_may_create(actor: User, address: str) -> None:
     """Raise `NotAllowed` unless the actor may create an account for the address.
 
-    Administrators may for all. Others may where the site names the domain, and only if the link is mailed:
-    then nobody but the owner of the address can use it.
+    Administrators may create any. Others may if the site lists the domain and sends mail, because then only
+    the owner of the address gets the link.
     """
     if actor.administers:
         return

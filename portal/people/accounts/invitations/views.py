@@ -1,4 +1,4 @@
-"""Page to invite many people to a team: a list, then the result of each line before and after."""
+"""Page to invite many people to a team: a list, its preview by line, and the results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _page(
         "text": text,
         "role": role,
         "roles": Role.choices,
-        # Refused lines come first: they need a decision.
+        # Refused lines come first, because the user has to decide about them.
         "results": sorted(results or (), key=lambda result: result.outcome != Outcome.REFUSED),
         "counts": [(outcome, outcomes.count(outcome)) for outcome in Outcome if outcome in outcomes],
         "to_do": outcomes.count(Outcome.INVITED) + outcomes.count(Outcome.ADDED),

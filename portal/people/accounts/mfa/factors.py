@@ -29,7 +29,7 @@ FACTORS = (Type.TOTP, Type.WEBAUTHN)
 NO_FACTOR = "none"
 """Filter value for people without a second factor, besides the values of `SecondFactor`."""
 _KINDS = {Type.TOTP.value: SecondFactor.TOTP, Type.WEBAUTHN.value: SecondFactor.PASSKEY}
-_HELD = "held_factors"
+_FACTORS_ATTRIBUTE = "held_factors"
 
 MAX_PASSKEYS = 20
 MAX_NAME = 60
@@ -77,13 +77,15 @@ def overview_of(user: User) -> FactorOverview:
 def prefetch_factors(users: UserQuerySet) -> UserQuerySet:
     """Prefetch factors for `kinds_of`, without secrets."""
     rows = Authenticator.objects.filter(type__in=FACTORS).only("user_id", "type")
-    prefetched: UserQuerySet = users.prefetch_related(Prefetch("authenticator_set", rows, to_attr=_HELD))
+    prefetched: UserQuerySet = users.prefetch_related(
+        Prefetch("authenticator_set", rows, to_attr=_FACTORS_ATTRIBUTE)
+    )
     return prefetched
 
 
 def kinds_of(user: User) -> list[SecondFactor]:
     """Return the kinds of factors a user has, each once. Runs a query unless `prefetch_factors` was used."""
-    rows = getattr(user, _HELD, None)
+    rows = getattr(user, _FACTORS_ATTRIBUTE, None)
     if rows is None:
         rows = Authenticator.objects.filter(user=user, type__in=FACTORS).only("type")
     kinds = {_KINDS[row.type] for row in rows}

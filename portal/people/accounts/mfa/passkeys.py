@@ -64,8 +64,8 @@ def options_to_add(request: HttpRequest, user: User) -> dict[str, Any]:
     return dict(options)
 
 
-def added(request: HttpRequest, answer: str) -> dict[str, Any]:
-    """Return the credential from a valid response to `options_to_add`. Raises `InvalidInput`."""
+def new_credential(request: HttpRequest, answer: str) -> dict[str, Any]:
+    """Return the new credential from a valid response to `options_to_add`. Raises `InvalidInput`."""
     parsed = _parse(answer)
     state = _take_state(request, ChallengePurpose.ADD)
     try:
@@ -74,7 +74,7 @@ def added(request: HttpRequest, answer: str) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED)) from error
     _require_top_level(response)
-    return {"credential": dict(response), "counter": auth_data.counter, "rp": _place(request)[0]}
+    return {"credential": dict(response), "counter": auth_data.counter, "rp": _relying_party(request)[0]}
 
 
 def options_to_use(
@@ -163,12 +163,12 @@ def _fake_credential(name: str) -> PublicKeyCredentialDescriptor:
 
 
 def _server(request: HttpRequest) -> Fido2Server:
-    rp_id, origin = _place(request)
+    rp_id, origin = _relying_party(request)
     rp = PublicKeyCredentialRpEntity(id=rp_id, name="Berth")
     return Fido2Server(rp, verify_origin=lambda candidate: candidate == origin)
 
 
-def _place(request: HttpRequest) -> tuple[str, str]:
+def _relying_party(request: HttpRequest) -> tuple[str, str]:
     """Return RP id and origin: of the public URL, or of localhost if the request uses it."""
     host = request.get_host()
     if host.partition(":")[0] == "localhost":

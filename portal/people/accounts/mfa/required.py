@@ -40,9 +40,10 @@ def require_set_up(user: Any) -> None:
 
 
 class RequiredFactorMiddleware:
-    """Redirects such users to the setup page, from every private page not needed for the setup.
+    """Redirects users who must set up a second factor from private pages to the setup page.
 
-    Public pages show nothing private. REST calls `require_set_up` when it authenticates a session.
+    Pages that the setup needs stay reachable. Public pages show nothing private. REST calls `require_set_up`
+    when it authenticates a session.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:

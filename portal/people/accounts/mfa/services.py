@@ -65,11 +65,11 @@ def add_passkey(request: HttpRequest, *, actor: User, name: str, answer: str) ->
     name = _name(name)
     if Authenticator.objects.filter(user=user, type=Type.WEBAUTHN).count() >= factors.MAX_PASSKEYS:
         raise StateConflict(Reason(MfaCode.TOO_MANY_PASSKEYS, {"count": factors.MAX_PASSKEYS}))
-    added = passkeys.added(request, answer)
-    key = passkeys.credential_key(added["credential"])
+    registration = passkeys.new_credential(request, answer)
+    key = passkeys.credential_key(registration["credential"])
     if Authenticator.objects.filter(type=Type.WEBAUTHN, data__key=key).exists():
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))
-    data = {"name": name, "key": key, **added}
+    data = {"name": name, "key": key, **registration}
     Authenticator.objects.create(user=user, type=Type.WEBAUTHN, data=data)
     return _finish_adding(request, user, "passkey", _("Passkey “%(name)s” added") % {"name": name})
 

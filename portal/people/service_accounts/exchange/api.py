@@ -28,7 +28,7 @@ from portal.people.service_accounts.exchange.assertions import ExchangeRefused
 from portal.people.service_accounts.exchange.grant import ACCESS_TOKEN, GRANT_TYPE, SUBJECT_TYPES, TOKEN_TYPES
 
 MIN_KEY = 32
-"""Characters of an idempotency key, which has to be unknown to others who have the subject token."""
+"""Minimum length of an idempotency key, which others who have the subject token must not guess."""
 NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 ERRORS = {
     ExchangeCode.ISSUER_UNREACHABLE: ("temporarily_unavailable", 503),

@@ -140,10 +140,10 @@ def _is_met(condition: Condition, value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Glob:
-    """A parsed glob. Bit n of each number stands for part n, and one more for the end.
+    """A parsed glob. Bit n of each mask represents part n; one more bit represents the end.
 
     The matcher follows all paths through the glob at once, so its time grows with the text alone. A regular
-    expression would try them one by one.
+    expression would try the paths one by one.
     """
 
     parts: int
@@ -168,7 +168,7 @@ class _Glob:
         return bool(at >> self.parts & 1)
 
     def _skipped(self, at: int) -> int:
-        """Return the parts reached when repeated ones match nothing. Two of them are never neighbours."""
+        """Return the parts reached when repeats match nothing. No two repeats are adjacent."""
         return at | (at & self.repeats) << 1
 
 

@@ -51,7 +51,7 @@ class _Keys:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_known: dict[str, _Keys] = {}
+_keys_by_issuer: dict[str, _Keys] = {}
 _known_lock = threading.Lock()
 
 
@@ -67,7 +67,7 @@ def key_for(issuer: str, key_id: str, algorithm: str) -> Any:
     `IssuerUnreachable`.
     """
     with _known_lock:
-        keys = _known.setdefault(issuer, _Keys())
+        keys = _keys_by_issuer.setdefault(issuer, _Keys())
     now = time.monotonic()
     if key_id not in keys.by_id or now - keys.fetched_at > FRESH_S:
         with keys.lock:
@@ -86,7 +86,7 @@ def key_for(issuer: str, key_id: str, algorithm: str) -> Any:
 def forget() -> None:
     """Clear the cache."""
     with _known_lock:
-        _known.clear()
+        _keys_by_issuer.clear()
 
 
 def check_url(url: str) -> str:

@@ -1,7 +1,7 @@
 """Exchanges a verified token of another issuer for one of a service account (RFC 8693), and renews it.
 
 The issued job token is short-lived. While its job runs, the job renews it in place, so that the secret stays
-the same and a lost answer does no harm (docs/adr/0122-job-tokens.md).
+the same and a lost response does no harm (docs/adr/0122-job-tokens.md).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from portal.people.service_accounts.exchange import conditions, limits
 from portal.people.service_accounts.exchange.assertions import Assertion, ExchangeRefused, verify
 from portal.people.service_accounts.models import Exchange, TrustRule
 
-SOMEBODY = SystemActor("Somebody")
+UNKNOWN_ACTOR = SystemActor("Somebody")
 MAX_RULES_NAMED = 10
 AUDITED_CLAIMS = (
     *("sub", "repository", "repository_id", "repository_owner_id", "ref", "environment", "workflow"),
     *("project_path", "project_id", "pipeline_source", "run_id", "pipeline_id", "job_id"),
 )
-"""Claims stored in the audit entry, to identify the pipeline."""
+"""Claims that the audit entry stores, to identify the pipeline."""
 KEEP_ENDED = timedelta(hours=1)
 PURGED_AT_ONCE = 500
 
@@ -57,7 +57,7 @@ def exchange(
     """Issue a token of the service account whose rule matches `subject_token`.
 
     `account` selects one of several. `scopes` requests a subset of the rule's scopes. A repeated request with
-    the same secret `idempotency_key` gets a new secret for the same token, in case the answer was lost.
+    the same secret `idempotency_key` gets a new secret for the same token, in case the response was lost.
     Success and refusal are recorded in the audit log. Raises `ExchangeRefused`.
     """
     try:
@@ -149,7 +149,7 @@ def renew(*, token: ApiToken) -> ApiToken:
         raise StateConflict(Reason(code))
     now = timezone.now()
     token.expires_at = _renewed(token, rule, now)
-    # Only what is still valid: it may have been revoked meanwhile.
+    # Only if still valid: the token may have been revoked meanwhile.
     ApiToken.objects.valid_at(now).filter(pk=token.pk).update(expires_at=token.expires_at)
     return token
 
@@ -169,7 +169,7 @@ def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: 
         rules = rules.filter(account__username=account)
     met, failed = [], []
     for rule in rules.order_by("created_at", "pk"):
-        lacking = failing(rule, assertion.issuer, assertion.audiences, assertion.claims)
+        lacking = unmet_claims(rule, assertion.issuer, assertion.audiences, assertion.claims)
         if lacking:
             failed.append({"rule": str(rule.pk), "account": rule.account.username, "failed": lacking})
         else:
@@ -186,7 +186,7 @@ def _rule_for(assertion: Assertion, account: str, scopes: Sequence[str], about: 
     raise ExchangeRefused(Reason(ExchangeCode.SCOPE_NOT_GRANTED, {"scopes": sorted(scopes)}), about)
 
 
-def failing(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict[str, Any]) -> list[str]:
+def unmet_claims(rule: TrustRule, issuer: str, audiences: Sequence[str], claims: dict[str, Any]) -> list[str]:
     """Return the names of claims that do not meet the rule. Empty if the token matches."""
     lacking = []
     if rule.issuer != issuer:
@@ -235,7 +235,7 @@ def _record_refusal(refused: ExchangeRefused) -> None:
         return
     account: User | None = about.pop("account", None)
     events.record(
-        actor=SOMEBODY,
+        actor=UNKNOWN_ACTOR,
         kind=AuditKind.TOKEN_EXCHANGE_REFUSED,
         team=account.owning_team if account is not None else None,
         message="was refused a token exchange"

@@ -1,4 +1,4 @@
-"""REST views of changes of many quotas at once, and of their effects."""
+"""REST views to change many quotas at once, and to preview the effects."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class QuotaViewSet(TaggedViewSet, ReadViewSet):
     def _written_response(self, quota: Quota, done: services.LimitWrite, **response_kwargs: Any) -> Response:
         quota.notes = list(done.notes)  # type: ignore[attr-defined]
         answered = Response(QuotaWrittenSerializer(quota).data, **response_kwargs)
-        return etags.tagged(answered, quota)
+        return etags.with_etag(answered, quota)
 
     @operation(
         "Create a quota",
@@ -268,7 +268,7 @@ class CapViewSet(TaggedViewSet, ReadViewSet):
     ) -> Response:
         cap.notes = list(done.notes)  # type: ignore[attr-defined]
         answered = Response(MemberCapWrittenSerializer(cap).data, **response_kwargs)
-        return etags.tagged(answered, cap)
+        return etags.with_etag(answered, cap)
 
     @operation(
         "Create a cap",

@@ -253,7 +253,7 @@ class SiteLimitViewSet(_ResourceKeyedViewSet):
         )
         limit = SiteLimit(resource=services.clean_resource(resource), amount=amount)
         limit.notes = list(done.notes)  # type: ignore[attr-defined]
-        return etags.tagged(Response(SiteLimitWrittenSerializer(limit).data), limit)
+        return etags.with_etag(Response(SiteLimitWrittenSerializer(limit).data), limit)
 
     @operation(
         "Delete a site limit",

@@ -1,4 +1,4 @@
-"""A team's usage of one resource as numbers, text and a bar."""
+"""Presents a team's usage of one resource as numbers, text and a bar."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class QuotaUsage:
 
     - `quota`: includes `grant`; None if no quota names the resource.
     - `limit`: the most that the team could ever use (quota, borrowing, site limit); None: no limit.
-    - `available`: what it could use now in addition.
-    - `lent`: the part of its own quota that others use.
+    - `available`: what the team could still use now.
+    - `lent`: the part of the team's own quota that others use.
     - `mine`, `cap`: the user's own usage and cap.
     """
 
@@ -59,7 +59,7 @@ class QuotaUsage:
 
     @property
     def excess(self) -> int:
-        """The usage beyond the limit, after a limit was lowered or a grant ended."""
+        """The usage above the limit, after a limit was lowered or a grant ended."""
         return max(0, self.used - self.limit) if self.limit is not None else 0
 
     @property
@@ -150,9 +150,9 @@ class QuotaUsage:
 
     @property
     def scale(self) -> int:
-        """The amount at full width: the quota, or what the team could use now if that is more.
+        """The amount at full width: the quota or, if larger, what the team could use now.
 
-        Excludes what others use of a larger limit, so that a bar with nothing left is full.
+        Excludes the part of a larger limit that others use, so that a bar with nothing left is full.
         """
         reach = (self.limit or 0) if self.available is None else self.used + self.available
         return max(reach, self.quota or 0, self.used + self.queued, 1)
@@ -178,7 +178,7 @@ class QuotaUsage:
 
     @property
     def quota_percent(self) -> int | None:
-        """The position of the quota's mark; None if nothing goes beyond it."""
+        """The position of the quota's mark, in percent of the bar; None if the bar ends at the quota."""
         if not self.quota or self.quota >= self.scale:
             return None
         return self._percent(self.quota)

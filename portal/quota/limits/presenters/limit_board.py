@@ -1,4 +1,4 @@
-"""Presents the page of limits: one resource over the tree, the site's numbers, and the row in edit."""
+"""Presents the page of limits: the tree for one resource, the site's numbers, and the edited row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ROWS = 300
 
 @dataclass(frozen=True, slots=True)
 class EditedRow:
-    """The row in edit, with the values of its fields."""
+    """The edited row, with the values of its fields."""
 
     row: TreeRow
     quota: str
@@ -38,7 +38,7 @@ class EditedRow:
 
 @dataclass(frozen=True, slots=True)
 class LimitBoard:
-    """The page. `left_out` matching rows are not shown.
+    """The page of limits. `left_out` is the number of matching rows that are not visible_rows.
 
     `message` is the result of the last form, `problem` its error.
     """
@@ -85,21 +85,21 @@ def board_of(
     saved: str = "",
     typed: QueryDict | None = None,
 ) -> LimitBoard:
-    """Read the page's data; `data` has the resource, the search and the row to edit."""
+    """Return the page for `data`, which has the resource, the search and the row to edit."""
     now = limits.usage_snapshot()
     lines = site.site_view(now)
     resource_names = site.known_resources(lines)
     resource, problem = _resource(data, resource_names, problem)
     q = strip_nul(data.get("q", "")).strip()[:100]
     rows = site.tree_view(now, resource)
-    wanted = strip_nul(data.get("edit", "") or (data.get("row", "") if typed is not None else ""))
-    chosen = next((row for row in rows if row.key == wanted), None)
+    row_key = strip_nul(data.get("edit", "") or (data.get("row", "") if typed is not None else ""))
+    chosen = next((row for row in rows if row.key == row_key), None)
     if q:
         query = q.lower()
         rows = [row for row in rows if query in row.name.lower() or query in row.slug or row is chosen]
-    shown = rows[:MAX_ROWS]
-    if chosen is not None and chosen not in shown:
-        shown.append(chosen)
+    visible_rows = rows[:MAX_ROWS]
+    if chosen is not None and chosen not in visible_rows:
+        visible_rows.append(chosen)
     if resource not in resource_names:
         resource_names = [resource, *resource_names]
     line = next((line for line in lines if line.resource == resource), None)
@@ -107,8 +107,8 @@ def board_of(
     return LimitBoard(
         resource=resource,
         choices=[(name, format_resource(name)) for name in resource_names],
-        rows=shown,
-        left_out=len(rows) - min(len(rows), len(shown)),
+        rows=visible_rows,
+        left_out=len(rows) - min(len(rows), len(visible_rows)),
         line=line or SiteLine(resource, 0, 0, 0, None),
         lines=lines,
         site_limit=format_input(resource, line.limit if line else None),
@@ -130,12 +130,12 @@ def board_of(
 
 
 def _resource(data: QueryDict, names: list[str], problem: str) -> tuple[str, str]:
-    """Return the resource to show: the named one if valid, else the first."""
-    named = strip_nul(data.get("resource", "")).strip()
-    if not named:
+    """Return the resource that the query names if valid, else the first, and the problem to show."""
+    name = strip_nul(data.get("resource", "")).strip()
+    if not name:
         return names[0], problem
     try:
-        return clean_resource(named), problem
+        return clean_resource(name), problem
     except InvalidInput as error:
         return names[0], problem or error.message
 
@@ -174,7 +174,7 @@ def _build_editing(row: TreeRow | None, resource: str, typed: QueryDict | None) 
 
 
 def _place_of(row: TreeRow) -> TeamShare | Cohort | None:
-    """Return the object that places a row in the tree; None for a team without a share."""
+    """Return the object with the row's place in the tree; None for a team without a share."""
     if row.kind == "cohort":
         return Cohort.objects.filter(slug=row.slug).first()
     return TeamShare.objects.filter(team__slug=row.slug).first()

@@ -1,4 +1,4 @@
-"""Presents quotas as a matrix of teams and resources, with what was entered in it."""
+"""Presents quotas as a matrix of teams and resources, with the entered values."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DEFAULT_COLUMNS = 6
 MAX_COLUMNS = 8
 MAX_QUERY = 100
 NO_QUOTA = "-"
-"""Stands for a missing quota in the name of a field."""
+"""Marks a missing quota in the name of a field."""
 
 
 def field_name(team: str, resource: str, quota: int | None) -> str:
-    """Return the name of a cell's field, which has the quota (base units) that the user sees."""
+    """Return the name of a cell's field, which includes the displayed quota in base units."""
     return f"q/{team}/{resource}/{NO_QUOTA if quota is None else quota}"
 
 
@@ -36,7 +36,7 @@ def field_name(team: str, resource: str, quota: int | None) -> str:
 class Cell:
     """One team's quota of one resource. `quota` is the stored one, without grants, or None.
 
-    `entered` is the text that the user typed in its place, and `problem` its error.
+    `entered` is the text that the user typed instead, and `problem` its error.
     """
 
     team: Team
@@ -64,7 +64,7 @@ class Cell:
 
     @property
     def has_bar(self) -> bool:
-        """Whether there is anything to draw."""
+        """Whether the cell has a bar."""
         usage = self.usage
         return not usage.unlimited and bool(usage.used or usage.queued or usage.quota)
 
@@ -82,7 +82,7 @@ class Column:
 
     @property
     def unit(self) -> str:
-        """The unit of amounts, or "" where the label says it."""
+        """The unit of amounts, or "" if the label includes it."""
         return unit_symbol(self.resource)
 
 
@@ -97,7 +97,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class QuotaMatrix:
-    """The page. `total` counts the visible teams, regardless of the search."""
+    """A page of the matrix. `total` counts the visible teams, regardless of the search."""
 
     columns: Sequence[Column]
     choices: Sequence[Choice]
@@ -192,7 +192,7 @@ def _cell(
 
 
 def _known_resources(now: UsageSnapshot, lines: Sequence[SiteLine], teams: Sequence[Team]) -> list[str]:
-    """Return the resources of the site, or those that matter to these teams."""
+    """Return the resources of the site, or only those relevant to these teams."""
     if lines:
         return site.known_resources(lines)
     slugs = [team.slug for team in teams if team.slug in now.teams]
@@ -206,7 +206,7 @@ def _columns(
     lines: Sequence[SiteLine],
     needed: Collection[str],
 ) -> list[str]:
-    """Return the chosen columns, or the most important ones: with quotas, real, in use, in service."""
+    """Return the chosen columns, else the most important: with quotas, real, in use, in service."""
     chosen = [name for name in dict.fromkeys(data.getlist("resource")) if name in known][:MAX_COLUMNS]
     if not chosen:
         quotas = {name for _team, name in now.base}

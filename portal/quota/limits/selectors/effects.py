@@ -1,4 +1,4 @@
-"""Effects of new quotas before they are set: usage against limits, sums, and waiting work that then fits."""
+"""Computes effects of new quotas: usage against limits, sums, and released workspaces."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from portal.quota.limits.selectors.site import SiteLine
 from portal.workspaces.models import Workspace
 
 MAX_WAITING = 2000
-"""Maximum number of waiting workspaces that are considered, oldest first."""
+"""Maximum number of waiting workspaces to examine, oldest first."""
 MAX_NAMED = 5
 
 
 class UsageState(models.TextChoices):
-    """How the use of a team compares with its quota and limit. Later members are worse."""
+    """How a team's use compares with its quota and limit, from best to worst."""
 
     NO_LIMIT = "no_limit", _("No limit")
     WITHIN_QUOTA = "within_quota", _("Within quota")
@@ -43,7 +43,7 @@ _RANKS = {state: rank for rank, state in enumerate(UsageState)}
 
 
 def state_of(usage: QuotaUsage) -> UsageState:
-    """Return the state of a team's use. What exceeds the quota but not the limit is borrowed."""
+    """Return the state of a team's use. Usage above the quota but within the limit is borrowed."""
     if usage.excess:
         return UsageState.OVER_LIMIT
     if usage.quota is not None and usage.used > usage.quota:
@@ -53,7 +53,10 @@ def state_of(usage: QuotaUsage) -> UsageState:
 
 @dataclass(frozen=True, slots=True)
 class TeamEffect:
-    """One resource of one team before and after. `quota_*` are stored quotas, without grants; None: none."""
+    """One resource of one team before and after the change.
+
+    `quota_*` are stored quotas, without grants; None: no quota.
+    """
 
     team: str
     name: str
@@ -72,7 +75,7 @@ class TeamEffect:
 
     @property
     def gets_worse(self) -> bool:
-        """Whether the use exceeds a quota or limit that it did not exceed before, or a limit by more."""
+        """Whether the change moves the usage above a quota or limit, or further above a limit."""
         was = state_of(self.before)
         exceeds = self.state in (UsageState.OVER_QUOTA, UsageState.OVER_LIMIT)
         return exceeds and (_RANKS[self.state] > _RANKS[was] or self.after.excess > self.before.excess)
@@ -80,7 +83,7 @@ class TeamEffect:
 
 @dataclass(frozen=True, slots=True)
 class SumEffect:
-    """The sum of all quotas of one resource before and after, beside the capacity in service."""
+    """The sum of all quotas of one resource before and after, with the capacity in service."""
 
     before: SiteLine
     after: SiteLine
@@ -92,12 +95,12 @@ class SumEffect:
 
 @dataclass(frozen=True, slots=True)
 class QuotaEffects:
-    """What new quotas change.
+    """The effects of new quotas.
 
     - `changes`: the teams and resources with a new quota, by team.
     - `others`: teams of the same cohorts that newly exceed their quota or limit.
     - `sums`: one for each resource.
-    - `released`: the number of waiting workspaces that fit into the quotas only then; `named` are the oldest.
+    - `released`: the number of waiting workspaces that fit only into the new quotas; `named` are the oldest.
       Member caps and free capacity can still delay them.
     """
 
@@ -109,23 +112,23 @@ class QuotaEffects:
 
 
 def effects_of(new_quotas: NewQuotas) -> QuotaEffects:
-    """Return the effects of new quotas, by the scheduler's own calculation. A constant number of queries."""
+    """Return the effects of new quotas, as the scheduler calculates them. A constant number of queries."""
     before = usage_snapshot()
     after = with_new_quotas(before, new_quotas)
     names = dict(Team.objects.values_list("slug", "name"))
-    touched = _same_trees(after, {slug for slug, _resource in new_quotas})
+    related_teams = _same_trees(after, {slug for slug, _resource in new_quotas})
     changes = [_effect(before, after, names, slug, resource) for slug, resource in sorted(new_quotas)
                if slug in after.teams]  # fmt: skip
     resources = sort_resources({resource for _slug, resource in new_quotas})
     others = [
         effect
         for resource in resources
-        for slug in sorted(touched)
-        if (slug, resource) not in new_quotas and before.uses[slug].held.get(resource)
+        for slug in sorted(related_teams)
+        if (slug, resource) not in new_quotas and before.uses[slug].in_use.get(resource)
         for effect in [_effect(before, after, names, slug, resource)]
         if effect.gets_worse
     ]
-    released = _released(before, after, touched)
+    released = _released_workspaces(before, after, related_teams)
     rows = Workspace.objects.select_related("owner", "team").in_bulk(released[:MAX_NAMED])
     return QuotaEffects(
         changes=changes,
@@ -150,7 +153,7 @@ def _effect(
 
 
 def _same_trees(now: UsageSnapshot, slugs: Collection[str]) -> set[str]:
-    """Return these teams and all that share a cohort tree with them."""
+    """Return these teams and all teams in the same cohort trees."""
     roots = {id(now.tree.teams[slug].path()[-1]) for slug in slugs if slug in now.tree.teams}
     return {slug for slug, node in now.tree.teams.items() if id(node.path()[-1]) in roots}
 
@@ -167,8 +170,8 @@ def _sums(before: UsageSnapshot, after: UsageSnapshot, resources: Iterable[str])
     ]
 
 
-def _released(before: UsageSnapshot, after: UsageSnapshot, teams: Collection[str]) -> list[UUID]:
-    """Return the waiting workspaces of these teams that fit only into the quotas after, oldest first."""
+def _released_workspaces(before: UsageSnapshot, after: UsageSnapshot, teams: Collection[str]) -> list[UUID]:
+    """Return the teams' waiting workspaces that fit into the quotas of `after` only, oldest first."""
     waiting = waiting_workspaces(Workspace.objects.filter(team__slug__in=teams)).order_by(
         "requested_at", "pk"
     )
@@ -178,17 +181,17 @@ def _released(before: UsageSnapshot, after: UsageSnapshot, teams: Collection[str
 
 
 def _fitting(now: UsageSnapshot, rows: Iterable[tuple[UUID, str, dict[str, int]]]) -> dict[UUID, None]:
-    """Return the workspaces that fit into the quotas and site limits one after the other."""
-    tree, held = now.tree.clone(), dict(now.site_held)
+    """Return the workspaces that fit into the quotas and site limits, added one after the other."""
+    tree, site_use = now.tree.clone(), dict(now.site_use)
     fitting: dict[UUID, None] = {}
     for key, team, amounts in rows:
         within_site = all(
-            held.get(name, 0) + amount <= now.site_limits[name]
+            site_use.get(name, 0) + amount <= now.site_limits[name]
             for name, amount in amounts.items()
             if name in now.site_limits
         )
         if within_site and not tree.shortfall(team, amounts):
             tree.add(team, amounts)
-            add(held, amounts)
+            add(site_use, amounts)
             fitting[key] = None
     return fitting

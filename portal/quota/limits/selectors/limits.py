@@ -35,23 +35,23 @@ Amounts = dict[str, int]
 
 @dataclass(slots=True)
 class TeamUse:
-    """Amounts in use and pending of a team, and in use per member, by resource."""
+    """A team's amounts in use and pending, and its members' amounts in use, by resource."""
 
-    held: Amounts = field(default_factory=dict)
+    in_use: Amounts = field(default_factory=dict)
     queued: Amounts = field(default_factory=dict)
     by_user: dict[str, Amounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
-    """All teams' limits, and the usage of selected teams, at one moment."""
+    """All teams' limits and the usage of selected teams at one moment."""
 
     tree: QuotaTree
     teams: Mapping[str, types.Team]
     uses: Mapping[str, TeamUse]
     base: Mapping[tuple[str, str], int]
     site_limits: Mapping[str, int]
-    site_held: Mapping[str, int]
+    site_use: Mapping[str, int]
 
 
 def team_for(actor: User, slug: str) -> Team:
@@ -71,7 +71,7 @@ def add(into: Amounts, amounts: Mapping[str, int]) -> None:
 
 
 def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]:
-    """Yield team, user and amounts; equal amounts of a user's workspaces are added up.
+    """Yield team, user and amounts, with equal amounts of a user's workspaces added up.
 
     Thousands of workspaces have few distinct amounts, so the database counts them.
     """
@@ -85,14 +85,14 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
 def _charged_workspaces(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
     """Return the workspaces that are charged.
 
-    One that is deleted after its stop has already released its capacity.
+    Excludes stopped workspaces that are being deleted: they have already released their capacity.
     """
     allocations = Allocation.objects.filter(workspace=OuterRef("pk"), released_at=None)
     return workspaces.filter(~Q(state=State.TERMINATING) | Exists(allocations), state__in=HOLDING)
 
 
 def waiting_workspaces(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
-    """Return those that wait in the queue, without those that wait for an approval."""
+    """Return the workspaces in the queue that do not wait for an approval."""
     return workspaces.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exclude(
         queue_entry__outcome=QueueOutcome.NEEDS_APPROVAL
     )
@@ -104,7 +104,7 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, TeamUse]:
     for team, owner, amounts in _rows(_charged_workspaces(chosen)):
         # Skip teams created between the two queries.
         if use := uses.get(team):
-            add(use.held, amounts)
+            add(use.in_use, amounts)
             add(use.by_user.setdefault(owner, {}), amounts)
     for team, _, amounts in _rows(waiting_workspaces(chosen)):
         if use := uses.get(team):
@@ -128,25 +128,25 @@ def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = 
     teams_by_slug = {team.name: team for team in limit_tree.teams(now or timezone.now())}
     tree = QuotaTree(teams_by_slug.values(), limit_tree.cohorts())
     if teams is None:
-        looked_at = set(teams_by_slug)
+        slugs = set(teams_by_slug)
     else:
-        # Teams below the same root share what can be borrowed.
+        # Teams below the same root can borrow from each other.
         roots = {id(tree.teams[slug].path()[-1]) for slug in teams if slug in teams_by_slug}
-        looked_at = {slug for slug, node in tree.teams.items() if id(node.path()[-1]) in roots}
-    uses = _uses(looked_at, of_all=len(looked_at) == len(teams_by_slug))
+        slugs = {slug for slug, node in tree.teams.items() if id(node.path()[-1]) in roots}
+    uses = _uses(slugs, of_all=len(slugs) == len(teams_by_slug))
     for slug, use in uses.items():
-        tree.add(slug, use.held)
+        tree.add(slug, use.in_use)
     site_limits = dict(SiteLimit.objects.values_list("resource", "amount"))
     total: Amounts = {}
     if site_limits:
-        if len(looked_at) == len(teams_by_slug):
+        if len(slugs) == len(teams_by_slug):
             for use in uses.values():
-                add(total, use.held)
+                add(total, use.in_use)
         else:
             total = site_use()
     base = {
         (team, resource): nominal
-        for team, resource, nominal in Quota.objects.filter(team__slug__in=looked_at).values_list(
+        for team, resource, nominal in Quota.objects.filter(team__slug__in=slugs).values_list(
             "team__slug", "resource", "quota"
         )
     }
@@ -154,13 +154,13 @@ def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = 
 
 
 def with_new_quotas(now: UsageSnapshot, new_quotas: limit_tree.NewQuotas) -> UsageSnapshot:
-    """Return the snapshot as it would be with other quotas and the same use. `now` must cover all teams."""
+    """Return the snapshot with other quotas and the same usage. `now` must cover all teams."""
     teams = {
         team.name: team for team in limit_tree.teams(timezone.now(), new_quotas) if team.name in now.uses
     }
     tree = QuotaTree(teams.values(), limit_tree.cohorts())
     for slug in teams:
-        tree.add(slug, now.uses[slug].held)
+        tree.add(slug, now.uses[slug].in_use)
     base = {**now.base, **new_quotas}
     stored = {key: quota for key, quota in base.items() if quota is not None}
     return replace(now, tree=tree, teams=teams, base=stored)
@@ -194,7 +194,7 @@ def team_usage_in(now: UsageSnapshot, slug: str, actor: User | None = None) -> l
     team, node, use = now.teams[slug], now.tree.teams[slug], now.uses[slug]
     names = {name for name in node.root_names if node.potential(name) or name in team.limits}
     names |= set(team.user_caps) | {name for caps in team.member_caps.values() for name in caps}
-    for name in (*use.held, *use.queued):
+    for name in (*use.in_use, *use.queued):
         plain = name.removeprefix(resources.SIMULATED)
         if resources.is_accelerator(name) or plain in SHOWN_UNLIMITED or name in now.site_limits:
             names.add(name)
@@ -213,11 +213,11 @@ def usage_of(now: UsageSnapshot, slug: str, resource: str, actor: User | None = 
             lendable = nominal if own.lending is None else min(nominal, own.lending)
     if resource in now.site_limits:
         most = now.site_limits[resource]
-        left = most - now.site_held.get(resource, 0)
+        left = most - now.site_use.get(resource, 0)
         limit = most if limit is None else min(limit, most)
         available = left if available is None else min(available, left)
     base = now.base.get((slug, resource))
-    used = use.held.get(resource, 0)
+    used = use.in_use.get(resource, 0)
     borrowed = node.borrowed(resource)
     if governed and node.parent is not None and nominal is not None and lendable:
         # The unused part of the quota that is unavailable is lent to others.
@@ -291,7 +291,7 @@ def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UU
 
 
 def caps_of(team: Team) -> QuerySet[MemberCap]:
-    """Return the team's caps; those for each member first."""
+    """Return the team's caps, sorted by resource."""
     return (
         MemberCap.objects.filter(team=team)
         .select_related("user")
@@ -303,7 +303,7 @@ def caps_of(team: Team) -> QuerySet[MemberCap]:
 
 
 def quotas_for(actor: User) -> QuerySet[Quota]:
-    """Return all quotas for operators and approvers, else those of the actor's teams and their cohorts."""
+    """Return all quotas for operators and approvers; otherwise those of the actor's teams and cohorts."""
     quotas = Quota.objects.select_related("team", "cohort")
     if policies.sees_every_team(actor):
         return quotas

@@ -39,7 +39,7 @@ class SiteLine:
 
     @property
     def countable(self) -> bool:
-        """Whether the site has a countable capacity of it, unlike workspaces."""
+        """Whether the site has a capacity of this resource that can be counted, unlike `workspaces`."""
         return self.resource != resources.WORKSPACES
 
 
@@ -55,7 +55,7 @@ def site_view(now: UsageSnapshot) -> list[SiteLine]:
     total: Amounts = {}
     for slug, team in now.teams.items():
         add(nominal, {name: limit.nominal for name, limit in team.limits.items()})
-        add(total, now.uses[slug].held)
+        add(total, now.uses[slug].in_use)
     for cohort in now.tree.cohorts.values():
         add(nominal, {name: limit.nominal for name, limit in cohort.limits.items()})
     return [
@@ -120,7 +120,10 @@ class TreeRow:
 
 
 def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
-    """Return cohorts with their members, then teams without a cohort. `now` must cover all teams."""
+    """Return the rows of the tree: cohorts with their members, then teams without a cohort.
+
+    `now` must cover all teams.
+    """
     names = dict(Team.objects.values_list("slug", "name"))
     cohorts = {cohort.slug: cohort for cohort in Cohort.objects.select_related("parent")}
     quotas = {
@@ -142,7 +145,7 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
             depth=depth,
             resource=resource,
             quota=quotas.get(f"team:{slug}"),
-            used=now.uses[slug].held.get(resource, 0),
+            used=now.uses[slug].in_use.get(resource, 0),
             borrowed=node.borrowed(resource),
             grant=grant,
             weight_milli=team.weight_milli,
@@ -184,7 +187,7 @@ def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
 
 
 def known_resources(lines: Sequence[SiteLine]) -> list[str]:
-    """Return the resources that the page offers, including those that can always be limited."""
+    """Return the resources for the page to offer, including those that can always be limited."""
     return sort_resources(
         {line.resource for line in lines} | {resources.GPU, *SHOWN_UNLIMITED, resources.WORKSPACES}
     )

@@ -43,7 +43,7 @@ def create_cohort(
     """Create a cohort, optionally inside another. Raises `InvalidInput`."""
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
-    everything = _locked()
+    cohorts = _lock_cohorts()
     cohort = Cohort(
         slug=strip_nul(slug).strip(),
         name=(strip_nul(name).strip() or strip_nul(slug).strip())[:80],
@@ -56,7 +56,7 @@ def create_cohort(
         cohort.full_clean(exclude=["parent"])
     except ValidationError as error:
         raise InvalidInput(Reason(QuotaCode.COHORT_NOT_VALID), errors=error.message_dict) from error
-    _check_place(cohort, parent, everything)
+    _check_place(cohort, parent, cohorts)
     try:
         with transaction.atomic():
             cohort.save()
@@ -93,21 +93,21 @@ def change_cohort(
     """
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
-    everything = _locked()
+    cohorts = _lock_cohorts()
     name = strip_nul(name).strip()
     if not name or len(name) > MAX_NAME:
         name_too_long = Reason(QuotaCode.COHORT_NAME_LENGTH, {"max": MAX_NAME})
         raise InvalidInput(Reason(QuotaCode.COHORT_NAMELESS), errors={"name": [name_too_long]})
-    row = everything.get(cohort.pk)
+    row = cohorts.get(cohort.pk)
     if row is None:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
     etags.require_expected(expected, row, name=row.name)
-    _check_place(row, parent, everything)
+    _check_place(row, parent, cohorts)
     changes = []
     if row.name != name:
         changes.append(f"name {row.name} → {name}")
     if row.parent_id != (parent.pk if parent else None):
-        old = everything[row.parent_id].name if row.parent_id else "none"
+        old = cohorts[row.parent_id].name if row.parent_id else "none"
         changes.append(f"parent {old} → {parent.name if parent else 'none'}")
     if row.weight_milli != weight_milli:
         changes.append(f"weight {_weight(row.weight_milli)} → {_weight(weight_milli)}")
@@ -145,17 +145,17 @@ def change_cohort(
 def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozenset[str] = etags.ANY) -> None:
     """Delete an empty cohort and its quotas.
 
-    Raises `StateConflict` with its members if there are any, and `PreconditionFailed`.
+    Raises `StateConflict`, which names its members, if there are any, and `PreconditionFailed`.
     """
     policies.require_set_limits(actor)
-    everything = _locked()
-    etags.require_expected(expected, everything.get(cohort.pk), name=cohort.name)
-    if cohort.pk not in everything:
+    cohorts = _lock_cohorts()
+    etags.require_expected(expected, cohorts.get(cohort.pk), name=cohort.name)
+    if cohort.pk not in cohorts:
         return
     teams = list(
         TeamShare.objects.filter(cohort=cohort).order_by("team__slug").values_list("team__name", flat=True)
     )
-    inside = [child.name for child in everything.values() if child.parent_id == cohort.pk]
+    inside = [child.name for child in cohorts.values() if child.parent_id == cohort.pk]
     if teams or inside:
         children = [*(f"the cohort {name}" for name in inside), *teams]
         params = {
@@ -166,7 +166,7 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort, expected: frozen
         raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code=ProblemCode.COHORT_IN_USE)
     quotas = list(cohort.quotas.values("resource", "quota", "borrowing_limit", "lending_limit"))
     name, slug = cohort.name, cohort.slug
-    everything[cohort.pk].delete()
+    cohorts[cohort.pk].delete()
     events.record(
         actor=actor,
         kind=AuditKind.QUOTA_COHORT_DELETED,
@@ -186,17 +186,17 @@ def set_share(
     reclaim: bool = True,
     expected: frozenset[str] = etags.ANY,
 ) -> TeamShare:
-    """Set a team's cohort, weight in thousandths, and whether it reclaims what it lent."""
+    """Set a team's cohort, weight in thousandths, and whether the team reclaims lent quota."""
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
-    everything = _locked()
-    if cohort is not None and cohort.pk not in everything:
+    cohorts = _lock_cohorts()
+    if cohort is not None and cohort.pk not in cohorts:
         raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
     Team.objects.select_for_update().get(pk=team.pk)
     share, created = TeamShare.objects.get_or_create(team=team)
     if not (created and etags.NOTHING in expected):
         etags.require_expected(expected, share, name=team.name)
-    old = everything[share.cohort_id].name if share.cohort_id in everything and share.cohort_id else "none"
+    old = cohorts[share.cohort_id].name if share.cohort_id in cohorts and share.cohort_id else "none"
     changes = []
     if share.cohort_id != (cohort.pk if cohort else None):
         changes.append(f"cohort {old} → {cohort.name if cohort else 'none'}")
@@ -223,35 +223,35 @@ def set_share(
     return share
 
 
-def _locked() -> dict[object, Cohort]:
-    """Lock all cohorts in a fixed order: two concurrent moves could together create a cycle."""
+def _lock_cohorts() -> dict[object, Cohort]:
+    """Lock all cohorts in a fixed order, because two concurrent moves could together create a cycle."""
     return {cohort.pk: cohort for cohort in Cohort.objects.select_for_update().order_by("pk")}
 
 
-def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object, Cohort]) -> None:
+def _check_place(cohort: Cohort, parent: Cohort | None, cohorts: dict[object, Cohort]) -> None:
     """Raise `InvalidInput` for a cycle or excessive nesting."""
     above: list[Cohort] = []
     at = parent.pk if parent else None
     while at is not None:
-        if at not in everything:
+        if at not in cohorts:
             raise NotFound(Reason(QuotaCode.COHORT_GONE))
-        above.append(everything[at])
+        above.append(cohorts[at])
         if at == cohort.pk:
             path = [ancestor.name for ancestor in reversed(above)]
             circle = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": cohort.name, "way": path})
             raise InvalidInput(circle, errors={"parent": [circle]})
-        at = everything[at].parent_id
-    if len(above) + _height(cohort, everything) > MAX_DEPTH:
+        at = cohorts[at].parent_id
+    if len(above) + _height(cohort, cohorts) > MAX_DEPTH:
         too_deep = Reason(QuotaCode.COHORTS_TOO_DEEP, {"max": MAX_DEPTH})
         raise InvalidInput(too_deep, errors={"parent": [too_deep]})
 
 
-def _height(cohort: Cohort, everything: dict[object, Cohort]) -> int:
+def _height(cohort: Cohort, cohorts: dict[object, Cohort]) -> int:
     """Return the height of the cohort's subtree."""
     level, height = {cohort.pk}, 0
     while level:
         height += 1
-        level = {child.pk for child in everything.values() if child.parent_id in level}
+        level = {child.pk for child in cohorts.values() if child.parent_id in level}
     return height
 
 

@@ -1,7 +1,7 @@
 """Services that change quotas, member caps, site limits and rates.
 
-Every change is recorded with old and new values and requests a scheduling cycle. Lowering a limit stops
-nothing: existing workspaces continue, new ones do not start; notes report that.
+Every change is recorded with old and new values and requests a scheduling cycle. After a limit is lowered,
+existing workspaces continue and new ones do not start; notes report that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Triple = tuple[int, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class LimitWrite:
-    """The result of a write. `changed`: anything was different before. `reasons`: notes for the actor."""
+    """The result of a write. `changed`: the value was different before. `reasons`: notes for the actor."""
 
     changed: bool
     reasons: tuple[Reason, ...] = ()
@@ -120,7 +120,7 @@ def remove_quota(
     resource: str,
     expected: frozenset[str] = etags.ANY,
 ) -> LimitWrite:
-    """Delete a quota. If nothing else names the resource, it is then unlimited."""
+    """Delete a quota. Without any other quota for it in the cohort tree, the resource is then unlimited."""
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
     resource = clean_resource(resource)
@@ -244,7 +244,7 @@ def set_member_cap(
     only_new: bool = False,
     expected: frozenset[str] = etags.ANY,
 ) -> LimitWrite:
-    """Set the cap of a member, or (without `user`) of every member without a cap of their own.
+    """Set the cap of a member or, without `user`, of every member without their own cap.
 
     For owners of the team and operators. A cap above the team's limit is allowed, with a note. Raises
     `NotAllowed`, `InvalidInput`, `PreconditionFailed`, and with `only_new` `StateConflict` if one exists.

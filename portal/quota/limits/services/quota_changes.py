@@ -1,4 +1,4 @@
-"""Changes of many quotas at once: all or none, with their effects shown before."""
+"""Changes many quotas at once, all or none, and previews the effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_NAMED = 5
 class QuotaChange:
     """A new quota of a team, in base units; None deletes it. Borrowing and lending limits stay.
 
-    With `checked`, `seen` is the quota by which the actor decided (None: none).
+    With `checked`, the stored quota must still be `seen`, which the actor saw (None: no quota).
     """
 
     team: Team
@@ -46,8 +46,8 @@ class QuotaChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Overtaken:
-    """A quota that somebody else changed after the actor had seen it."""
+class OvertakenQuota:
+    """A quota that another user changed after the actor had seen it."""
 
     change: QuotaChange
     quota: int | None
@@ -63,7 +63,7 @@ class Overtaken:
 
     @property
     def quota_text(self) -> str:
-        """The present quota, or "" for none."""
+        """The current quota, or "" for none."""
         return self._format(self.quota)
 
     def _format(self, amount: int | None) -> str:
@@ -72,7 +72,7 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class QuotasChanged:
-    """The result: the number of quotas that were different before, and the effects."""
+    """The result: the number of changed quotas, and the effects."""
 
     changed: int
     effects: QuotaEffects
@@ -80,7 +80,7 @@ class QuotasChanged:
 
 def preview(
     *, actor: User | SystemActor, changes: Sequence[QuotaChange]
-) -> tuple[QuotaEffects, list[Overtaken]]:
+) -> tuple[QuotaEffects, list[OvertakenQuota]]:
     """Return the effects of the changes, and quotas that changed since the actor saw them. Writes nothing.
 
     Raises `NotAllowed` and `InvalidInput` like `change_quotas`.
@@ -134,7 +134,7 @@ def _clean(changes: Sequence[QuotaChange]) -> list[QuotaChange]:
 
 
 def _lock_teams(changes: Iterable[QuotaChange]) -> None:
-    """Lock the teams in one order, so that two changes cannot wait for each other."""
+    """Lock the teams in a fixed order, so that two changes cannot deadlock."""
     teams = {change.team.pk: change.team for change in changes}
     locked = set(
         Team.objects.select_for_update().filter(pk__in=teams).order_by("pk").values_list("pk", flat=True)
@@ -149,17 +149,17 @@ def _rows(changes: Iterable[QuotaChange]) -> dict[tuple[UUID, str], Quota]:
     return {(row.team_id, row.resource): row for row in rows if row.team_id is not None}
 
 
-def _overtaken(changes: Iterable[QuotaChange], rows: dict[tuple[UUID, str], Quota]) -> list[Overtaken]:
+def _overtaken(changes: Iterable[QuotaChange], rows: dict[tuple[UUID, str], Quota]) -> list[OvertakenQuota]:
     overtaken = []
     for change in changes:
         row = rows.get(change.key)
         quota = row.quota if row is not None else None
         if change.checked and change.seen != quota:
-            overtaken.append(Overtaken(change, quota))
+            overtaken.append(OvertakenQuota(change, quota))
     return overtaken
 
 
-def _changed_meanwhile(overtaken: list[Overtaken]) -> PreconditionFailed:
+def _changed_meanwhile(overtaken: list[OvertakenQuota]) -> PreconditionFailed:
     names = [
         f"{quota.change.team.name}: {format_resource(quota.change.resource)}"
         for quota in overtaken[:MAX_NAMED]

@@ -1,4 +1,4 @@
-"""Grants: created by approvals, ended by time or by revocation. No workspace stops because of an end."""
+"""Grants: approvals create them; time or revocation ends them. No workspace stops when a grant ends."""
 
 from __future__ import annotations
 
@@ -92,9 +92,10 @@ def revoke_grant(*, actor: User, grant_id: UUID, note: str = "") -> Grant:
 
 
 def end_due_grants() -> int:
-    """Notify of grants that end within a day, and end expired ones; each once.
+    """Notify of grants that end within a day, and end expired ones, each once.
 
-    Returns how many ended. Safe to run concurrently: a conditional update decides which run notifies.
+    Returns the number of ended grants. Safe to run concurrently: a conditional update decides which run
+    notifies.
     """
     now = timezone.now()
     soon = Grant.objects.filter(

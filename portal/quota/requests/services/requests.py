@@ -1,7 +1,7 @@
-"""Requests for more quota or GPU-hours, and the decisions: approve, approve less, deny, cancel.
+"""Services for quota requests: create, approve, approve less, deny, cancel.
 
 A request may include a workspace that waits for it (marked in its queue entry). After approval the queue
-starts it; denying or cancelling deletes it, since it could never start.
+starts the workspace; denying or cancelling deletes it, since it could never start.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def create_request(
     """Request `amount` more (base units). Approved at once if a rule allows it.
 
     Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, note) and `StateConflict` (an
-    equal request is open; `quota_request` names it).
+    equal request is open; `quota_request` is its id).
     """
     require_work_in(actor, team)
     note = strip_nul(note).strip()
@@ -140,7 +140,7 @@ def _refuse_duplicate(actor: User, team: Team, kind: str, resource: str, workspa
     same = QuotaRequest.objects.filter(
         requester=actor, team=team, kind=kind, resource=resource, state=RequestState.OPEN
     )
-    # Each workspace may wait for a request of its own.
+    # Each workspace may wait for a separate request.
     first = (same.filter(workspace=workspace) if workspace is not None else same).first()
     if first is not None:
         params = {"resource": resource, "amount": first.amount, "team": team.name}
@@ -205,7 +205,7 @@ def approve(
     until: datetime | None = None,
     note: str = "",
 ) -> QuotaRequest:
-    """Grant the request or less: a smaller `amount`, another end.
+    """Grant the request, or a smaller `amount` or another end.
 
     Raises `NotAllowed`, `InvalidInput` and `StateConflict` (already decided or cancelled; names the decider).
     """

@@ -48,7 +48,7 @@ def require_approver(actor: User) -> None:
 def create_rule(
     *, actor: User, team: Team | None, resource: str, amount_at_most: int, hours_at_most: int
 ) -> AutoApproveRule:
-    """Create a rule that approves requests within these limits; `team` None is every team.
+    """Create a rule that approves requests within these limits. Without `team`, it applies to every team.
 
     Raises `NotAllowed`, `InvalidInput`.
     """
@@ -125,7 +125,7 @@ def describe_rule(rule: AutoApproveRule) -> str:
 
 
 def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRule]:
-    """Return the rules for a request of this member, the team's own first.
+    """Return the rules for a request by this member, the team's own first.
 
     Excludes rules that the requester created or last changed.
     """
@@ -138,7 +138,7 @@ def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRul
 
 
 def remaining_allowance(rule: AutoApproveRule, team: Team, now: datetime) -> int:
-    """Return what the rule still allows the team, minus all its active grants from rules."""
+    """Return the amount that the rule still allows the team, after all its active grants from rules."""
     granted = (
         Grant.objects.active(now)
         # Automatic grants have no decider. The rule itself may have been deleted.

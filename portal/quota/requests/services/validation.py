@@ -24,7 +24,7 @@ MAX_NOTE = 2000
 def check(
     actor: User, team: Team, kind: str, resource: str, amount: int, until: datetime | None, note: str
 ) -> None:
-    """Raise `InvalidInput` for invalid requests, and for those whose grant would have no effect."""
+    """Raise `InvalidInput` for an invalid request, and for one whose grant would have no effect."""
     problems: dict[str, list[Reason]] = {}
     if kind not in RequestKind.values:
         problems["kind"] = [Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(RequestKind.values)})]
@@ -52,7 +52,7 @@ def check(
 def _no_effect_errors(
     actor: User, team: Team, kind: str, resource: str, amount: int
 ) -> dict[str, list[Reason]]:
-    """Return errors of requests whose grant would have no effect."""
+    """Return the errors of a request whose grant would have no effect."""
     size = size_of(resource)
     if size is not None and amount > size:
         if not size:

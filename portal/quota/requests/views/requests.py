@@ -47,8 +47,8 @@ ROWS_PER_PAGE = 20
 def ask(request: SignedInRequest) -> HttpResponse:
     """Show the request form, prefilled by the page that denied: team, kind, resource, amount (base units).
 
-    With template, flavor and name, a workspace is created too and starts after approval; its further fields
-    (hours, checkpoints, software) are those of a new workspace.
+    With template, flavor and name, the request includes a workspace that starts after approval; its further
+    fields (hours, checkpoints, software) are those of a new workspace.
     """
     data = request.POST if request.method == "POST" else request.GET
     teams = list(accounts.chargeable_teams(request.user))
@@ -91,7 +91,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
 
 
 def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
-    """Return the fields of the workspace order except its team, or None; and why it is impossible."""
+    """Return the fields of the workspace order without its team, or None, and why it is impossible."""
     template, flavor = data.get("template", ""), data.get("flavor", "")
     if not (template and flavor):
         return None, ""
@@ -126,14 +126,14 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
 
 
 def _seconds(entered: str) -> int:
-    """Return the seconds as a number, 0 if empty, -1 if it is no number, which no order accepts."""
+    """Return the seconds as a number; 0 if empty, and -1, which every order rejects, if invalid."""
     if not entered:
         return 0
     return int(entered) if entered.isascii() and entered.isdigit() and len(entered) < 8 else -1
 
 
 def _git(data: Any) -> Source | None:
-    """Return the repository from the form of a new workspace, or None if empty."""
+    """Return the repository from the fields of a new workspace, or None if empty."""
     url, ref, secret = (strip_nul(data.get(f"git_{name}", "")).strip() for name in ("url", "ref", "secret"))
     return Source(url=url, ref=ref, secret=secret) if url or ref or secret else None
 
@@ -177,7 +177,7 @@ def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, A
 def _hint(
     request: SignedInRequest, team: Team | None, data: Any, resource_names: list[str]
 ) -> dict[str, Any] | None:
-    """Return the team's usage for the selection, and what would be approved at once."""
+    """Return the team's usage for the selection, and the amount that a rule would approve at once."""
     kind = data.get("kind", RequestKind.QUOTA)
     resource = _resource(data.get("resource", "")) or (resource_names[0] if resource_names else "")
     if team is None or not resource or kind not in RequestKind.values:
@@ -326,7 +326,7 @@ def _render_decision(request: SignedInRequest, request_id: UUID, problem: str) -
 
 
 def _next_url(request: SignedInRequest, *, in_inbox: bool) -> str:
-    """Return the URL (in the inbox, the anchor) of the oldest request for the reader to decide, or “”."""
+    """Return the URL (in the inbox, the anchor) of the oldest request that the reader may decide, or “”."""
     oldest = selectors.requests_to_decide(request.user).values_list("pk", flat=True).first()
     if oldest is None:
         return ""

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 from portal.common import plots
 from portal.common.formatting import format_duration, format_number
 from portal.common.plots import Line, Plot, Style, TableRow
-from portal.common.svg import nice
+from portal.common.svg import round_up
 from portal.fleet.inventory.models import Device
 from portal.fleet.inventory.series import (
     HOUR,
@@ -88,7 +88,7 @@ def device_plots(device: Device, series: Series, allocations: Sequence[DeviceAll
         _plot(
             _quantity(
                 "power", _("Power"), "W", _scaled_by("power_mw", 1000), _scaled_by("power_max_mw", 1000),
-                nice(max(powers, default=100)),
+                round_up(max(powers, default=100)),
             ),
             series, _power_title(series), (), _now(series, "power_mw", 1000, "W"),
         ),

@@ -31,7 +31,7 @@ def plot_of(history: StateHistory) -> Plot | None:
         start_s=history.start_s,
         step_s=history.step_s * bundle,
         lines=tuple(
-            Line(name, style, plots.merged(layer, bundle=bundle))
+            Line(name, style, plots.merge(layer, bundle=bundle))
             for name, style, layer in zip(names, STYLES, layers, strict=True)
         ),
         columns=names,

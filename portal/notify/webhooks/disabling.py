@@ -20,7 +20,10 @@ from portal.people.accounts.models import User
 
 
 def disable(endpoint: Endpoint, *, receiver_gone: bool) -> None:
-    """Disable a locked endpoint in the caller's transaction. `receiver_gone`: the receiver answered 410."""
+    """Disable a locked endpoint in the caller's transaction.
+
+    With `receiver_gone`, the receiver responded with 410.
+    """
     endpoint.enabled, endpoint.disabled_at = False, timezone.now()
     endpoint.save(update_fields=["enabled", "disabled_at"])
     events.record(
@@ -49,7 +52,7 @@ def disable(endpoint: Endpoint, *, receiver_gone: bool) -> None:
 
 
 def _recipients(endpoint: Endpoint) -> Iterable[User]:
-    """Return the team's owners; for a site webhook its creator, or all operators."""
+    """Return the team's owners; for a site webhook its creator if an operator, else all operators."""
     if endpoint.team is not None:
         return accounts.owners_of(endpoint.team)
     creator = endpoint.created_by
