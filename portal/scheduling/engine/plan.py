@@ -10,7 +10,7 @@ remaining amounts of its rows (`plan_tail`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -107,23 +107,24 @@ class Plan:
             self._etas[workload.id] = Eta(self._now_s, ENOUGH_FREE)
         self._earliest = 0 if cycle is None else self._next
         while len(self._picks) < DEPTH and (pending := order.pick()) is not None:
-            pick, etas = self._give_slot(self._left, order, pending)
+            pick, eta, etas = self._give_slot(self._left, order, pending)
             self._picks.append(pick)
-            self._etas[pending.id] = etas[expected_choice(etas, pending.start_within_s)]
+            self._etas[pending.id] = eta
             if pending.fallbacks:
                 self._by_choice[pending.id] = etas
 
     def _give_slot(
         self, left: Ints, order: FairShareOrder, pending: Workload
-    ) -> tuple[_Pick, tuple[Eta, ...]]:
-        """Give a request that the order has picked its slot. Returns its ETAs on each of its flavors, too."""
+    ) -> tuple[_Pick, Eta, tuple[Eta, ...]]:
+        """Give the picked request its slot. Returns its ETA, and that on each of its flavors, too."""
         slots = self._find_all(left, pending, self._earliest)
         etas = tuple(eta for _, eta, _ in slots)
-        slot, eta, chosen = slots[expected_choice(etas, pending.start_within_s)]
+        chosen = expected_choice(etas, pending.start_within_s) if len(etas) > 1 else 0
+        slot, eta, workload = slots[chosen]
         if slot is not None and eta.eta_s is not None:
             self._take(left, slot, -1)
-            order.record_start(chosen, eta.eta_s)
-        return _Pick(chosen, slot, eta.eta_s), etas
+            order.record_start(workload, eta.eta_s)
+        return _Pick(workload, slot, eta.eta_s), eta, etas
 
     def eta(self, workload_id: str) -> Eta:
         """Return the ETA of a pending request. Raises KeyError if it was not pending at construction."""
@@ -191,6 +192,11 @@ class Plan:
     @property
     def grid(self) -> Ints:
         return self._build_grid
+
+    @property
+    def limited(self) -> Set[str]:
+        """The resources with a limit."""
+        return {str(key[-1]) for key in self._row}
 
     def remaining_of(self, row: int) -> Ints:
         """Return what is left of a limit at each time, after the slots before the tail."""

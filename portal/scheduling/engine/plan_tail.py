@@ -8,9 +8,9 @@ shape take the same amounts of the same limits, so the work ahead is summed by s
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Protocol
 
@@ -31,6 +31,9 @@ class Slots(Protocol):
     @property
     def grid(self) -> Ints: ...
 
+    @property
+    def limited(self) -> Set[str]: ...
+
     def remaining_of(self, row: int) -> Ints: ...
 
     def demand(self, workload: Workload) -> Demand: ...
@@ -47,22 +50,22 @@ class Slots(Protocol):
 class _Shape:
     """Requests with equal demands, in order, and the delay by their team's share.
 
-    Requests that can never start take no room from others: `demand` is empty.
+    Requests that can never start take no room from others: `taken` is empty, and `never` is their ETA.
     """
 
-    __slots__ = ("_before", "delay_ms", "demand", "keys", "never", "taken")
-
-    def __init__(
-        self,
-        keys: Sequence[Key],
-        delay_ms: int,
-        demand: Demand,
-        never: Eta | None,
-    ) -> None:
-        self.keys, self.delay_ms = keys, delay_ms
-        self.demand, self.never = demand, never
-        self.taken = dict(demand)
+    def __init__(self, slots: Slots, first: Workload, keys: Sequence[Key], delay_ms: int) -> None:
+        self.first, self.keys, self.delay_ms = first, keys, delay_ms
+        self._slots = slots
         self._before: list[int] | None = None
+
+    @cached_property
+    def never(self) -> Eta | None:
+        return self._slots.eta_if_impossible(self.first)
+
+    @cached_property
+    def taken(self) -> dict[int, int]:
+        """The amount that each of them takes of each limit."""
+        return {} if self.never is not None else dict(self._slots.demand(self.first))
 
     def seconds_before(self, rank: Rank) -> int:
         """Return the total duration in seconds of requests of this shape ahead of the rank."""
@@ -85,12 +88,7 @@ class Tail:
     ) -> None:
         self._slots = slots
         self._items = items
-        self._shapes: list[_Shape] = []
-        for delay_ms, keys in waiting:
-            first = items[keys[0][4]]
-            never = slots.eta_if_impossible(first)
-            demand = slots.demand(first) if never is None else ()
-            self._shapes.append(_Shape(keys, delay_ms, demand, never))
+        self._shapes = [_Shape(slots, items[keys[0][4]], keys, delay_ms) for delay_ms, keys in waiting]
         self._alone: dict[object, tuple[int, Eta]] = {}
         self._room: dict[int, Floats] = {}
         self._etas: dict[str, Eta] | None = None
@@ -109,7 +107,10 @@ class Tail:
         demand = self._slots.demand(workload)
         needed_rows = {row for row, amount in demand if amount}
         before = dict.fromkeys(needed_rows, 0)
+        resources = self._slots.limited & {name for name, amount in workload.amounts.items() if amount}
         for shape in self._shapes:
+            if resources.isdisjoint(shape.first.amounts):
+                continue
             rows = needed_rows & shape.taken.keys()
             if rows and (seconds := shape.seconds_before(rank)):
                 for row in rows:
@@ -137,7 +138,7 @@ class Tail:
         for (rank, number, _), index in zip(waiting, first.tolist(), strict=True):
             shape = self._shapes[number]
             workload = self._items[rank[4]]
-            etas[workload.id] = shape.never or self._eta(workload, shape.demand, index)
+            etas[workload.id] = shape.never or self._eta(workload, tuple(shape.taken.items()), index)
         return etas
 
     def _eta(self, workload: Workload, demand: Demand, first: int) -> Eta:
