@@ -71,6 +71,7 @@ def _allocations(workspaces: list[UUID], since: datetime) -> dict[UUID, list[tup
     rows = AllocatedDevice.objects.filter(
         Q(allocation__released_at=None) | Q(allocation__released_at__gt=since),
         allocation__workspace__in=workspaces,
+        allocation__granted_at__isnull=False,
     ).order_by("allocation__granted_at")
     by_workspace: dict[UUID, list[tuple[Any, ...]]] = defaultdict(list)
     for workspace, device, milli, granted, released, *holder_texts in rows.values_list(

@@ -214,7 +214,7 @@ def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
     last = (
         workspace.allocations.filter(node__retired=False)
         .select_related("node")
-        .order_by("-granted_at")
+        .order_by("-pk")
         .first()
     )
     if last is not None:

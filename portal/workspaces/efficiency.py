@@ -121,7 +121,10 @@ def efficiency_of(workspace: Workspace, *, now: datetime | None = None) -> Effic
     now = now or timezone.now()
     rows = list(
         AllocatedDevice.objects.filter(
-            allocation__workspace=workspace, allocation__generation=workspace.generation, active=True
+            allocation__workspace=workspace,
+            allocation__generation=workspace.generation,
+            allocation__granted_at__isnull=False,
+            active=True,
         ).values_list(
             "device_id",
             "device__uuid",

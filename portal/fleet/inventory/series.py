@@ -275,7 +275,10 @@ def gpu_uses(teams: Iterable[UUID], since: datetime, *, now: datetime | None = N
     since_s = int(since.timestamp())
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(
-        lasting, allocation__workspace__team__in=list(teams), device__node__pool__simulated=False
+        lasting,
+        allocation__workspace__team__in=list(teams),
+        allocation__granted_at__isnull=False,
+        device__node__pool__simulated=False,
     )
     intervals_by_device: dict[UUID, list[tuple[UUID, int, int, int]]] = defaultdict(list)
     first_s = now_s
