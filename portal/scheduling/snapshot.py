@@ -54,7 +54,7 @@ ENDS_WITHIN_S = 10
 
 @dataclass(frozen=True, slots=True)
 class FlavorChoice:
-    """A flavor that a request lists, as its user may choose it, and the request on it."""
+    """A flavor that a request lists, and the request on this flavor."""
 
     flavor: Flavor
     placement_request: PlacementRequest

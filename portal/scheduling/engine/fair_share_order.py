@@ -1,8 +1,8 @@
-"""The order of pending requests while shares change as requests start and workloads end.
+"""Orders pending requests while shares change, because requests start and workloads end.
 
 Shares of teams are tracked along the plan: a request counts from its slot on, and a workload that ends before
-the latest slot no longer counts. So is the use of members that take turns. Shares of nested cohorts stay as
-they are now.
+the latest slot no longer counts. The use of members that take turns is tracked in the same way. Shares of
+nested cohorts are constant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from portal.scheduling.engine.usage import Usage
 
 
 class _TeamShare:
-    """A team's share and the resulting delay, as its usage changes."""
+    """A team's share and the resulting delay, while its usage changes."""
 
     __slots__ = (
         "_above",
@@ -76,7 +76,7 @@ class _TeamShare:
 
 
 class _Members:
-    """The use of a team's members, and their requests that take turns."""
+    """The use of a team's members who take turns, and their requests."""
 
     __slots__ = ("_changed", "_heap", "_keys", "_shares", "_team", "_usage")
 
@@ -94,7 +94,7 @@ class _Members:
             self._push(member)
 
     def pick(self) -> str:
-        """Return the id of the next request: of the highest priority, and of the member with least use."""
+        """Return the id of the next request, of the highest priority and the member with the least use."""
         for member in self._changed:
             self._push(member)
         self._changed.clear()
@@ -167,13 +167,13 @@ class FairShareOrder:
         return None
 
     def _member_turn_keys(self, keys: Iterable[Key]) -> Iterator[tuple[Key, str]]:
-        """Yield the keys with which members take turns, and their members."""
+        """Yield the keys of requests that take turns, and their members."""
         return ((key, self._items[key[4]].user) for key in keys if takes_turns(key))
 
     def remaining(self) -> Iterator[tuple[int, Sequence[Key]]]:
         """Yield the remaining keys by shape, with the current delay of the team.
 
-        Turns of members do not count there.
+        Ignores the turns of members.
         """
         gone = self._starting | self._picked
         for shape, keys in keys_without(self._pending, gone):
@@ -186,7 +186,7 @@ class FairShareOrder:
     def record_start(self, workload: Workload, start_s: int) -> None:
         """Record that the request has its slot from `start_s` on."""
         self._change(workload, 1)
-        # As it starts, which may be on a later flavor than its first.
+        # The request as it starts, which may be on a later flavor than its first.
         self._slotted[workload.id] = workload
         heappush(self._ends, (start_s + workload.duration_s, workload.id))
         if start_s <= self._front_s:
@@ -199,9 +199,9 @@ class FairShareOrder:
             self._change(self._slotted.pop(heappop(self._ends)[1]), -1)
 
     def index_of(self, team: str, key: Key) -> int:
-        """Return the index among the picked requests at which another request of the team would have come.
+        """Return the index among the picked requests at which another request of the team would have been.
 
-        Not for a request that takes turns with those of other members.
+        Do not call this function for a request that takes turns with those of other members.
         """
         history = self._accounts[team].history
         change = 0

@@ -68,7 +68,7 @@ class Plan:
     """
 
     def __init__(self, scheduler: SchedulerState, cycle: Cycle | None = None) -> None:
-        """Plan the pending requests. `cycle` says which start now; by default, those whose slot is now."""
+        """Plan the pending requests. `cycle` has those that start now (default: slot is now)."""
         self._scheduler = scheduler
         self._usage = scheduler.usage
         self._now_s = scheduler.now_s
@@ -167,7 +167,7 @@ class Plan:
         return tuple((int(row), int(amount)) for row, amount in zip(need.rows, most, strict=False))
 
     def eta_if_impossible(self, workload: Workload) -> Eta | None:
-        """Return the ETA of a request that limits keep from ever starting, else None."""
+        """Return the ETA of a request that could never start under the limits, else None."""
         never = self._usage.permanent_shortfall(workload)
         if never is None and not self._usage.teams[workload.team].funded:
             never = (Rule.LEDGER, "")
