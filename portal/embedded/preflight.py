@@ -90,6 +90,6 @@ def gpus() -> str:
         return f"  – {'GPUs':<{LABEL_WIDTH}} {result.sentence}"
     counted = Counter(gpu.model for gpu in result.gpus)
     models = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
-    trouble = f". {result.sentence}" if result.sentence else ""
-    mark = "!" if trouble else "✓"
-    return f"  {mark} {'GPUs':<{LABEL_WIDTH}} {models}, driver {result.driver_version}{trouble}"
+    warning = f". {result.sentence}" if result.sentence else ""
+    mark = "!" if warning else "✓"
+    return f"  {mark} {'GPUs':<{LABEL_WIDTH}} {models}, driver {result.driver_version}{warning}"

@@ -30,7 +30,7 @@ class HomeLine:
     - `text`: value, threshold and time left as text; `after`: what follows.
     - `warned`: its user was notified of the next step, which is taken at `due_at` at the earliest.
     - `goes_on`, `progress`, `percent`: the operation in progress.
-    - `trouble`: why a restore failed.
+    - `problem`: why a restore failed.
     - `deletable`: it can be deleted now.
     """
 
@@ -42,7 +42,7 @@ class HomeLine:
     goes_on: str
     progress: str
     percent: int | None
-    trouble: str
+    problem: str
     used_s: float
     limit_s: int | None
     due_at: datetime | None
@@ -128,7 +128,7 @@ def _line(
         goes_on=str(archive.get_state_display()) if archive is not None and archive.active else "",
         progress=progress,
         percent=percent,
-        trouble=_failure_text(archive) if away else "",
+        problem=_failure_text(archive) if away else "",
         used_s=idle_state.unused_s,
         limit_s=limit_s,
         due_at=timezone.now() + timedelta(seconds=left_s) if left_s is not None else None,

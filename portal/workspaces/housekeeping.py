@@ -29,7 +29,7 @@ def ask_for_owned() -> None:
 
 
 def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> None:
-    """End orphans of a node. An answer about a deleted pool is dropped."""
+    """End a node's orphans. Ignores answers about deleted pools."""
     pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
@@ -53,7 +53,7 @@ def delete_bound() -> int:
                 ends_as=TerminationReason.JOB_ENDED,
             )
         except StateConflict:
-            # It changes at the moment. The next run tries again.
+            # Another process is changing the workspace. The next run tries again.
             continue
         deleted += 1
     return deleted

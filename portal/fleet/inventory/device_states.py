@@ -109,12 +109,12 @@ def annotate_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     """
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
     allocated = _ACTIVE.order_by().values("device").annotate(milli=Sum("milli")).values("milli")
-    trouble = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
+    gpu_problem = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
     return devices.annotate(
         used_milli=Subquery(allocated, output_field=IntegerField()),
         heard=flag(in_contact("node__")),
         partitioned=flag(is_partitioned()),
-        gpu_out=flag(_is_instance() & Q(trouble)),
+        gpu_out=flag(_is_instance() & Q(gpu_problem)),
         kept_back=flag(UNSCRUBBED),
         closed=flag(Q(is_active(now, "node__pool"))),
         state=_state(its_gpu, now),

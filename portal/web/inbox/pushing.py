@@ -14,7 +14,7 @@ from django.db.models import Q
 
 from portal.common.domain_events import DomainEvent
 from portal.common.events import live, services
-from portal.fleet.inventory import troubles
+from portal.fleet.inventory import lost_capacity
 from portal.people.accounts.models import User
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,11 @@ def capacity_changed(_event: DomainEvent) -> None:
         return
     # All operators see the same problems.
     operator = operators[0]
-    rows = [troubles.lost_devices(operator), troubles.lost_nodes(operator), troubles.lost_pools(operator)]
+    rows = [
+        lost_capacity.lost_devices(operator),
+        lost_capacity.lost_nodes(operator),
+        lost_capacity.lost_pools(operator),
+    ]
     present = ",".join(sorted(str(key) for queryset in rows for key in queryset.values_list("pk", flat=True)))
     digest = hashlib.sha256(present.encode()).hexdigest()[:32]
     try:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_date, format_time_span
-from portal.fleet.inventory import cordons, troubles
+from portal.fleet.inventory import cordons, lost_capacity
 from portal.fleet.inventory.models import Device, Node, Pool
 from portal.people.accounts import approvers
 from portal.people.accounts import selectors as accounts
@@ -232,10 +232,10 @@ class DeviceSource(_CapacitySource):
     name = "device"
 
     def rows(self, actor: User) -> QuerySet[Device]:
-        return troubles.devices(actor)
+        return lost_capacity.devices(actor)
 
     def counted(self, actor: User) -> QuerySet[Device]:
-        return troubles.lost_devices(actor)
+        return lost_capacity.lost_devices(actor)
 
     def item(self, actor: User, key: SortKey, row: Device) -> Item:
         name, url = cordons.display_name(row), cordons.url_of(row)
@@ -256,10 +256,10 @@ class NodeSource(_CapacitySource):
     name = "node"
 
     def rows(self, actor: User) -> QuerySet[Node]:
-        return troubles.nodes(actor)
+        return lost_capacity.nodes(actor)
 
     def counted(self, actor: User) -> QuerySet[Node]:
-        return troubles.lost_nodes(actor)
+        return lost_capacity.lost_nodes(actor)
 
     def item(self, actor: User, key: SortKey, row: Node) -> Item:
         url = reverse("fleet:node", args=[row.pk])
@@ -272,10 +272,10 @@ class PoolSource(_CapacitySource):
     name = "pool"
 
     def rows(self, actor: User) -> QuerySet[Pool]:
-        return troubles.pools(actor)
+        return lost_capacity.pools(actor)
 
     def counted(self, actor: User) -> QuerySet[Pool]:
-        return troubles.lost_pools(actor)
+        return lost_capacity.lost_pools(actor)
 
     def item(self, actor: User, key: SortKey, row: Pool) -> Item:
         url = reverse("fleet:pool", args=[row.slug])

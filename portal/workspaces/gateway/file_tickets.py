@@ -22,7 +22,7 @@ from provisioning.endpoints import SOCKET_NAME
 PREFIX = "/.berth/files/"
 _KEY = "berth:gw:files:"
 _HOME_KEY = "berth:gw:homes:"
-"""Prefix of tickets by which a machine reads a whole home in several requests."""
+"""Prefix of tickets with which a machine reads a whole home in several requests."""
 _TICKET = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 

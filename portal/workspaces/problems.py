@@ -1,4 +1,4 @@
-"""The problem of a workspace or the cause of its failure: reasons stored in its status."""
+"""A workspace's problem or the cause of its failure, which its status stores as reasons."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def stored_message(stored: Mapping[str, Any]) -> str:
 
 
 def error_code_of(reason: Reason) -> str:
-    """Return the code of a failure for programs: the code in its params, such as a driver's, else its own."""
+    """Return a failure's code for programs: the code in its params, or else its reason code."""
     return str(reason.params.get("code") or reason.code.value)
