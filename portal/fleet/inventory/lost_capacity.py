@@ -1,6 +1,6 @@
 """Lost capacity that needs a decision: failed or missing GPUs, offline nodes, unreachable pools.
 
-Capacity cordoned by an operator is excluded, because it has been decided.
+Capacity cordoned by an operator is excluded, because the decision has been made.
 """
 
 from __future__ import annotations
