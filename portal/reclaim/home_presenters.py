@@ -25,13 +25,13 @@ from portal.workspaces.models import HomeArchive, HomeArchiveState, HomePlace
 
 @dataclass(frozen=True, slots=True)
 class HomeLine:
-    """The state of a home on the ladder.
+    """A home's unused or archived state for pages.
 
-    - `text`: value, threshold and time left as text; `after`: what follows.
+    - `text`: value, threshold and time left as text; `after`: the next step.
     - `warned`: its user was notified of the next step, which is taken at `due_at` at the earliest.
     - `goes_on`, `progress`, `percent`: the operation in progress.
     - `problem`: why a restore failed.
-    - `deletable`: it can be deleted now.
+    - `deletable`: the home can be deleted now.
     """
 
     place: HomePlace
@@ -56,14 +56,14 @@ class HomeLine:
 
     @property
     def matters(self) -> bool:
-        """Whether to show it to its user on every page with the home."""
+        """Whether to show the state to the user on every page with the home."""
         return self.warned or self.archive is not None
 
 
 def lines(actor: User, places: Iterable[HomePlace], *, rules: PolicySet | None = None) -> dict[int, HomeLine]:
-    """Return the lines by home key, in a constant number of queries.
+    """Return the lines by the homes' primary keys, with a constant number of queries.
 
-    Homes without a limit or archive have none.
+    Omits homes without a limit or archive.
     """
     rows: list[Any] = list(places)
     if not all(hasattr(place, "goes_on") for place in rows):
