@@ -37,7 +37,7 @@ from portal.web.catalog.previews import Preview, preview
 
 
 class PoolFitSerializer(serializers.Serializer[Any]):
-    """Whether and where it fits in one pool."""
+    """Whether and where the flavor fits in one pool."""
 
     pool = serializers.CharField(source="pool.slug")
     simulated = serializers.BooleanField(source="pool.simulated")

@@ -54,7 +54,7 @@ class InboxPageSerializer(serializers.Serializer[Any]):
 
 
 class Inbox(ApiView):
-    """The inbox has several sources, so there is no single query set to paginate."""
+    """Lists inbox items of several sources, without a single queryset to paginate."""
 
     tag = "requests"
     operation_ids = {"get": "listInbox"}

@@ -1,7 +1,6 @@
 """Refreshes open pages of operators when capacity problems appear or disappear.
 
-Requests refresh pages on their own. Inventory events report any change, which is far more frequent than
-problems.
+Requests refresh pages separately. Inventory events report every change; most of them are not problems.
 """
 
 from __future__ import annotations

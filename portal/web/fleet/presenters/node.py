@@ -59,7 +59,7 @@ class NodePage:
 
 @dataclass(frozen=True, slots=True)
 class LinkForm:
-    """The nodes to which the link can be checked now; `refused` says why there is none."""
+    """The nodes to which the link can be checked now; `refused` explains why there are none."""
 
     nodes: tuple[Node, ...]
     refused: str
@@ -67,7 +67,7 @@ class LinkForm:
 
 @dataclass(frozen=True, slots=True)
 class JointForm:
-    """The check of all GPUs at once: their number, or why it is not possible now."""
+    """A check of all GPUs at once: their number, or why the check is not possible now."""
 
     gpus: int
     refused: str
@@ -123,7 +123,7 @@ def _link(actor: User, node: Node) -> LinkForm | None:
 
 
 def _joint(actor: User, node: Node, devices: Iterable[Device]) -> JointForm | None:
-    """Return the form for a check of all GPUs at once, for operators on nodes with several, else `None`."""
+    """Return the form for a check of all GPUs at once, for operators on multi-GPU nodes, else `None`."""
     gpus = [device for device in devices if device.kind == DeviceKind.GPU and not device.mig_mode]
     if not actor.operates or len(gpus) < joint.MIN_GPUS:
         return None

@@ -77,7 +77,7 @@ def home(request: SignedInRequest) -> HttpResponse:
         context["setup"] = setup_steps(user)
     response = render(request, partial_of(request, "home/home.html", "list"), context)
     if computes_setup and not context["setup"]:
-        # All steps are done: this browser does not request them again.
+        # All steps are done, so this browser need not request them again.
         _remember_setup(response)
     return response
 
@@ -92,7 +92,7 @@ def hide_setup(request: SignedInRequest) -> HttpResponse:
 
 
 def _remember_setup(response: HttpResponse) -> None:
-    """Hide the first steps in this browser, by a cookie."""
+    """Set a cookie that hides the first steps in this browser."""
     response.set_cookie(
         SETUP_COOKIE, "1", max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS, httponly=True
     )
