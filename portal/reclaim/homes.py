@@ -94,8 +94,8 @@ def run() -> HomePassReport:
         withdrawn = [place.pk for place, _verdict in steps[HomeStep.WITHDRAW]]
         for chunk in _chunks(withdrawn):
             HomeStay.objects.filter(pk__in=chunk).update(warned_s=None, warned_at=None)
-    due = [place.pk for place, _verdict in steps[HomeStep.TAKE] if place.away is None]
-    begun = sum(archive_if_due(pk) for pk in due[:MAX_BEGUN])
+    due_place_ids = [place.pk for place, _verdict in steps[HomeStep.TAKE] if place.away is None]
+    begun = sum(archive_if_due(pk) for pk in due_place_ids[:MAX_BEGUN])
     return HomePassReport(len(warned), len(withdrawn), begun)
 
 
@@ -312,14 +312,14 @@ def count_due(rules: PolicySet, *, pool: UUID | None = None, team: UUID | None =
         place for place in rows if place.away is None and home_places.has_separate_homes(place.pool)
     ]
     stays = stays_by_home(present_homes)
-    due = 0
+    due_count = 0
     for place in present_homes:
         stay = stays.get(place.pk)
         idle_state = (
             HomeIdleState() if stay is None or stay.archive else HomeIdleState(unused_s=stay.unused_s)
         )
-        due += verdict_of(place, idle_state, rules).step is HomeStep.WARN
-    return len(present_homes), due
+        due_count += verdict_of(place, idle_state, rules).step is HomeStep.WARN
+    return len(present_homes), due_count
 
 
 def _home_label(place: HomePlace) -> str:

@@ -369,8 +369,8 @@ def prune() -> int:
     now = timezone.now()
     oldest = now - HISTORY
     later = ActivityChange.objects.filter(workspace=OuterRef("workspace"), at__gt=OuterRef("at"))
-    over = ActivityChange.objects.filter(Exists(later.filter(at__lte=oldest)), at__lt=oldest)
-    deleted = over.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
+    expired_changes = ActivityChange.objects.filter(Exists(later.filter(at__lte=oldest)), at__lt=oldest)
+    deleted = expired_changes.delete()[0] + Absence.objects.filter(since__lt=now - LONGEST).delete()[0]
     return deleted + IdlePeriod.objects.filter(ended_at__lt=now - IDLE_PERIODS_KEPT).delete()[0]
 
 

@@ -135,11 +135,13 @@ def run() -> PassReport:
     # Soonest first. The next pass warns the rest, with the full notice period.
     first = sorted(steps[Step.WARN], key=lambda warning: warning[1].due_at_s or 0.0)[:MAX_WARNED]
     warned = sum(_warn(chunk, now) for chunk in _chunks(first))
-    due = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
-    done = [apply_step_if_due(workspace_id) for workspace_id in due]
+    due_ids = [candidate.pk for step in (Step.RELEASE, Step.STOP) for candidate, _verdict in steps[step]]
+    taken_steps = [apply_step_if_due(workspace_id) for workspace_id in due_ids]
     started = scheduled_starts.start_due(site.policies, now)
     _delete_stale_notices()
-    return PassReport(warned, withdrawn, done.count(Step.STOP), done.count(Step.RELEASE), started)
+    return PassReport(
+        warned, withdrawn, taken_steps.count(Step.STOP), taken_steps.count(Step.RELEASE), started
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,15 +197,15 @@ def idle_periods(
         if key in starts:
             periods.setdefault(key, {}).setdefault(kind, []).append(Period(begin_s, end_s))
 
-    over = IdlePeriod.objects.filter(ended_at__gt=since).order_by("began_at")
-    for workspace, generation, kind, began_at, ended_at in over.values_list(
+    ended_periods = IdlePeriod.objects.filter(ended_at__gt=since).order_by("began_at")
+    for workspace, generation, kind, began_at, ended_at in ended_periods.values_list(
         "workspace_id", "generation", "kind", "began_at", "ended_at"
     ).iterator(chunk_size=2000):
         add((workspace, generation), kind, began_at.timestamp(), ended_at.timestamp())
-    lasting = WorkspaceActivity.objects.filter(
+    current_activity = WorkspaceActivity.objects.filter(
         Q(idle_s__gte=MIN_IDLE_PERIOD_S) | Q(gpu_idle_s__gte=MIN_IDLE_PERIOD_S)
     )
-    for workspace, generation, observed_at, idle_s, gpu_idle_s in lasting.values_list(
+    for workspace, generation, observed_at, idle_s, gpu_idle_s in current_activity.values_list(
         "workspace_id", "generation", "observed_at", "idle_s", "gpu_idle_s"
     ):
         end_s = observed_at.timestamp()

@@ -26,7 +26,7 @@ MAX_NOTIFIED = 500
 
 
 def unused_gpus_of(row: ObservedActivity | WorkspaceActivity | None) -> tuple[int, int, datetime | None]:
-    """Return the number of unused GPUs, the number of all GPUs, and since when the former are unused."""
+    """Return the number of unused GPUs, the number of all GPUs, and since when those GPUs are unused."""
     clock = clock_of_activity(row) if row is not None else None
     if clock is None:
         return 0, 0, None

@@ -39,8 +39,8 @@ class IdleAmounts:
     """GPU time of workspaces with accelerators, in thousandths of GPU-seconds.
 
     `kept` is idle time by reason, in periods of 10 minutes or more with all GPUs of a workspace at 0 %.
-    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is what the current policies
-    would have freed beyond that.
+    `given_back` was freed by Berth's stops, by reason code. `would_give_back` is the time that current
+    policies would have freed in addition.
     """
 
     held: float = 0.0

@@ -1,8 +1,8 @@
 """Counts requests, starts and failures of workspaces, and the times from request to ready.
 
 Counters must never decrease, so they are stored instead of derived from workspaces, which can be deleted.
-Each event is counted in a separate, short transaction after the commit, so that nothing waits for it. An
-event is lost if the process ends in between.
+Each event is counted in a separate, short transaction after the commit, so that nothing waits for it. If the
+process ends before that, the event is lost.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def best_placement(
     variants: Sequence[Variant],
     preference: ModelPreference | None = None,
 ) -> PoolPlacement | None:
-    """Return the best place for any of the variants over all pools, or None if there is none now."""
+    """Return the best place for any of the variants in all pools, or None if nothing fits now."""
     pools = placement_request.pools
     if len(pools) == 1 and len(variants) == 1:
         pool, variant = pools[0], variants[0]

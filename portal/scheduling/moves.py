@@ -144,18 +144,18 @@ def end_obsolete(now: datetime) -> int:
     """
     preemptions = Preemption.objects.filter(workspace=OuterRef("workspace"), cause=PreemptionCause.MOVE)
     in_transit = Q(workspace__state__in=STATES_IN_TRANSIT, workspace__desired_state=DesiredState.RUNNING)
-    over = (
+    obsolete_moves = (
         Move.objects.filter(ended_at=None)
         .annotate(asked=Exists(preemptions))
         .exclude(asked=True)
         .exclude(in_transit, left_at__gt=now - TARGET_VALID_FOR)
     )
-    left = over.filter(left_at__isnull=False).values_list("pk", flat=True)
-    ended = Move.objects.filter(pk__in=list(left), ended_at=None).update(
+    obsolete_after_stop = obsolete_moves.filter(left_at__isnull=False).values_list("pk", flat=True)
+    ended = Move.objects.filter(pk__in=list(obsolete_after_stop), ended_at=None).update(
         ended_at=now, outcome=MoveOutcome.ELSEWHERE
     )
-    stayed = over.filter(left_at=None).values_list("pk", flat=True)
-    ended += Move.objects.filter(pk__in=list(stayed), ended_at=None).update(
+    obsolete_before_stop = obsolete_moves.filter(left_at=None).values_list("pk", flat=True)
+    ended += Move.objects.filter(pk__in=list(obsolete_before_stop), ended_at=None).update(
         ended_at=now, outcome=MoveOutcome.STAYED
     )
     Move.objects.filter(asked_at__lt=now - KEPT_FOR).exclude(ended_at=None).delete()

@@ -180,12 +180,14 @@ def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> 
             try:
                 _require_movable(row, under_way.get(row.pk), allocations)
                 ((pool_id, source, _held),) = allocations[str(row.pk)]
-                wanted = snapshot.placement_requests.build(
+                placement_request = snapshot.placement_requests.build(
                     row.template, row.flavor, row.resources, homes=homes.get((row.owner_id, row.team_id), {})
                 )
-                pool = _pool_of(row, wanted, pool_id)
-                resources = pool.with_requirements(wanted.variants[0].request, wanted.software)
-                target = _target(row, pool, resources, source.nodes[0].node, node, wanted.home)
+                pool = _pool_of(row, placement_request, pool_id)
+                resources = pool.with_requirements(
+                    placement_request.variants[0].request, placement_request.software
+                )
+                target = _target(row, pool, resources, source.nodes[0].node, node, placement_request.home)
             except StateConflict as refusal:
                 verdicts[row.pk] = refusal
                 continue
@@ -203,23 +205,23 @@ def _search(snapshot: ClusterSnapshot, rows: Sequence[Workspace], node: str) -> 
 
 def _require_movable(row: Workspace, move: Move | None, allocations: _Allocations) -> None:
     name = {"name": row.name}
-    held = allocations.get(str(row.pk), ())
-    if row.state != State.RUNNING or not held:
+    workspace_allocations = allocations.get(str(row.pk), ())
+    if row.state != State.RUNNING or not workspace_allocations:
         raise StateConflict(Reason(MoveCode.NOT_RUNNING, name), state=row.state)
     if move is not None:
         target = parse_placement(move.target).nodes[0].node
         raise StateConflict(Reason(MoveCode.MOVES_ALREADY, {**name, "node": target}), state=row.state)
     if row.preempting is not None:
         raise StateConflict(Reason(MoveCode.STOPS_SOON, name), state=row.state)
-    if len(held) != 1:
+    if len(workspace_allocations) != 1:
         raise StateConflict(Reason(MoveCode.SEVERAL_NODES, name), state=row.state)
 
 
-def _pool_of(row: Workspace, wanted: PlacementRequest, pool_id: UUID) -> PoolNodes:
+def _pool_of(row: Workspace, placement_request: PlacementRequest, pool_id: UUID) -> PoolNodes:
     """Return the workspace's pool, if the same request can be placed there again."""
-    pool = next((pool for pool in wanted.pools if pool.pool.pk == pool_id), None)
+    pool = next((pool for pool in placement_request.pools if pool.pool.pk == pool_id), None)
     # Different variants have different models, which are charged differently.
-    if pool is None or len(wanted.variants) != 1:
+    if pool is None or len(placement_request.variants) != 1:
         params = {"name": row.name, "pool": row.pool.name if row.pool is not None else ""}
         raise StateConflict(Reason(MoveCode.NOT_PLACEABLE, params), state=row.state)
     return pool

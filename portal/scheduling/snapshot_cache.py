@@ -149,7 +149,7 @@ def update_nodes(snapshot: ClusterSnapshot, nodes: Iterable[UUID]) -> None:
 
 
 def _update_totals(snapshot: ClusterSnapshot) -> None:
-    """Recompute the total capacity: devices out of service count only what is in use."""
+    """Recompute the total capacity. Of devices out of service, only used capacity counts."""
     total = capacity.total_capacity(snapshot.pools.values())
     if total != snapshot.capacity:
         snapshot.capacity = total

@@ -106,10 +106,10 @@ def report(*, workspace_id: UUID, generation: int, checkout: CheckoutReport) -> 
     if checkout.state not in ENDS:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, "workspace.cloning"))
         return
-    failed = checkout.state == "failed"
+    has_failed = checkout.state == "failed"
     events.record(
         actor=SYSTEM,
-        kind=AuditKind.WORKSPACE_NOT_CLONED if failed else AuditKind.WORKSPACE_CLONED,
+        kind=AuditKind.WORKSPACE_NOT_CLONED if has_failed else AuditKind.WORKSPACE_CLONED,
         workspace=workspace,
         message=_message(checkout, url),
         cause=entry["reason"] or None,

@@ -42,7 +42,7 @@ from provisioning.types import (
 log = logging.getLogger(__name__)
 DEACTIVATED_GRACE_S = 1.5
 COMPLETE_EVERY = timedelta(seconds=60)
-"""Longest time between two complete lists of an engine's pool, which also show what has disappeared."""
+"""Longest time between two complete lists of an engine's pool, which also show missing workspaces."""
 
 
 def ref_of(workspace: Workspace) -> WorkspaceRef:
@@ -301,7 +301,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
 
 
 def read_log_after(workspace: Workspace, *, after: int | None, tail_lines: int, complete: bool) -> LogPiece:
-    """Return what was added to the log of this start; see `Driver.read_log`. Raises `Unavailable`."""
+    """Return new output in the log of this start; see `Driver.read_log`. Raises `Unavailable`."""
     pool = workspace.pool
     assert pool is not None
     body = node_rpc.call(

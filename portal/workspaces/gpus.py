@@ -125,7 +125,7 @@ def change(
         emit(RequestChanged(workspace))
         return
     if workspace.state in (State.RUNNING, State.PENDING):
-        # Check before anything stops, so that a refused workspace keeps what it has.
+        # Check before anything stops, so that a refused workspace keeps running.
         policies.require_active_owner(workspace.owner)
         policies.require_place(workspace)
         require_use(workspace.team, workspace.template, workspace.flavor)

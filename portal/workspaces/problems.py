@@ -28,7 +28,7 @@ def stored_sentence(stored: Mapping[str, Any]) -> str:
 
 
 def stored_message(stored: Mapping[str, Any]) -> str:
-    """Like `stored_sentence`, without the next action, for use beside other actions."""
+    """Return a stored reason's message without its next action, or an empty string."""
     reason = reason_of(stored)
     return message_of(reason) if reason is not None else ""
 

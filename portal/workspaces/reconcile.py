@@ -75,12 +75,12 @@ def reconcile(workspace_id: UUID) -> None:
 
 def sweep() -> int:
     """Reconcile all rows that are due, oldest first, and return their number."""
-    due = list(
+    due_ids = list(
         Workspace.objects.due(timezone.now())
         .order_by("next_reconcile_at", "requested_at")
         .values_list("pk", flat=True)[:SWEEP_BATCH]
     )
-    for workspace_id in due:
+    for workspace_id in due_ids:
         try:
             reconcile(workspace_id)
         except StateConflict:
@@ -92,7 +92,7 @@ def sweep() -> int:
                 next_reconcile_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
             )
     _observe_due_pools()
-    return len(due)
+    return len(due_ids)
 
 
 def _observe_due_pools() -> None:

@@ -74,7 +74,7 @@ def _apply_failure(workspace: Workspace, op: Op, failure: Failure) -> None:
     if workspace.state == State.PROVISIONING and op is Op.START:
         if failure.code == "no_capacity":
             # The snapshot was wrong. The deletion confirms that nothing is left, and closes this generation,
-            # so that a late copy of the command cannot start what was released.
+            # so that a late copy of the command cannot start a released workspace.
             workspace.start_refused = True
             workspace.save(update_fields=["start_refused"])
             set_rows([workspace], status={"reason": driver_reason(failure.code, failure.message).as_json()})

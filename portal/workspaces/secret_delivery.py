@@ -187,7 +187,7 @@ class SecretsNote:
 
 
 def note_of(workspace: Workspace) -> SecretsNote | None:
-    """Return the note about its secrets, or `None` if there is none."""
+    """Return the note about the workspace's secrets, or `None` if it has no secrets."""
     if workspace.state == State.TERMINATED:
         return None
     offer = effective.available_secrets(workspace.owner, workspace.team, workspace.template)

@@ -149,7 +149,7 @@ def _insert(
     lifetime_s: int | None,
     unapproved: bool,
 ) -> Workspace:
-    """Insert the workspace of an order with its queue entry and status. Raises like `create`."""
+    """Insert the workspace of an order with its queue entry and status. Raises the errors of `create`."""
     team, template, flavor = order.team, order.template, order.flavor
     secrets = require_known(actor, team, template, order.secrets) if order.secrets else []
     git = checkouts.requested_repository(owner=actor, team=team, template=template, git=order.git)

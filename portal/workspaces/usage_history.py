@@ -110,17 +110,17 @@ def usage_of(workspace: Workspace, span: Span, now: datetime) -> Usage:
 
     There are at most `MAX_STEPS` points and the current one.
     """
-    held = AllocatedDevice.objects.filter(allocation__workspace=workspace)
+    allocated_devices = AllocatedDevice.objects.filter(allocation__workspace=workspace)
     last_start = list(
-        held.filter(allocation__generation=workspace.generation).values_list(
+        allocated_devices.filter(allocation__generation=workspace.generation).values_list(
             "milli", "device__kind", "device__memory_mib"
         )
     )
     window, bundle = _window(workspace, span, now)
     points = _points(workspace, window)
-    whole = held.filter(milli=WHOLE_DEVICE_MILLI, device__kind=DeviceKind.GPU.value)
-    held_any = bool(last_start) or held.exists()
-    if held_any:
+    whole = allocated_devices.filter(milli=WHOLE_DEVICE_MILLI, device__kind=DeviceKind.GPU.value)
+    had_gpus = bool(last_start) or allocated_devices.exists()
+    if had_gpus:
         points = _with_devices(points, use_history.allocated_use(whole, window))
     points = [_merged(points[first : first + bundle]) for first in range(0, len(points), bundle)]
     return Usage(
@@ -131,7 +131,7 @@ def usage_of(workspace: Workspace, span: Span, now: datetime) -> Usage:
         limits=UsageLimits(
             workspace.resources["cpu_milli"], workspace.resources["memory_mib"], _gpu_memory_mib(last_start)
         ),
-        accelerated=held_any or workspace.accelerated,
+        accelerated=had_gpus or workspace.accelerated,
         shared=any(milli < WHOLE_DEVICE_MILLI for milli, _kind, _memory in last_start),
     )
 

@@ -172,7 +172,7 @@ def devices(nodes: QuerySet[Node], now: datetime | None = None) -> list[CountedD
 
 @dataclass(frozen=True, slots=True)
 class StateCounts:
-    """Numbers of devices: in use, idle, free, being checked, in maintenance, out of service. They add up."""
+    """Numbers of devices: in use, idle, free, being checked, in maintenance, out of service."""
 
     in_use: int = 0
     idle: int = 0

@@ -123,14 +123,18 @@ def _find_replaced(
     if not fresh:
         return
     # A GPU that moved was not replaced. A GPU that is missing for long was replaced only if the slot matches.
-    left = [row for row in rows if row.uuid not in present | all_seen and row.kind != DeviceKind.MIG]
-    left.sort(key=lambda row: not row.present)
+    unreported_rows = [
+        row for row in rows if row.uuid not in present | all_seen and row.kind != DeviceKind.MIG
+    ]
+    unreported_rows.sort(key=lambda row: not row.present)
     for device in fresh:
         slot = device.facts.get("pci_bus_id")
-        before = next((row for row in left if slot and row.facts.get("pci_bus_id") == slot), None)
-        before = before or next((row for row in left if row.present and _is_same_slot(row, device)), None)
+        before = next((row for row in unreported_rows if slot and row.facts.get("pci_bus_id") == slot), None)
+        before = before or next(
+            (row for row in unreported_rows if row.present and _is_same_slot(row, device)), None
+        )
         if before is not None:
-            left.remove(before)
+            unreported_rows.remove(before)
             changes.replaced.append((device, before))
             changes.reported |= {device.uuid, before.uuid}
 

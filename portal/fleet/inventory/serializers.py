@@ -66,7 +66,7 @@ def count_rows(counts: Counts) -> list[dict[str, Any]]:
 
 
 class TraitsSerializer(serializers.Serializer[Traits]):
-    """Traits declared by the pool's driver. They decide which operations the pool supports."""
+    """Traits declared by the pool's driver, such as supported operations."""
 
     plane = serializers.ChoiceField(
         [each.value for each in Plane],

@@ -1,8 +1,8 @@
 """The nodes' door: configuration, and authentication of its requests.
 
 The door (a separate Caddy) authenticates itself with a header derived from the gateway secret, like the front
-door. It passes on the name and certificate serial of the connected node, and drops these headers from
-clients. Uses only the standard library.
+door. The door adds the name and certificate serial of the connected node as headers, and drops these headers
+from clients. Uses only the standard library.
 """
 
 from __future__ import annotations

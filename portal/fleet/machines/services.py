@@ -34,7 +34,7 @@ MAX_REASON = 200
 
 
 def may_join(pool: Pool) -> Reason | None:
-    """Return why no machine can join the pool, or None if one can."""
+    """Return why machines cannot join the pool, or None if they can."""
     if not pool.runs_on_node:
         return Reason(MachineCode.POOL_TAKES_NO_MACHINES, {"pool": pool.name})
     if not settings.BERTH_NODES_ADDRESS:

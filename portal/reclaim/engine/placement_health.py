@@ -1,8 +1,8 @@
 """Scores how good a placement is for its workspace, from 0 to 100. Pure.
 
-Each part score compares, in percent, what the workspace gets with what it should get; the result is the
-lowest. Unmeasured parts score 100, so no placement is penalised without data. Only problems that another
-placement would solve count; a GPU at its power limit or with little work is the same anywhere.
+Each part score is the percentage that the workspace gets of what it should get; the result is the lowest.
+Unmeasured parts score 100, so no placement is penalised without data. Only problems that another placement
+would solve count; a GPU at its power limit or with little work is the same anywhere.
 """
 
 from __future__ import annotations

@@ -109,12 +109,12 @@ def _is_working_time(week: Week, now_s: float) -> bool:
 @lru_cache(maxsize=1024)
 def _stop_near(week: Week, now_s: float, notice_s: float) -> float | None:
     week_s = 8 * 86_400
-    past = week.stops(now_s - week_s, now_s + notice_s + 1)
-    if not past:
+    stops = week.stops(now_s - week_s, now_s + notice_s + 1)
+    if not stops:
         return None
-    stop_s = past[-1]
+    stop_s = stops[-1]
     if stop_s >= now_s:
         return stop_s
     begins = _moments(week, week.begins, stop_s, now_s + 1, holidays=False) if week.begins is not None else []
-    over = bool(begins) if week.begins is not None else now_s >= stop_s + NIGHT_S
-    return None if over else stop_s
+    is_over = bool(begins) if week.begins is not None else now_s >= stop_s + NIGHT_S
+    return None if is_over else stop_s

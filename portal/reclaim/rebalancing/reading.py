@@ -124,16 +124,18 @@ def read_measurements(now: datetime) -> Measurements:
     }
     parts = AllocatedDevice.objects.filter(active=True, milli__lt=WHOLE_DEVICE_MILLI)
     shared = set(parts.values_list("device__uuid", flat=True))
-    blamed = {uuid for uuid, view in devices.items() if not is_good_for_any(view, shared=uuid in shared)}
+    suspect_devices = {
+        uuid for uuid, view in devices.items() if not is_good_for_any(view, shared=uuid in shared)
+    }
     nodes = nodes_of_all(now)
-    over = {
+    overloaded_nodes = {
         key
         for key, view in nodes.items()
         if is_overcommitted(view.cpu_milli, view.cpu_granted_milli)
         or is_overcommitted(view.memory_mib, view.memory_granted_mib)
         or has_shortage(view.headroom)
     }
-    return Measurements(devices, nodes, frozenset(blamed | over))
+    return Measurements(devices, nodes, frozenset(suspect_devices | overloaded_nodes))
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class MemberOrderCode(StrEnum):
 
 
 class WaitBasis(StrEnum):
-    """The basis of an expected start, or why there is none."""
+    """The basis of an expected start, or why no start can be expected."""
 
     ENOUGH_FREE = "enough_free"
     EXPECTED_ENDS = "expected_ends"

@@ -1,7 +1,7 @@
 """Starts requests away from the user's home and moves the home, if that is quicker than waiting.
 
-A request qualifies if limits allow it and its home's node has no room. It starts elsewhere if a node has room
-now, and its home's node is not expected to have room before the move would be complete.
+A request qualifies if limits allow it and its home's node has no room. The request starts elsewhere if a node
+has room now, and its home's node is not expected to have room before the move would be complete.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Plan:
         return self._build_grid
 
     def remaining_of(self, row: int) -> Ints:
-        """Return what is left of a limit at each time, after the slots before the tail."""
+        """Return the remaining amount of a limit at each time, after the slots before the tail."""
         line: Ints = self._left[row]
         return line
 
@@ -289,7 +289,7 @@ class Plan:
     # --- rows ------------------------------------------------------------------------------------------
 
     def _read(self, starts: Sequence[Workload]) -> tuple[Ints, int, Ints]:
-        """Return the grid, the index of the first change, and what is left of each limit at each time."""
+        """Return the grid, the index of the first change, and the remaining limits at each time."""
         scheduler, usage, running = self._scheduler, self._usage, self._running
         moments = [
             at_s
@@ -342,7 +342,7 @@ class Plan:
         if teams.get(node.name) is node:
             usage = running.usage_of_teams(resource, [node.name])
         else:
-            # Teams without limits of their own have no row and are summed up together.
+            # Teams without their own limits have no row and are added up together.
             plain = {
                 child.name
                 for child in node.children

@@ -76,7 +76,7 @@ class CatalogPreviewRequestSerializer(StrictSerializer):
 
 
 class CatalogPreviewSerializer(serializers.Serializer[Preview]):
-    """Where a flavor fits, its price, and the verdict for a team."""
+    """The pools that a flavor fits, its price, and the verdict for a team."""
 
     message = serializers.CharField(source="sentence")
     pools = PoolFitSerializer(

@@ -22,7 +22,7 @@ from portal.workspaces import egress, software
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Where a flavor fits, its price, and the verdict for a team.
+    """The pools that a flavor fits, its price, and the verdict for a team.
 
     `verdict` is `None` without a template and a team. `refusal` is the reason why the team may not use it.
     `network` is the maximum egress by template and team; pools and nodes may allow less. `devices` says

@@ -120,7 +120,7 @@ def detail(request: SignedInRequest, kind: str, slug: str) -> HttpResponse:
 
 
 def _preview(request: SignedInRequest, entry: Any) -> tuple[dict[str, str], Preview | None, str]:
-    """Return the query, the preview, and the error if there is none."""
+    """Return the query, the preview, and the error if there is no preview."""
     params = {name: strip_nul(request.GET.get(name, "")).strip()[:81] for name in ("team", "other")}
     try:
         team = team_by_slug(request.user, params["team"]) if params["team"] else None

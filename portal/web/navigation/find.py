@@ -1,6 +1,6 @@
 """Searches everything that a user may open: pages, workspaces, teams, people, machines and documents.
 
-Results are limited to what the user could also open from a list.
+Results are limited to objects that the user could also open from a list.
 """
 
 from __future__ import annotations

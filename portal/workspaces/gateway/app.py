@@ -484,7 +484,7 @@ class _NotFound(Exception):
 class _Endpoint:
     """ASGI endpoint for every method. `failure` returns the response if `handler` raises.
 
-    It is a class because Starlette restricts function endpoints to GET and answers other methods in plain
+    This is a class because Starlette restricts function endpoints to GET and answers other methods in plain
     text.
     """
 

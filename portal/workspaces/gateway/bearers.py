@@ -49,7 +49,7 @@ class BearerTokens:
         return (user, left_s, busy) if left_s > 0 else None
 
     async def user(self, token: str, name: str) -> str | None:
-        """Return the user of a token, or `None`. Raises what `ask` raises."""
+        """Return the user of a token, or `None`. Raises the errors of `ask`."""
         if await self._memory.fresh():
             entry = self.cached(token, name)
             if entry is not None:

@@ -105,7 +105,7 @@ class RecentEntries:
     ) -> bool:
         """Record an entry while Redis is full, once per `PERIOD_S` in this process.
 
-        Redis still shows what was recorded before. Returns `False` if the token may no longer enter.
+        Redis still has the entries recorded before. Returns `False` if the token may no longer enter.
         """
         async with asyncio.timeout(STORE_TIMEOUT_S):
             previous = await self._redis.get(key)

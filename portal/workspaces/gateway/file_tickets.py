@@ -53,7 +53,7 @@ def digest_of(ticket: str) -> str:
 def store_ticket(redis: Redis, ticket: str, transfer: Transfer, *, user_id: str, lifetime_s: int) -> None:
     """Allow one transfer with the ticket.
 
-    It is revoked with the user's other tickets. Raises `RedisError`.
+    The ticket is revoked with the user's other tickets. Raises `RedisError`.
     """
     key = _KEY + digest_of(ticket)
     pipe = redis.pipeline()

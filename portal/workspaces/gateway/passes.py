@@ -215,11 +215,11 @@ class Passes:
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             status = os.fstat(folder)
-            opened = status.st_mode & 0o077 & ~self._mode
-            foreign = status.st_uid != os.geteuid() or (
+            is_accessible_to_others = status.st_mode & 0o077 & ~self._mode
+            is_foreign = status.st_uid != os.geteuid() or (
                 self._mode != _PRIVATE and status.st_gid != os.getegid()
             )
-            if foreign or opened:
+            if is_foreign or is_accessible_to_others:
                 raise PermissionError(errno.EPERM, "is not this user's alone", str(self._folder))
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._key, self._mode, dir_fd=folder)

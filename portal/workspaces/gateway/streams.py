@@ -340,7 +340,7 @@ class _Side(asyncio.Protocol):
 
 
 class _ClientSide(_Side):
-    """The client's side, through the front door. It first receives the head of the request."""
+    """The client's side, through the front door. First receives the head of the request."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__(streams)

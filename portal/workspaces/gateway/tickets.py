@@ -90,7 +90,7 @@ class CookiePolicy:
     def set_header(self, value: str, *, max_age_s: int = SESSION_MAX_S) -> str:
         """Return the Set-Cookie header.
 
-        It has no Domain attribute, so other workspaces never see the cookie.
+        The header has no Domain attribute, so other workspaces never see the cookie.
         """
         secure = "; Secure" if self.secure else ""
         return f"{self.name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"

@@ -121,7 +121,7 @@ def page_origin() -> str:
 
 
 def page_url(workspace: Workspace, path: str = "") -> str:
-    """Return the URL of a folder's page. It has a query string, so parameters can be appended."""
+    """Return the URL of a folder's page. The URL has a query string, so parameters can be appended."""
     return f"{reverse('home_files:list', args=[workspace.pk])}?path={quote(path, safe='')}"
 
 

@@ -45,8 +45,10 @@ def begin_restore(archive: HomeArchive, actor: User | SystemActor) -> None:
 
 def begin_delete(archive: HomeArchive) -> None:
     """Start deleting a locked archive. Raises `StateConflict` while a job holds the home."""
-    others = HomeArchive.objects.filter(owner=archive.owner_id, team=archive.team_id, pool=archive.pool_id)
-    if others.filter(open=True).exists():
+    archives_of_home = HomeArchive.objects.filter(
+        owner=archive.owner_id, team=archive.team_id, pool=archive.pool_id
+    )
+    if archives_of_home.filter(open=True).exists():
         raise conflict(ArchiveCode.BEING_WORKED_ON)
     archive.state, archive.open, archive.job = HomeArchiveState.DELETING, True, uuid.uuid4().hex
     archive.reason, archive.failures, archive.next_at = {}, 0, timezone.now()

@@ -71,11 +71,11 @@ def best_moves(pool: Pool, now: datetime) -> list[Move]:
     `places.PAUSE` are excluded.
     """
     nodes = {node.pk: node for node in moves.target_nodes(pool)}
-    failed = HomeMove.objects.filter(
+    failed_targets = HomeMove.objects.filter(
         pool=pool, state=HomeMoveState.FAILED, ended_at__gt=now - places.PAUSE
     ).values_list("target_id", flat=True)
     loads = _loads(nodes)
-    targets = [pk for pk in loads if pk not in set(failed)]
+    targets = [pk for pk in loads if pk not in set(failed_targets)]
     if not targets:
         return []
     source, target = max(loads, key=lambda pk: loads[pk]), min(targets, key=lambda pk: loads[pk])

@@ -261,8 +261,8 @@ def cancel(*, actor: User, evacuation_id: UUID) -> HomeEvacuation:
 def sweep() -> int:
     """Continue all due evacuations, and return their number."""
     now = timezone.now()
-    due = HomeEvacuation.objects.filter(state=EvacuationState.GOING, next_at__lte=now)
-    rows = list(due.order_by("next_at", "pk").values_list("pk", flat=True)[:BATCH])
+    due_evacuations = HomeEvacuation.objects.filter(state=EvacuationState.GOING, next_at__lte=now)
+    rows = list(due_evacuations.order_by("next_at", "pk").values_list("pk", flat=True)[:BATCH])
     for pk in rows:
         _step(pk)
     return len(rows)
@@ -284,9 +284,11 @@ def _step(pk: UUID) -> None:
     stayed = evacuation.moves.filter(
         owner=OuterRef("owner"), team=OuterRef("team"), state__in=ENDED_ELSEWHERE
     )
-    left = _places(evacuation.source).filter(~Exists(stayed), owner__deleted_at=None)
+    remaining_homes = _places(evacuation.source).filter(~Exists(stayed), owner__deleted_at=None)
     active = evacuation.moves.filter(state__in=ACTIVE_MOVES).count()
-    ready = left.filter(in_use=False, moving=False).order_by(F("used_mib").asc(nulls_last=True), "pk")
+    ready = remaining_homes.filter(in_use=False, moving=False).order_by(
+        F("used_mib").asc(nulls_last=True), "pk"
+    )
     reason: Reason | None = None
     for place in ready[: max(0, AT_ONCE - active)]:
         try:
@@ -298,7 +300,7 @@ def _step(pk: UUID) -> None:
             break
         active += 1
     if not active:
-        count = left.count()
+        count = remaining_homes.count()
         if not count:
             _end(evacuation, None)
             return

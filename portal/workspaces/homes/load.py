@@ -40,8 +40,8 @@ def by_node(nodes: Q) -> dict[UUID, Use]:
 def measure(*, now: datetime | None = None) -> int:
     """Update the averages that are due. Returns the number of updated homes."""
     now = now or timezone.now()
-    due = HomePlace.objects.filter(measured_at__lte=now - MEASURED_EVERY).order_by("pk")
-    keys = list(due.values_list("pk", flat=True))
+    due_places = HomePlace.objects.filter(measured_at__lte=now - MEASURED_EVERY).order_by("pk")
+    keys = list(due_places.values_list("pk", flat=True))
     return sum(_measure(keys[begin : begin + BATCH], now) for begin in range(0, len(keys), BATCH))
 
 
@@ -56,12 +56,12 @@ def _measure(keys: Sequence[int], now: datetime) -> int:
     used = _used(since, now)
     for place in places:
         elapsed_s = (now - place.measured_at).total_seconds()
-        left = 0.5 ** (elapsed_s / HOME_USE_HALF_LIFE_S)
+        decay = 0.5 ** (elapsed_s / HOME_USE_HALF_LIFE_S)
         # Assumes even use since the last measurement.
-        weight = HOME_USE_MEAN_S * (1 - left) / elapsed_s
+        weight = HOME_USE_MEAN_S * (1 - decay) / elapsed_s
         gpu, cpu = used[place.owner_id, place.team_id, place.pool_id]
-        place.gpu_milli_s = round(place.gpu_milli_s * left + gpu * weight)
-        place.cpu_milli_s = round(place.cpu_milli_s * left + cpu * weight)
+        place.gpu_milli_s = round(place.gpu_milli_s * decay + gpu * weight)
+        place.cpu_milli_s = round(place.cpu_milli_s * decay + cpu * weight)
         place.measured_at = now
     HomePlace.objects.bulk_update(places, ["gpu_milli_s", "cpu_milli_s", "measured_at"])
     emit(HomesChanged(tuple(sorted({place.node_id for place in places}))))

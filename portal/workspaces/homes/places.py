@@ -2,7 +2,7 @@
 
 A home belongs to a user in a team. If the nodes of a pool keep separate homes, the home is on one node, and
 later workspaces of the user start only there. A pool whose nodes share one folder for homes sets
-`homes_shared` in its configuration, beside `homes`. Simulated pools have no homes.
+`homes_shared` in its configuration, next to `homes`. Simulated pools have no homes.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class HomePlace(models.Model):
     """The node that holds the home of a user in a team, in a pool with homes on each node.
 
     - `used_at`: when the user last started a workspace in the pool or viewed files; `None` if not recorded.
-    - `gpu_milli_s`, `cpu_milli_s`: decayed sum of what the user held in the pool, as of `measured_at`.
+    - `gpu_milli_s`, `cpu_milli_s`: decayed sums of the user's use in the pool, as of `measured_at`.
     """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

@@ -489,7 +489,7 @@ class Cluster:
         return [int(node) for node in rows[: request.nodes]]
 
     def _grant(self, row: int, scores: _RequestScores, request: ResourceRequest) -> NodePlacement:
-        """Return what the request receives on the node of `row`. The request must fit."""
+        """Return the request's allocation on the node of `row`. The request must fit."""
         accelerators = request.accelerators
         name = self._nodes.states[row].name
         if not accelerators.count:

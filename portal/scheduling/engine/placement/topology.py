@@ -14,7 +14,7 @@ from provisioning.types import Within
 
 
 class Bond(IntEnum):
-    """What a group of devices has in common, tightest first.
+    """Common location of a group of devices, tightest first.
 
     An island may span several NUMA nodes (NVSwitch joins all GPUs of a host). Requests that need NVLink
     require an island; for all other requests, crossing NUMA nodes costs more.

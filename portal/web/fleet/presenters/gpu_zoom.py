@@ -83,15 +83,15 @@ def zoomed(nodes: Mapping[UUID, Node], filters: Filters) -> tuple[dict[UUID, Nod
         ("rack", rack_key, _("Rack %(name)s is not in this selection. All racks are shown.")),
         ("node", _name_of, _("Node %(name)s is not in this selection. All nodes are shown.")),
     ):
-        wanted = getattr(filters, name)
-        if not wanted:
+        selected_key = getattr(filters, name)
+        if not selected_key:
             continue
-        chosen = {key: node for key, node in rows.items() if key_of(node) == wanted}
+        chosen = {key: node for key, node in rows.items() if key_of(node) == selected_key}
         if chosen or not rows:
             rows = chosen
         else:
             filters = replace(filters, **{name: ""})
-            note = text % {"name": wanted}
+            note = text % {"name": selected_key}
     return rows, filters, note
 
 

@@ -97,11 +97,11 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     counts = counting.counts_by_pool(only, now, counting.countable_devices(devices)).get(node.pool_id, {})
     machine = machines_by_node(node.pool, [node.name]).get(node.name)
     homes, homes_go_to = _homes(actor, node)
-    missing = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
+    missing_texts = [_missing_text(gpu) for gpu in missing_gpus.missing_gpus_of(node, devices)]
     return NodePage(
         node=node,
         state=state_of_node(node, machine, now),
-        notes=(*missing, *(notes_of(machine, now) if machine else ())),
+        notes=(*missing_texts, *(notes_of(machine, now) if machine else ())),
         gpus=details_of(actor, devices, now),
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, counts)),

@@ -45,7 +45,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     if requests_element(request, "no-team"):
         return render(request, "home/home.html#no-team", home_presenters.join_page_data(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state")}
-    # A viewer has no workspaces of their own.
+    # Viewers have no workspaces.
     visible = selectors.workspaces_for(user).live() if user.only_views else selectors.own_workspaces(user)
     workspaces = selectors.with_words(visible, filters["q"])
     if filters["state"] in State.values:
